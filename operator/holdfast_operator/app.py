@@ -134,12 +134,18 @@ class Operator:
         self._elector = elector
         self._keeping: asyncio.Task[None] | None = None
         self._cache = new_cache(options.data_dir, options.allowed_locations)
-        self._slowness = SlowServers()
+        self._slow_servers = SlowServers()
         self._pool = StorePool(
-            self._metrics, deadline=options.store_deadline, may_act=self._leads, slowness=self._slowness
+            self._metrics,
+            deadline=options.store_deadline,
+            may_act=self._leads,
+            slow_servers=self._slow_servers,
         )
         self._long = LongCalls(
-            self._metrics, lambda key: self._queue.add(key), may_act=self._leads, slowness=self._slowness
+            self._metrics,
+            lambda key: self._queue.add(key),
+            may_act=self._leads,
+            slow_servers=self._slow_servers,
         )
         self._stores = Stores(self._pool, self._long, self._cache.asks_for)
         self._migrations = Migrations(self._pool, self._long, self._stores)
@@ -313,7 +319,7 @@ class Operator:
         storage = self._cache.storage_of(key)
         if storage is None:
             return None
-        return SLOW if self._slowness.is_slow(str(storage)) else storage.stores
+        return SLOW if self._slow_servers.is_slow(str(storage)) else storage.stores
 
     async def _work(self, key: ObjectKey) -> Result:
         with about(key), self._metrics.reconcile_seconds.labels(key.kind.value).time():

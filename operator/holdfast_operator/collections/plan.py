@@ -2,7 +2,7 @@
 
 The item is made in the catalog first, then the collection in storage, and dropped in reverse; each is
 idempotent. Nothing is written before the spec is known to make sense, nor what only a deletion undoes before
-the resource and its Catalog have our finalizer (see `keeping`).
+the resource and its Catalog have our finalizer (see `catalogs.keeping`).
 """
 
 from collections.abc import Mapping
@@ -229,7 +229,7 @@ def _plan_there(
     )
     if isinstance(shape, Decision) and not isinstance(shape, LongChange):
         return shape
-    # What changes in the store is heard of at the next tick.
+    # What changes in the store is seen at the next poll.
     due = [report.requeue_after for report in reports]
     if any(report.asks_again for report in reports):
         due.append(rhythm.steady)

@@ -1,4 +1,4 @@
-"""Compactions among the jobs that a StorageCollection asks for (`askedjobs`): what one is, and what is shown.
+"""Compactions among the jobs that a StorageCollection asks for (`requested`): what one is, and what is shown.
 
 A compaction waits for nothing of the collection itself: with nothing to gain it is done at once.
 """

@@ -95,7 +95,7 @@ HINDRANCES: Final[Mapping[JobPhase, Reason]] = {
 class JobReport:
     """Nothing to do now about a job: where it is, in a line, and when to look again."""
 
-    stand: JobPhase
+    phase: JobPhase
     text: str
     requeue_after: float | None = None
     asks_again: bool = False

@@ -5,7 +5,7 @@ Invariants
   template and there is much to copy, else the operator's own process, with the same record. An attempt that
   runs goes on to its end, whatever becomes of the template meanwhile.
 - An attempt of an operator's process ends with that process: where it isn't under way here, the next follows.
-- The course of the job is that of all Spark jobs (`sparkjobs`). What was written while it ran is caught up
+- The course of the job is that of all Spark jobs (`course`). What was written while it ran is caught up
   with in the operator's process: that needs no job.
 - A driver whose attempt nobody wants any more is taken away, but not one that only ends what it committed,
   nor at once one that ends because it failed.
@@ -196,10 +196,10 @@ def _report(rendition: Filled, course: JobReport) -> Shown:
 
 def _health(rendition: Filled, course: JobReport) -> Health:
     named = f"rendition {rendition.id} ({rendition.shards} shards)"
-    match course.stand:
+    match course.phase:
         case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
             text = f"{named} is to be filled by Spark: {course.text}; or remove spec.hydration"
-            return stalled(HINDRANCES[course.stand], text)
+            return stalled(HINDRANCES[course.phase], text)
         case JobPhase.QUEUED:
             return reconciling(
                 Reason.HYDRATING_RENDITION, f"{named} is to be filled by a Spark job: {course.text}"
@@ -215,4 +215,4 @@ def _health(rendition: Filled, course: JobReport) -> Health:
             )
             return stalled(Reason.HYDRATION_FAILED, text)
         case _:
-            assert_never(course.stand)
+            assert_never(course.phase)

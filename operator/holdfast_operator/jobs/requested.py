@@ -1,8 +1,8 @@
 """The plan for the jobs that a StorageCollection asks for: a pure function of records and applications.
 
 Invariants
-- The course of a job is that of all Spark jobs (`sparkjobs`), and when a run of a schedule is due is that of
-  all schedules (`schedules`). What a job of one kind does, when it can start and what is shown of it is that
+- The course of a job is that of all Spark jobs (`course`), and when a run of a schedule is due is that of
+  all schedules (`scheduled`). What a job of one kind does, when it can start and what is shown of it is that
   kind's (`RequestedKind`): a snapshot's (`snapshot`), a compaction's (`compaction`).
 - What is done is fixed with the first attempt: all attempts of a job do the same.
 - Of a collection one such job runs at a time. What somebody asks for goes before what a schedule does, but
@@ -181,7 +181,7 @@ def plan_scheduled(seen: RequestedView) -> Decision | RequestedReport:
         found = turn(asked, seen.now)
     except BadInput as error:
         text = f"spec.{kind.schedule_field}: {error}; correct it"
-        return told(kind.scheduled, "False", Reason.INVALID_SCHEDULE, text)
+        return condition_report(kind.scheduled, "False", Reason.INVALID_SCHEDULE, text)
     report = _plan_run(seen, asked, found)
     if isinstance(report, Decision):
         return report
@@ -206,9 +206,9 @@ def _plan_run(seen: RequestedView, asked: Scheduled[Any], found: Turn) -> Decisi
     over = job is None or job.state is JobState.DONE
     if over and asked.spec.suspend:
         text = f"no run begins before spec.{kind.schedule_field}.suspend is false again"
-        return told(kind.scheduled, "Unknown", Reason.SUSPENDED, text)
+        return condition_report(kind.scheduled, "Unknown", Reason.SUSPENDED, text)
     if job is None:
-        return told(kind.scheduled, "Unknown", kind.awaited, f"the first run: {again}")
+        return condition_report(kind.scheduled, "Unknown", kind.awaited, f"the first run: {again}")
     return _plan_order(_beside(seen, job), Order(job.slot, asked.spec, kind.scheduled, again), job)
 
 
@@ -235,17 +235,17 @@ def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Dec
     hindered = hindrance(seen)
     if hindered is None:
         return seen.kind.start(seen, order)
-    if hindered.stand is not JobPhase.QUEUED:
+    if hindered.phase is not JobPhase.QUEUED:
         return _hindered(seen.kind, order, hindered)
     after = hindered.requeue_after
-    return told(
+    return condition_report(
         order.shown, "Unknown", seen.kind.reasons[JobPhase.QUEUED], hindered.text, requeue_after=after
     )
 
 
 def _shown(kind: RequestedKind, order: Order, job: JobRecord, course: JobReport) -> RequestedReport:
     status, text = "Unknown", course.text
-    match course.stand:
+    match course.phase:
         case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
             return _hindered(kind, order, course)
         case JobPhase.RUNNING:
@@ -259,16 +259,18 @@ def _shown(kind: RequestedKind, order: Order, job: JobRecord, course: JobReport)
             status = "True"
             text = f"{kind.noun} {order.slot} is committed: {kind.done(job)}"
         case _:
-            assert_never(course.stand)
-    return told(order.shown, status, kind.reasons[course.stand], text, requeue_after=course.requeue_after)
+            assert_never(course.phase)
+    return condition_report(
+        order.shown, status, kind.reasons[course.phase], text, requeue_after=course.requeue_after
+    )
 
 
 def _hindered(kind: RequestedKind, order: Order, course: JobReport) -> RequestedReport:
-    report = told(order.shown, "False", kind.reasons[course.stand], course.text)
+    report = condition_report(order.shown, "False", kind.reasons[course.phase], course.text)
     return replace(report, asks_again=course.asks_again)
 
 
-def told(
+def condition_report(
     shown: ConditionType,
     status: Any,
     reason: Reason,

@@ -1,4 +1,4 @@
-"""Snapshots among the jobs that a StorageCollection asks for (`askedjobs`): when one starts, what is shown.
+"""Snapshots among the jobs that a StorageCollection asks for (`requested`): when one starts, what is shown.
 
 What is read is fixed with the first attempt: all attempts of a job write the same.
 """
@@ -18,7 +18,13 @@ from holdfast_operator.api.collection import (
 )
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.jobs.course import HINDRANCES, SNAPSHOT, JobPhase, job_status
-from holdfast_operator.jobs.requested import Order, RequestedKind, RequestedReport, RequestedView, told
+from holdfast_operator.jobs.requested import (
+    Order,
+    RequestedKind,
+    RequestedReport,
+    RequestedView,
+    condition_report,
+)
 from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.sparkapps.sizing import tasks
 
@@ -38,9 +44,11 @@ def _start(seen: "SnapshotView", order: Order) -> StartJob | RequestedReport:
         text = f"as of {as_of} is not complete yet: " + (
             f"the latest complete time is {latest}" if seen.upper else "nothing has been written"
         )
-        return told(order.shown, "Unknown", Reason.SNAPSHOT_NOT_READABLE, f"{text}; it starts when it is")
+        return condition_report(
+            order.shown, "Unknown", Reason.SNAPSHOT_NOT_READABLE, f"{text}; it starts when it is"
+        )
     if as_of < seen.since:
-        return told(
+        return condition_report(
             order.shown,
             "False",
             Reason.SNAPSHOT_NOT_READABLE,

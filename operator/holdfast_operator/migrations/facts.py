@@ -185,7 +185,7 @@ class MigrationView:
     """What is asked for, where there is a catalog to do it with."""
     rival: str = ""
     """Another CatalogMigration that has the catalog in this process."""
-    stand: MoveState | None = None
+    state: MoveState | None = None
     """What the stores say; None where they weren't asked."""
     trouble: Health | None = None
     """Why they couldn't be asked."""

@@ -105,10 +105,10 @@ class MigrationHandler(Handler[MigrationView]):
             return seen
         try:
             credentials = await credentials_of(self.services.kube, key, seen.move.opening.stash)
-            stand = await self._migrations.stand(key, seen.move, credentials)
+            state = await self._migrations.state(key, seen.move, credentials)
         except HoldfastError as error:
             return replace(seen, trouble=settled(error).health)
-        return replace(seen, stand=stand, planned=self._migrations.planned(key, seen.move))
+        return replace(seen, state=state, planned=self._migrations.planned(key, seen.move))
 
     def plan(self, observed: MigrationView) -> Decision:
         """Decide; pure."""

@@ -36,7 +36,7 @@ class Migrations:
         self._claims: dict[ObjectKey, ObjectKey] = {}
         self._courses: dict[ObjectKey, Course] = {}
         self._conductors: dict[ObjectKey, Conductor] = {}
-        self._stands: dict[ObjectKey, MoveState] = {}
+        self._states: dict[ObjectKey, MoveState] = {}
         self._plans: dict[ObjectKey, tuple[RequestedMove, DryRunResult]] = {}
         self._stepping: set[ObjectKey] = set()
 
@@ -62,9 +62,9 @@ class Migrations:
         found = self._plans.get(key)
         return found[1] if found is not None and found[0] == move else None
 
-    async def stand(self, key: ObjectKey, move: RequestedMove, credentials: Credentials) -> MoveState:
+    async def state(self, key: ObjectKey, move: RequestedMove, credentials: Credentials) -> MoveState:
         """What the stores say: read anew unless it is over, or steps are being taken."""
-        known = self._stands.get(key)
+        known = self._states.get(key)
         over = known is not None and known.record is not None and not known.record.is_running
         if known is not None and (key in self._courses or (over and not move.rollback)):
             return known
@@ -73,17 +73,17 @@ class Migrations:
     async def look(self, key: ObjectKey, move: RequestedMove, credentials: Credentials) -> MoveState:
         """What the stores say now."""
         location = move.opening.location
-        self._stands[key] = await self._pool.call(
+        self._states[key] = await self._pool.call(
             "look_migration", location, lambda: conducting.look(move, credentials)
         )
-        return self._stands[key]
+        return self._states[key]
 
     def begin(self, key: ObjectKey, catalog: ObjectKey, move: RequestedMove) -> None:
         """Claim a Catalog that nobody has."""
         assert self._claims.get(catalog, key) == key
         self._claims[catalog] = key
         self._courses[key] = Course(
-            move, strategy=self._stands[key].strategy if key in self._stands else None
+            move, strategy=self._states[key].strategy if key in self._states else None
         )
 
     async def advance(
@@ -195,7 +195,7 @@ class Migrations:
 
     def forget(self, key: ObjectKey) -> None:
         """The object is no more."""
-        self._stands.pop(key, None)
+        self._states.pop(key, None)
         self._plans.pop(key, None)
 
     async def close_all(self) -> None:

@@ -1,9 +1,9 @@
 """The plan for a CatalogMigration: a pure function of what was observed.
 
 From top to bottom, the first that holds decides: being deleted, no finalizer yet, a Catalog that has none
-(see `keeping`), a spec that can't be understood, the id of another move, over by the catalog's own records,
-no catalog to move, a dry run, suspended, another migration in its place, stores that went back, taken over by
-others too often, out of time, the catalog open, and at last: the next step.
+(see `catalogs.keeping`), a spec that can't be understood, the id of another move, over by the catalog's own
+records, no catalog to move, a dry run, suspended, another migration in its place, stores that went back,
+taken over by others too often, out of time, the catalog open, and at last: the next step.
 
 Invariants
 - Whether it is over is read from the stores; the status is asked only for what nothing hangs on but its own
@@ -73,7 +73,7 @@ def plan(seen: MigrationView, rhythm: Rhythm) -> Decision:
         return resting(seen, _told(seen.planned)) if seen.planned else DryRun(seen.move, seen)
     if seen.spec.suspend:
         return _still(seen, _suspended(seen))
-    if seen.stand is not None and seen.stand.version is None and seen.stand.record is None:
+    if seen.state is not None and seen.state.version is None and seen.state.record is None:
         text = "waits until there is a catalog: whoever opens it for writing initializes it"
         pending = reconciling(Reason.MIGRATION_PENDING, text)
         return _still(seen, pending, requeue_after=rhythm.unsteady)
@@ -90,7 +90,7 @@ def needs_finalizer(seen: MigrationView) -> bool:
     """Whether a deletion has something to do: to end what is on record as running, or may be soon."""
     if seen.spec is None or seen.spec.dry_run or _over(seen, seen.spec) is not None:
         return False
-    unknown = seen.stand is None
+    unknown = seen.state is None
     return not (unknown and seen.shown.phase in AT_REST and not seen.changed)
 
 
@@ -137,7 +137,7 @@ def _end(seen: MigrationView) -> Decision | None:
 
 def _another_move(seen: MigrationView) -> Health | None:
     """What is shown where the id is that of a migration to the other store."""
-    if seen.stand is None or seen.move is None or seen.stand.target in (None, seen.move.target):
+    if seen.state is None or seen.move is None or seen.state.target in (None, seen.move.target):
         return None
     text = f"migration {seen.move.migration_id} goes to {seen.move.target.other.value}"
     return stalled(Reason.CONFLICT, f"{text}: create this one anew, with another spec.migrationId")
@@ -145,7 +145,7 @@ def _another_move(seen: MigrationView) -> Health | None:
 
 def _over(seen: MigrationView, spec: CatalogMigrationSpec) -> Health | None:
     """How it ended, by the catalog's own records; None where it hasn't, or has to go back."""
-    record = seen.stand.record if seen.stand else None
+    record = seen.state.record if seen.state else None
     if not _has_ended(record, spec):
         return None
     if record is Record.ROLLED_BACK:
@@ -160,7 +160,7 @@ def _has_ended(record: Record | None, spec: CatalogMigrationSpec) -> bool:
 
 
 def _truth(seen: MigrationView) -> str:
-    truth = seen.stand.truth if seen.stand else None
+    truth = seen.state.truth if seen.state else None
     return truth.value if truth else "its first store"
 
 
@@ -172,7 +172,7 @@ def _told(planned: DryRunResult) -> Health:
 
 
 def _suspended(seen: MigrationView) -> Health:
-    if seen.stand is None or seen.stand.record is None:
+    if seen.state is None or seen.state.record is None:
         return SUSPENDED
     text = (
         f"suspended after it began: the source of truth is {_truth(seen)}; set spec.suspend to false to go "
@@ -188,15 +188,15 @@ def _conflict(seen: MigrationView, spec: CatalogMigrationSpec, move: RequestedMo
     if seen.rival:
         text = f"{seen.rival} has the catalog"
         return stalled(Reason.CONFLICT, f"{text}; this one begins when that has ended or is suspended")
-    if seen.stand is not None and seen.stand.other:
-        text = f"migration {seen.stand.other} of this catalog has not ended"
+    if seen.state is not None and seen.state.other:
+        text = f"migration {seen.state.other} of this catalog has not ended"
         return stalled(Reason.CONFLICT, f"{text}; this one begins when it has: finish it or roll it back")
-    begun = seen.stand is not None and seen.stand.record is not None
+    begun = seen.state is not None and seen.state.record is not None
     if seen.catalog_deleting and not begun:
         return stalled(Reason.CATALOG_DELETING, "the Catalog is being deleted; delete this resource too")
     if (waits := _went_back(seen, move) or _upgrade_pending(seen, move)) is not None:
         return waits
-    if move.rollback and seen.stand is not None and not begun:
+    if move.rollback and seen.state is not None and not begun:
         text = f"there is no migration {move.migration_id} of this catalog to roll back"
         return stalled(Reason.INVALID_SPEC, f"{text}: delete this resource")
     return None
@@ -204,21 +204,21 @@ def _conflict(seen: MigrationView, spec: CatalogMigrationSpec, move: RequestedMo
 
 def _went_back(seen: MigrationView, move: RequestedMove) -> Health | None:
     """What is shown where a migration would begin in stores that are older than the Catalog knows them."""
-    stand = seen.stand
-    begun = seen.course is not None or stand is None or (stand.record is not None and stand.record.is_running)
-    if stand is None or begun or seen.catalog_observed:
+    state = seen.state
+    begun = seen.course is not None or state is None or (state.record is not None and state.record.is_running)
+    if state is None or begun or seen.catalog_observed:
         return None
-    epochs = [epoch for epoch in (stand.stash_epoch, stand.persist_epoch) if epoch is not None]
+    epochs = [epoch for epoch in (state.stash_epoch, state.persist_epoch) if epoch is not None]
     if not epochs or max(epochs) >= seen.known_epoch:
         return None
     organization = move.opening.organization_id
-    found = Durable(organization, catalog_shard_id(organization), stand.version, max(epochs), None)
+    found = Durable(organization, catalog_shard_id(organization), state.version, max(epochs), None)
     return regressed(move.opening, found, seen.known_epoch)
 
 
 def _upgrade_pending(seen: MigrationView, move: RequestedMove) -> Health | None:
     """A migration upgrades what it reads: not without the word that opening it needs, too."""
-    version = seen.stand.version if seen.stand else None
+    version = seen.state.version if seen.state else None
     may_upgrade = move.opening.upgrade and not seen.catalog_observed
     if version is None or version >= CATALOG_VERSION or may_upgrade:
         return None
@@ -283,9 +283,9 @@ def _may_be_on_record(seen: MigrationView) -> bool:
     """Whether the stores may hold that it is running."""
     if seen.spec is None or seen.spec.dry_run or _another_move(seen) is not None:
         return False
-    if seen.stand is not None:
+    if seen.state is not None:
         begun = seen.course is not None and seen.course.calls > 0
-        return begun or (seen.stand.record is not None and seen.stand.record.is_running)
+        return begun or (seen.state.record is not None and seen.state.record.is_running)
     if seen.course is None and _has_ended(shown_end(seen.shown), seen.spec):
         return False
     return seen.shown.start_time is not None or seen.trouble is not None

@@ -69,7 +69,7 @@ def status_fields(seen: MigrationView, health: Health) -> Mapping[str, Any]:
         news |= _sized(seen.planned.sizes)
         news["plan"] = seen.planned.lines
     news |= _by_stores(seen) | _by_course(seen) | {"fenced_by": seen.fences or None}
-    begun = seen.course is not None or (seen.stand is not None and seen.stand.record is not None)
+    begun = seen.course is not None or (seen.state is not None and seen.state.record is not None)
     if begun and seen.shown.start_time is None:
         news["start_time"] = seen.now.replace(microsecond=0)
     if phase in AT_REST:
@@ -86,14 +86,14 @@ def status_fields(seen: MigrationView, health: Health) -> Mapping[str, Any]:
 
 
 def _by_stores(seen: MigrationView) -> dict[str, Any]:
-    stand = seen.stand
-    if stand is None:
+    state = seen.state
+    if state is None:
         return {}
     return {
-        "strategy": _STRATEGIES[stand.strategy] if stand.strategy else None,
-        "source_of_truth": stand.truth.value if stand.truth else None,
-        "stash_epoch": stand.stash_epoch,
-        "persist_epoch": stand.persist_epoch,
+        "strategy": _STRATEGIES[state.strategy] if state.strategy else None,
+        "source_of_truth": state.truth.value if state.truth else None,
+        "stash_epoch": state.stash_epoch,
+        "persist_epoch": state.persist_epoch,
     }
 
 
@@ -129,7 +129,7 @@ def conditions(seen: MigrationView, health: Health) -> tuple[WantedCondition, ..
     )
     if seen.spec is None or seen.spec.dry_run:
         return (progressing,)
-    record = seen.stand.record if seen.stand else shown_end(seen.shown)
+    record = seen.state.record if seen.state else shown_end(seen.shown)
     done: Literal["True", "False"] = "False"
     if record is Record.DONE and health.reason is not Reason.ROLLING_BACK:
         done = "True"

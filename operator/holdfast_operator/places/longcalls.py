@@ -6,7 +6,7 @@ Invariants
 - What it brings is taken once, by whoever asks for the same; what nobody is to take any more (given up, or
   asked otherwise) is handed to `late`: a handle must be closed, and until it is the call is under way.
 - Whoever stopped waiting for it is told when it ends.
-- Those on slow servers are waited for by nobody, and take no turns of the others (see `slowness`).
+- Those on slow servers are waited for by nobody, and take no turns of the others (see `slowservers`).
 - Of the turns of either kind, and of all of them, a namespace leaves some to the others.
 - What failed after it was no longer waited for is not begun again at once: until a pause is over its failure
   is the answer. What brings no handle is remembered for as long, too. The pause grows with what a try costs
@@ -99,10 +99,10 @@ class LongCalls:
         patience: float = 3.0,
         clock: Clock | None = None,
         may_act: Callable[[], bool] = lambda: True,
-        slowness: SlowServers | None = None,
+        slow_servers: SlowServers | None = None,
     ) -> None:
         self._metrics = metrics
-        self._slowness = slowness or SlowServers()
+        self._slow_servers = slow_servers or SlowServers()
         self._may_act = may_act
         self._ended = ended
         self._patience = patience
@@ -181,9 +181,9 @@ class LongCalls:
 
     def _is_full(self, asked: LongCall) -> bool:
         """Whether one that waits for its turn leaves the threads to the others."""
-        slow = self._slowness.is_slow(asked.location)
+        slow = self._slow_servers.is_slow(asked.location)
         left = [call.asked for call in self._calls.values() if call.left]
-        alike = [each for each in left if self._slowness.is_slow(each.location) is slow]
+        alike = [each for each in left if self._slow_servers.is_slow(each.location) is slow]
         ours = [each for each in left if each.key.namespace == asked.key.namespace]
         ours_alike = [each for each in alike if each.key.namespace == asked.key.namespace]
         return (
@@ -196,11 +196,11 @@ class LongCalls:
         )
 
     async def _wait(self, call: _Call) -> None:
-        if self._slowness.is_slow(call.asked.location):
+        if self._slow_servers.is_slow(call.asked.location):
             return
         await asyncio.wait([call.future], timeout=self._patience)
         if not call.future.done():
-            self._slowness.waits(call.asked.location)
+            self._slow_servers.waits(call.asked.location)
 
     def _in_thread(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         context = contextvars.copy_context()
@@ -216,7 +216,7 @@ class LongCalls:
         error = future.exception()
         outcome = outcome_of(error) if error else "ok"
         if not isinstance(error, StoreUnreachable) or call.ended - call.begun <= self._patience:
-            self._slowness.answered(call.asked.location)
+            self._slow_servers.answered(call.asked.location)
         self._metrics.store_calls.labels(call.asked.what, outcome).inc()
         if call.left and call.given_up is None:
             self._ended(call.asked.key)

@@ -1,6 +1,6 @@
 """The operator's own password for Postgres, where specs may name any server.
 
-- Without places (`locations`) it goes to no server that asks for it as it is, or for a hash that can be
+- Without places (`bounds`) it goes to no server that asks for it as it is, or for a hash that can be
   guessed from: libpq proves that it knows it (SCRAM), and takes a server that asks for none.
 - No spec says otherwise. What a stash's own Secret has, its server may ask for as it likes.
 - Whoever runs the operator may have said what is required, in the environment: that stays.

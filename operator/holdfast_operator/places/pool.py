@@ -2,7 +2,7 @@
 
 Invariants
 - A location has a share of the threads: one that hangs can't take those of the others. Nor can many that hang
-  together: all on slow servers have a share too (see `slowness`). A location that hangs again and again is
+  together: all on slow servers have a share too (see `slowservers`). A location that hangs again and again is
   left alone for a while (see `breaker`).
 - A call has a deadline. What is late is given up by the caller, not stopped: its share is free when it really
   ends. What may take longer, or brings what must be closed, is no call for this (see `longcalls`).
@@ -46,12 +46,12 @@ class StorePool:
         deadline: float = 30.0,
         may_act: Callable[[], bool] = lambda: True,
         clock: Clock | None = None,
-        slowness: SlowServers | None = None,
+        slow_servers: SlowServers | None = None,
     ) -> None:
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._breaker = Breaker(self._clock)
-        self._slowness = slowness or SlowServers()
+        self._slow_servers = slow_servers or SlowServers()
         self._may_act = may_act
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="store")
         self._deadline = deadline
@@ -69,7 +69,7 @@ class StorePool:
 
     def is_slow(self, location: str) -> bool:
         """Whether a location lets callers wait now."""
-        return self._slowness.is_slow(location)
+        return self._slow_servers.is_slow(location)
 
     async def call(
         self, what: str, location: str, work: Callable[[], T], *, patience: float | None = None
@@ -84,7 +84,7 @@ class StorePool:
         if self._busy[location] >= _SHARE:
             self._count(what, "refused")
             raise StoreUnreachable(f"{self._busy[location]} calls to {location} hang already")
-        if self._slowness.is_slow(location) and self._busy_with_slow >= _SHARE_OF_SLOW:
+        if self._slow_servers.is_slow(location) and self._busy_with_slow >= _SHARE_OF_SLOW:
             self._count(what, "refused")
             raise StoreUnreachable(f"{location} did not answer lately, and calls to it and others hang")
         try:
@@ -96,7 +96,7 @@ class StorePool:
         context, begun = contextvars.copy_context(), self._clock.monotonic()
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._threads, context.run, work)
-        waits = loop.call_later(_SILENCE, self._slowness.waits, location)
+        waits = loop.call_later(_SILENCE, self._slow_servers.waits, location)
         future.add_done_callback(functools.partial(self._ended, location, begun, waits))
         deadline = self._deadline if patience is None else min(patience, self._deadline)
         return await self._outcome(what, location, future, begun, deadline)
@@ -135,7 +135,7 @@ class StorePool:
 
     @property
     def _busy_with_slow(self) -> int:
-        return sum(busy for location, busy in self._busy.items() if self._slowness.is_slow(location))
+        return sum(busy for location, busy in self._busy.items() if self._slow_servers.is_slow(location))
 
     def _is_silence(self, error: BaseException | None, begun: float) -> bool:
         return isinstance(error, StoreUnreachable) and self._clock.monotonic() - begun > _SILENCE
@@ -149,7 +149,7 @@ class StorePool:
             del self._busy[location]
         # Looked at also where nobody waits, so that a late failure isn't reported as never retrieved.
         if not future.cancelled() and not self._is_silence(future.exception(), begun):
-            self._slowness.answered(location)
+            self._slow_servers.answered(location)
 
     def _count(self, what: str, outcome: str) -> None:
         self._metrics.store_calls.labels(what, outcome).inc()

@@ -63,7 +63,7 @@ class JobAdapter(ObjectAdapter):
         """The Job of an attempt."""
         return job(launch)
 
-    def stand(self, body: Json) -> tuple[AppPhase, str]:
+    def phase_of(self, body: Json) -> tuple[AppPhase, str]:
         """What its conditions say, else what its counters do."""
         status = body.get("status", {})
         for each in status.get("conditions") or []:

@@ -53,7 +53,7 @@ class KubeflowAdapter(ObjectAdapter):
         """The SparkApplication of an attempt."""
         return application(launch)
 
-    def stand(self, body: Json) -> tuple[AppPhase, str]:
+    def phase_of(self, body: Json) -> tuple[AppPhase, str]:
         """What `status.applicationState` says."""
         state = body.get("status", {}).get("applicationState", {})
         said = state.get("state", "")

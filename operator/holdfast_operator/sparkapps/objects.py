@@ -66,7 +66,7 @@ class ObjectAdapter(SparkAdapter):
         """The object of an attempt. Pure."""
 
     @abstractmethod
-    def stand(self, body: Json) -> tuple[AppPhase, str]:
+    def phase_of(self, body: Json) -> tuple[AppPhase, str]:
         """What an object says of itself: where it is, and in words. Pure."""
 
     async def launch(self, launch: Launch) -> None:
@@ -113,7 +113,7 @@ class ObjectAdapter(SparkAdapter):
             job = labels[LABEL_JOB]
         except (KeyError, ValueError):
             return None
-        phase, message = self.stand(body)
+        phase, message = self.phase_of(body)
         return AppState(
             name=metadata["name"],
             uid=metadata["uid"],

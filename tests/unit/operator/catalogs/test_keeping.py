@@ -44,8 +44,8 @@ FLIGHTS = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "flights")
     [
         MOVE,
         migrations.asked(MOVE, suspend=True),
-        replace(migrations.asked(MOVE, suspend=True), stand=migrations.RUNNING),
-        replace(MOVE, stand=None, trouble=migrations.stalled(migrations.Reason.STORE_UNREACHABLE, "x")),
+        replace(migrations.asked(MOVE, suspend=True), state=migrations.RUNNING),
+        replace(MOVE, state=None, trouble=migrations.stalled(migrations.Reason.STORE_UNREACHABLE, "x")),
         replace(migrations.BEGUN, catalog_loose=True),
     ],
 )

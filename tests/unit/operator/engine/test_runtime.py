@@ -232,38 +232,38 @@ def test_no_secret_gets_into_a_log(formatter: logging.Formatter) -> None:
 
 
 def test_a_slow_server_is_one_for_all_locations_on_it_until_it_answers() -> None:
-    slowness = SlowServers()
+    slow_servers = SlowServers()
     lake = "s3://lake/a?endpoint=http://store:9000"
-    slowness.waits(f"{lake} with postgresql://u@db/one")
+    slow_servers.waits(f"{lake} with postgresql://u@db/one")
     same = ("s3://lake/b?endpoint=http://store:9000 with postgresql://w@db:5432/two?schema=x",)
     others = (f"{lake} with postgresql://other/one", lake, "file:///db", "postgresql://db:5433/one")
-    assert [slowness.is_slow(each) for each in (*same, *others)] == [True, False, False, False, False]
-    slowness.answered(same[0])
-    assert not slowness.is_slow(f"{lake} with postgresql://u@db/one")
+    assert [slow_servers.is_slow(each) for each in (*same, *others)] == [True, False, False, False, False]
+    slow_servers.answered(same[0])
+    assert not slow_servers.is_slow(f"{lake} with postgresql://u@db/one")
     # Files are the servers' own matter, unless there is nothing else.
-    slowness.waits("file:///x with postgresql://db/one")
-    assert slowness.is_slow("file:///y with postgresql://db/two")
-    slowness.waits("file:///x")
-    assert slowness.is_slow("file:///x")
-    assert not slowness.is_slow("file:///y")
+    slow_servers.waits("file:///x with postgresql://db/one")
+    assert slow_servers.is_slow("file:///y with postgresql://db/two")
+    slow_servers.waits("file:///x")
+    assert slow_servers.is_slow("file:///x")
+    assert not slow_servers.is_slow("file:///y")
 
 
 def test_calls_to_slow_servers_have_a_share_and_their_end_ends_it() -> None:
     go_on = threading.Event()
 
     async def story() -> None:
-        slowness = SlowServers()
-        pool = StorePool(Metrics(), deadline=0.05, slowness=slowness)
+        slow_servers = SlowServers()
+        pool = StorePool(Metrics(), deadline=0.05, slow_servers=slow_servers)
         places = [f"postgresql://db/{number}" for number in range(3)]
-        slowness.waits(places[0])
+        slow_servers.waits(places[0])
         calls = (pool.call("look", place, lambda: go_on.wait(30)) for place in places for _ in range(7))
         said = [str(each) for each in await asyncio.gather(*calls, return_exceptions=True)]
         assert ["did not answer lately" in each for each in said] == [False] * 16 + [True] * 5
         assert await pool.call("look", "postgresql://other/0", lambda: "fine") == "fine"
-        assert slowness.is_slow(places[0])
+        assert slow_servers.is_slow(places[0])
         go_on.set()
         async with asyncio.timeout(60):
-            while slowness.is_slow(places[0]):  # noqa: ASYNC110 - nothing else tells
+            while slow_servers.is_slow(places[0]):  # noqa: ASYNC110 - nothing else tells
                 await asyncio.sleep(0.01)
         pool.close()
 

@@ -74,7 +74,7 @@ UNTOUCHED = MoveState(ONE, Backend.STASH, 3, 3, None, CATALOG_VERSION)
 RUNNING = replace(UNTOUCHED, record=Record.RUNNING)
 DONE = replace(UNTOUCHED, record=Record.DONE, truth=Backend.PERSIST)
 ROLLED_BACK = replace(UNTOUCHED, record=Record.ROLLED_BACK)
-FRESH = MigrationView(name="ns/move", spec=spec(), now=NOW, move=move(), stand=UNTOUCHED)
+FRESH = MigrationView(name="ns/move", spec=spec(), now=NOW, move=move(), state=UNTOUCHED)
 BEGUN = replace(FRESH, course=Course(move(), strategy=ONE))
 
 
@@ -88,7 +88,7 @@ def after(number: int, *, strategy: Strategy = ONE, **fields: Any) -> MigrationV
     target = move(**fields)
     done = STEPS[strategy, target.destination][number - 1] if number else None
     course = Course(target, calls=number, strategy=strategy, done=done, truth=Backend.STASH, epoch=5)
-    return replace(asked(FRESH, **fields), stand=RUNNING, course=course)
+    return replace(asked(FRESH, **fields), state=RUNNING, course=course)
 
 
 def decided(seen: MigrationView) -> Decision:
@@ -112,23 +112,23 @@ def shown(seen: MigrationView, **fields: Any) -> MigrationView:
 def test_operators_that_take_a_migration_from_each_other_come_to_rest() -> None:
     fence = CatalogFence(time=NOW, holder="other, me", epoch=4, generation=1)
     assert decided(replace(BEGUN, fences=(fence, fence))) == TakeStep(move(), BEGUN)
-    fought = replace(FRESH, stand=RUNNING, fences=(fence,) * 3)
+    fought = replace(FRESH, state=RUNNING, fences=(fence,) * 3)
     assert told(fought) == (Phase.STALLED, Reason.FENCED_BY_OTHER)
     assert "other, me" in rest(fought).health.message
     assert rest(fought).fields["fencedBy"][0]["epoch"] == 4
     assert decided(replace(fought, course=Course(move()))) == Stop()
     # It may have come to its end meanwhile.
-    assert told(replace(fought, stand=DONE)) == (Phase.READY, Reason.MIGRATION_COMPLETED)
+    assert told(replace(fought, state=DONE)) == (Phase.READY, Reason.MIGRATION_COMPLETED)
 
 
 @pytest.mark.parametrize("record", [Record.RUNNING, Record.DONE, Record.ROLLED_BACK])
 def test_the_id_of_a_move_to_the_other_store_is_refused(record: Record) -> None:
-    other = replace(FRESH, stand=replace(UNTOUCHED, record=record, target=Backend.STASH))
+    other = replace(FRESH, state=replace(UNTOUCHED, record=record, target=Backend.STASH))
     assert told(other) == (Phase.STALLED, Reason.CONFLICT)
     assert "ns/move goes to Stash" in rest(other).health.message
     # Deleting it leaves that one alone.
     assert decided(replace(other, deleting=True)) == Release()
-    same = replace(FRESH, stand=replace(DONE, target=Backend.PERSIST))
+    same = replace(FRESH, state=replace(DONE, target=Backend.PERSIST))
     assert told(same) == (Phase.READY, Reason.MIGRATION_COMPLETED)
 
 
@@ -139,8 +139,8 @@ def test_the_way_of_a_migration() -> None:
     assert decided(BEGUN) == TakeStep(move(), BEGUN)
     for number in range(1, 7):
         assert decided(after(number)) == TakeStep(move(), after(number))
-    assert decided(replace(after(6), stand=DONE)) == Stop()
-    assert told(replace(FRESH, stand=DONE)) == (Phase.READY, Reason.MIGRATION_COMPLETED)
+    assert decided(replace(after(6), state=DONE)) == Stop()
+    assert told(replace(FRESH, state=DONE)) == (Phase.READY, Reason.MIGRATION_COMPLETED)
 
 
 @pytest.mark.parametrize(
@@ -153,14 +153,14 @@ def test_the_way_of_a_migration() -> None:
             Reason.CATALOG_NOT_FOUND,
         ),
         (
-            replace(FRESH, stand=None, trouble=stalled(Reason.STORE_UNREACHABLE, "no answer")),
+            replace(FRESH, state=None, trouble=stalled(Reason.STORE_UNREACHABLE, "no answer")),
             Phase.STALLED,
             Reason.STORE_UNREACHABLE,
         ),
-        (replace(FRESH, stand=MoveState()), Phase.RECONCILING, Reason.MIGRATION_PENDING),
+        (replace(FRESH, state=MoveState()), Phase.RECONCILING, Reason.MIGRATION_PENDING),
         (asked(FRESH, suspend=True), Phase.SUSPENDED, Reason.SUSPENDED),
         (replace(FRESH, rival="CatalogMigration ns/other"), Phase.STALLED, Reason.CONFLICT),
-        (replace(FRESH, stand=replace(UNTOUCHED, other="ns/other")), Phase.STALLED, Reason.CONFLICT),
+        (replace(FRESH, state=replace(UNTOUCHED, other="ns/other")), Phase.STALLED, Reason.CONFLICT),
         (replace(FRESH, catalog_deleting=True), Phase.STALLED, Reason.CATALOG_DELETING),
         (asked(FRESH, rollback=True), Phase.STALLED, Reason.INVALID_SPEC),
         (
@@ -169,14 +169,14 @@ def test_the_way_of_a_migration() -> None:
             Reason.NOT_SUPPORTED,
         ),
         (
-            replace(FRESH, catalog_observed=True, stand=replace(UNTOUCHED, version=CATALOG_VERSION - 1)),
+            replace(FRESH, catalog_observed=True, state=replace(UNTOUCHED, version=CATALOG_VERSION - 1)),
             Phase.STALLED,
             Reason.UPGRADE_PENDING,
         ),
-        (shown(replace(FRESH, stand=RUNNING), deadline=NOW), Phase.STALLED, Reason.MIGRATION_TIMED_OUT),
-        (replace(asked(FRESH, rollback=True), stand=ROLLED_BACK), Phase.READY, Reason.ROLLED_BACK),
+        (shown(replace(FRESH, state=RUNNING), deadline=NOW), Phase.STALLED, Reason.MIGRATION_TIMED_OUT),
+        (replace(asked(FRESH, rollback=True), state=ROLLED_BACK), Phase.READY, Reason.ROLLED_BACK),
         # An id that was rolled back does nothing any more, whatever is asked.
-        (replace(FRESH, stand=ROLLED_BACK), Phase.READY, Reason.ROLLED_BACK),
+        (replace(FRESH, state=ROLLED_BACK), Phase.READY, Reason.ROLLED_BACK),
     ],
 )
 def test_why_it_rests(seen: MigrationView, phase: Phase, reason: Reason) -> None:
@@ -194,25 +194,25 @@ def test_nothing_is_begun_in_stores_that_went_back() -> None:
     assert told(back) == (Phase.STALLED, Reason.FENCE_REGRESSED)
     assert "fence" in rest(back).health.message
     assert "--at-least 4" in rest(back).health.message
-    assert decided(replace(back, stand=replace(UNTOUCHED, stash_epoch=4))) == BeginMove(move())
+    assert decided(replace(back, state=replace(UNTOUCHED, stash_epoch=4))) == BeginMove(move())
     assert decided(replace(back, catalog_observed=True)) == BeginMove(move()), (
         "its own process looks after it"
     )
     assert isinstance(decided(replace(BEGUN, known_epoch=4)), TakeStep)
-    again = replace(asked(back, rollback=True), stand=DONE)
+    again = replace(asked(back, rollback=True), state=DONE)
     assert told(again) == (Phase.STALLED, Reason.FENCE_REGRESSED)
-    assert decided(replace(back, stand=RUNNING)) == BeginMove(move()), "what has begun is on record in both"
+    assert decided(replace(back, state=RUNNING)) == BeginMove(move()), "what has begun is on record in both"
 
 
 def test_a_format_is_upgraded_only_where_opening_it_would_do_that() -> None:
-    older = replace(FRESH, stand=replace(UNTOUCHED, version=CATALOG_VERSION - 1))
+    older = replace(FRESH, state=replace(UNTOUCHED, version=CATALOG_VERSION - 1))
     assert isinstance(decided(older), BeginMove)
     manual = replace(move(), opening=replace(OPENING, upgrade=False))
     assert told(replace(older, move=manual)) == (Phase.STALLED, Reason.UPGRADE_PENDING)
 
 
 def test_no_time_is_over_after_the_spec_was_changed() -> None:
-    late = shown(replace(FRESH, stand=RUNNING), deadline=NOW)
+    late = shown(replace(FRESH, state=RUNNING), deadline=NOW)
     assert decided(replace(late, changed=True)) == BeginMove(move())
     assert replace(late, changed=True).deadline == NOW + timedelta(minutes=10)
     assert late.deadline == NOW
@@ -225,8 +225,8 @@ def test_no_time_is_over_after_the_spec_was_changed() -> None:
 def test_a_rollback_begins_anew_from_wherever_it_is() -> None:
     back = move(rollback=True)
     # In the middle, after the end, and where the process was started since.
-    for stand, course in ((RUNNING, after(4).course), (DONE, None), (RUNNING, None)):
-        seen = replace(asked(FRESH, rollback=True), stand=stand, course=course)
+    for state, course in ((RUNNING, after(4).course), (DONE, None), (RUNNING, None)):
+        seen = replace(asked(FRESH, rollback=True), state=state, course=course)
         assert decided(seen) == (Stop() if course else BeginMove(back))
     assert decided(replace(after(4), spec=spec(rollback=True), move=back, stepping=True)) == TakeStep(
         move(), FRESH
@@ -272,7 +272,7 @@ def test_what_is_over_stays_so_without_its_catalog() -> None:
     gone = replace(
         FRESH,
         move=None,
-        stand=None,
+        state=None,
         no_catalog=stalled(Reason.CATALOG_NOT_FOUND, "none"),
         catalog_missing=True,
     )
@@ -284,8 +284,8 @@ def test_what_is_over_stays_so_without_its_catalog() -> None:
 NO_SECRET = stalled(Reason.SECRET_NOT_FOUND, "none")
 DEAF = stalled(Reason.STORE_UNREACHABLE, "no answer")
 UNKNOWN = (
-    replace(FRESH, stand=None, move=None, no_catalog=NO_SECRET),
-    replace(FRESH, stand=None, trouble=DEAF),
+    replace(FRESH, state=None, move=None, no_catalog=NO_SECRET),
+    replace(FRESH, state=None, trouble=DEAF),
 )
 """Where nobody can say what the stores hold."""
 
@@ -335,13 +335,13 @@ def test_a_deletion_of_what_is_over_waits_for_no_store(unknown: MigrationView) -
     [
         (DELETING, Release()),
         (replace(DELETING, course=Course(move())), Stop()),
-        (replace(DELETING, stand=DONE), Release()),
-        (replace(asked(DELETING, rollback=True), stand=DONE), Release()),
-        (replace(DELETING, stand=RUNNING), BeginMove(move())),
-        (replace(DELETING, stand=replace(RUNNING, record=Record.ROLLING_BACK)), BeginMove(move())),
-        (replace(DELETING, stand=RUNNING, course=Course(move())), Abandon(move(), DELETING)),
-        (replace(DELETING, stand=RUNNING, course=Course(move()), stepping=True), TakeStep(move(), DELETING)),
-        (replace(DELETING, stand=None, move=None, catalog_missing=True), Release()),
+        (replace(DELETING, state=DONE), Release()),
+        (replace(asked(DELETING, rollback=True), state=DONE), Release()),
+        (replace(DELETING, state=RUNNING), BeginMove(move())),
+        (replace(DELETING, state=replace(RUNNING, record=Record.ROLLING_BACK)), BeginMove(move())),
+        (replace(DELETING, state=RUNNING, course=Course(move())), Abandon(move(), DELETING)),
+        (replace(DELETING, state=RUNNING, course=Course(move()), stepping=True), TakeStep(move(), DELETING)),
+        (replace(DELETING, state=None, move=None, catalog_missing=True), Release()),
     ],
 )
 def test_a_deletion_leaves_nothing_on_record(seen: MigrationView, step: Decision) -> None:
@@ -349,7 +349,7 @@ def test_a_deletion_leaves_nothing_on_record(seen: MigrationView, step: Decision
 
 
 def test_a_deletion_waits_for_the_stores_until_somebody_abandons_it() -> None:
-    deaf = replace(DELETING, stand=None, trouble=DEAF)
+    deaf = replace(DELETING, state=None, trouble=DEAF)
     assert told(deaf) == (Phase.STALLED, Reason.STORE_UNREACHABLE)
     assert rest(deaf).retry
     for deletion in (Deletion(LIMIT, "no answer"), Deletion(asked=True)):
@@ -357,7 +357,7 @@ def test_a_deletion_waits_for_the_stores_until_somebody_abandons_it() -> None:
     late = decided(replace(deaf, deletion=Deletion(0, "no answer", asked=True)))
     assert isinstance(late, Release)
     assert [note.reason for note in late.notes] == [Reason.DELETION_INCOMPLETE]
-    started = shown(replace(DELETING, stand=None, move=None, catalog_missing=True), start_time=NOW)
+    started = shown(replace(DELETING, state=None, move=None, catalog_missing=True), start_time=NOW)
     assert [note.reason for note in decided(started).notes] == [Reason.DELETION_INCOMPLETE]  # type: ignore[attr-defined]
 
 
@@ -389,12 +389,12 @@ def test_the_status_tells_how_far_it_is() -> None:
     }
     # What was read stays when the migration is over, and another process tells the rest.
     before = CatalogMigrationStatus.model_validate(fields_of(seen, said))
-    over = fields_of(replace(FRESH, stand=DONE, shown=before, now=NOW + timedelta(seconds=9)))
+    over = fields_of(replace(FRESH, state=DONE, shown=before, now=NOW + timedelta(seconds=9)))
     assert (over["rows"], over["step"], over["phase"]) == (4, before.step, "Completed")
     assert (over["sourceOfTruth"], over["completionTime"]) == ("Persist", "2026-11-22T12:00:09Z")
     assert "deadline" not in over
     again = CatalogMigrationStatus.model_validate(over)
-    assert fields_of(replace(FRESH, stand=DONE, shown=again, now=NOW + timedelta(hours=1))) == over
+    assert fields_of(replace(FRESH, state=DONE, shown=again, now=NOW + timedelta(hours=1))) == over
 
 
 def conditions(settle: Settle) -> dict[str, tuple[str, Reason]]:
@@ -411,10 +411,10 @@ def test_the_conditions_of_a_migration() -> None:
         ConditionType.VERIFIED: ("True", Reason.CONTENTS_EQUAL),
         ConditionType.COMPLETED: ("False", Reason.MIGRATION_RUNNING),
     }
-    over = rest(replace(FRESH, stand=DONE))
+    over = rest(replace(FRESH, state=DONE))
     assert conditions(over)[ConditionType.COMPLETED] == ("True", Reason.MIGRATION_COMPLETED)
     assert conditions(over)[ConditionType.PROGRESSING] == ("False", Reason.MIGRATION_COMPLETED)
-    back = rest(replace(asked(FRESH, rollback=True), stand=ROLLED_BACK))
+    back = rest(replace(asked(FRESH, rollback=True), state=ROLLED_BACK))
     assert conditions(back)[ConditionType.ROLLED_BACK] == ("True", Reason.ROLLED_BACK)
     assert conditions(back)[ConditionType.COMPLETED] == ("False", Reason.ROLLED_BACK)
     differ = resting(seen, stalled(Reason.CONTENTS_DIFFER, "items"))

@@ -336,10 +336,12 @@ def test_a_namespace_leaves_threads_to_the_others() -> None:
 
 
 def test_a_slow_stash_makes_nobody_slow_who_shares_the_other_store() -> None:
-    slowness = SlowServers()
-    slowness.waits(Storage(url="s3://bucket/one").beside(StashLocation("postgresql://far/db")))
-    assert slowness.is_slow(Storage(url="s3://bucket/two").beside(StashLocation("postgresql://far/other")))
-    assert not slowness.is_slow(str(Storage(url="s3://bucket/two")))
+    slow_servers = SlowServers()
+    slow_servers.waits(Storage(url="s3://bucket/one").beside(StashLocation("postgresql://far/db")))
+    assert slow_servers.is_slow(
+        Storage(url="s3://bucket/two").beside(StashLocation("postgresql://far/other"))
+    )
+    assert not slow_servers.is_slow(str(Storage(url="s3://bucket/two")))
 
 
 def test_a_restore_that_takes_long_is_taken_later_or_leaves_no_handle(tmp_path: Path) -> None:
