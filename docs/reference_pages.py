@@ -25,7 +25,7 @@ from holdfast.cli import GROUPS, main
 from holdfast_operator import __main__ as operator
 from holdfast_operator.api.generate import RESOURCES, custom_resource_definition
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.runtime.metrics import Metrics
+from holdfast_operator.engine.metrics import Metrics
 
 Json = dict[str, Any]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from kubernetes.config import ConfigException
 
 from holdfast_operator.api.urls import public
-from holdfast_operator.reconcile import ownpassword
-from holdfast_operator.reconcile.locations import check_place
-from holdfast_operator.runtime import checks, leaseflags
-from holdfast_operator.runtime import logging as logs
-from holdfast_operator.runtime.app import Operator, Options
-from holdfast_operator.runtime.elector import Elector
-from holdfast_operator.runtime.kube import Kube
-from holdfast_operator.runtime.metrics import Metrics
+from holdfast_operator.app import Operator, Options
+from holdfast_operator.engine import checks, leaseflags
+from holdfast_operator.engine import logging as logs
+from holdfast_operator.engine.elector import Elector
+from holdfast_operator.engine.kube import Kube
+from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.places import ownpassword
+from holdfast_operator.places.bounds import check_place
 from holdfast_operator.sparkapps.choice import AdapterName
 from holdfast_operator.sparkapps.slots import Caps
 

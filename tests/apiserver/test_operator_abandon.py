@@ -20,7 +20,7 @@ Make = Callable[..., dict[str, Any]]
 STALLED = '.status.conditions[?(@.type=="Stalled")]'
 AHEAD = """
 from datetime import UTC, datetime, timedelta
-from holdfast_operator.runtime.clock import SystemClock
+from holdfast_operator.engine.clock import SystemClock
 
 SystemClock.wall = lambda self: datetime.now(UTC) + timedelta(hours=1)
 """

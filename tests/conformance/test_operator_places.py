@@ -12,9 +12,12 @@ from holdfast.catalog.objects.registry import ITEMS
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import StoreUnreachable
 from holdfast.persist import PersistClient, Schema
-from holdfast_operator.reconcile.facts import ItemName, Opening, RestoreFailed, ShadowFacts
-from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.storage import DumpSource, StashPlace, Storage
+from holdfast_operator.catalogs.facts import Opening, RestoreFailed, ShadowFacts
+from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import ItemName
+from holdfast_operator.collections.steps import EnsureItem
+from holdfast_operator.places.storage import DumpSource, StashLocation, Storage
 from testbed.minio import Minio
 from testbed.postgres import USER, PostgresServer
 
@@ -76,19 +79,22 @@ def test_a_stash_in_postgres_takes_the_credentials_of_its_secret(
     with postgres.database() as name:
         url = f"postgresql://127.0.0.1:{postgres.port}/{name}"
         credentials = {"user": USER, "password": "planted-wrong-one" if wrong else postgres.password}
-        shadowed = replace(opening, stash=StashPlace(url, schema="shop"), shadow=True)
+        shadowed = replace(opening, stash=StashLocation(url, schema="shop"), shadow=True)
         if wrong:
             with pytest.raises(StoreUnreachable, match=r"127\.0\.0\.1") as error:
                 OpenCatalog.open(shadowed, credentials)
             assert credentials["password"] not in caplog.text + str(error.value)
             return
         catalog = OpenCatalog.open(shadowed, credentials)
-        catalog.ensure_item(
-            ItemName("holdfast", "public", "flights"), Schema.of(key={"id": "int64"}, value={}), 1
+        store.take(
+            catalog,
+            EnsureItem(
+                ItemName("holdfast", "public", "flights"), Schema.of(key={"id": "int64"}, value={}), 1
+            ),
         )
         assert catalog.confirm().shadow == ShadowFacts()
         catalog.close()
-        store = StashStore(f"{postgres.url(name)}?schema=shop", read_only=True)
-        assert sum(row.kind == ITEMS.kind for row in store.rows(store.upper() - 1)) == 1
-        store.close()
+        stash = StashStore(f"{postgres.url(name)}?schema=shop", read_only=True)
+        assert sum(row.kind == ITEMS.kind for row in stash.rows(stash.upper() - 1)) == 1
+        stash.close()
         assert credentials["password"] not in caplog.text

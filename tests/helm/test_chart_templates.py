@@ -15,9 +15,9 @@ from helm.values import ALL_ON, HA
 from holdfast_operator.__main__ import _parser
 from holdfast_operator.api.generate import RESOURCES, custom_resource_definition
 from holdfast_operator.api.names import OPERATORS
-from holdfast_operator.runtime.app import STUCK_WAIT, Operator, Options
-from holdfast_operator.runtime.kube import Kube
-from holdfast_operator.runtime.metrics import Metrics
+from holdfast_operator.app import STUCK_WAIT, Operator, Options
+from holdfast_operator.engine.kube import Kube
+from holdfast_operator.engine.metrics import Metrics
 from testbed import helm
 from testbed.errors import HelmError
 from testbed.helm import CHARTS, find, template

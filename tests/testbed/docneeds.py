@@ -15,7 +15,7 @@ _IMAGE: Final = (
     "takes docker and a registry; the tests of the tier node build the image and install the chart"
 )
 _NO_PODS: Final = "shows what pods print, and there are none where pages are run"
-_FLUX: Final = "takes Flux; tests/unit/operator/test_operator_gitops.py evaluates the expressions"
+_FLUX: Final = "takes Flux; tests/unit/operator/api/test_gitops.py evaluates the expressions"
 
 _RELEASE: Final = "it publishes a release; tests/unit/release checks the versions, CI runs make release-check"
 _HYDRATE: Final = "a job of Spark, with the id of a record: tests/spark/test_spark_hydrate_job.py runs it"

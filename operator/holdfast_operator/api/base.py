@@ -2,7 +2,7 @@
 
 Invariants
 - A model reads what any newer CRD version wrote: unknown fields are ignored, but in a spec that is to be
-  done (`reconcile.specs`).
+  done (`engine.specs`).
 - Every field has a description: it becomes `kubectl explain`.
 """
 

@@ -202,3 +202,7 @@ class CatalogMigration(Resource):
         description="What the operator last found in the two stores.",
         json_schema_extra={"default": {"observedGeneration": -1}},
     )
+
+
+AT_REST: Final = frozenset({MigrationPhase.PLANNED, MigrationPhase.COMPLETED, MigrationPhase.ROLLED_BACK})
+"""Phases after which nothing is done any more, unless the spec changes."""

@@ -38,13 +38,13 @@ class NoSuchObject(BadInput):
     """There is no such object."""
 
 
-class NotInstalled(Failed):
+class NoCrds(Failed):
     """The cluster doesn't know such resources."""
 
     hint = _INSTALL
 
 
-class Forbidden(Failed):
+class NotPermitted(Failed):
     """The user may not do this."""
 
     hint = "ask for a role that allows it; 'kubectl auth can-i --list' tells what yours does"
@@ -147,15 +147,15 @@ def failure(told: str) -> HoldfastError:
     text = " ".join((_LOGGED.sub("", told) or told).split())
     if any(part in text for part in _NOT_SERVED):
         if GROUP in text or any(kind.plural in text or kind.value in text for kind in Kind):
-            return NotInstalled(f"this cluster has no resources of {GROUP}")
-        return NotInstalled(text.removeprefix("error: "), hint="")
+            return NoCrds(f"this cluster has no resources of {GROUP}")
+        return NoCrds(text.removeprefix("error: "), hint="")
     if match := _SERVER.match(text):
         reason, message = match.groups()
         match reason:
             case "NotFound":
                 return NoSuchObject(message)
             case "Forbidden":
-                return Forbidden(message)
+                return NotPermitted(message)
             case _:
                 return Failed(message)
     if any(part in text for part in _UNREACHABLE):

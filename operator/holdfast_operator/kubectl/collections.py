@@ -12,7 +12,7 @@ from holdfast_operator.kubectl import names
 from holdfast_operator.kubectl.cluster import Cluster
 from holdfast_operator.kubectl.options import cluster_options, emit, output_option, tell, wait_options
 from holdfast_operator.kubectl.picture import compaction_text, condition, moment, state_of
-from holdfast_operator.kubectl.waiting import Done, Refused, wait
+from holdfast_operator.kubectl.waiting import Done, GivenUp, wait
 
 Json = dict[str, Any]
 
@@ -104,7 +104,7 @@ def _outcome(
         if last.get("requestId") == request_id:
             return Done(f"done: {done(last)}")
         if mark is not None and mark["status"] == "False" and not mark["reason"].endswith("Retrying"):
-            raise Refused(f"{mark['reason']}: {mark['message']}")
+            raise GivenUp(f"{mark['reason']}: {mark['message']}")
         return None
 
     return outcome
@@ -165,7 +165,7 @@ def handover(
 
 
 def handover_to(body: Json, rendition: str | None) -> str:
-    """The rendition that is to take over. Raises `BadInput` where none can by a word, `Refused` if it has."""
+    """The rendition that is to take over. Raises `BadInput` where none can by a word, `GivenUp` if it has."""
     name, told = body["metadata"]["name"], body.get("status", {})
     policy = body["spec"].get("handover", {}).get("policy", "WhenCaughtUp")
     if policy != "Manual":
@@ -177,12 +177,12 @@ def handover_to(body: Json, rendition: str | None) -> str:
     if to is None:
         raise BadInput(f"collection/{name} has no next rendition", hint="change spec.rendition to begin one")
     if to == told.get("activeRendition"):
-        raise Refused(f"rendition {to} is the active one of collection/{name} already")
+        raise GivenUp(f"rendition {to} is the active one of collection/{name} already")
     phases = {each["id"]: each["phase"] for each in told.get("renditions", ())}
     if to not in phases:
         raise BadInput(f"collection/{name} has no rendition {to!r}; it has {', '.join(phases) or 'none'}")
     if phases[to] not in {"Hydrating", "CaughtUp"}:
-        raise Refused(f"rendition {to} of collection/{name} is {phases[to]}: it can't take over")
+        raise GivenUp(f"rendition {to} of collection/{name} is {phases[to]}: it can't take over")
     return str(to)
 
 

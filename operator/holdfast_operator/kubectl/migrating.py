@@ -10,7 +10,7 @@ from holdfast_operator.kubectl import names
 from holdfast_operator.kubectl.cluster import Cluster
 from holdfast_operator.kubectl.options import cluster_options, output_option, tell, wait_options
 from holdfast_operator.kubectl.picture import condition, size, state_of
-from holdfast_operator.kubectl.waiting import Done, Refused, wait
+from holdfast_operator.kubectl.waiting import Done, GivenUp, wait
 
 Json = dict[str, Any]
 
@@ -67,7 +67,7 @@ def rollback(cluster: Cluster, migration: str, wait: bool, wait_timeout: float, 
 
 
 def check(catalog: Json, target: str) -> None:
-    """Raise `BadInput` where there is nothing to move, `Refused` where it is there already."""
+    """Raise `BadInput` where there is nothing to move, `GivenUp` where it is there already."""
     name = catalog["metadata"]["name"]
     if "stash" not in catalog["spec"]:
         raise BadInput(
@@ -75,7 +75,7 @@ def check(catalog: Json, target: str) -> None:
             hint="add spec.stash to the Catalog; it is linked then, and stays where it is",
         )
     if catalog.get("status", {}).get("sourceOfTruth") == target:
-        raise Refused(f"catalog/{name} is in {target} already: there is nothing to move")
+        raise GivenUp(f"catalog/{name} is in {target} already: there is nothing to move")
 
 
 def migration(

@@ -12,7 +12,7 @@ from holdfast_operator.kubectl import names
 from holdfast_operator.kubectl.cluster import Cluster
 from holdfast_operator.kubectl.options import cluster_options, output_option, tell, wait_options
 from holdfast_operator.kubectl.picture import condition, moment, state_of
-from holdfast_operator.kubectl.waiting import Done, Refused, wait
+from holdfast_operator.kubectl.waiting import Done, GivenUp, wait
 
 Json = dict[str, Any]
 
@@ -76,7 +76,7 @@ def restore(
 def snapshot_of(body: Json, asked: str | None) -> str:
     """The snapshot to restore a collection from.
 
-    Raises `BadInput` where there is none, `Refused` where that was done.
+    Raises `BadInput` where there is none, `GivenUp` where that was done.
     """
     name, told = body["metadata"]["name"], body.get("status", {})
     last = told.get("lastSnapshot", {})
@@ -92,7 +92,7 @@ def snapshot_of(body: Json, asked: str | None) -> str:
     if url is None:
         raise BadInput(f"collection/{name} has no snapshot", hint="name one: --snapshot URL")
     if body["spec"].get("restoreFrom", {}).get("snapshot") == url:
-        raise Refused(f"collection/{name} was restored from {url} already: the same never restores twice")
+        raise GivenUp(f"collection/{name} was restored from {url} already: the same never restores twice")
     return str(url)
 
 
@@ -135,7 +135,7 @@ def _wait_for_catalog(cluster: Cluster, body: Json, seconds: float) -> None:
         if mark is None or state_of(found).word != "Ready":
             return None
         if mark["status"] != "True":
-            raise Refused(mark["message"])
+            raise GivenUp(mark["message"])
         return Done(f"done: {mark['message']}")
 
     wait(cluster, body, outcome, seconds=seconds, told=_told)

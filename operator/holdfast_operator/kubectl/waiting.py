@@ -32,7 +32,7 @@ class NotYet(HoldfastError):
     hint = "the operator goes on: 'kubectl holdfast status' tells how far it is"
 
 
-class Refused(HoldfastError):
+class GivenUp(HoldfastError):
     """What was asked for will not come by itself."""
 
 
@@ -53,7 +53,7 @@ def wait(
 ) -> Json:
     """Wait until `outcome` of an object is there; the object then. `told` is how far it is.
 
-    Raises `Refused` where the object is Stalled, by `outcome` too, `NotYet` after so many seconds.
+    Raises `GivenUp` where the object is Stalled, by `outcome` too, `NotYet` after so many seconds.
     """
     kind, name = kind_of(body), str(body["metadata"]["name"])
     generation, deadline, last = body["metadata"]["generation"], time.monotonic() + seconds, ""
@@ -70,7 +70,7 @@ def wait(
                 return found
             state = state_of(found)
             if state.word == "Stalled" and state.reason not in _PASSING:
-                raise Refused(f"{names.short(kind)}/{name}: {state.reason}: {state.message}")
+                raise GivenUp(f"{names.short(kind)}/{name}: {state.reason}: {state.message}")
         if time.monotonic() >= deadline:
             raise NotYet(f"{names.short(kind)}/{name} is not done after {seconds:.0f} s: {text}")
         time.sleep(_POLL_SECONDS)

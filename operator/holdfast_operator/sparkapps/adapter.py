@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.engine.kube import ObjectKey
 
 
 class AppPhase(StrEnum):
@@ -78,7 +78,7 @@ class NotInstalled(Exception):
     """The cluster doesn't serve the applications of an adapter, or not to us; it says what to do."""
 
 
-class Refused(Exception):
+class LaunchRefused(Exception):
     """The cluster doesn't take an application as it is, or another one has its name."""
 
 
@@ -96,7 +96,7 @@ class SparkAdapter(ABC):
     async def launch(self, launch: Launch) -> None:
         """Make the application of an attempt; one that is there already is fine.
 
-        Raises `NotInstalled`, `Refused`.
+        Raises `NotInstalled`, `LaunchRefused`.
         """
 
     @abstractmethod

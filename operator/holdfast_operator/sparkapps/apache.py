@@ -7,7 +7,7 @@ don't say how it ended: the history before them does.
 
 from typing import ClassVar, Final
 
-from holdfast_operator.runtime.kube import ResourceType
+from holdfast_operator.engine.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
     Json,
@@ -56,7 +56,7 @@ class ApacheAdapter(ObjectAdapter):
         """The SparkApplication of an attempt."""
         return application(launch)
 
-    def stand(self, body: Json) -> tuple[AppPhase, str]:
+    def phase_of(self, body: Json) -> tuple[AppPhase, str]:
         """What `status.currentState` says, or where that is only an end, what was said before."""
         status = body.get("status", {})
         state = status.get("currentState") or {}

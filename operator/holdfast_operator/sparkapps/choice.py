@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.runtime.kube import Kube, ObjectKey, ResourceType
+from holdfast_operator.engine.kube import Kube, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, SparkAdapter
 from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
 from holdfast_operator.sparkapps.job import JobAdapter
@@ -42,7 +42,7 @@ _SWITCHED_OFF: Final = (
 )
 
 
-class Choice(SparkAdapter):
+class AdapterChoice(SparkAdapter):
     """Several adapters of which the first that is served launches."""
 
     def __init__(self, adapters: Sequence[SparkAdapter]) -> None:
@@ -99,7 +99,7 @@ class Choice(SparkAdapter):
 
 def adapter(kube: Kube, name: AdapterName) -> SparkAdapter:
     """The adapter of a setting."""
-    return Choice([kind(kube) for kind in _KINDS[name]])
+    return AdapterChoice([kind(kube) for kind in _KINDS[name]])
 
 
 def watched(name: AdapterName) -> tuple[ResourceType, ...]:

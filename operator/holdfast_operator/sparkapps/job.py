@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from holdfast_operator.api.spark import SparkTemplate, SparkVolume
-from holdfast_operator.runtime.kube import Forbidden, NotServed, ObjectKey, ResourceType
+from holdfast_operator.engine.kube import Forbidden, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import ATTEMPT_DEADLINE, AppPhase, AppState, Launch, overran
 from holdfast_operator.sparkapps.objects import (
     CONTAINER_SECURITY,
@@ -63,7 +63,7 @@ class JobAdapter(ObjectAdapter):
         """The Job of an attempt."""
         return job(launch)
 
-    def stand(self, body: Json) -> tuple[AppPhase, str]:
+    def phase_of(self, body: Json) -> tuple[AppPhase, str]:
         """What its conditions say, else what its counters do."""
         status = body.get("status", {})
         for each in status.get("conditions") or []:

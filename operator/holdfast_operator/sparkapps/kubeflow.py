@@ -9,7 +9,7 @@ Fields of their own it has for them too, but those are its webhook's business, w
 
 from typing import ClassVar, Final
 
-from holdfast_operator.runtime.kube import ResourceType
+from holdfast_operator.engine.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
     Json,
@@ -53,7 +53,7 @@ class KubeflowAdapter(ObjectAdapter):
         """The SparkApplication of an attempt."""
         return application(launch)
 
-    def stand(self, body: Json) -> tuple[AppPhase, str]:
+    def phase_of(self, body: Json) -> tuple[AppPhase, str]:
         """What `status.applicationState` says."""
         state = body.get("status", {}).get("applicationState", {})
         said = state.get("state", "")

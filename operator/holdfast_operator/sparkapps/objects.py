@@ -20,21 +20,13 @@ from holdfast_operator.api.names import (
     Kind,
 )
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.runtime.kube import (
-    Exists,
-    Forbidden,
-    Invalid,
-    Kube,
-    NotServed,
-    ObjectKey,
-    ResourceType,
-)
+from holdfast_operator.engine.kube import Exists, Forbidden, Invalid, Kube, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import (
     AppPhase,
     AppState,
     Launch,
+    LaunchRefused,
     NotInstalled,
-    Refused,
     SparkAdapter,
 )
 
@@ -74,7 +66,7 @@ class ObjectAdapter(SparkAdapter):
         """The object of an attempt. Pure."""
 
     @abstractmethod
-    def stand(self, body: Json) -> tuple[AppPhase, str]:
+    def phase_of(self, body: Json) -> tuple[AppPhase, str]:
         """What an object says of itself: where it is, and in words. Pure."""
 
     async def launch(self, launch: Launch) -> None:
@@ -86,11 +78,11 @@ class ObjectAdapter(SparkAdapter):
             # What an owner of this name left, who is gone, may be there for a while.
             there = await self.observe(launch.owner, launch.owner_uid)
             if (launch.job_id, launch.attempt) not in {(app.job_id, app.attempt) for app in there}:
-                raise Refused(str(error)) from None
+                raise LaunchRefused(str(error)) from None
         except NotServed:
             raise NotInstalled(self._not_served()) from None
         except (Forbidden, Invalid) as error:
-            raise Refused(str(error)) from None
+            raise LaunchRefused(str(error)) from None
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
         """The applications that an object owns."""
@@ -121,7 +113,7 @@ class ObjectAdapter(SparkAdapter):
             job = labels[LABEL_JOB]
         except (KeyError, ValueError):
             return None
-        phase, message = self.stand(body)
+        phase, message = self.phase_of(body)
         return AppState(
             name=metadata["name"],
             uid=metadata["uid"],

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast_operator.runtime.clock import Clock
-from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.engine.clock import Clock
+from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.sparkapps.adapter import SparkAdapter
 
 _FRESH_SECONDS: Final = 2.0

@@ -1,0 +1,527 @@
+"""The operator as a process: puts the parts together, and ends as it should.
+
+Invariants
+- Nothing is reconciled before all objects were listed once: who is the older of two is known from the start.
+  Of a kind whose definition was deleted there are none; it is watched again when it is defined again.
+- SIGTERM: the steps under way are finished, nothing new is begun, handles are closed, exit code 0.
+- With a Lease nothing is begun before it is ours, and nothing after it is lost: no request that changes
+  anything, no call of a store. A lost Lease ends the process at once, with exit code 0; SIGTERM gives it
+  back, after everything else.
+- Fenced without a Lease: no store is written any more, one line and the Catalogs' statuses say by whom, exit
+  code 0. A restarted process takes a catalog back, but not for ever: see `catalogs.fencing`.
+- Fenced with a Lease: it is read again. Lost: as above. Held: that one catalog is put on record, closed, and
+  taken back, or left where `catalogs.fencing` says so; nothing else is disturbed.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import random
+import signal
+import socket
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+from holdfast.errors import Fenced
+from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
+from holdfast_operator.catalogs.claims import new_cache
+from holdfast_operator.catalogs.fencerecords import FencedCatalogs
+from holdfast_operator.catalogs.handler import CatalogHandler
+from holdfast_operator.catalogs.stores import Stores
+from holdfast_operator.collections.handler import CollectionHandler
+from holdfast_operator.collections.poll import Poll, Watchlist
+from holdfast_operator.engine.clock import SystemClock
+from holdfast_operator.engine.deletion import left_at_once
+from holdfast_operator.engine.elector import Elector, LeaseStanding
+from holdfast_operator.engine.events import EventSink
+from holdfast_operator.engine.handler import Handler, OperatorSettings, Services
+from holdfast_operator.engine.informer import Informer
+from holdfast_operator.engine.kube import (
+    Kube,
+    KubeError,
+    NotLeading,
+    NotServed,
+    ObjectKey,
+    ResourceType,
+    resource_type,
+)
+from holdfast_operator.engine.logging import about
+from holdfast_operator.engine.memory import give_back
+from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.engine.queue import KeyedQueue, Result
+from holdfast_operator.engine.resources import is_deleting
+from holdfast_operator.engine.schedule import Backoff
+from holdfast_operator.engine.server import Server
+from holdfast_operator.engine.status import Phase, StatusWriter
+from holdfast_operator.engine.steps import Rhythm
+from holdfast_operator.engine.troubles import Troubles
+from holdfast_operator.migrations.handler import MigrationHandler
+from holdfast_operator.migrations.moves import Migrations
+from holdfast_operator.places.bounds import shared_beside
+from holdfast_operator.places.longcalls import LongCalls
+from holdfast_operator.places.pool import StorePool
+from holdfast_operator.places.slowservers import SLOW, SlowServers
+from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
+from holdfast_operator.sparkapps.slots import Caps, Slots
+
+Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_GRACE: Final = 20.0
+_CLOSE_SECONDS: Final = 5.0
+_RECORD_SECONDS: Final = 15.0
+_CRD_SECONDS: Final = 3.0
+_LISTING: Final = "listing"
+"""What is troubled where the resources, or their definitions, can't be listed."""
+_SPARK_SECONDS: Final = 10.0
+"""How often a Spark operator is looked out for that may be installed later."""
+_TRIM_SECONDS: Final = 30.0
+_STUCK_WORK: Final = 300.0
+STUCK_WAIT: Final = 120.0
+"""Seconds that an object may be due before the process isn't healthy; an alert tells before."""
+_FORGIVEN: Final = 60.0
+"""An end of the watches that is so long ago makes the next pause no longer."""
+_SILENCE: Final = 4
+"""After so many store deadlines an open that waits is not slow any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the operator runs; times are seconds."""
+
+    namespaces: tuple[str, ...] = ()
+    """Where it looks for resources; empty: in all namespaces."""
+    data_dir: Path | None = None
+    """Folder for catalogs whose spec names no storage."""
+    allowed_locations: tuple[str, ...] = ()
+    """URLs below which catalogs may be, beside `data_dir`; empty: anywhere."""
+    storage_shared: bool = False
+    """Whether Spark pods see the same files as the operator."""
+    identity: str = FIELD_MANAGER
+    """Which of several operators tells what an Event says."""
+    spark_adapter: AdapterName = AdapterName.AUTO
+    """What runs Spark jobs."""
+    spark_caps: Caps = field(default_factory=Caps)
+    """How many Spark jobs run at once."""
+    host: str = "127.0.0.1"
+    port: int = 8080
+    unsteady: float = 2.0
+    steady: float = 60.0
+    resync: float = 600.0
+    """Every object is looked at after this time (give or take a fifth), whatever was heard of it."""
+    concurrency: int = 16
+    """Reconciles at once; those of one location take at most half of them."""
+    store_deadline: float = 30.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(limit=30.0))
+
+
+class Operator:
+    """One operator process."""
+
+    def __init__(
+        self, options: Options, kube: Kube, metrics: Metrics, elector: Elector | None = None
+    ) -> None:
+        """`kube` must not write where the elector doesn't lead; without one this process always leads."""
+        self._options = options
+        self._kube = kube
+        self._clock = SystemClock()
+        self._metrics = metrics
+        self._elector = elector
+        self._keeping: asyncio.Task[None] | None = None
+        self._cache = new_cache(options.data_dir, options.allowed_locations)
+        self._slow_servers = SlowServers()
+        self._pool = StorePool(
+            self._metrics,
+            deadline=options.store_deadline,
+            may_act=self._leads,
+            slow_servers=self._slow_servers,
+        )
+        self._long = LongCalls(
+            self._metrics,
+            lambda key: self._queue.add(key),
+            may_act=self._leads,
+            slow_servers=self._slow_servers,
+        )
+        self._stores = Stores(self._pool, self._long, self._cache.asks_for)
+        self._migrations = Migrations(self._pool, self._long, self._stores)
+        self._stop = asyncio.Event()
+        self._watchlist = Watchlist(self._stores)
+        self._poll = Poll(self._stores, self._watchlist, self._look, self._clock, options.steady)
+        self._polling: asyncio.Task[None] | None = None
+        self._trimming: asyncio.Task[None] | None = None
+        self._fenced = False
+        self._lost = False
+        self._listed = False
+        self._troubles: Troubles[str] = Troubles(log)
+        self._rng = random.Random()  # noqa: S311 - spreads resyncs
+        self._queue: KeyedQueue[ObjectKey] = KeyedQueue(
+            self._work,
+            concurrency=options.concurrency,
+            backoff=options.backoff,
+            clock=self._clock,
+            owner=lambda key: key.namespace,
+            most_of_owner=options.concurrency - options.concurrency // 4,
+            lane=self._lane,
+            most_of_lane=max(1, options.concurrency // 2),
+        )
+        self._informer = self._new_informer()
+        self._informer_pause = Backoff(first=1.0, limit=30.0)
+        self._informer_ends: list[float] = []
+        self._restarting: asyncio.Task[None] | None = None
+        self._undefined: frozenset[Kind] = frozenset()
+        self._unserved: frozenset[ResourceType] = frozenset()
+        """What the cluster had no definition of when the watches were begun."""
+        self._telling: set[asyncio.Task[None]] = set()
+        """Events that are being posted; a task that nobody refers to may be dropped."""
+        self._handlers = self._make_handlers()
+        self._server = Server(
+            self._metrics, healthy=self._unhealthy, ready=self._unready, refresh=self._refresh_gauges
+        )
+
+    async def run(self) -> int:
+        """Run until told to stop; the exit code. Raises `OSError` where it can't listen."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        port = await self._server.start(self._options.host, self._options.port)
+        log.info("health and metrics on http://%s:%d", self._options.host, port)
+        if shared := shared_beside(self._options.allowed_locations):
+            log.warning(
+                "namespaces are not kept apart: all share %s, beside places of the other kind of store that "
+                "have {namespace}; put it into the path or the schema of these too",
+                ", ".join(shared),
+            )
+        workers: asyncio.Task[None] | None = None
+        if await self._lead() and await self._list_all():
+            self._watch()
+            workers = asyncio.create_task(self._queue.run())
+            self._polling = asyncio.create_task(self._poll.run(self._stop))
+            self._trimming = asyncio.create_task(self._trim())
+            log.info("started; looking after %s", ", ".join(self._options.namespaces) or "all namespaces")
+            await self._stop.wait()
+        await self._shut_down(workers)
+        return 0
+
+    @property
+    def hangs(self) -> bool:
+        """Whether something is still under way that nobody waits for."""
+        return self._lost or self._pool.busy + self._long.busy > 0
+
+    async def _lead(self) -> bool:
+        """Stand by until this process is to act; False where told to stop before that."""
+        if self._elector is None:
+            return True
+        if not await self._elector.acquire(self._stop):
+            return False
+        self._keeping = asyncio.create_task(self._keep(self._elector))
+        return True
+
+    async def _keep(self, elector: Elector) -> None:
+        try:
+            await elector.keep()
+        except Exception:
+            log.exception("%s can't be renewed", elector)
+        log.warning("%s is lost; another operator may act, so this one ends", elector)
+        self._lost = True
+        self._stop.set()
+
+    def _leads(self) -> bool:
+        return self._elector is None or self._elector.leads()
+
+    async def _shut_down(self, workers: asyncio.Task[None] | None) -> None:
+        at_once = self._fenced or self._lost
+        await self._queue.stop(0.0 if at_once else _GRACE)
+        if workers is not None:
+            await workers
+        for task in (self._polling, self._trimming):
+            if task is not None:
+                task.cancel()
+        if self._lost:
+            # Whatever runs in threads ends with the process, and nobody waits for it: see `hangs`.
+            log.info("stopped")
+            return
+        if workers is not None:
+            await self._informer.stop()
+        if not self._fenced:
+            try:
+                await asyncio.wait_for(self._close_all(), _CLOSE_SECONDS)
+            except (TimeoutError, NotLeading):
+                log.warning("not everything could be closed in time; its leases run out by themselves")
+        if self._elector is not None:
+            await self._stand_down(self._elector)
+        self._pool.close()
+        self._long.close()
+        await self._server.stop()
+        self._kube.close()
+        log.info("stopped")
+
+    async def _stand_down(self, elector: Elector) -> None:
+        """Give the Lease back, unless something may still be at work here: then it has to run out."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+            if not self.hangs:
+                await elector.release()
+        elector.close()
+
+    async def _close_all(self) -> None:
+        await self._stores.close_all()
+        await self._migrations.close_all()
+
+    async def _list_all(self) -> bool:
+        """List all objects, waiting until their CRDs are there; False where told to stop before that."""
+        while not self._stop.is_set():
+            try:
+                found = {kind: await self._list_once(kind) for kind in Kind}
+                undefined = frozenset(kind for kind, bodies in found.items() if bodies is None)
+                ending = any(is_deleting(body) for bodies in found.values() for body in bodies or ())
+                # Of those that are being deleted none waits for what is gone; all others wait for an install.
+                if undefined and not (ending or (self._listed and undefined < set(Kind))):
+                    raise NotServed(f"there is no CRD of {_names(undefined)}")
+                children = watched(self._options.spark_adapter)
+                unserved = [each for each in children if not await self._kube.is_served(each)]
+            except NotServed as error:
+                text = f"the cluster doesn't serve all of {GROUP}/{VERSION}: install its CRDs"
+                self._troubles.tell(_LISTING, f"{text} (kubectl apply -k crds); {error}")
+            except KubeError as error:
+                self._troubles.tell(_LISTING, f"the API server can't be read: {error}")
+            else:
+                self._troubles.over(_LISTING, "all resources are listed")
+                self._undefined, self._unserved = undefined, frozenset(unserved)
+                self._listed = True
+                return True
+            await self._clock.wait(self._stop, _CRD_SECONDS)
+        return False
+
+    async def _list_once(self, kind: Kind) -> list[Json] | None:
+        """List the objects of a kind; None where it isn't defined."""
+        type_, found = resource_type(kind), list[Json]()
+        for namespace in self._options.namespaces or (None,):
+            try:
+                found += await self._kube.list(type_, namespace)
+            except NotServed:
+                if await self._kube.is_undefined(type_):
+                    return None
+                raise
+        for body in found:
+            key = ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
+            self._cache.put(key, body)
+            self._look(key)
+        return found
+
+    def _lane(self, key: ObjectKey) -> Hashable:
+        """What an object waits for: its location, or with all others a server that is slow."""
+        storage = self._cache.storage_of(key)
+        if storage is None:
+            return None
+        return SLOW if self._slow_servers.is_slow(str(storage)) else storage.stores
+
+    async def _work(self, key: ObjectKey) -> Result:
+        with about(key), self._metrics.reconcile_seconds.labels(key.kind.value).time():
+            try:
+                result = await self._handlers[key.kind].reconcile(key)
+            except Fenced as error:
+                return await self._on_fenced(key, error)
+            except NotLeading as error:
+                log.info("%s", error)
+                return Result(retry=True)
+            except asyncio.CancelledError:
+                log.warning("the step is cut off; the next operator takes it again")
+                raise
+        outcome = "retry" if result.retry else "ok"
+        self._metrics.reconciles.labels(key.kind.value, outcome).inc()
+        if result.retry or not self._cache.knows(key):
+            return result
+        resync = self._options.resync * (0.8 + 0.4 * self._rng.random())
+        due = result.requeue_after
+        return Result(requeue_after=resync if due is None else min(due, resync))
+
+    async def _on_fenced(self, key: ObjectKey, error: Fenced) -> Result:
+        if self._elector is None:
+            await self._end_fenced(error)
+            return Result()
+        match await self._elector.confirm():
+            case LeaseStanding.LOST:
+                return Result()
+            case LeaseStanding.UNKNOWN:
+                return Result(retry=True)
+            case LeaseStanding.HELD:
+                catalog = key if key.kind is Kind.CATALOG else self._cache.catalog_of(key)
+                if catalog is not None:
+                    await self._fences.take_back(catalog)
+                return Result(retry=True)
+            case standing:
+                assert_never(standing)
+
+    async def _end_fenced(self, error: Fenced) -> None:
+        self._metrics.fences.inc()
+        if self._fenced:
+            return
+        self._fenced = True
+        log.warning("%s; another operator has taken over, so this one ends", error)
+        try:
+            await asyncio.wait_for(self._fences.record_all(), _RECORD_SECONDS)
+        except TimeoutError:
+            log.warning("not all Catalogs could be told in time who took them over")
+        finally:
+            self._stop.set()
+
+    async def _trim(self) -> None:
+        while not self._stop.is_set():
+            await self._clock.wait(self._stop, _TRIM_SECONDS)
+            await asyncio.to_thread(give_back)
+
+    def _on_event(self, key: ObjectKey, type_: str | None, body: Json) -> None:
+        if type_ == "DELETED":
+            self._queue.add(key)
+            if (note := left_at_once(key, body)) is not None:
+                log.warning("%s: %s", key, note.message)
+                task = asyncio.create_task(self._events.post(key, body["metadata"]["uid"], note))
+                self._telling.add(task)
+                task.add_done_callback(self._telling.discard)
+            return
+        if self._cache.has(key, body):
+            return
+        known = self._cache.knows(key)
+        self._note(key, body)
+        self._queue.add(key)
+        if key.kind is Kind.CATALOG and (not known or body["metadata"].get("deletionTimestamp")):
+            for dependent in self._cache.dependents_of(key):
+                self._look(dependent)
+
+    def _look(self, key: ObjectKey) -> None:
+        """Have an object looked at that may be one of a thousand, and that nobody changed."""
+        self._queue.add(key, routine=True)
+
+    def _note(self, key: ObjectKey, body: Json) -> None:
+        for rival in self._cache.put(key, body):
+            self._queue.add(rival)
+
+    def _new_informer(self) -> Informer:
+        return Informer(
+            namespaces=self._options.namespaces,
+            children=watched(self._options.spark_adapter),
+            on_event=self._on_event,
+            on_look=self._queue.add,
+            on_end=self._on_informer_end,
+        )
+
+    def _on_informer_end(self, error: BaseException | None) -> None:
+        log.error("the watches ended by themselves and are begun anew: %s", error)
+        self._metrics.informer_restarts.inc()
+        if self._restarting is not None:
+            self._restarting.cancel()
+        self._restarting = asyncio.create_task(self._restart_informer())
+
+    async def _restart_informer(self) -> None:
+        """Begin to watch again, after a pause that grows while it ends again soon."""
+        now = self._clock.monotonic()
+        self._informer_ends = [end for end in self._informer_ends if now - end < _FORGIVEN] + [now]
+        pause = self._informer_pause.delay(len(self._informer_ends), self._rng)
+        await self._clock.wait(self._stop, pause)
+        await self._watch_again()
+
+    def _watch(self) -> None:
+        """Begin to watch what is defined, and to look out for what isn't."""
+        self._informer.start()
+        if self._undefined:
+            names = _names(self._undefined)
+            log.warning("the cluster has no CRD of %s: there are none until it is installed", names)
+        if self._undefined or self._unserved:
+            self._restarting = asyncio.create_task(self._await_definitions())
+
+    async def _await_definitions(self) -> None:
+        """Watch anew as soon as something is served that wasn't."""
+        while not self._stop.is_set():
+            await self._clock.wait(self._stop, _CRD_SECONDS if self._undefined else _SPARK_SECONDS)
+            try:
+                found = [await self._list_once(kind) is not None for kind in self._undefined]
+                if any([*found, *[await self._kube.is_served(each) for each in self._unserved]]):
+                    await self._informer.stop()
+                    await self._watch_again()
+                    return
+            except KubeError as error:
+                self._troubles.tell(_LISTING, f"whether CRDs are there by now can't be told: {error}")
+            else:
+                self._troubles.over(_LISTING, "which CRDs are there can be told again")
+
+    async def _watch_again(self) -> None:
+        # kopf asks once what is served: where it is told that nothing is, it watches nothing for ever.
+        if self._stop.is_set() or not await self._list_all():
+            return
+        self._informer = self._new_informer()
+        self._watch()
+        log.info("watching again")
+        # Nobody tells of what was deleted meanwhile.
+        for key in self._cache:
+            self._look(key)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        log.info("%s: finishing what is under way", number.name)
+        self._stop.set()
+
+    def _make_handlers(self) -> dict[Kind, Handler[Any]]:
+        self._events = EventSink(self._kube, self._clock, self._options.identity)
+        services = Services(
+            kube=self._kube,
+            status=StatusWriter(self._kube, self._metrics),
+            events=self._events,
+            clock=self._clock,
+            metrics=self._metrics,
+            enqueue=lambda key, after: self._queue.add(key, after=after),
+            look=self._look,
+            seen=self._note,
+        )
+        settings = OperatorSettings(
+            holder=f"holdfast-operator {os.getpid()} on {socket.gethostname()}",
+            data_dir=self._options.data_dir,
+            allowed_locations=self._options.allowed_locations,
+            storage_shared=self._options.storage_shared,
+            rhythm=Rhythm(self._options.unsteady, self._options.steady),
+            silence=timedelta(seconds=_SILENCE * self._options.store_deadline),
+        )
+        spark = adapter(self._kube, self._options.spark_adapter)
+        slots = Slots(self._options.spark_caps, spark, self._clock, self._options.namespaces)
+        self._fences = FencedCatalogs(services, self._stores, self._cache)
+        return {
+            Kind.CATALOG: CatalogHandler(services, self._stores, self._cache, settings, self._migrations),
+            Kind.CATALOG_MIGRATION: MigrationHandler(
+                services, self._stores, self._cache, settings, self._migrations
+            ),
+            Kind.STORAGE_COLLECTION: CollectionHandler(
+                services, self._stores, self._watchlist, self._cache, settings, spark, slots
+            ),
+        }
+
+    def _unhealthy(self) -> str:
+        if self._queue.oldest_work > _STUCK_WORK:
+            return f"a reconcile has been running for {self._queue.oldest_work:.0f} s"
+        if min(self._queue.oldest_wait, self._queue.idle) > STUCK_WAIT:
+            return f"objects wait, and no reconcile has ended for {self._queue.idle:.0f} s"
+        return ""
+
+    def _unready(self) -> str:
+        if self._elector is not None and self._keeping is None:
+            return self._elector.stale()
+        if not self._listed:
+            why = self._troubles.said(_LISTING)
+            return "the resources have not been listed yet" + (f": {why}" if why else "")
+        return "" if self._informer.running else "the informer doesn't run"
+
+    def _refresh_gauges(self) -> None:
+        self._metrics.queue_depth.set(self._queue.depth)
+        self._metrics.queue_oldest.set(self._queue.oldest_wait)
+        self._metrics.breakers_open.set(self._pool.left_alone)
+        phases = self._cache.phases()
+        for kind, phase in itertools.product(Kind, Phase):
+            self._metrics.objects.labels(kind.value, phase.value).set(phases[kind, phase])
+
+
+def _names(kinds: Iterable[Kind]) -> str:
+    """The names of their definitions."""
+    return ", ".join(sorted(f"{kind.plural}.{GROUP}" for kind in kinds))

@@ -1,0 +1,52 @@
+"""The Observed Catalogs of others that may look at the same store, read fresh from the API server.
+
+Which of them do only the stores can tell: see `opening.check_owner`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from holdfast_operator.api.catalog import Access, CatalogSpec
+from holdfast_operator.catalogs.opening import Observer
+from holdfast_operator.catalogs.plan import opening_for
+from holdfast_operator.engine.cache import ObjectCache
+from holdfast_operator.engine.handler import OperatorSettings
+from holdfast_operator.engine.kube import Gone, Kube, ObjectKey
+from holdfast_operator.engine.specs import parse_spec
+from holdfast_operator.places.credentials import credentials_of
+from holdfast_operator.places.storage import Storage, resolve
+
+
+async def observers_of(
+    kube: Kube, cache: ObjectCache, settings: OperatorSettings, catalog: ObjectKey
+) -> tuple[Observer, ...]:
+    """Those of the organization of a Catalog, beside itself. Raises `KubeError`."""
+    found = [
+        await _observer(kube, settings, each, older=older)
+        for each, older in cache.observers_of(catalog).items()
+    ]
+    return tuple(each for each in found if each is not None)
+
+
+async def _observer(
+    kube: Kube, settings: OperatorSettings, key: ObjectKey, *, older: bool
+) -> Observer | None:
+    """None where it is gone, doesn't only look any more, or may not be where it asks to be."""
+    try:
+        spec, _ = parse_spec(CatalogSpec, await kube.get(key))
+    except Gone:
+        return None
+    if spec is None or spec.access != Access.OBSERVED:
+        return None
+    storage = await asyncio.to_thread(
+        resolve, spec, key.namespace, settings.data_dir, settings.allowed_locations
+    )
+    if not isinstance(storage, Storage):
+        return None
+    name = f"{key.namespace}/{key.name}"
+    opening = opening_for(spec, storage, name=name, holder="", approved_upgrade="", truth="")
+    credentials: Mapping[str, str] = {}
+    with contextlib.suppress(Gone):
+        credentials = await credentials_of(kube, key, opening.stash)
+    return Observer(opening, credentials, older)

@@ -1,0 +1,166 @@
+"""One catalog that this process has open for writing, and what reconcilers do with it. Blocking.
+
+Invariants
+- All calls of one catalog are serialized: a catalog has one transaction at a time.
+- Whatever is changed outside of the catalog hangs on its fence token: a fenced process changes nothing, also
+  where it was fenced after it looked.
+- Facts are read after the leadership was confirmed: what a status shows was ours when it was read.
+- Every change is idempotent: a step that was cut off is simply taken again.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
+
+from holdfast.catalog import Catalog, ReadOnlyCatalog, Transaction, catalog_shard_id
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.shadow.handle import ShadowCatalog
+from holdfast.collections import StorageController
+from holdfast.errors import ShardFinalized, UpperMismatch
+from holdfast.persist import PersistClient
+from holdfast_operator.api.names import FIELD_MANAGER
+from holdfast_operator.catalogs import objectrows
+from holdfast_operator.catalogs.facts import CatalogFacts, Opening, Start
+from holdfast_operator.catalogs.linking import InTwo, StashGuard
+from holdfast_operator.catalogs.objects import ObjectName, ObjectsPlan, plan_objects
+from holdfast_operator.catalogs.opening import HasCatalog, Observer, no_others, open_writable
+from holdfast_operator.catalogs.shadow import Shadow
+
+T = TypeVar("T")
+
+
+class OpenCatalog:
+    """A writable catalog, with the `client` and the `controller` of its location for what is beside it."""
+
+    def __init__(
+        self,
+        opening: Opening,
+        client: PersistClient,
+        catalog: Catalog,
+        start: Start,
+        link: InTwo | None = None,
+    ) -> None:
+        self.opening = opening
+        self.start = start
+        self._link = link
+        self.client = client
+        self._catalog = catalog
+        in_stash = link is not None and link.truth is Backend.STASH
+        self._stash_guard = StashGuard(link.stores, catalog) if link and in_stash else None
+        self._guard = self._stash_guard or catalog.fence_guard
+        self.controller = StorageController(
+            client, who=opening.holder, token=str(catalog.fence_token()), guard=self._guard
+        )
+        self._lock = threading.RLock()
+        self._destroyed = False
+        self._planned: tuple[int, Mapping[ObjectName, str], ObjectsPlan] | None = None
+        self._shadow = Shadow(catalog) if isinstance(catalog, ShadowCatalog) and opening.shadow else None
+
+    @classmethod
+    def open(
+        cls,
+        opening: Opening,
+        credentials: Mapping[str, str] = MappingProxyType({}),
+        has_catalog: HasCatalog = no_others,
+        observers: Sequence[Observer] = (),
+    ) -> "OpenCatalog":
+        """Open the location and take the catalog over; raises as `open_writable` does."""
+        return cls(opening, *open_writable(opening, credentials, has_catalog, observers))
+
+    def confirm(self) -> CatalogFacts:
+        """Ask the store whether the catalog is still ours, and what it holds.
+
+        Raises `Fenced`, `FenceRegressed`, `CatalogOutOfSync`.
+        """
+        with self._lock:
+            self._catalog.confirm_leadership()
+            token = self._catalog.fence_token()
+            return CatalogFacts(
+                organization_id=self.opening.organization_id,
+                shard_id=catalog_shard_id(self.opening.organization_id),
+                epoch=token.epoch,
+                deploy_generation=token.deploy_generation,
+                catalog_version=self._catalog.catalog_version,
+                since=self._catalog.since,
+                upper=self._catalog.upper,
+                object_counts=tuple(sorted(self._catalog.object_counts().items())),
+                holder=token.by,
+                shadow=self._shadow.look() if self._shadow else None,
+                **(self._link.facts if self._link else {}),
+            )
+
+    def plan_objects(self, declared: Mapping[ObjectName, str]) -> ObjectsPlan:
+        """What is to change so that the catalog has what is declared; changes nothing."""
+        with self._lock:
+            upper = self._catalog.upper
+            if self._planned is None or self._planned[:2] != (upper, declared):
+                with self._catalog.transaction() as tx:
+                    plan = self._plan_in(tx, declared)
+                self._planned = upper, declared, plan
+            return self._planned[2]
+
+    def keep_objects(self, declared: Mapping[ObjectName, str]) -> None:
+        """Make that change, all of it in one transaction: what is dropped is unused when it is committed.
+
+        Raises as `Catalog.commit_transaction`.
+        """
+        with self._lock, self._catalog.transaction() as tx:
+            plan = self._plan_in(tx, declared)
+            owner = self.opening.organization_id
+            objectrows.carry_out(tx, plan.changes, organization_id=owner, user=FIELD_MANAGER)
+            self._catalog.commit_transaction(tx)
+
+    def _plan_in(self, tx: Transaction, declared: Mapping[ObjectName, str]) -> ObjectsPlan:
+        there = objectrows.contents(tx, declared, organization_id=self.opening.organization_id)
+        return plan_objects(declared, there)
+
+    def read(self, work: Callable[[ReadOnlyCatalog], T]) -> T:
+        """What `work` finds in the catalog, after asking as `confirm` does."""
+        with self._lock:
+            self._catalog.confirm_leadership()
+            return work(self._catalog)
+
+    def edit(self, work: Callable[[Catalog], T]) -> T:
+        """Change the catalog; raises as the change does."""
+        with self._lock:
+            return work(self._catalog)
+
+    def check_fence(self) -> None:
+        """Raise `Fenced` where the catalog is another's by now."""
+        with self._lock:
+            self._guard()
+
+    def destroy(self) -> None:
+        """End the catalog's shard for ever; no catalog of its organization can be here again.
+
+        Raises `Fenced` where the catalog is another's by now.
+        """
+        with self._lock:
+            # Finalized by an attempt of unknown outcome, or by somebody else: it is for ever either way.
+            with contextlib.suppress(ShardFinalized):
+                self._finalize()
+            self._destroyed = True
+
+    def close(self) -> None:
+        """Give up what the handles hold; the token stays in the store."""
+        with self._lock:
+            try:
+                if not self._destroyed:
+                    self._catalog.close()
+                if self._stash_guard is not None:
+                    self._stash_guard.close()
+                self.controller.close()
+            finally:
+                self.client.close()
+
+    def _finalize(self) -> None:
+        end = self.client.prepare_finalize(catalog_shard_id(self.opening.organization_id))
+        while True:
+            guard = self._guard()
+            try:
+                self.client.multi_write([guard, end])
+            except UpperMismatch:
+                continue
+            return

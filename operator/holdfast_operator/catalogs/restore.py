@@ -1,0 +1,129 @@
+"""What a new catalog is filled with in place of its bootstrap (a dump, or another catalog), and the snapshot
+that a collection is restored from. Blocking.
+
+Invariants
+- A dump is read as it comes, and no more of it is in memory than its rows.
+- What is to be restored is put together and opened in memory first; what fails there has made nothing.
+- It becomes durable in one append, and only where there is no catalog yet.
+- What a resource names is read with the operator's rights, and messages may show a part of it: a snapshot is
+  opened only within the bounds of its namespace, and a dump has been found within them before.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, TextIO, assert_never
+from urllib.parse import unquote, urlsplit
+
+from holdfast.catalog import OpenableCatalog, catalog_shard_id, persist_catalog
+from holdfast.catalog.debug import rows_of_dump
+from holdfast.catalog.objects.codec import Row
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.errors import BadInput, CatalogOutOfSync, HoldfastError, NoLocation, Uninitialized
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.s3place import S3Place
+from holdfast_operator.catalogs.facts import RestoreFailed
+from holdfast_operator.places.storage import CatalogSource, DumpSource, RestoreSource
+
+_QUIET = PersistConfig(maintenance="off")
+_READ_BYTES: Final = 8 << 20
+"""Of an object in S3 by one request, and in memory."""
+
+
+def prepare(source: RestoreSource, organization_id: str, holder: str) -> list[Row]:
+    """The rows to restore, known to make a catalog that this operator can open.
+
+    Raises `RestoreFailed`, whatever is the matter with the source.
+    """
+    try:
+        rows = _read(source)
+        with PersistClient(
+            Location.of(MemoryBlob("rehearsal"), MemoryConsensus("rehearsal")), config=_QUIET
+        ) as client:
+            rehearsal = persist_catalog(client, organization_id)
+            rehearsal.load(rows, holder=holder, purpose="rehearsal of a restore")
+            rehearsal.check_open()
+    except (HoldfastError, OSError, UnicodeError) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RestoreFailed(f"{source} can't be restored: {said}") from error
+    return rows
+
+
+def commit(closed: OpenableCatalog, rows: list[Row], *, deploy_generation: int, holder: str) -> bool:
+    """Make the rows the contents of a new catalog; False where there is one already, perhaps since now."""
+    try:
+        closed.load(
+            rows,
+            deploy_generation=deploy_generation,
+            holder=holder,
+            purpose="restore",
+            only_new=True,
+        )
+    except CatalogOutOfSync:
+        return False
+    return True
+
+
+def _read(source: RestoreSource) -> list[Row]:
+    match source:
+        case DumpSource():
+            with _dump(source) as text:
+                return list(rows_of_dump(text))
+        case CatalogSource():
+            return _rows_of_catalog(source)
+        case _:
+            assert_never(source)
+
+
+def _rows_of_catalog(source: CatalogSource) -> list[Row]:
+    place = source.storage
+    try:
+        client = PersistClient.open(
+            place.url, blob=place.blob, consensus=place.consensus, mode="read", config=_QUIET
+        )
+    except NoLocation as error:
+        raise Uninitialized(f"there is nothing in {place}") from error
+    with client:
+        # At any version of its format: the stored rows, which the next open upgrades.
+        shard_id = catalog_shard_id(source.organization_id)
+        upper = client.recent_upper(shard_id) if client.exists(shard_id) else 0
+        if upper == 0:
+            raise Uninitialized(f"{place} has no catalog of {source.organization_id}")
+        store = CatalogShard(client, shard_id, purpose="restore")
+        try:
+            return list(store.rows(upper - 1 if source.as_of is None else source.as_of))
+        finally:
+            store.close()
+
+
+@contextmanager
+def _dump(source: DumpSource) -> Iterator[TextIO]:
+    parts = urlsplit(source.url)
+    if parts.scheme == "s3":
+        folder, _, name = unquote(parts.path).strip("/").rpartition("/")
+        if not name:
+            raise BadInput("the URL names no object")
+        with _s3_object(parts._replace(path=folder).geturl(), name) as content:
+            yield io.TextIOWrapper(content, "utf-8")
+        return
+    if parts.netloc:
+        raise BadInput("a file:// URL has an absolute path: file:///folder/dump.json")
+    with Path(unquote(parts.path)).open(encoding="utf-8") as text:
+        yield text
+
+
+@contextmanager
+def _s3_object(folder: str, name: str) -> Iterator[BinaryIO]:
+    place = S3Place.of(urlsplit(folder))
+    try:
+        from holdfast.persist.stores.s3input import open_s3_input
+    except ModuleNotFoundError as error:
+        raise BadInput("an s3:// URL needs boto3, which is not installed with the operator") from error
+    with open_s3_input(place, name) as found:
+        if found is None:
+            raise BadInput(f"{place} has no object {name}")
+        # Two: one that is empty would ask the service for no more than the next few kilobytes of text.
+        with io.BufferedReader(found, _READ_BYTES) as ahead:
+            yield io.BufferedReader(ahead)

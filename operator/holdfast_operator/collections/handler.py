@@ -1,0 +1,356 @@
+"""Looks at, and acts on, what a StorageCollection stands for."""
+
+import itertools
+import logging
+from dataclasses import replace
+from datetime import timedelta
+from typing import ClassVar
+
+from holdfast.collections import JobState, RenditionState
+from holdfast.collections.hydration import HYDRATE
+from holdfast.errors import AsOfTooEarly, CollectionInUse, UniquenessViolation
+from holdfast.persist import StoredSize
+from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
+from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.catalogs.facts import NotReadable, Opening
+from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
+from holdfast_operator.catalogs.stores import Stores
+from holdfast_operator.collections import plan as collection
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, NoSuchSchema
+from holdfast_operator.collections.longsteps import LongSteps
+from holdfast_operator.collections.plan import change_message, item_name
+from holdfast_operator.collections.poll import Watchlist
+from holdfast_operator.collections.renditions import is_long_over
+from holdfast_operator.collections.sparkwork import (
+    KINDS,
+    VIEWS,
+    hydrations_view,
+    may_have_driver,
+    requested_view,
+    template_of,
+    wants_jobs,
+)
+from holdfast_operator.collections.status import lag, shown_phases
+from holdfast_operator.collections.steps import AbortRendition, DropCollection, EvolveColumns, LongChange
+from holdfast_operator.engine.cache import ObjectCache
+from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
+from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.failures import settled
+from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
+from holdfast_operator.engine.kube import Gone, ObjectKey
+from holdfast_operator.engine.resources import has_finalizer, is_deleting
+from holdfast_operator.engine.specs import parse_spec
+from holdfast_operator.engine.status import is_ready
+from holdfast_operator.engine.steps import Decision, KeepCatalog, Settle, StoreChange, reconciling
+from holdfast_operator.jobs import hydration
+from holdfast_operator.jobs.course import (
+    SNAPSHOT,
+    SparkView,
+    arguments,
+    failed,
+    shown_launched,
+    shown_running,
+)
+from holdfast_operator.jobs.scheduled import shown_in
+from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
+from holdfast_operator.sparkapps.adapter import AppState, Launch, LaunchRefused, NotInstalled, SparkAdapter
+from holdfast_operator.sparkapps.objects import in_a_line
+from holdfast_operator.sparkapps.slots import Slots
+
+log = logging.getLogger(__name__)
+
+
+class CollectionHandler(Handler[CollectionView]):
+    """Reconciles StorageCollections."""
+
+    kind: ClassVar[Kind] = Kind.STORAGE_COLLECTION
+
+    def __init__(
+        self,
+        services: Services,
+        stores: Stores,
+        watchlist: Watchlist,
+        cache: ObjectCache,
+        settings: OperatorSettings,
+        spark: SparkAdapter,
+        slots: Slots,
+    ) -> None:
+        super().__init__(services)
+        self._stores = stores
+        self._watchlist = watchlist
+        self._cache = cache
+        self._settings = settings
+        self._spark = spark
+        self._slots = slots
+        self._long = LongSteps(stores, settings.data_dir, settings.allowed_locations)
+        for job, step in itertools.product(
+            (SNAPSHOT, HYDRATE), ("launched", "failed", "stopped", "cancelled")
+        ):
+            services.metrics.spark_jobs.labels(job, step)
+        services.metrics.missed_runs.labels(SNAPSHOT)
+
+    async def observe(self, key: ObjectKey, body: Json) -> CollectionView:
+        """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
+        seen = await self._observe(key, body)
+        return replace(seen, needs_finalizer=collection.needs_finalizer(seen))
+
+    async def _observe(self, key: ObjectKey, body: Json) -> CollectionView:
+        for rival in self._cache.put(key, body):
+            self.services.enqueue(rival, 0.0)
+        spec, problem = parse_spec(StorageCollectionSpec, body)
+        status = body.get("status", {})
+        older = self._cache.older_rival(key)
+        catalog = None if spec is None else _catalog_key(key, spec)
+        opening = None if catalog is None else self._stores.opened(catalog)
+        blank = CollectionView(
+            name=key.name,
+            spec=spec,
+            problem=problem,
+            deleting=is_deleting(body),
+            asks_to_delete=asks_to_delete(body),
+            deletion=deletion_of(body),
+            has_finalizer=has_finalizer(body),
+            created="collectionId" in status,
+            shown=shown_phases(status),
+            shown_running=shown_running(status),
+            now=self.services.clock.wall(),
+            older_twin=str(older) if older else None,
+            catalog_void=catalog is not None and self._stores.is_void(catalog),
+            catalog_open=opening is not None and not opening.observed,
+        )
+        # Nothing is made before the finalizer is there that a deletion needs.
+        waits = blank.asks_to_delete and not blank.has_finalizer and not blank.deleting
+        if spec is None or catalog is None or waits:
+            return blank
+        if spec.suspend or blank.deleting:
+            self._long.stop(key)
+        blank = await self._with_catalog(blank, catalog)
+        if opening is None or opening.observed != blank.catalog_observed or older is not None:
+            return blank
+        leaves = blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN
+        if blank.deletion.abandoned or (leaves and blank.deletion.overdue):
+            # It doesn't wait any more for a store that doesn't answer.
+            return blank
+        if (spec.suspend or leaves) and not may_have_driver(spec, status):
+            return blank
+        return await self._look_into(blank, spec, opening, key, body)
+
+    def plan(self, observed: CollectionView) -> Decision:
+        """Decide; pure."""
+        return collection.plan(observed, self._settings.rhythm)
+
+    async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
+        """Change the catalog, the storage, or the jobs."""
+        catalog = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
+        if isinstance(step, KeepCatalog):
+            return await keep_catalog(self.services, catalog)
+        try:
+            await self._apply(key, body, step, catalog)
+        except UniquenessViolation as error:
+            raise Halt(settled(error, reason=Reason.NAME_TAKEN)) from None
+        except CollectionInUse as error:
+            text = f"{error}; {error.hint}"
+            raise Halt(Settle(reconciling(Reason.COLLECTION_IN_USE, text), retry=True)) from None
+        except NotInstalled as error:
+            # The next look finds it missing and says so.
+            log.warning("%s", error)
+
+    async def gone(self, key: ObjectKey) -> None:
+        """Let the rivals and the Catalog know."""
+        catalog, rivals = self._cache.catalog_of(key), self._cache.rivals_of(key)
+        self._cache.drop(key)
+        self.services.metrics.forget(key.namespace, key.name)
+        self._long.stop(key)
+        self._watchlist.forget(key)
+        for other in (*rivals, *((catalog,) if catalog else ())):
+            self.services.enqueue(other, 0.0)
+
+    def held(self, key: ObjectKey) -> None:
+        """Its Catalog has to outlive it from now on, or not any more."""
+        if (catalog := self._cache.catalog_of(key)) is not None:
+            self.services.look(catalog)
+
+    async def _with_catalog(self, seen: CollectionView, catalog: ObjectKey) -> CollectionView:
+        try:
+            await self._cache.freed(catalog)
+            body = await self.services.kube.get(catalog)
+        except Gone:
+            return replace(seen, catalog=CatalogState.MISSING)
+        observed = body["spec"].get("access") == Access.OBSERVED
+        opening = self._stores.opened(catalog)
+        state = CatalogState.OPENING if is_ready(body.get("status", {})) else CatalogState.CLOSED
+        if is_deleting(body):
+            state = CatalogState.DELETING
+        elif opening is not None and opening.observed == observed:
+            state = CatalogState.OPEN
+        return replace(seen, catalog=state, catalog_loose=is_loose(body), catalog_observed=observed)
+
+    async def _look_into(
+        self, blank: CollectionView, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json
+    ) -> CollectionView:
+        # The applications before the records: see the plan.
+        apps, missing = await self._applications(key, body, spec)
+        name = item_name(spec, key.name)
+        try:
+            look = await self._watchlist.look(_catalog_key(key, spec), key, name)
+        except NoSuchSchema as error:
+            if blank.deleting or blank.catalog_observed or spec.suspend:
+                return blank
+            raise Halt(settled(error, reason=Reason.NO_SUCH_SCHEMA)) from None
+        except NotReadable as error:
+            if blank.deleting or spec.suspend:
+                return blank
+            text = f"{error}; look at the conditions of Catalog '{spec.catalog_ref.name}'"
+            raise Halt(Settle(reconciling(Reason.CATALOG_NOT_READY, text), retry=True)) from None
+        seen = replace(
+            blank,
+            item_id=look.item_id,
+            definition=look.definition,
+            collection_id=look.collection_id,
+            facts=look.facts,
+            # What is due is due by the store's clock where this host's is wrong.
+            now=blank.now - timedelta(milliseconds=look.ahead_ms),
+        )
+        facts = look.facts
+        if facts is None:
+            return seen
+        self._measure(key, facts)
+        if is_long_over(facts, spec):
+            self._long.stop(key)
+        status = body.get("status", {})
+        shared = SparkView(
+            collection_id=facts.collection_id,
+            reachable=not opening.storage.on_one_machine or self._settings.storage_shared,
+            missing=missing,
+            full=await self._full(key, spec, missing),
+            apps=apps,
+            launched=shown_launched(status),
+            stored=facts.active.size if facts.renditions else StoredSize(0, 0),
+            since=facts.since,
+            upper=facts.upper,
+            now=self.services.clock.wall(),
+        )
+        here = self._long.filling(key, facts.collection_id)
+        takes = self._spark.objection
+        return replace(
+            seen,
+            hydrations=hydrations_view(shared, spec, look.jobs, here, takes),
+            retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
+            asked=tuple(requested_view(view, shared, spec, status, look.jobs, takes) for view in VIEWS),
+        )
+
+    async def _applications(
+        self, key: ObjectKey, body: Json, spec: StorageCollectionSpec
+    ) -> tuple[tuple[AppState, ...], str | None]:
+        """The applications, and why there can't be any."""
+        status = body.get("status", {})
+        if spec.hydration.spark is None and not may_have_driver(spec, status):
+            return (), None
+        try:
+            return await self._spark.observe(key, body["metadata"]["uid"]), None
+        except NotInstalled as error:
+            return (), str(error)
+
+    async def _full(self, key: ObjectKey, spec: StorageCollectionSpec, missing: str | None) -> str | None:
+        if missing is not None or not wants_jobs(spec):
+            return None
+        try:
+            return await self._slots.full(key)
+        except NotInstalled as error:
+            return str(error)
+
+    async def _apply(self, key: ObjectKey, body: Json, step: Decision, catalog: ObjectKey) -> None:
+        match step:
+            case LongChange():
+                await self._long.take(key, step, catalog)
+            case StartJob() | RetryJob() | LaunchAttempt():
+                with self._slots.taken(key) as there:
+                    # Where another took the last one since, the next look says that it waits.
+                    if there:
+                        await self._launch(key, body, catalog, step)
+            case FailAttempt():
+                await self._fail(key, catalog, step)
+            case StoreChange():
+                if isinstance(step, AbortRendition | DropCollection):
+                    self._long.stop(key)
+                await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
+            case _:
+                raise AssertionError(step)
+        if isinstance(step, EvolveColumns):
+            note = Note(Reason.COLUMNS_ADDED, change_message(step.before, step.schema))
+            await self.services.events.post(key, body["metadata"]["uid"], note)
+
+    async def _launch(
+        self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
+    ) -> None:
+        if isinstance(step, LaunchAttempt):
+            job = step.job
+        else:
+            try:
+                job = await self._stores.use(catalog, step.call, lambda handle: store.start(handle, step))
+            except AsOfTooEarly:
+                # What it was to read has gone since the look: the next one tells.
+                return
+        if job.state is not JobState.RUNNING or (job.kind == HYDRATE and not hydration.is_sparks(job)):
+            # Somebody else was faster: the next look tells.
+            return
+        spec = StorageCollectionSpec.model_validate(body["spec"])
+        opening = self._stores.opened(catalog)
+        found = template_of(spec, job)
+        if found is None or opening is None:
+            return
+        template, order = found
+        owner = await self.services.kube.get(catalog)
+        reference = CatalogSpec.model_validate(owner["spec"]).storage.credentials_secret_ref
+        references = [each for each in (reference, template.env_secret_ref) if each is not None]
+        place, collection_id = opening.storage.place, step.collection_id
+        launch = Launch(
+            owner=key,
+            owner_uid=body["metadata"]["uid"],
+            job_kind=job.kind,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            arguments=arguments(place, collection_id, job, {**order, "partitions": step.tasks}),
+            template=template,
+            secrets=tuple(dict.fromkeys(each.name for each in references)),
+        )
+        try:
+            await self._spark.launch(launch)
+        except LaunchRefused as error:
+            await self._fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
+            return
+        self._count_job(job.kind, "launched")
+        log.info("attempt %d of %s %s is launched", job.attempt, job.kind, job.slot)
+
+    async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
+        what = "was stopped" if step.stopped else "failed"
+        log.warning("attempt %d of job %s %s: %s", step.attempt, step.job_id, what, step.error)
+        await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
+        if step.app is not None:
+            await self._spark.cancel(key, step.app)
+            self._count_job(step.kind, "cancelled")
+        self._count_job(step.kind, "stopped" if step.stopped else "failed")
+
+    def _count_job(self, kind: str, step: str) -> None:
+        self.services.metrics.spark_jobs.labels(kind, step).inc()
+
+    def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
+        """Count the runs that were missed, beside."""
+        super().shown(key, body, before)
+        status = body.get("status", {})
+        for kind in KINDS:
+            now, then = (shown_in(each, kind.schedule_field).missed_runs for each in (status, before))
+            self.services.metrics.missed_runs.labels(kind.job).inc(max(now - then, 0))
+
+    def _measure(self, key: ObjectKey, facts: CollectionFacts) -> None:
+        metrics = self.services.metrics
+        metrics.upper.labels(key.namespace, key.name).set(facts.upper)
+        metrics.since.labels(key.namespace, key.name).set(facts.since)
+        hydrating = (each for each in facts.renditions if each.state is RenditionState.HYDRATING)
+        metrics.show_lags(key.namespace, key.name, {each.id: lag(facts, each) for each in hydrating})
+
+
+def _catalog_key(key: ObjectKey, spec: StorageCollectionSpec) -> ObjectKey:
+    return ObjectKey(Kind.CATALOG, key.namespace, spec.catalog_ref.name)

@@ -1,0 +1,448 @@
+"""The plan for a StorageCollection: a pure function of what was observed.
+
+The item is made in the catalog first, then the collection in storage, and dropped in reverse; each is
+idempotent. Nothing is written before the spec is known to make sense, nor what only a deletion undoes before
+the resource and its Catalog have our finalizer (see `catalogs.keeping`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal, assert_never
+
+from holdfast.collections import RenditionState
+from holdfast.collections.frontiers import retained_since
+from holdfast.errors import HoldfastError
+from holdfast.persist import Schema
+from holdfast.persist.rows.evolution import evolution_fault
+from holdfast_operator.api.catalog import DeletionPolicy
+from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Kind, Reason
+from holdfast_operator.collections import renditions
+from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, ItemName
+from holdfast_operator.collections.itemdefinition import is_out_of_date
+from holdfast_operator.collections.renditions import RenditionReport, RenditionsView, has_layout
+from holdfast_operator.collections.restore import restore_asked, restore_notes
+from holdfast_operator.collections.status import collection_conditions, rendition_notes, status_fields
+from holdfast_operator.collections.steps import (
+    CommentColumns,
+    CreateCollection,
+    DropCollection,
+    DropItem,
+    EnsureItem,
+    EvolveColumns,
+    LongChange,
+    Retain,
+)
+from holdfast_operator.engine.deletion import LIMIT, abandon_command, left
+from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.status import Health, WantedCondition
+from holdfast_operator.engine.steps import (
+    SUSPENDED,
+    Decision,
+    Free,
+    Keep,
+    KeepCatalog,
+    Release,
+    Rhythm,
+    Settle,
+    Wait,
+    ready,
+    reconciling,
+    stalled,
+)
+from holdfast_operator.jobs import hydration
+from holdfast_operator.jobs import requested as askedjobs
+from holdfast_operator.jobs.course import stopped
+from holdfast_operator.jobs.requested import RequestedReport
+from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
+
+_RETENTION_GRAIN: Final = 100
+"""The hold follows in steps of this part of the retention, so that it isn't written at every look."""
+
+_DELETED: Final = "the StorageCollection is being deleted"
+_SUSPENDED: Final = "spec.suspend is true"
+
+
+def schema_of(spec: StorageCollectionSpec) -> Schema:
+    """The schema that a spec describes: all columns are the key where it names none.
+
+    Raises `HoldfastError` where the columns make no schema.
+    """
+    types = {column.name: f"{column.type}?" if column.nullable else column.type for column in spec.columns}
+    keys = spec.key or tuple(types)
+    return Schema.of(
+        key={name: types[name] for name in keys},
+        value={name: type_ for name, type_ in types.items() if name not in keys},
+    )
+
+
+def changed_comments(facts: CollectionFacts, spec: StorageCollectionSpec) -> dict[str, str | None]:
+    """The comments that a spec has otherwise than the collection, by their columns; None: it has none."""
+    wanted = {column.name: column.comment or None for column in spec.columns}
+    return {name: text for name, text in wanted.items() if text != facts.comments.get(name)}
+
+
+def item_name(spec: StorageCollectionSpec, name: str) -> ItemName:
+    """The full name of the item of a resource called `name`."""
+    return ItemName(spec.database, spec.schema_name, spec.name or name)
+
+
+def plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
+    """What to do next."""
+    if seen.deleting:
+        return _plan_deletion(seen, rhythm)
+    if seen.needs_finalizer and not seen.has_finalizer:
+        return Keep()
+    if seen.needs_finalizer and seen.catalog_loose:
+        return KeepCatalog()
+    step = _plan(seen, rhythm)
+    if isinstance(step, StartJob | RetryJob | LaunchAttempt):
+        if not seen.has_finalizer:
+            return Keep()
+        if seen.catalog_loose:
+            return KeepCatalog()
+    free = seen.has_finalizer and not seen.needs_finalizer and isinstance(step, Settle)
+    return Free() if free else step
+
+
+def needs_finalizer(seen: CollectionView) -> bool:
+    """Whether a deletion has something to do: to delete data, or to end an attempt of Spark's on record."""
+    if seen.asks_to_delete or seen.shown_running:
+        return True
+    return seen.facts is not None and _without_driver(seen, "") is not None
+
+
+def _plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
+    if seen.spec is None:
+        return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
+    if seen.spec.suspend:
+        return _plan_suspended(seen, seen.spec)
+    if seen.older_twin is not None:
+        text = f"{seen.older_twin} has this name in the same catalog already; delete one of the two"
+        return Settle(stalled(Reason.DUPLICATE_COLLECTION, text), requeue_after=rhythm.steady)
+    try:
+        schema = schema_of(seen.spec)
+    except HoldfastError as error:
+        return Settle(stalled(Reason.INVALID_SCHEMA, f"{error}; correct spec.columns and spec.key"))
+    if seen.catalog is not CatalogState.OPEN:
+        return _without_catalog(seen.catalog, seen.spec, rhythm)
+    return _plan_create(seen, seen.spec, schema, rhythm)
+
+
+def _plan_suspended(seen: CollectionView, spec: StorageCollectionSpec) -> Decision:
+    if seen.facts is None:
+        return Settle(SUSPENDED)
+    if (ended := _without_driver(seen, _SUSPENDED)) is not None:
+        # What it does goes on afterwards.
+        return ended
+    fields = dict(_fields(seen, spec, seen.facts))
+    for each in seen.asked:
+        fields |= askedjobs.job_fields(each)
+    return Settle(SUSPENDED, fields=fields)
+
+
+def _without_driver(seen: CollectionView, why: str) -> FailAttempt | None:
+    """The end of the next attempt, or driver, of Spark; None where there is none, or it is another's word."""
+    if seen.catalog_observed:
+        return None
+    ends = (stopped(each, each.running, why) for each in (seen.hydrations, *seen.asked) if each is not None)
+    return next((ended for ended in ends if ended is not None), None)
+
+
+def _fields(seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts) -> Mapping[str, Any]:
+    return status_fields(facts, seen.item_id, spec, hydration.job_statuses(seen.hydrations, facts.renditions))
+
+
+def _without_catalog(
+    catalog: Literal[CatalogState.MISSING, CatalogState.DELETING, CatalogState.CLOSED, CatalogState.OPENING],
+    spec: StorageCollectionSpec,
+    rhythm: Rhythm,
+) -> Settle | Wait:
+    name = spec.catalog_ref.name
+    match catalog:
+        case CatalogState.MISSING:
+            text = f"there is no Catalog '{name}' in this namespace; create it or correct spec.catalogRef"
+            return Settle(stalled(Reason.CATALOG_NOT_FOUND, text), requeue_after=rhythm.steady)
+        case CatalogState.DELETING:
+            text = f"Catalog '{name}' is being deleted; delete this resource too"
+            return Settle(stalled(Reason.CATALOG_DELETING, text), requeue_after=rhythm.steady)
+        case CatalogState.CLOSED:
+            text = f"waits for Catalog '{name}' to be ready; look at its conditions"
+            return Settle(reconciling(Reason.CATALOG_NOT_READY, text), requeue_after=rhythm.steady)
+        case CatalogState.OPENING:
+            # What is shown stays true unless its Catalog comes to say otherwise.
+            return Wait(requeue_after=rhythm.steady)
+        case _:
+            assert_never(catalog)
+
+
+def _plan_create(
+    seen: CollectionView, spec: StorageCollectionSpec, schema: Schema, rhythm: Rhythm
+) -> Decision:
+    item, shards = item_name(spec, seen.name), spec.rendition.shards
+    if seen.catalog_observed and seen.facts is None:
+        return Settle(_left_to_writer(seen, spec, item), requeue_after=rhythm.steady)
+    if seen.item_id is None or seen.collection_id is None:
+        return EnsureItem(item, schema, shards)
+    facts = seen.facts
+    if facts is None:
+        return CreateCollection(seen.collection_id, item, schema, shards)
+    if facts.dropped or not facts.renditions:
+        text = (
+            f"{item} was dropped from storage, but is still in the catalog; remove the item from the catalog"
+        )
+        return Settle(stalled(Reason.SCHEMA_MISMATCH, text))
+    if seen.catalog_observed and (facts.schema != schema or not has_layout(facts, spec)):
+        return Settle(stalled(Reason.SCHEMA_MISMATCH, _mismatch(facts, schema, shards)))
+    if seen.catalog_observed:
+        return _plan_bound(seen, spec, facts, rhythm)
+    if fault := evolution_fault(facts.schema, schema):
+        return Settle(stalled(Reason.SCHEMA_MISMATCH, _mismatch(facts, schema, shards, fault)))
+    if facts.schema != schema:
+        return EvolveColumns(facts.collection_id, facts.schema, schema)
+    if comments := changed_comments(facts, spec):
+        return CommentColumns(facts.collection_id, comments)
+    if is_out_of_date(seen.definition, schema, facts.shards):
+        return EnsureItem(item, schema, facts.shards)
+    if not facts.due and _due(seen, facts):
+        return Retain(facts.collection_id, seen.retention_since or 0)
+    return _plan_there(seen, spec, facts, rhythm)
+
+
+def _plan_there(
+    seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm
+) -> Decision:
+    """It exists with its columns: the jobs that are asked for, and renditions."""
+    reports: list[RequestedReport] = []
+    told: dict[str, Any] = {}
+    for next_of in (askedjobs.plan, askedjobs.plan_scheduled):
+        for each in seen.asked:
+            report = next_of(each)
+            if isinstance(report, Decision):
+                return report
+            reports.append(report)
+            told.update(report.fields)
+    shape = renditions.plan(
+        RenditionsView(
+            facts=facts, spec=spec, hydrations=seen.hydrations, shown=dict(seen.shown), now=seen.now
+        )
+    )
+    if isinstance(shape, Decision) and not isinstance(shape, LongChange):
+        return shape
+    # What changes in the store is seen at the next poll.
+    due = [report.requeue_after for report in reports]
+    if any(report.asks_again for report in reports):
+        due.append(rhythm.steady)
+    if isinstance(shape, LongChange) or shape.soon:
+        due.append(rhythm.unsteady)
+    if isinstance(shape, RenditionReport):
+        due.append(shape.after)
+    settle = Settle(
+        shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
+        fields={**_fields(seen, spec, facts), **told},
+        conditions=(
+            *(report.condition for report in reports if report.condition is not None),
+            *collection_conditions(facts, spec),
+        ),
+        requeue_after=min((each for each in due if each is not None), default=None),
+        notes=(
+            *(note for report in reports for note in report.notes),
+            *rendition_notes(seen.shown, facts),
+            *restore_notes(seen.shown, facts, spec),
+        ),
+    )
+    if isinstance(shape, LongChange):
+        return replace(shape, resting=settle)
+    return replace(settle, requeue_after=0.0) if shape.at_once else settle
+
+
+def _plan_bound(
+    seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm
+) -> Decision:
+    """There, in a catalog that another process writes: it is shown, and nothing of it is changed."""
+    health = ready(
+        f"collection {facts.name} with {facts.shards} shards; comments, retention, renditions and "
+        "drop are its database process's"
+    )
+    text = "the operator runs no jobs in an Observed catalog; let its database process do it"
+    asked = {
+        ConditionType.SNAPSHOT_COMPLETED: spec.snapshot,
+        ConditionType.SCHEDULED_SNAPSHOT_COMPLETED: spec.snapshot_schedule,
+        ConditionType.COMPACTION_COMPLETED: spec.compaction,
+        ConditionType.SCHEDULED_COMPACTION_COMPLETED: spec.compaction_schedule,
+    }
+    refused = [
+        WantedCondition(type_, "False", Reason.CATALOG_OBSERVED, text)
+        for type_, field in asked.items()
+        if field is not None
+    ]
+    restore = restore_asked(facts, spec)
+    if restore is not None and not restore.done:
+        text = "the operator restores nothing in an Observed catalog; let its database process do it"
+        refused.append(WantedCondition(ConditionType.RESTORED, "False", Reason.CATALOG_OBSERVED, text))
+    return Settle(
+        health,
+        fields=status_fields(facts, seen.item_id, spec),
+        conditions=(*refused, *collection_conditions(facts, spec)),
+        requeue_after=rhythm.steady,
+        notes=rendition_notes(seen.shown, facts),
+    )
+
+
+def _left_to_writer(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName) -> Health:
+    """What the database process has to do before a collection of an Observed catalog is there."""
+    if seen.collection_id is None:
+        missing = f"Catalog '{spec.catalog_ref.name}' is Observed and has no item {item}"
+        call = f'ensure_item("{item.database}", "{item.schema}", "{item.name}") on its open catalog'
+    else:
+        missing = (
+            f"item {item} of the Observed Catalog '{spec.catalog_ref.name}' has no collection in storage"
+        )
+        call = (
+            f'StorageController.create_collection(CollectionSpec("{seen.collection_id}", "{item}", schema, '
+            f"shards={spec.rendition.shards}))"
+        )
+    return stalled(Reason.CATALOG_OBSERVED, f"{missing}: let its database process call {call}")
+
+
+def _due(seen: CollectionView, facts: CollectionFacts) -> bool:
+    """Whether the retention lets go of so much that it is worth a write; what others need isn't let go of.
+
+    Also what they needed until now: since stays where it was until somebody moves it.
+    """
+    target = seen.retention_since
+    if target is None:
+        return False
+    grain = max((facts.upper - target) // _RETENTION_GRAIN, 1)
+    held = (each for each in facts.renditions if each.state is not RenditionState.HYDRATING)
+    behind = (
+        min(retained_since(target, facts.since, each.start), each.needed, each.upper - 1) - each.oldest
+        for each in held
+    )
+    return max(min(target, facts.needed) - facts.since, *behind) >= grain
+
+
+def _mismatch(facts: CollectionFacts, schema: Schema, shards: int, fault: str = "") -> str:
+    if facts.schema == schema:
+        what = f"it has {facts.shards} shards, spec.rendition.shards is {shards}"
+    elif fault:
+        what = f"{fault}; it has {_columns(facts.schema)}"
+    else:
+        what = f"it has {_columns(facts.schema)}, the spec asks for {_columns(schema)}"
+    return f"collection {facts.name} exists otherwise: {what}; correct the spec or choose another name"
+
+
+def change_message(before: Schema, schema: Schema) -> str:
+    """What an evolution did to the columns, in a line."""
+    old = {column.name: column for column in before.columns}
+    added = [str(column) for column in schema.columns if column.name not in old]
+    wider = [
+        f"{old[column.name]} became {column.type}{'?' if column.nullable else ''}"
+        for column in schema.columns
+        if column.name in old and column != old[column.name]
+    ]
+    return "; ".join([*([f"added {', '.join(added)}"] if added else []), *wider])
+
+
+def _columns(schema: Schema) -> str:
+    key = ", ".join(map(str, schema.key))
+    value = ", ".join(map(str, schema.value))
+    return f"key ({key})" + (f" and ({value})" if value else "")
+
+
+def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Decision:
+    # What a twin has in the store is the older one's.
+    if not seen.has_finalizer or seen.older_twin is not None:
+        return Release()
+    if seen.spec is None:
+        return _plan_unread(seen)
+    if seen.spec.deletion_policy != DeletionPolicy.DELETE:
+        return _plan_leaving(seen, seen.spec, rhythm)
+    # A Catalog outlives its collections: where there is none, there never was anything of this one.
+    nowhere = seen.catalog_void or seen.catalog is CatalogState.MISSING
+    if nowhere and not seen.created and not seen.catalog_open:
+        return Release()
+    item = item_name(seen.spec, seen.name)
+    if seen.catalog_observed:
+        text = f"the database process of the Observed catalog drops collection {item}: it and its data stay"
+        return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    # Where its catalog isn't open there is nothing to be tried first.
+    if seen.deletion.abandoned or (seen.deletion.asked and not seen.catalog_open):
+        what = "stay" if seen.created else "stay if they ever were"
+        return Release((left(f"collection {item} and its data {what}", seen.deletion),))
+    if seen.catalog is CatalogState.MISSING and not seen.catalog_open:
+        text = f"there is no Catalog '{seen.spec.catalog_ref.name}', so collection {item} can't be dropped"
+        text = f"{text}: create that again, with the organizationId and the storage that it had"
+        return Settle(stalled(Reason.CATALOG_NOT_FOUND, text), requeue_after=rhythm.steady)
+    if not seen.catalog_open:
+        return _waiting_for_catalog(seen, seen.spec, rhythm)
+    return _plan_drop(seen, seen.spec, item)
+
+
+def _plan_unread(seen: CollectionView) -> Decision:
+    """Nothing of the spec is understood but that it asks to delete the data."""
+    if not seen.asks_to_delete or not seen.created:
+        return Release()
+    if seen.deletion.abandoned:
+        return Release((left("the collection and its data stay", seen.deletion),))
+    return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec, so that its data goes"))
+
+
+def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhythm) -> Decision:
+    """All that is in the store stays, but no attempt goes on that nobody looks after: it would hold history.
+
+    Where the store can't tell, the status does: nothing is waited for without need.
+    """
+    facts = seen.facts if seen.catalog_open else None
+    if facts is not None:
+        ours = seen.created or _is_as_asked(facts, spec)
+        return (_without_driver(seen, _DELETED) if ours else None) or Release()
+    if not seen.shown_running or seen.catalog_void:
+        return Release()
+    gone = seen.catalog is CatalogState.MISSING and not seen.catalog_open
+    if seen.deletion.overdue or seen.deletion.asked or seen.catalog_observed or gone:
+        text = (
+            f"{_why_left(seen, spec)}: {', '.join(seen.shown_running)} of collection "
+            f"{item_name(spec, seen.name)} is on record as running, with the history that it holds, until "
+            "the resource is applied again"
+        )
+        return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    return Release() if seen.catalog_open else _waiting_for_catalog(seen, spec, rhythm)
+
+
+def _why_left(seen: CollectionView, spec: StorageCollectionSpec) -> str:
+    """Why nobody ends the attempts of a collection."""
+    if seen.catalog_observed:
+        return "a database process writes the catalog"
+    if seen.catalog is CatalogState.MISSING:
+        return f"there is no Catalog '{spec.catalog_ref.name}'"
+    if seen.deletion.asked:
+        return f"abandoned by the annotation {ANNOTATION_ABANDON}"
+    why = seen.deletion.last_failure or f"Catalog '{spec.catalog_ref.name}' isn't open"
+    return f"the catalog could not be written for {LIMIT // 60} minutes ({why})"
+
+
+def _waiting_for_catalog(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle:
+    text = f"deletion waits for Catalog '{spec.catalog_ref.name}' to be ready"
+    if spec.deletion_policy == DeletionPolicy.DELETE:
+        command = abandon_command(Kind.STORAGE_COLLECTION, seen.name)
+        text = f"{text}; look at its conditions; to leave the data where it is, run: {command}"
+    return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
+
+
+def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName) -> Decision:
+    """What the store has decides: a status may never have been written."""
+    facts = seen.facts
+    if facts is not None and not seen.created and not _is_as_asked(facts, spec):
+        text = f"collection {item} exists otherwise than in the spec: it is another's and stays"
+        return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    if seen.collection_id is not None and facts is not None and not facts.dropped:
+        return _without_driver(seen, _DELETED) or DropCollection(seen.collection_id)
+    return DropItem(item) if seen.item_id is not None else Release()
+
+
+def _is_as_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
+    try:
+        return (facts.schema, facts.shards) == (schema_of(spec), spec.rendition.shards)
+    except HoldfastError:
+        return False

@@ -1,0 +1,195 @@
+"""What catalog and storage say about one StorageCollection. Blocking; it only reads."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.catalog import ReadOnlyCatalog, format_id
+from holdfast.catalog.objects.registry import DATABASES, ITEMS, SCHEMAS
+from holdfast.collections import CollectionInfo, CollectionState, JobRecord, RenditionInfo, StorageController
+from holdfast.collections.advance import Situation, StepKind, due
+from holdfast.collections.capabilities import CollectionHold
+from holdfast.collections.retention import RETENTION_PURPOSE
+from holdfast.errors import CLOSED, BadInput, CollectionNotFound
+from holdfast.persist import PersistClient
+from holdfast.persist.state.inspect import ShardInfo
+from holdfast_operator.collections.facts import (
+    Basis,
+    CollectionFacts,
+    CollectionLook,
+    FoundItem,
+    HoldFacts,
+    ItemName,
+    NoSuchSchema,
+    RenditionFacts,
+    watched_shards,
+)
+
+K = TypeVar("K")
+
+
+def collection_id(organization_id: str, item_id: str) -> str:
+    """The id of the collection that an item of a catalog stands for."""
+    return str(uuid.uuid5(uuid.UUID(organization_id), item_id))
+
+
+def find_item(catalog: ReadOnlyCatalog, name: ItemName) -> FoundItem | None:
+    """A collection's item; None where there is none.
+
+    Raises `NoSuchSchema` where database or schema are missing, `BadInput` where the name is another type's.
+    """
+    database = catalog.find(DATABASES, pb.DatabaseValue(name=name.database))
+    if database is None:
+        raise NoSuchSchema(f"the catalog has no database '{name.database}'")
+    schema = catalog.find(SCHEMAS, pb.SchemaValue(database_id=database.key.id, name=name.schema))
+    if schema is None:
+        raise NoSuchSchema(f"the catalog has no schema '{name.schema}' in database '{name.database}'")
+    item = catalog.find(ITEMS, pb.ItemValue(schema_id=schema.key.id, name=name.name))
+    if item is None:
+        return None
+    if item.value.type != pb.ObjectType.OBJECT_TYPE_COLLECTION:
+        raise BadInput(f"{name} is in the catalog already, but is not a collection")
+    return FoundItem(format_id(item.key.id), item.value.definition)
+
+
+def look_at(
+    client: PersistClient,
+    controller: StorageController,
+    organization_id: str,
+    item: FoundItem | None,
+) -> CollectionLook:
+    """What there is of the collection of an item."""
+    if item is None:
+        return CollectionLook()
+    id_ = collection_id(organization_id, item.id)
+    try:
+        info = controller.describe(id_)
+    except CollectionNotFound:
+        return CollectionLook(item.id, id_, definition=item.definition)
+    known = controller.jobs(id_)
+    # From before all that follows: at worst it is looked at once more for what was seen already.
+    basis = _basis(client, info, known)
+    facts = _collection(client, controller, info)
+    return CollectionLook(item.id, id_, facts, item.definition, jobs=known, basis=basis)
+
+
+def changed(client: PersistClient, controller: StorageController, looks: Mapping[K, Basis]) -> tuple[K, ...]:
+    """Those of which the store has something new since they were looked at."""
+    infos = {info.collection_id: info for info in controller.list_collections()}
+    jobs = defaultdict[str, list[JobRecord]](list)
+    for job in controller.jobs():
+        jobs[job.object_id].append(job)
+    versions = client.versions([shard for basis in looks.values() for shard in basis.shards])
+
+    def is_new(basis: Basis) -> bool:
+        id_ = basis.collection_id
+        if infos.get(id_) != basis.info or tuple(jobs.get(id_, ())) != basis.jobs:
+            return True
+        moved = tuple(versions[shard] for shard in basis.shards) != basis.versions
+        return moved and tuple(_seen(client.known(shard)) for shard in basis.shards) != basis.seen
+
+    return tuple(key for key, basis in looks.items() if is_new(basis))
+
+
+def _basis(client: PersistClient, info: CollectionInfo, jobs: tuple[JobRecord, ...]) -> Basis:
+    if info.state is CollectionState.DROPPED:
+        return Basis(info.collection_id, None, jobs, (), ())
+    known = [client.known(shard) for shard in watched_shards(info)]
+    versions = tuple(shard.seqno if shard else 0 for shard in known)
+    return Basis(info.collection_id, info, jobs, versions, tuple(map(_seen, known)))
+
+
+def _seen(shard: ShardInfo | None) -> int:
+    """The same for versions of a shard that look the same here: upkeep and heartbeats make new ones too."""
+    if shard is None:
+        return 0
+    holds = sorted((hold.kind, hold.purpose, hold.since, hold.hostname) for hold in shard.holds)
+    frontiers = shard.since, shard.upper, shard.finalized
+    return hash((frontiers, shard.rows, shard.size_bytes, shard.schemas, tuple(holds)))
+
+
+def _collection(
+    client: PersistClient, controller: StorageController, info: CollectionInfo
+) -> CollectionFacts:
+    """What there is of a collection."""
+    if info.dropped:
+        # One whose drop waits for readers can't be opened any more, but its data is still there.
+        gone = info.state is CollectionState.DROPPED
+        return CollectionFacts(info.collection_id, info.name, info.schema, info.shards, dropped=gone)
+    return _facts(client, controller, info)
+
+
+def _facts(client: PersistClient, controller: StorageController, info: CollectionInfo) -> CollectionFacts:
+    view = controller.renditions.look(info.collection_id)
+    info = view.info
+    found = tuple(_rendition(client, each) for each in info.renditions)
+    metadata = client.inspect(info.metadata_shard)
+    since = metadata.since
+    holds: tuple[CollectionHold, ...] = ()
+    # What was one rendition for ever has nothing due, and nobody keeps a rendition of it.
+    if info.holding.held_from > 0:
+        holds = controller.holds(info.collection_id)
+    uppers = {each.id: each.upper for each in found if not each.gone}
+    steps = due(Situation(info, {**uppers, **view.uppers}, since, view.upper, holds)).steps
+    return CollectionFacts(
+        collection_id=info.collection_id,
+        name=info.name,
+        schema=info.schema,
+        shards=len(info.holding.shards),
+        dropped=False,
+        comments=info.comments,
+        since=since,
+        upper=view.upper,
+        needed=_needed([metadata]),
+        active_rendition=info.holding.id,
+        renditions=found,
+        holds=tuple(_hold(info, each) for each in holds if each.keeps and not each.own),
+        due=tuple(str(step) for step in steps if step.kind is not StepKind.DIFFERENCE),
+        lacks_difference=any(step.kind is StepKind.DIFFERENCE for step in steps),
+    )
+
+
+def _rendition(client: PersistClient, rendition: RenditionInfo) -> RenditionFacts:
+    shards = [client.inspect(shard) for shard in rendition.shards]
+    return RenditionFacts(
+        id=rendition.id,
+        shards=len(shards),
+        since=max((shard.since for shard in shards), default=0),
+        upper=min((shard.upper for shard in shards), default=0),
+        rows=sum(shard.rows for shard in shards),
+        bytes=sum(shard.size_bytes for shard in shards),
+        state=rendition.state,
+        recipe=rendition.recipe,
+        hash_columns=rendition.hash_columns,
+        held_from=rendition.held_from,
+        held_to=rendition.held_to,
+        suspect=rendition.suspect,
+        start=rendition.start,
+        oldest=min((shard.since for shard in shards), default=CLOSED),
+        needed=_needed(shards),
+    )
+
+
+def _needed(shards: Sequence[ShardInfo]) -> int:
+    """From when on others than the retention hold shards."""
+    holds = (hold for shard in shards for hold in shard.holds)
+    return min(
+        (hold.since for hold in holds if (hold.kind, hold.purpose) != ("critical", RETENTION_PURPOSE)),
+        default=CLOSED,
+    )
+
+
+def _hold(info: CollectionInfo, hold: CollectionHold) -> HoldFacts:
+    # From the record and not from its age: that would be another one at each look.
+    taken = [each.acquired_ms for each in info.holders if each.purpose == hold.purpose and not each.writes]
+    return HoldFacts(
+        purpose=hold.purpose,
+        since=hold.since or 0,
+        keeps=hold.keeps,
+        durable=hold.durable,
+        who=hold.who,
+        host=hold.host,
+        taken_ms=taken[0] if taken and hold.durable else 0,
+    )

@@ -1,0 +1,266 @@
+"""The plan for the renditions of a StorageCollection: a pure function of the spec and of what the store has.
+
+Invariants
+- The spec says which layout the collection is to have; the active rendition has it, or one is made that gets
+  it, or one that is being filled is given up because nobody wants it any more.
+- Only renditions that the operator made (their ids say so) are given up or handed over to by itself; what
+  others make is left to them, unless `spec.handover.to` names it.
+- A phase is shown before the step that follows from it is taken, so that `kubectl get -w` tells the story.
+- None that is suspect takes over.
+- What `spec.restoreFrom` asks for comes before another layout: that is then filled with it.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from holdfast.collections import Recipe, RenditionState
+from holdfast.collections.renditions import MAX_LAG_MS
+from holdfast_operator.api.base import frontier
+from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import Reason
+from holdfast_operator.api.rendition import FillRecipe, HandoverPolicy, RenditionPhase
+from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts
+from holdfast_operator.collections.restore import SPEC_PREFIX, RestoreAsked, restore_asked
+from holdfast_operator.collections.status import lag, phase_of, suspect_message, waits_for
+from holdfast_operator.collections.steps import (
+    AbortRendition,
+    Advance,
+    CreateRendition,
+    HandOver,
+    Hydrate,
+    MakeDifference,
+    Restore,
+)
+from holdfast_operator.engine.status import Health, Phase
+from holdfast_operator.engine.steps import Decision, reconciling, stalled
+from holdfast_operator.jobs import hydration
+from holdfast_operator.jobs.hydration import HydrationsView
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenditionsView:
+    """Everything that the plan for renditions depends on."""
+
+    facts: CollectionFacts
+    spec: StorageCollectionSpec
+    hydrations: HydrationsView | None = None
+    shown: dict[str, str] = field(default_factory=dict)
+    """The phases that the status shows, by id."""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True)
+class RenditionReport:
+    """Nothing to do now: what to show, and when to look again. Without a health all is as asked."""
+
+    health: Health | None = None
+    soon: bool = False
+    """Whether it is going to change."""
+    after: float | None = None
+    """In how many seconds it is time for what comes next."""
+    at_once: bool = False
+    """Whether it is only to be shown before it goes on."""
+
+
+def plan(seen: RenditionsView) -> Decision | RenditionReport:
+    """What to do next about the renditions."""
+    facts, active = seen.facts, seen.facts.active
+    if seen.hydrations is not None:
+        ended = hydration.unwanted(seen.hydrations, facts.renditions)
+        if ended is not None:
+            return ended
+    if facts.due:
+        rest = _at_work(facts) if active.upper < active.held_from else _plan_rest(seen).health
+        return Advance(facts.collection_id, active.id, rest or _at_work(facts))
+    if active.upper < active.held_from:
+        # Only its pipeline can.
+        return RenditionReport(_at_work(facts), soon=True)
+    made, restore = _made_for(seen), restore_asked(facts, seen.spec)
+    wanted = {each.id for each in (made, restore and restore.there) if each}
+    for each in facts.renditions:
+        if _is_ours(each) and each.state is RenditionState.HYDRATING and each.id not in wanted:
+            return AbortRendition(facts.collection_id, each.id)
+    if restore is not None and not restore.done:
+        return _plan_restore(seen, restore)
+    if (candidate := _named_by_hand(seen) or made) is not None:
+        return _plan_candidate(seen, candidate)
+    if not _has_layout(active, seen.spec):
+        return _plan_creation(seen, active)
+    report = _plan_rest(seen)
+    if facts.lacks_difference and report.health is not None:
+        return MakeDifference(facts.collection_id, active.id, report.health)
+    return report
+
+
+def is_long_over(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
+    """Whether nothing that takes long is to be done for a collection."""
+    if facts.dropped or not facts.renditions:
+        return True
+    restore = restore_asked(facts, spec)
+    return not (facts.unfinished or facts.lacks_difference or (restore is not None and not restore.done))
+
+
+def has_layout(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
+    """Whether the collection has the layout that the spec asks for."""
+    return _has_layout(facts.active, spec)
+
+
+def _has_layout(rendition: RenditionFacts, spec: StorageCollectionSpec) -> bool:
+    wanted = spec.rendition
+    if wanted.hash_columns is not None and rendition.hash_columns != wanted.hash_columns:
+        return False
+    from_source = wanted.recipe == FillRecipe.SOURCE
+    return rendition.shards == wanted.shards and (rendition.recipe is Recipe.SOURCE or not from_source)
+
+
+def _is_ours(rendition: RenditionFacts) -> bool:
+    return rendition.id.startswith(SPEC_PREFIX)
+
+
+def _made_for(seen: RenditionsView) -> RenditionFacts | None:
+    """The rendition that was made for the layout of the spec and is being filled."""
+    facts, spec = seen.facts, seen.spec
+    if _has_layout(facts.active, spec):
+        return None
+    columns = spec.rendition.hash_columns or facts.schema.key_names or facts.schema.names
+    made = [
+        each
+        for each in facts.renditions
+        if _is_ours(each)
+        and each.state is RenditionState.HYDRATING
+        and each.recipe is _recipe(spec)
+        and (each.shards, each.hash_columns) == (spec.rendition.shards, tuple(columns))
+    ]
+    return made[-1] if made else None
+
+
+def _named_by_hand(seen: RenditionsView) -> RenditionFacts | None:
+    """The rendition of somebody else that is being filled and that the spec names."""
+    handover = seen.spec.handover
+    if handover.policy != HandoverPolicy.MANUAL:
+        return None
+    hydrating = (each for each in seen.facts.renditions if each.state is RenditionState.HYDRATING)
+    return next((each for each in hydrating if each.id == handover.to and not _is_ours(each)), None)
+
+
+def _recipe(spec: StorageCollectionSpec) -> Recipe:
+    return Recipe.SOURCE if spec.rendition.recipe == FillRecipe.SOURCE else Recipe.COPY
+
+
+def _at_work(facts: CollectionFacts) -> Health:
+    """It took over, and does not have yet all that was written before."""
+    text = f"rendition {facts.active.id} took over; before it is read from there come: "
+    what = "; ".join(facts.due) or f"what its pipeline writes before {frontier(facts.active.held_from)}"
+    return reconciling(Reason.HYDRATING_RENDITION, text + what)
+
+
+def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Decision | RenditionReport:
+    facts, most = seen.facts, seen.spec.max_bytes
+    text = f"the contents of {restore.snapshot} are brought into rendition {restore.rendition_id}"
+    health = reconciling(Reason.RESTORING, text)
+    if not seen.shown:
+        return RenditionReport(health, at_once=True)
+    # What is being filled has its room.
+    room = None if most is None or restore.there is not None else most - facts.bytes
+    return Restore(facts.collection_id, restore.rendition_id, health, snapshot=restore.snapshot, room=room)
+
+
+def _plan_creation(seen: RenditionsView, active: RenditionFacts) -> Decision | RenditionReport:
+    facts, wanted = seen.facts, seen.spec.rendition
+    most = seen.spec.max_bytes
+    # How much the copy will be isn't known before it is made; what it is made from is.
+    if most is not None and facts.bytes + active.bytes > most:
+        text = (
+            f"a new rendition with {wanted.shards} shards is not begun: the collection holds {facts.bytes} "
+            f"bytes, and a copy of {active.bytes} more would exceed spec.maxBytes, {most}; raise it, or "
+            "change spec.rendition back"
+        )
+        return RenditionReport(stalled(Reason.OVER_MAX_BYTES, text))
+    return CreateRendition(
+        facts.collection_id,
+        f"{SPEC_PREFIX}{len(facts.renditions) + 1}",
+        wanted.shards,
+        wanted.hash_columns or (),
+        _recipe(seen.spec),
+    )
+
+
+def _plan_candidate(seen: RenditionsView, candidate: RenditionFacts) -> Decision | RenditionReport:
+    facts = seen.facts
+    phase = phase_of(facts, candidate)
+    named = f"rendition {candidate.id} ({candidate.shards} shards)"
+    waits = waits_for(facts, candidate, seen.spec)
+    if phase is RenditionPhase.SUSPECT:
+        return RenditionReport(stalled(Reason.RENDITION_SUSPECT, suspect_message(candidate)))
+    if phase is RenditionPhase.HYDRATING:
+        text = f"{named} is being filled; it waits for {waits}"
+        if candidate.recipe is Recipe.COPY and _is_large(facts, seen.spec):
+            text += (
+                f"; the operator's own process copies all {facts.active.rows} rows, which takes long: "
+                "with spec.hydration.spark the next one is filled by a Spark job"
+            )
+        health = reconciling(Reason.HYDRATING_RENDITION, text)
+    else:
+        text = f"{named} has what the collection has and waits for {waits}"
+        health = reconciling(Reason.WAITING_FOR_HANDOVER, text)
+    if seen.shown.get(candidate.id) != phase:
+        return RenditionReport(health, at_once=True)
+    fill = candidate.recipe is Recipe.COPY
+    if phase is RenditionPhase.HYDRATING:
+        step = hydration.plan(
+            seen.hydrations, candidate, seen.spec.hydration, large=_is_large(facts, seen.spec)
+        )
+        if step is not None:
+            return step if isinstance(step, Decision) else RenditionReport(step.health, after=step.after)
+        if fill:
+            return Hydrate(facts.collection_id, candidate.id, health)
+        return RenditionReport(health, soon=True)
+    due, at = _handover_due(seen, candidate)
+    if due:
+        return HandOver(facts.collection_id, candidate.id, health, at=at)
+    # It is kept near, so that it stays able to take over.
+    if fill and lag(facts, candidate) > MAX_LAG_MS // 2:
+        return Hydrate(facts.collection_id, candidate.id, health)
+    return RenditionReport(health, after=_seconds_left(seen))
+
+
+def _handover_due(seen: RenditionsView, candidate: RenditionFacts) -> tuple[bool, int | None]:
+    """Whether it may take over now, and from which time on at the earliest."""
+    handover = seen.spec.handover
+    match handover.policy:
+        case HandoverPolicy.MANUAL:
+            return handover.to == candidate.id, None
+        case HandoverPolicy.AT if handover.at is not None:
+            # Not earlier by the clock: the collection would be sealed up to then.
+            return seen.now >= handover.at, int(handover.at.timestamp() * 1000)
+        case _:
+            return True, None
+
+
+def _seconds_left(seen: RenditionsView) -> float | None:
+    """How long a handover has to wait for its time; None where it waits for a word."""
+    handover = seen.spec.handover
+    if handover.policy != HandoverPolicy.AT or handover.at is None:
+        return None
+    return max((handover.at - seen.now).total_seconds(), 0.0)
+
+
+def _plan_rest(seen: RenditionsView) -> RenditionReport:
+    facts = seen.facts
+    retired = [each for each in facts.renditions if each.state is RenditionState.RETIRED]
+    if facts.active.suspect:
+        return RenditionReport(Health(Phase.READY, Reason.RENDITION_SUSPECT, suspect_message(facts.active)))
+    if not retired:
+        return RenditionReport()
+    told = "; ".join(
+        f"rendition {each.id}, the collection before {frontier(each.held_to)}, waits for "
+        f"{waits_for(facts, each, seen.spec)}"
+        for each in retired
+    )
+    shards = facts.shards
+    text = f"collection {facts.name} with {shards} shards; {told}"
+    return RenditionReport(Health(Phase.READY, Reason.RETIRING_RENDITION, text))
+
+
+def _is_large(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
+    return hydration.is_large(facts.active.size, spec.hydration)

@@ -1,0 +1,314 @@
+"""What the status and the Events of a StorageCollection tell of its store. Pure.
+
+Invariants
+- Phases follow from the store alone; so a lost status is made again, but for Events, which aren't repeated.
+- An Event tells a rendition's way from the phase that was shown to the one that it has now, the phases in
+  between that nobody saw too.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Final, assert_never
+
+from holdfast.collections import Recipe, RenditionState
+from holdfast.collections.renditions import MAX_LAG_MS
+from holdfast.text import cut
+from holdfast_operator.api.base import frontier
+from holdfast_operator.api.collection import StorageCollectionSpec, StorageCollectionStatus
+from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.rendition import (
+    HandoverPolicy,
+    HandoverStatus,
+    HoldStatus,
+    HydrationJobStatus,
+    RenditionPhase,
+    RenditionStatus,
+)
+from holdfast_operator.collections.facts import CollectionFacts, HoldFacts, RenditionFacts
+from holdfast_operator.collections.restore import restore_status
+from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.status import WantedCondition, timestamp
+
+_GONE_SHOWN: Final = 3
+"""So many of the renditions that are gone are shown, the newest."""
+_RETIRED_SHOWN: Final = 50
+"""So many of those that may still be read are shown, the oldest: they go first, and the others after them."""
+_HOLDS_TOLD: Final = 3
+_HOLDS_SHOWN: Final = 50
+"""So many holds are shown, those of the oldest times: they keep the most."""
+_KEPT_SHOWN: Final = 10
+_MAX_NAME: Final = 255
+"""What holds are for, by whom and where is in its owner's words, of which so many characters are shown."""
+
+
+def lag(facts: CollectionFacts, rendition: RenditionFacts) -> int:
+    """How far a rendition is behind the collection, in its own time (ms)."""
+    return max(facts.upper - rendition.upper, 0)
+
+
+def phase_of(facts: CollectionFacts, rendition: RenditionFacts) -> RenditionPhase:
+    """Where a rendition is in its life."""
+    match rendition.state:
+        case RenditionState.DROPPED:
+            return RenditionPhase.DROPPED
+        case RenditionState.ABORTED:
+            return RenditionPhase.ABORTED
+        case RenditionState.HOLDING | RenditionState.HYDRATING if rendition.suspect:
+            return RenditionPhase.SUSPECT
+        case RenditionState.HOLDING:
+            return RenditionPhase.ACTIVE
+        case RenditionState.RETIRED:
+            return RenditionPhase.RETIRING
+        case RenditionState.HYDRATING if rendition.recipe is Recipe.RESTORED:
+            # What the collection has meanwhile is given up.
+            return RenditionPhase.CAUGHT_UP if rendition.upper > 0 else RenditionPhase.HYDRATING
+        case RenditionState.HYDRATING:
+            begun = rendition.upper > 0 or facts.upper == 0
+            caught_up = begun and lag(facts, rendition) <= MAX_LAG_MS
+            return RenditionPhase.CAUGHT_UP if caught_up else RenditionPhase.HYDRATING
+        case _:
+            assert_never(rendition.state)
+
+
+def waits_for(facts: CollectionFacts, rendition: RenditionFacts, spec: StorageCollectionSpec) -> str | None:
+    """What has to come before a rendition's next phase, in a line; None where nothing has."""
+    match phase_of(facts, rendition):
+        case RenditionPhase.HYDRATING if rendition.recipe is Recipe.RESTORED:
+            return "the rows of its snapshot"
+        case RenditionPhase.CAUGHT_UP if rendition.recipe is Recipe.RESTORED:
+            return "its handover"
+        case RenditionPhase.HYDRATING:
+            whose = "what its pipeline writes" if rendition.recipe is Recipe.SOURCE else "its contents"
+            upper = frontier(rendition.upper)
+            return f"{whose}: it is complete before {upper}, the collection before {frontier(facts.upper)}"
+        case RenditionPhase.CAUGHT_UP:
+            return _handover_waits_for(rendition, spec)
+        case RenditionPhase.RETIRING:
+            if rendition.upper < rendition.held_to:
+                return f"its pipeline to write it up to {frontier(rendition.held_to)}"
+            text = f"since to reach {frontier(rendition.held_to)}"
+            if keeping := [hold for hold in facts.holds if rendition.id in hold.keeps]:
+                return f"{text}; {_told(keeping)}"
+            return f"{text}; it trails upper by {spec.retention.period} (spec.retention)"
+        case RenditionPhase.SUSPECT:
+            return f"somebody to look into it: {rendition.suspect}"
+        case RenditionPhase.ACTIVE if rendition.upper < rendition.held_from:
+            return f"what was written before {frontier(rendition.held_from)}"
+        case _:
+            return None
+
+
+def _handover_waits_for(rendition: RenditionFacts, spec: StorageCollectionSpec) -> str:
+    match spec.handover.policy:
+        case HandoverPolicy.MANUAL if spec.handover.to != rendition.id:
+            return f"spec.handover.to: {rendition.id}"
+        case HandoverPolicy.AT if spec.handover.at is not None:
+            return f"its handover at {timestamp(spec.handover.at)}"
+        case _:
+            return "its handover"
+
+
+def _told(holds: Sequence[HoldFacts]) -> str:
+    """Who holds, oldest times first, in a line."""
+    first = sorted(holds, key=lambda hold: hold.since)[:_HOLDS_TOLD]
+    told = ", ".join(
+        f"'{cut(hold.purpose, _MAX_NAME)}'"
+        + (f" of {cut(hold.who, _MAX_NAME)}" if hold.who else "")
+        + (f" on {cut(hold.host, _MAX_NAME)}" if hold.host else "")
+        + f" holds {hold.since}"
+        for hold in first
+    )
+    more = len(holds) - len(first)
+    return f"{told} and {more} more" if more else told
+
+
+def status_fields(
+    facts: CollectionFacts,
+    item_id: str | None,
+    spec: StorageCollectionSpec,
+    jobs: Mapping[str, HydrationJobStatus] = MappingProxyType({}),
+) -> Mapping[str, Any]:
+    """The status of a collection that is there; `jobs` are the Spark jobs that fill its renditions, by id."""
+    shown = _renditions_shown(facts)
+    total = sum(not each.gone for each in facts.renditions)
+    hydrating = [each.id for each in facts.renditions if each.state is RenditionState.HYDRATING]
+    status = StorageCollectionStatus(
+        collection_id=facts.collection_id,
+        item_id=item_id,
+        since=frontier(facts.since),
+        upper=frontier(facts.upper),
+        active_rendition=facts.active_rendition,
+        shards=facts.shards,
+        next_rendition=hydrating[-1] if hydrating else None,
+        renditions=tuple(_rendition(facts, each, spec, jobs.get(each.id)) for each in shown),
+        renditions_total=total if total > sum(not each.gone for each in shown) else None,
+        handover=_last_handover(facts),
+        restore=restore_status(facts, spec),
+        holds=_holds(facts) or None,
+        holds_total=len(facts.holds) if len(facts.holds) > _HOLDS_SHOWN else None,
+        bytes=facts.bytes,
+    )
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
+
+
+def _renditions_shown(facts: CollectionFacts) -> list[RenditionFacts]:
+    gone = [each for each in facts.renditions if each.gone]
+    retired = [each for each in facts.renditions if each.state is RenditionState.RETIRED]
+    hidden = {each.id for each in (*gone[:-_GONE_SHOWN], *retired[_RETIRED_SHOWN:])}
+    return [each for each in facts.renditions if each.id not in hidden]
+
+
+def _rendition(
+    facts: CollectionFacts,
+    rendition: RenditionFacts,
+    spec: StorageCollectionSpec,
+    job: HydrationJobStatus | None,
+) -> RenditionStatus:
+    phase = phase_of(facts, rendition)
+    if rendition.gone:
+        return RenditionStatus(id=rendition.id, phase=phase)
+    return RenditionStatus(
+        id=rendition.id,
+        phase=phase,
+        shards=rendition.shards,
+        since=frontier(rendition.since),
+        upper=frontier(rendition.upper),
+        rows=rendition.rows,
+        bytes=rendition.bytes,
+        waits_for=waits_for(facts, rendition, spec),
+        job=job,
+    )
+
+
+def _last_handover(facts: CollectionFacts) -> HandoverStatus | None:
+    active = facts.active
+    if active.held_from == 0:
+        return None
+    before = [each.id for each in facts.renditions if each.held_to == active.held_from]
+    return HandoverStatus.model_validate(
+        {"from": before[0] if before else None, "to": active.id, "at": frontier(active.held_from)}
+    )
+
+
+def _holds(facts: CollectionFacts) -> tuple[HoldStatus, ...]:
+    oldest = sorted(facts.holds, key=lambda hold: (hold.since, hold.purpose, hold.host))
+    return tuple(
+        HoldStatus(
+            purpose=cut(hold.purpose, _MAX_NAME),
+            who=cut(hold.who, _MAX_NAME) or None,
+            host=cut(hold.host, _MAX_NAME) or None,
+            durable=hold.durable,
+            since=frontier(hold.since),
+            held_since=datetime.fromtimestamp(hold.taken_ms // 1000, UTC) if hold.taken_ms else None,
+            renditions=hold.keeps[:_KEPT_SHOWN],
+        )
+        for hold in oldest[:_HOLDS_SHOWN]
+    )
+
+
+def shown_phases(status: Mapping[str, Any]) -> dict[str, str]:
+    """The phases of the renditions as a status shows them."""
+    return {each["id"]: each["phase"] for each in status.get("renditions") or []}
+
+
+_WAY: Final = (
+    RenditionPhase.HYDRATING,
+    RenditionPhase.CAUGHT_UP,
+    RenditionPhase.ACTIVE,
+    RenditionPhase.RETIRING,
+    RenditionPhase.DROPPED,
+)
+
+
+def rendition_notes(shown: Mapping[str, str], facts: CollectionFacts) -> tuple[Note, ...]:
+    """What became of the renditions since the status that is shown; nothing where there is none yet."""
+    if not shown:
+        return ()
+    notes = []
+    # Of what was there before the last one that is shown some are left out of a status: they are no news.
+    last = max((at for at, each in enumerate(facts.renditions) if each.id in shown), default=-1)
+    for at, each in enumerate(facts.renditions):
+        phase = phase_of(facts, each)
+        before = shown.get(each.id)
+        is_new = at > last and not each.gone
+        if before != phase and (before is not None or is_new):
+            notes += _way(each, before, phase)
+    return tuple(notes)
+
+
+def _way(rendition: RenditionFacts, before: str | None, phase: RenditionPhase) -> list[Note]:
+    created = [] if before else [Note(Reason.RENDITION_CREATED, f"rendition {_named(rendition)}")]
+    if phase is RenditionPhase.ABORTED:
+        return [*created, Note(Reason.RENDITION_ABORTED, f"rendition {rendition.id} was given up")]
+    if phase is RenditionPhase.SUSPECT:
+        return created  # Told by the condition.
+    first = _WAY.index(RenditionPhase(before)) + 1 if before in _WAY else _WAY.index(phase)
+    passed = _WAY[0 if before is None else first : _WAY.index(phase) + 1]
+    notes = []
+    for each in passed:
+        match each:
+            case RenditionPhase.HYDRATING:
+                notes += created
+            case RenditionPhase.CAUGHT_UP:
+                text = f"rendition {rendition.id} has what the collection has"
+                notes.append(Note(Reason.HYDRATED, text))
+            case RenditionPhase.ACTIVE:
+                text = (
+                    f"rendition {_named(rendition)} is the collection from {frontier(rendition.held_from)} on"
+                )
+                notes.append(Note(Reason.HANDED_OVER, text))
+            case RenditionPhase.DROPPED:
+                text = f"rendition {rendition.id} was dropped: nobody can read its times any more"
+                notes.append(Note(Reason.RENDITION_DROPPED, text))
+            case _:
+                pass
+    return notes
+
+
+def _named(rendition: RenditionFacts) -> str:
+    shards = rendition.shards
+    return f"{rendition.id} ({shards} shard{'' if shards == 1 else 's'})" if shards else rendition.id
+
+
+def suspect_message(rendition: RenditionFacts) -> str:
+    """What is wrong with a rendition that is suspect, and what to do."""
+    text = f"rendition {rendition.id} is suspect: {rendition.suspect}"
+    match rendition.state:
+        case RenditionState.HYDRATING:
+            return (
+                f"{text}; it never takes over: stop its writers and find out which one is right, change "
+                "spec.rendition back, which gives it up, and then again for another one"
+            )
+        case RenditionState.HOLDING:
+            return (
+                f"{text}; stop its writers and find out which one is right; then a change of "
+                "spec.rendition.shards copies what is there into one that isn't suspect, and "
+                "spec.restoreFrom replaces it"
+            )
+        case _:
+            return f"{text}; it was the collection before {frontier(rendition.held_to)}"
+
+
+def collection_conditions(facts: CollectionFacts, spec: StorageCollectionSpec) -> tuple[WantedCondition, ...]:
+    """The conditions about size and trust."""
+    conditions = []
+    if spec.max_bytes is not None:
+        text = f"all renditions hold {facts.bytes} bytes, spec.maxBytes is {spec.max_bytes}"
+        if facts.bytes > spec.max_bytes:
+            text += ": raise it, or shorten spec.retention"
+            conditions.append(
+                WantedCondition(ConditionType.OVER_MAX_BYTES, "True", Reason.OVER_MAX_BYTES, text)
+            )
+        else:
+            text = "the renditions hold no more than spec.maxBytes"
+            conditions.append(
+                WantedCondition(ConditionType.OVER_MAX_BYTES, "False", Reason.WITHIN_MAX_BYTES, text)
+            )
+    suspects = [each for each in facts.renditions if each.suspect and not each.gone]
+    if suspects:
+        text = "; ".join(suspect_message(each) for each in suspects)
+        conditions.append(
+            WantedCondition(ConditionType.RENDITION_SUSPECT, "True", Reason.RENDITION_SUSPECT, text)
+        )
+    return tuple(conditions)

@@ -1,0 +1,260 @@
+"""Takes, renews, and gives back the Lease of the operator (see `election` for the rules).
+
+Why not the elector of the `kubernetes` client: it waits in `time.sleep` and can't be told to stop, measures
+by the time of day, ends with the first refused connection, doesn't give the Lease back, and can't say whether
+it has the Lease at this moment, which is what every write asks here.
+
+Invariants
+- `leads` is a look at a clock: it may be asked by any thread, and says no in a process that slept too long
+  before anything else wakes up.
+- Once lost, a Lease is never taken again by the same elector: its process ends.
+- Its requests have a connection and threads of their own, and end before the renew deadline does: what makes
+  others wait can't cost the Lease.
+"""
+
+import asyncio
+import logging
+import math
+import random
+from enum import Enum, auto
+from typing import Final
+
+from holdfast_operator.engine import election
+from holdfast_operator.engine.clock import BootClock, Clock
+from holdfast_operator.engine.election import NOBODY, LeaseRecord, Sight, Timing
+from holdfast_operator.engine.kube import Conflict, Exists, Gone, Kube, KubeError, ResourceType
+from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.engine.troubles import Troubles
+
+log = logging.getLogger(__name__)
+
+LEASES: Final = ResourceType("coordination.k8s.io", "v1", "leases")
+_JITTER: Final = 0.2
+
+
+class LeaseStanding(Enum):
+    """What a look at the Lease says of this process."""
+
+    HELD = auto()
+    LOST = auto()
+    UNKNOWN = auto()
+    """The API server doesn't say: whether it is lost shows at the renew deadline at the latest."""
+
+
+class Elector:
+    """One candidate for one Lease."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        metrics: Metrics,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        timing: Timing | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`identity` is no other process's; `kube` is used by nobody else."""
+        self._kube = kube
+        self._metrics = metrics
+        self._namespace = namespace
+        self._name = name
+        self._me = identity
+        self._timing = timing or Timing()
+        self._clock = clock or BootClock()
+        self._rng = rng or random.Random()  # noqa: S311 - spreads requests
+        self._sight: Sight | None = None
+        self._told = ""
+        self._troubles: Troubles[str] = Troubles(log)
+        self._read_at = -math.inf
+        self._until = -math.inf
+        self._lost = asyncio.Event()
+        metrics.leader.set(0)
+
+    def __str__(self) -> str:
+        return f"Lease {self._namespace}/{self._name}"
+
+    @property
+    def identity(self) -> str:
+        """The name of this candidate."""
+        return self._me
+
+    def leads(self) -> bool:
+        """Whether this process may act now. For any thread."""
+        return self._clock.monotonic() < self._until
+
+    def stale(self) -> str:
+        """What is wrong with one that stands by; empty where it would notice that the Lease is free."""
+        age = self._clock.monotonic() - self._read_at
+        if age <= self._timing.duration:
+            return ""
+        return self._troubles.said(self._name) or f"{self} can't be read"
+
+    async def acquire(self, stop: asyncio.Event) -> bool:
+        """Stand by until the Lease is ours; False where `stop` was set before."""
+        while not stop.is_set():
+            try:
+                pause = await self._try()
+            except KubeError as error:
+                self._count("error")
+                self._troubles.tell(self._name, f"{self} can't be had: {error}")
+                pause = self._pause()
+            else:
+                self._troubles.over(self._name, f"{self} can be asked for again")
+            if pause is None:
+                return True
+            await self._clock.wait(stop, pause)
+        return False
+
+    async def keep(self) -> None:
+        """Renew the Lease for as long as it is ours; returns when it isn't any more."""
+        while not self._lost.is_set():
+            await self._clock.wait(self._lost, self._pause())
+            left = self._until - self._clock.monotonic()
+            if left <= 0:
+                log.warning("%s was not renewed for %g s", self, self._timing.renew_deadline)
+                break
+            try:
+                async with asyncio.timeout(left):
+                    if not await self._renew():
+                        break
+            except (KubeError, TimeoutError) as error:
+                self._count("error")
+                why = "no answer in time" if isinstance(error, TimeoutError) else error
+                self._troubles.tell(self._name, f"{self} could not be renewed: {why}")
+            else:
+                self._troubles.over(self._name, f"{self} is renewed again")
+        self._lose()
+
+    async def confirm(self) -> LeaseStanding:
+        """Read the Lease again; one that is another's is lost with that."""
+        try:
+            record = await self._read()
+        except KubeError as error:
+            log.warning("%s can't be read: %s", self, error)
+            return LeaseStanding.UNKNOWN
+        if record is None:
+            return LeaseStanding.UNKNOWN
+        if record.holder != self._me or not self.leads():
+            self._lose()
+            return LeaseStanding.LOST
+        return LeaseStanding.HELD
+
+    async def release(self) -> None:
+        """Give the Lease back, so that another needn't wait; nothing of this process acts any more.
+
+        Where it can't be given back it runs out by itself.
+        """
+        leads, record = self.leads(), self._record()
+        self._until = -math.inf
+        self._metrics.leader.set(0)
+        if not leads or record is None:
+            return
+        try:
+            try:
+                await self._patch(record, election.given_back())
+            except Conflict:
+                # By a last renewal whose answer nobody waited for.
+                again = await self._read()
+                if again is None or again.holder != self._me:
+                    return
+                await self._patch(again, election.given_back())
+            self._count("released")
+        except KubeError as error:
+            log.info("%s runs out by itself: %s", self, error)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._kube.close()
+
+    async def _try(self) -> float | None:
+        """Take the Lease if it is free; None then, else seconds until it is worth another look."""
+        record = await self._read()
+        if record is not None:
+            wait = election.free_at(self._see(record), self._me, self._timing) - self._clock.monotonic()
+            if wait > 0:
+                self._count("held_by_other")
+                self._tell(f"standing by: {record.holder} has {self}")
+                return min(wait, self._pause())
+        if not await self._write(record, take=True):
+            return self._pause()
+        self._count("acquired")
+        self._metrics.leader.set(1)
+        log.info("leading: %s is ours, as %s", self, self._me)
+        return None
+
+    async def _renew(self) -> bool:
+        """Renew the Lease; False where it is another's."""
+        if await self._write(self._record(), take=False):
+            self._count("renewed")
+            return True
+        # Changed by somebody, or by a renewal of ours whose answer was lost.
+        record = await self._read()
+        if record is not None and record.holder not in {NOBODY, self._me}:
+            log.warning("%s has %s", record.holder, self)
+            return False
+        ours = record is not None and record.holder == self._me
+        if await self._write(record, take=not ours):
+            self._count("renewed")
+        return True
+
+    async def _write(self, record: LeaseRecord | None, *, take: bool) -> bool:
+        asked, now = self._clock.monotonic(), self._clock.wall()
+        takes = take or record is None
+        spec = election.taken(record, self._me, self._timing, now) if takes else election.renewed(now)
+        try:
+            if record is None:
+                body = {
+                    "apiVersion": f"{LEASES.group}/{LEASES.version}",
+                    "kind": "Lease",
+                    "metadata": {"name": self._name, "namespace": self._namespace},
+                    "spec": spec,
+                }
+                written = LeaseRecord.of(await self._kube.create(LEASES, self._namespace, body))
+            else:
+                written = await self._patch(record, spec)
+        except (Exists, Conflict, Gone):
+            return False
+        self._see(written)
+        self._until = asked + self._timing.renew_deadline
+        return True
+
+    async def _patch(self, record: LeaseRecord, spec: election.Json) -> LeaseRecord:
+        body = {"metadata": {"resourceVersion": record.version}, "spec": spec}
+        return LeaseRecord.of(await self._kube.patch(LEASES, self._namespace, self._name, body))
+
+    async def _read(self) -> LeaseRecord | None:
+        try:
+            record = LeaseRecord.of(await self._kube.get_of(LEASES, self._namespace, self._name))
+        except Gone:
+            record = None
+        self._read_at = self._clock.monotonic()
+        return record
+
+    def _see(self, record: LeaseRecord) -> Sight:
+        self._sight = election.sighted(self._sight, record, self._clock.monotonic())
+        return self._sight
+
+    def _record(self) -> LeaseRecord | None:
+        return self._sight.record if self._sight else None
+
+    def _pause(self) -> float:
+        return self._timing.retry_period * (1 - _JITTER * self._rng.random())
+
+    def _lose(self) -> None:
+        if not self._lost.is_set():
+            self._lost.set()
+            self._count("lost")
+        self._until = -math.inf
+        self._metrics.leader.set(0)
+
+    def _tell(self, text: str) -> None:
+        """Say it once, not at every look."""
+        if text != self._told:
+            log.info("%s", text)
+            self._told = text
+
+    def _count(self, outcome: str) -> None:
+        self._metrics.lease_requests.labels(outcome).inc()

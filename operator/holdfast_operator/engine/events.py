@@ -1,0 +1,191 @@
+"""Events: one on a transition, none while nothing changes, one object for the same thing said again.
+
+Invariants
+- A transition is a change of (status, reason) of Ready against the status that the API server had before, so
+  a restarted operator doesn't repeat what its predecessor said.
+- What this process says again of the same object counts up the Event that it posted, while that is there.
+- Events are in the order in which they were posted, also within a second: by `eventTime`, and for one object
+  by name, which is how kubectl orders what has the same `lastTimestamp`.
+- No Event holds a secret.
+- Losing an Event never fails a reconcile.
+"""
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from holdfast_operator.api.names import API_VERSION, FIELD_MANAGER, ConditionType, Reason
+from holdfast_operator.engine.clock import Clock
+from holdfast_operator.engine.kube import EVENTS, Gone, Kube, KubeError, ObjectKey
+from holdfast_operator.engine.status import Health, Phase, WantedCondition, shown, timestamp
+
+Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_MAX_NAME: Final = 200
+_MAX_INSTANCE: Final = 128
+"""The API server refuses longer ones."""
+_REMEMBERED: Final = 4096
+"""So many of the latest Events may be counted up."""
+_TICK: Final = timedelta(microseconds=1)
+_ACTION: Final = "Reconcile"
+"""What the API server wants to know of an Event that has an `eventTime`."""
+_TOLD_BY_READY: Final = frozenset(
+    {
+        ConditionType.PROGRESSING,
+        ConditionType.VERIFIED,
+        ConditionType.COMPLETED,
+        ConditionType.ROLLED_BACK,
+    }
+)
+"""What a CatalogMigration's other conditions tell, Ready tells too."""
+_RETRYING: Final = frozenset({Reason.SNAPSHOT_RETRYING, Reason.COMPACTION_RETRYING})
+_BAD_IF_TRUE: Final = frozenset(
+    {ConditionType.SHADOW_DIVERGED, ConditionType.OVER_MAX_BYTES, ConditionType.RENDITION_SUSPECT}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What an Event says."""
+
+    reason: Reason
+    message: str
+    warning: bool = False
+
+
+def transitions(old: Sequence[Json], health: Health, others: Sequence[WantedCondition]) -> list[Note]:
+    """What to tell when conditions go from `old` to a health and some other conditions."""
+    before = {each.get("type"): (each.get("status"), each.get("reason")) for each in old}
+    notes = []
+    ready = "True" if health.phase is Phase.READY else "False"
+    if health.phase is not Phase.RECONCILING and before.get(ConditionType.READY.value) != (
+        ready,
+        health.reason.value,
+    ):
+        notes.append(Note(health.reason, health.message, warning=health.phase is Phase.STALLED))
+    said = {each.get("type"): each.get("message") for each in old}
+    for condition in others:
+        if condition.type in _TOLD_BY_READY:
+            continue
+        same = before.get(condition.type.value) == (condition.status, condition.reason.value)
+        # Each failed attempt is told, also where nobody saw the one between two of them run.
+        if same and (
+            condition.reason not in _RETRYING or said[condition.type.value] == shown(condition.message)
+        ):
+            continue
+        if condition.reason is Reason.WITHIN_MAX_BYTES and condition.type.value not in before:
+            continue
+        bad = "True" if condition.type in _BAD_IF_TRUE else "False"
+        note = Note(condition.reason, condition.message, warning=condition.status == bad)
+        # Where Ready says the same, it is told once.
+        notes = [each for each in notes if (each.reason, each.message) != (note.reason, note.message)]
+        notes.append(note)
+    return notes
+
+
+@dataclass(slots=True)
+class _Posted:
+    name: str
+    count: int = 1
+
+
+class EventSink:
+    """Posts Events about our resources."""
+
+    def __init__(self, kube: Kube, clock: Clock, instance: str = FIELD_MANAGER) -> None:
+        """`instance`: which of the operators tells, such as the name of its pod."""
+        self._instance = instance[:_MAX_INSTANCE]
+        self._kube = kube
+        self._clock = clock
+        self._posted: OrderedDict[str, _Posted] = OrderedDict()
+        """By what they say; the latest last."""
+        self._last = datetime.min.replace(tzinfo=UTC)
+
+    async def post(self, key: ObjectKey, uid: str, note: Note) -> None:
+        """Tell `note` about an object."""
+        said, now = _said(uid, note), self._moment()
+        try:
+            posted = self._posted.get(said)
+            if posted is None or not await self._count_up(key.namespace, posted, now):
+                posted = _Posted(event_name(key, now))
+                body = event(key, uid, note, posted.name, now, self._instance)
+                await self._kube.create(EVENTS, key.namespace, body)
+        except KubeError as error:
+            log.warning("an Event could not be posted: %s", error)
+            return
+        self._posted[said] = posted
+        self._posted.move_to_end(said)
+        if len(self._posted) > _REMEMBERED:
+            self._posted.popitem(last=False)
+
+    async def _count_up(self, namespace: str, posted: _Posted, now: datetime) -> bool:
+        """Say it again; False where the API server has forgotten that it was said."""
+        count = posted.count + 1
+        again = {
+            "count": count,
+            "lastTimestamp": timestamp(now),
+            "series": {"count": count, "lastObservedTime": _precise(now)},
+        }
+        try:
+            await self._kube.patch(EVENTS, namespace, posted.name, again)
+        except Gone:
+            return False
+        posted.count = count
+        return True
+
+    def _moment(self) -> datetime:
+        """Now, or what is next after the last one: no two Events have the same."""
+        now = self._clock.wall()
+        if now <= self._last < now + timedelta(seconds=1):
+            now = self._last + _TICK
+        self._last = now
+        return now
+
+
+def event_name(key: ObjectKey, moment: datetime) -> str:
+    """The name of an Event: those of one object are in the order of their moments."""
+    return f"{key.name[:_MAX_NAME].rstrip('-.')}.{round(moment.timestamp() * 1_000_000) * 1000:016x}"
+
+
+def event(key: ObjectKey, uid: str, note: Note, name: str, moment: datetime, instance: str) -> Json:
+    """The Event object."""
+    now = timestamp(moment)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": key.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": key.kind.value,
+            "namespace": key.namespace,
+            "name": key.name,
+            "uid": uid,
+        },
+        "type": "Warning" if note.warning else "Normal",
+        "reason": note.reason.value,
+        "message": shown(note.message),
+        "action": _ACTION,
+        "source": {"component": FIELD_MANAGER},
+        "reportingComponent": FIELD_MANAGER,
+        "reportingInstance": instance,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "eventTime": _precise(moment),
+        "count": 1,
+    }
+
+
+def _said(uid: str, note: Note) -> str:
+    """Equal for the same thing said of the same object."""
+    return hashlib.sha256(f"{uid}\0{note.reason}\0{shown(note.message)}".encode()).hexdigest()[:16]
+
+
+def _precise(moment: datetime) -> str:
+    """As Kubernetes writes times with microseconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,234 @@
+"""The status contract: how a status comes from what was found, and how it is written.
+
+Invariants
+- `lastTransitionTime` of a condition moves only when its status changes.
+- `observedGeneration` is on the status and on each of our conditions.
+- A condition that isn't ours is left alone; a status that says the same already isn't written.
+- A write names the resourceVersion that it was derived from: a conflict (409) means "read again", never
+  "overwrite".
+- No message holds a secret.
+- Whatever a store says, a text in a status has a bound: the API server takes no object of more than 1.5 MB.
+- What the installed CRD doesn't know of a status it leaves out; that is logged once, and not written again
+  and again.
+- A 422 is a fault of ours (the CRD and the models differ): counted and raised, never retried in silence.
+"""
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, Literal, assert_never
+
+from holdfast.text import cut
+from holdfast_operator.api.names import ConditionType, Kind, Reason
+from holdfast_operator.engine.kube import Conflict, Gone, Invalid, Kube, ObjectKey
+from holdfast_operator.engine.logging import redact
+from holdfast_operator.engine.metrics import Metrics
+
+Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_MAX_MESSAGE: Final = 1024
+_MAX_TEXT: Final = 4096
+"""Of any text of a status, in characters: more than the longest URL that a spec takes, with subfolders."""
+_OUTCOMES: Final = ("written", "conflict", "gone", "invalid", "left_out")
+"""Of a write, as metrics count them."""
+
+
+class Phase(StrEnum):
+    """Where a resource is, as kstatus sees it."""
+
+    READY = "ready"
+    RECONCILING = "reconciling"
+    STALLED = "stalled"
+    SUSPENDED = "suspended"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The phase of a resource, why, and for humans what to do next."""
+
+    phase: Phase
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WantedCondition:
+    """One condition as it should be."""
+
+    type: ConditionType
+    status: Literal["True", "False", "Unknown"]
+    reason: Reason
+    message: str
+
+
+def health_conditions(health: Health) -> tuple[WantedCondition, WantedCondition, WantedCondition]:
+    """Ready, Reconciling and Stalled for a health."""
+
+    def three(
+        ready: Literal["True", "False"], *, reconciling: bool, stalled: bool
+    ) -> tuple[WantedCondition, WantedCondition, WantedCondition]:
+        return (
+            WantedCondition(ConditionType.READY, ready, health.reason, health.message),
+            WantedCondition(
+                ConditionType.RECONCILING, "True" if reconciling else "False", health.reason, health.message
+            ),
+            WantedCondition(
+                ConditionType.STALLED, "True" if stalled else "False", health.reason, health.message
+            ),
+        )
+
+    match health.phase:
+        case Phase.READY:
+            return three("True", reconciling=False, stalled=False)
+        case Phase.RECONCILING:
+            return three("False", reconciling=True, stalled=False)
+        case Phase.STALLED:
+            return three("False", reconciling=False, stalled=True)
+        case Phase.SUSPENDED:
+            return three("False", reconciling=False, stalled=False)
+        case _:
+            assert_never(health.phase)
+
+
+def conditions(
+    old: Sequence[Json], wanted: Sequence[WantedCondition], generation: int, now: datetime
+) -> list[Json]:
+    """The conditions of a status: the wanted ones in order, then those of others as they were."""
+    before = {str(each.get("type")): each for each in old}
+    ours = [_condition(before.get(condition.type.value), condition, generation, now) for condition in wanted]
+    return ours + [each for each in old if each.get("type") not in set(ConditionType)]
+
+
+def _condition(old: Json | None, condition: WantedCondition, generation: int, now: datetime) -> Json:
+    moved = old is None or old.get("status") != condition.status
+    return {
+        "type": condition.type.value,
+        "status": condition.status,
+        "observedGeneration": generation,
+        "lastTransitionTime": timestamp(now) if old is None or moved else old["lastTransitionTime"],
+        "reason": condition.reason.value,
+        "message": shown(condition.message),
+    }
+
+
+def shown(message: str) -> str:
+    """A message as it is given to the API server: without secrets, and cut only after they are gone."""
+    return cut(redact(message), _MAX_MESSAGE)
+
+
+def _bounded(value: Any) -> Any:
+    """The same with no text that is longer than `_MAX_TEXT`, at any depth."""
+    match value:
+        case str():
+            return cut(value, _MAX_TEXT)
+        case dict():
+            return {name: _bounded(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_bounded(each) for each in value]
+        case _:
+            return value
+
+
+def is_ready(status: Json) -> bool:
+    """Whether a status says Ready."""
+    return any(
+        (each.get("type"), each.get("status")) == (ConditionType.READY.value, "True")
+        for each in status.get("conditions", ())
+    )
+
+
+def phase_of(status: Json) -> Phase:
+    """The phase that a status shows; nobody looked yet at an object whose status shows none."""
+    said = {
+        each.get("type"): (each.get("status"), each.get("reason")) for each in status.get("conditions", ())
+    }
+    if said.get(ConditionType.STALLED.value, ("",))[0] == "True":
+        return Phase.STALLED
+    if is_ready(status):
+        return Phase.READY
+    if said.get(ConditionType.READY.value) == ("False", Reason.SUSPENDED.value):
+        return Phase.SUSPENDED
+    return Phase.RECONCILING
+
+
+def timestamp(moment: datetime) -> str:
+    """As Kubernetes writes times."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def merge_patch(old: Json, new: Json) -> Json:
+    """The JSON merge patch (RFC 7396) that makes `new` of `old`; empty where they are equal."""
+    patch: Json = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old:
+            patch[key] = value
+        elif isinstance(value, dict) and isinstance(old[key], dict):
+            if inner := merge_patch(old[key], value):
+                patch[key] = inner
+        elif old[key] != value:
+            patch[key] = value
+    return patch
+
+
+def next_status(
+    old: Json, fields: Mapping[str, Any], wanted: Sequence[WantedCondition], generation: int, now: datetime
+) -> Json:
+    """The whole status: `fields` are those of the kind, cut to what a status takes; one that is left out
+    disappears.
+    """
+    return {
+        "observedGeneration": generation,
+        **_bounded(dict(fields)),
+        "conditions": conditions(old.get("conditions", []), wanted, generation, now),
+    }
+
+
+class StatusWriter:
+    """Writes statuses through the `/status` subresource."""
+
+    def __init__(self, kube: Kube, metrics: Metrics) -> None:
+        self._kube = kube
+        self._metrics = metrics
+        self._left_out: dict[ObjectKey, tuple[str, Json]] = {}
+        """What changed nothing when it was written to this version of an object."""
+        for kind, outcome in itertools.product(Kind, _OUTCOMES):
+            metrics.status_writes.labels(kind.value, outcome)
+
+    async def write(self, key: ObjectKey, body: Json, status: Json) -> Json | None:
+        """Make `status` that of the object that was read as `body`; the object then, None without a change.
+
+        Raises `Conflict` where the object changed since (reconcile it again), `Gone` where it is no more,
+        `Invalid` where the API server refuses it.
+        """
+        patch = merge_patch(body.get("status", {}), status)
+        version = body["metadata"]["resourceVersion"]
+        if not patch or self._left_out.get(key) == (version, patch):
+            return None
+        self._left_out.pop(key, None)
+        metadata = {"resourceVersion": version, "uid": body["metadata"]["uid"]}
+        try:
+            written = await self._kube.patch_status(key, {"metadata": metadata, "status": patch})
+        except Conflict:
+            self._count(key.kind, "conflict")
+            raise
+        except Gone:
+            self._count(key.kind, "gone")
+            raise
+        except Invalid:
+            self._count(key.kind, "invalid")
+            raise
+        if written["metadata"]["resourceVersion"] == version:
+            self._count(key.kind, "left_out")
+            self._left_out[key] = version, patch
+            log.warning("the CRD doesn't know all of the status (%s): upgrade the CRDs", ", ".join(patch))
+            return None
+        self._count(key.kind, "written")
+        return written
+
+    def _count(self, kind: Kind, outcome: str) -> None:
+        self._metrics.status_writes.labels(kind.value, outcome).inc()

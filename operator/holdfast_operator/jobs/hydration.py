@@ -1,0 +1,218 @@
+"""The plan for the Spark jobs that fill renditions: a pure function of spec, records and applications.
+
+Invariants
+- Who fills a rendition is decided with each attempt, and the record says it: Spark where the spec has a
+  template and there is much to copy, else the operator's own process, with the same record. An attempt that
+  runs goes on to its end, whatever becomes of the template meanwhile.
+- An attempt of an operator's process ends with that process: where it isn't under way here, the next follows.
+- The course of the job is that of all Spark jobs (`course`). What was written while it ran is caught up
+  with in the operator's process: that needs no job.
+- A driver whose attempt nobody wants any more is taken away, but not one that only ends what it committed,
+  nor at once one that ends because it failed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, assert_never
+
+from holdfast.collections import JobRecord, JobState, Recipe, RenditionState, needs_spark
+from holdfast.collections.hydration import HYDRATE
+from holdfast.persist import StoredSize
+from holdfast_operator.api.names import Reason
+from holdfast_operator.api.rendition import CollectionHydration, HydrationJobStatus, RenditionPhase
+from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.engine.status import Health
+from holdfast_operator.engine.steps import Decision, reconciling, stalled
+from holdfast_operator.jobs.course import (
+    HINDRANCES,
+    SPARK,
+    JobPhase,
+    JobReport,
+    SparkView,
+    application_of,
+    ended,
+    failed,
+    hindrance,
+    is_ending,
+    job_status,
+    plan_job,
+    retry,
+)
+from holdfast_operator.jobs.steps import FailAttempt, StartJob
+from holdfast_operator.sparkapps.sizing import tasks
+
+_UNWANTED: Final = "nobody asks for it any more"
+_ASK_AGAIN_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HydrationsView(SparkView):
+    """What is known of the jobs that fill, or filled, the renditions of a collection."""
+
+    jobs: tuple[JobRecord, ...] = ()
+    here: str | None = None
+    """The rendition that this process is filling."""
+
+    @property
+    def running(self) -> tuple[JobRecord, ...]:
+        """Those that run."""
+        return tuple(job for job in self.jobs if job.state is JobState.RUNNING)
+
+    def of(self, rendition_id: str) -> JobRecord | None:
+        """The job of a rendition."""
+        return next((job for job in self.jobs if job.slot == rendition_id), None)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Nothing to do now about a job: what to show, and in how many seconds to look again."""
+
+    health: Health
+    after: float | None
+
+
+class Filled(Protocol):
+    """What is known of a rendition that may have to be filled."""
+
+    @property
+    def id(self) -> str:
+        """Its id, which is also the slot of its job."""
+
+    @property
+    def shards(self) -> int:
+        """How many shards it has."""
+
+    @property
+    def upper(self) -> int:
+        """The time up to which it is filled."""
+
+    @property
+    def state(self) -> RenditionState:
+        """Whether it is still being filled."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What it is filled by."""
+
+    @property
+    def suspect(self) -> str:
+        """Why it can't take over; empty where it can."""
+
+
+def is_large(stored: StoredSize, spec: CollectionHydration) -> bool:
+    """Whether there is so much to copy that one process is a poor place to do it."""
+    if spec.minimum_bytes is not None:
+        return stored.size_bytes >= spec.minimum_bytes
+    return needs_spark(stored)
+
+
+def is_sparks(job: JobRecord) -> bool:
+    """Whether the latest attempt of a job is Spark's."""
+    return job.by == SPARK
+
+
+def plan(
+    seen: HydrationsView | None, rendition: Filled, spec: CollectionHydration, *, large: bool
+) -> Decision | Shown | None:
+    """What to do next about the Spark job that fills a rendition, or what to show of it.
+
+    None where Spark has nothing to do with it: the operator's own process fills it, or goes on to. `large` is
+    what `is_large` says.
+    """
+    if seen is None or rendition.recipe is not Recipe.COPY or rendition.upper > 0:
+        return None
+    job = seen.of(rendition.id)
+    if job is not None and is_sparks(job) and job.state is not JobState.FAILED:
+        alone = spec.spark is None and application_of(seen, job) is None
+        if alone and job.state is JobState.RUNNING:
+            return failed(job, _UNWANTED, stopped=True)
+        course = plan_job(seen, job, spec.spark or SparkTemplate())
+    elif spec.spark is None or not large or seen.here == rendition.id:
+        return None
+    else:
+        course = _plan_next(seen, rendition, spec.spark, job)
+    return course if isinstance(course, Decision) else _report(rendition, course)
+
+
+def _plan_next(
+    seen: HydrationsView,
+    rendition: Filled,
+    template: SparkTemplate,
+    job: JobRecord | None,
+) -> Decision | JobReport:
+    """The next attempt is Spark's, whoever was at the one before."""
+    if job is not None and job.state is not JobState.RUNNING:
+        return plan_job(seen, job, template)
+    if (hindered := hindrance(seen)) is not None:
+        return hindered
+    if job is not None:
+        return retry(seen, job, template, abandoned=job.attempt)
+    order = {"collection": seen.collection_id, "rendition": rendition.id}
+    return StartJob(seen.collection_id, HYDRATE, rendition.id, order, tasks(seen.stored, template.executor))
+
+
+def unwanted(seen: HydrationsView, renditions: Iterable[Filled]) -> FailAttempt | None:
+    """The end of a driver that nobody wants any more; None where there is none."""
+    filled = (
+        job
+        for each in renditions
+        if each.state is RenditionState.HYDRATING and not each.suspect and (job := seen.of(each.id))
+    )
+    wanted = {
+        job.job_id: job.attempt
+        for job in filled
+        if is_sparks(job) and (job.state is JobState.RUNNING or is_ending(seen, job))
+    }
+    done = {job.job_id for job in seen.jobs if job.state is JobState.DONE}
+    for app in seen.apps:
+        if not app.phase.over and app.job_id not in done and wanted.get(app.job_id) != app.attempt:
+            return ended(app, _UNWANTED)
+    return None
+
+
+def work_order(job: JobRecord) -> Mapping[str, Any]:
+    """What the job is told beside where and which."""
+    return {"rendition": job.slot}
+
+
+def job_statuses(seen: HydrationsView | None, renditions: Iterable[Filled]) -> dict[str, HydrationJobStatus]:
+    """What the status tells of the Spark jobs of renditions that are being filled, by the renditions' ids."""
+    if seen is None:
+        return {}
+    hydrating = (each.id for each in renditions if each.state is RenditionState.HYDRATING)
+    jobs = ((id_, job) for id_ in hydrating if (job := seen.of(id_)) and is_sparks(job))
+    return {id_: HydrationJobStatus(**job_status(seen, job)) for id_, job in jobs}
+
+
+def may_have_driver(status: Mapping[str, Any]) -> bool:
+    """Whether a status tells of a rendition that a Spark job fills or filled, or may have begun to."""
+    renditions: Sequence[Mapping[str, Any]] = status.get("renditions") or []
+    return any("job" in each or each.get("phase") == RenditionPhase.HYDRATING for each in renditions)
+
+
+def _report(rendition: Filled, course: JobReport) -> Shown:
+    return Shown(_health(rendition, course), _ASK_AGAIN_S if course.asks_again else course.requeue_after)
+
+
+def _health(rendition: Filled, course: JobReport) -> Health:
+    named = f"rendition {rendition.id} ({rendition.shards} shards)"
+    match course.phase:
+        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
+            text = f"{named} is to be filled by Spark: {course.text}; or remove spec.hydration"
+            return stalled(HINDRANCES[course.phase], text)
+        case JobPhase.QUEUED:
+            return reconciling(
+                Reason.HYDRATING_RENDITION, f"{named} is to be filled by a Spark job: {course.text}"
+            )
+        case JobPhase.RUNNING | JobPhase.RETRYING | JobPhase.DONE:
+            return reconciling(
+                Reason.HYDRATING_RENDITION, f"{named} is being filled by a Spark job: {course.text}"
+            )
+        case JobPhase.FAILED:
+            text = (
+                f"the Spark job that fills {named} {course.text}; mend that and raise "
+                "spec.hydration.spark.maxAttempts, or remove spec.hydration to have the operator fill it"
+            )
+            return stalled(Reason.HYDRATION_FAILED, text)
+        case _:
+            assert_never(course.phase)

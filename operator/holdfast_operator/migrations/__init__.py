@@ -1,0 +1,1 @@
+"""CatalogMigrations: facts, a pure plan, the handler that observes and applies, and the steps of a move."""

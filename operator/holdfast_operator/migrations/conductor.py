@@ -1,0 +1,191 @@
+"""Taking the steps of one move of a catalog, with clients of its own. Blocking.
+
+Invariants
+- What a step finds is in the stores; this object only remembers what it showed. After an error the next step
+  is the first one again.
+- Every step is logged before it is begun and after it is done.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from holdfast.catalog.move.attempt import Progress
+from holdfast.catalog.move.attempt import Verify as HowVerified
+from holdfast.catalog.move.linked import LinkedCatalog
+from holdfast.catalog.move.migration import BackendMigration
+from holdfast.catalog.move.status import StoreStatus, migration_status
+from holdfast.catalog.move.truth import Action, Backend
+from holdfast.errors import NoLocation
+from holdfast.persist import PersistClient
+from holdfast_operator.api.migration import Verify
+from holdfast_operator.catalogs.facts import Start
+from holdfast_operator.catalogs.linking import connect, in_two, linked
+from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.opening import HasCatalog, Observer, check_owner, no_others
+from holdfast_operator.migrations.facts import (
+    Course,
+    DryRunResult,
+    MoveState,
+    RequestedMove,
+    plan_message,
+    total,
+)
+
+log = logging.getLogger(__name__)
+
+Credentials = Mapping[str, str]
+
+
+class Conductor:
+    """One move of one catalog, from its first step on."""
+
+    def __init__(
+        self, move: RequestedMove, client: PersistClient, catalog: LinkedCatalog, migration: BackendMigration
+    ) -> None:
+        self.move = move
+        self._client = client
+        self._catalog = catalog
+        self._migration = migration
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(
+        cls,
+        move: RequestedMove,
+        credentials: Credentials,
+        *,
+        timeout: float,
+        has_catalog: HasCatalog = no_others,
+        observers: Sequence[Observer] = (),
+    ) -> "Conductor":
+        """Connect to both stores; others are shut out for `timeout` seconds from the first step on.
+
+        Raises as `check_owner`.
+        """
+        client = connect(move.opening.storage)
+        try:
+            catalog = linked(client, move.opening, credentials)
+            check_owner(client, catalog, move.opening, has_catalog, observers)
+            return cls(move, client, catalog, _migration(move, catalog, timeout))
+        except BaseException:
+            client.close()
+            raise
+
+    def advance(self, course: Course) -> Course | None:
+        """Take the next numbered step; None when there is none left. Raises as `BackendMigration.advance`."""
+        with self._lock:
+            log.info("%s: begins step %s", self.move.migration_id, course.next or "none: all are done")
+            progress = self._migration.advance()
+            if progress is None:
+                log.info("%s: all steps are done", self.move.migration_id)
+                return None
+            log.info("%s: did step %s", self.move.migration_id, progress.step)
+            return after(course, progress)
+
+    def open_shadow(self) -> OpenCatalog:
+        """Open the catalog so that every change is made in both stores."""
+        with self._lock:
+            log.info("%s: opens the catalog in both stores", self.move.migration_id)
+            client = connect(self.move.opening.storage)
+            try:
+                catalog = self._migration.open_shadow()
+                # The migration compares the two itself, and neither is ever made anew.
+                opening = replace(self.move.opening, shadow=False)
+                return OpenCatalog(opening, client, catalog, Start(), in_two(self._catalog))
+            except BaseException:
+                client.close()
+                raise
+
+    def abandon(self) -> Backend:
+        """Finish it or take it back; where the source of truth is then."""
+        with self._lock:
+            truth = self._migration.abandon()
+            log.info("%s: is abandoned; the source of truth is %s", self.move.migration_id, truth.value)
+            return truth
+
+    def close(self) -> None:
+        """Let go of both stores."""
+        with self._lock:
+            try:
+                self._migration.close()
+            finally:
+                self._client.close()
+
+
+def look(move: RequestedMove, credentials: Credentials) -> MoveState:
+    """What both stores say; nothing is written."""
+    try:
+        client = connect(move.opening.storage, mode="read")
+    except NoLocation:
+        # No catalog was ever opened with this storage: nothing is linked, and nothing on record.
+        return MoveState()
+    with client:
+        found = migration_status(linked(client, move.opening, credentials, read_only=True))
+        running = found.running
+        other = running is not None and running.migration_id != move.migration_id
+        return MoveState(
+            strategy=found.strategy,
+            truth=found.truth,
+            stash_epoch=_epoch(found.stash),
+            persist_epoch=_epoch(found.persist),
+            record=found.records.get(move.migration_id),
+            target=found.targets.get(move.migration_id),
+            version=None if found.truth is None else found.of(found.truth).version,
+            other=running.migration_id if running is not None and other else "",
+        )
+
+
+def dry_run(move: RequestedMove, credentials: Credentials) -> DryRunResult:
+    """What the migration would do; nothing is written."""
+    with connect(move.opening.storage, mode="read") as client:
+        migration = _migration(move, linked(client, move.opening, credentials), 1.0)
+        try:
+            return plan_message(migration.plan())
+        finally:
+            migration.close()
+
+
+def after(course: Course, progress: Progress) -> Course:
+    """What is known after a step."""
+    compared = course.compared
+    is_compared = progress.step.action is Action.SET_TOMBSTONE and progress.digests
+    if is_compared and progress.sizes is not None:
+        size = total(progress.sizes)
+        compared = f"both stores held the same {size.rows} rows of {size.bytes} bytes"
+    return replace(
+        course,
+        calls=course.calls + 1,
+        done=progress.step,
+        truth=progress.truth,
+        epoch=progress.token.epoch,
+        sizes=progress.sizes or course.sizes,
+        compared=compared,
+    )
+
+
+def _epoch(store: StoreStatus) -> int | None:
+    return store.token.epoch if store.token else None
+
+
+def _migration(move: RequestedMove, catalog: LinkedCatalog, timeout: float) -> BackendMigration:
+    opening = move.opening
+    generation = opening.deploy_generation
+    if opening.observed:
+        # Its database process decides about generations: the one that it has is kept.
+        generation = max(generation, catalog.deploy_generation() or 0)
+    verify = HowVerified(move.verify)
+    if move.rollback and move.verify == Verify.SHADOW:
+        verify = HowVerified.COMPARE
+    return BackendMigration(
+        catalog,
+        migration_id=move.migration_id,
+        target=move.target,
+        verify=verify,
+        rollback=move.rollback,
+        timeout_s=timeout,
+        deploy_generation=generation,
+        holder=opening.holder,
+        purpose=move.purpose,
+    )

@@ -1,0 +1,267 @@
+"""Calls to stores that may take minutes: they outlive the reconcile that started them.
+
+Invariants
+- One at a time for a key and purpose: while one is under way no second begins, not for what is asked by now
+  and not after it was given up either. Two opens of a catalog would fence each other.
+- What it brings is taken once, by whoever asks for the same; what nobody is to take any more (given up, or
+  asked otherwise) is handed to `late`: a handle must be closed, and until it is the call is under way.
+- Whoever stopped waiting for it is told when it ends.
+- Those on slow servers are waited for by nobody, and take no turns of the others (see `slowservers`).
+- Of the turns of either kind, and of all of them, a namespace leaves some to the others.
+- What failed after it was no longer waited for is not begun again at once: until a pause is over its failure
+  is the answer. What brings no handle is remembered for as long, too. The pause grows with what a try costs
+  a store; one that doesn't answer is asked as often as by other calls (see `breaker`).
+- All state belongs to the event loop; the threads touch none of it.
+- A process that may not act (any more) begins none.
+"""
+
+import asyncio
+import contextvars
+import functools
+import logging
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from holdfast.errors import HoldfastError, StoreUnreachable
+from holdfast_operator.engine.clock import Clock, SystemClock
+from holdfast_operator.engine.failures import outcome_of
+from holdfast_operator.engine.kube import NotLeading, ObjectKey
+from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.places.breaker import LONGEST_PAUSE
+from holdfast_operator.places.slowservers import SlowServers
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_MOST: Final = 24
+_MOST_OF_SLOW: Final = 16
+_MOST_OF_LOCATION: Final = 4
+_MOST_OF_NAMESPACE: Final = 16
+_MOST_OF_NAMESPACE_SLOW: Final = 8
+_THREADS: Final = 128
+_BESIDE: Final = 16
+"""Threads for those that are still waited for: each worker of the queue has one."""
+_SHORTEST_PAUSE: Final = 30.0
+_LONGEST_PAUSE: Final = 600.0
+
+
+class UnderWay(Exception):
+    """It is not over yet; `since` is None where it waits for its turn."""
+
+    def __init__(self, since: datetime | None) -> None:
+        super().__init__("under way" if since else "waits for its turn")
+        self.since = since
+
+
+@dataclass(frozen=True, slots=True)
+class LongCall:
+    """What a call is for; `what` is also its name in metrics. `how`: equal ones may take its outcome."""
+
+    key: ObjectKey
+    what: str
+    location: str
+    how: object
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    asked: LongCall
+    since: datetime
+    begun: float
+    future: "asyncio.Future[Any]"
+    late: Callable[[Any], None] | None
+    ended: float = 0.0
+    left: bool = False
+    """Whether nobody waits for it any more."""
+    given_up: "asyncio.Task[None] | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    asked: LongCall
+    until: float
+    result: Callable[[], Any]
+
+
+class LongCalls:
+    """Runs them in threads of their own; `ended` is told the key of one that nobody waited for."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        ended: Callable[[ObjectKey], None],
+        *,
+        patience: float = 3.0,
+        clock: Clock | None = None,
+        may_act: Callable[[], bool] = lambda: True,
+        slow_servers: SlowServers | None = None,
+    ) -> None:
+        self._metrics = metrics
+        self._slow_servers = slow_servers or SlowServers()
+        self._may_act = may_act
+        self._ended = ended
+        self._patience = patience
+        self._clock = clock or SystemClock()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="long")
+        self._calls: dict[tuple[ObjectKey, str], _Call] = {}
+        self._outcomes: dict[tuple[ObjectKey, str], _Outcome] = {}
+        self._running: set[asyncio.Future[Any]] = set()
+
+    @property
+    def busy(self) -> int:
+        """How many threads are at work, also for what was given up."""
+        return len(self._running)
+
+    def under_way(self, key: ObjectKey) -> bool:
+        """Whether something is under way for `key`, or ended and was not taken yet, and is not given up."""
+        return any(each == key and call.given_up is None for (each, _), call in self._calls.items())
+
+    def asked(self, key: ObjectKey, what: str) -> object:
+        """How that was asked which `under_way` tells of and is called so; None where there is none."""
+        call = self._calls.get((key, what))
+        return None if call is None or call.given_up is not None else call.asked.how
+
+    async def run(
+        self, asked: LongCall, work: Callable[[], T], *, late: Callable[[T], None] | None = None
+    ) -> T:
+        """What `work` brings: now if it takes no longer than the patience, or if it ended since it was begun.
+
+        `late` is called in a thread with what nobody takes. Raises what `work` raises; `UnderWay`;
+        `NotLeading`.
+        """
+        name = asked.key, asked.what
+        call = self._calls.get(name)
+        if call is None:
+            if (known := self._remembered(asked)) is not None:
+                return known.result()  # type: ignore[no-any-return]
+            call = self._begin(asked, work, late)
+            await self._wait(call)
+        elif call.asked != asked:
+            self._give_up(call)
+        if call.given_up is not None or not call.future.done():
+            call.left = True
+            raise UnderWay(call.since)
+        del self._calls[name]
+        if call.left:
+            self._remember(call)
+        return call.future.result()  # type: ignore[no-any-return]
+
+    def give_up(self, key: ObjectKey) -> None:
+        """Nobody asks for what is under way for `key`, nor for what became of it."""
+        for name in [each for each in self._outcomes if each[0] == key]:
+            del self._outcomes[name]
+        for call in [call for (each, _), call in self._calls.items() if each == key]:
+            self._give_up(call)
+
+    async def give_up_all(self) -> None:
+        """Give everything up, and wait until all of it has ended."""
+        for call in tuple(self._calls.values()):
+            self._give_up(call)
+        await asyncio.gather(*(call.given_up for call in self._calls.values() if call.given_up))
+
+    def close(self) -> None:
+        """Take no more calls; those under way are not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, asked: LongCall, work: Callable[[], T], late: Callable[[T], None] | None) -> _Call:
+        if not self._may_act():
+            raise NotLeading(f"{asked.what} in {asked.location} is left to whoever leads now")
+        if self._is_full(asked):
+            raise UnderWay(None)
+        future = self._in_thread(work)
+        call = _Call(asked, self._clock.wall(), self._clock.monotonic(), future, late)
+        future.add_done_callback(functools.partial(self._over, call))
+        self._calls[asked.key, asked.what] = call
+        return call
+
+    def _is_full(self, asked: LongCall) -> bool:
+        """Whether one that waits for its turn leaves the threads to the others."""
+        slow = self._slow_servers.is_slow(asked.location)
+        left = [call.asked for call in self._calls.values() if call.left]
+        alike = [each for each in left if self._slow_servers.is_slow(each.location) is slow]
+        ours = [each for each in left if each.key.namespace == asked.key.namespace]
+        ours_alike = [each for each in alike if each.key.namespace == asked.key.namespace]
+        return (
+            sum(each.location == asked.location for each in left) >= _MOST_OF_LOCATION
+            or len(alike) >= (_MOST_OF_SLOW if slow else _MOST)
+            or len(ours_alike) >= (_MOST_OF_NAMESPACE_SLOW if slow else _MOST_OF_NAMESPACE)
+            # Servers that nobody knows yet are no slow ones, however many hang.
+            or len(ours) >= (_THREADS - _BESIDE) // 2
+            or len(left) >= _THREADS - _BESIDE
+        )
+
+    async def _wait(self, call: _Call) -> None:
+        if self._slow_servers.is_slow(call.asked.location):
+            return
+        await asyncio.wait([call.future], timeout=self._patience)
+        if not call.future.done():
+            self._slow_servers.waits(call.asked.location)
+
+    def _in_thread(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    def _over(self, call: _Call, future: "asyncio.Future[Any]") -> None:
+        call.ended = self._clock.monotonic()
+        if future.cancelled():
+            return
+        error = future.exception()
+        outcome = outcome_of(error) if error else "ok"
+        if not isinstance(error, StoreUnreachable) or call.ended - call.begun <= self._patience:
+            self._slow_servers.answered(call.asked.location)
+        self._metrics.store_calls.labels(call.asked.what, outcome).inc()
+        if call.left and call.given_up is None:
+            self._ended(call.asked.key)
+
+    def _give_up(self, call: _Call) -> None:
+        if call.given_up is None:
+            call.given_up = asyncio.create_task(self._let_go(call))
+
+    async def _let_go(self, call: _Call) -> None:
+        try:
+            result = await asyncio.shield(call.future)
+            if call.late is not None:
+                log.info("%s of %s is over and undone: nobody asks for it", *_told(call))
+                await asyncio.shield(self._in_thread(functools.partial(call.late, result)))
+        except HoldfastError as error:
+            log.info("%s of %s failed; nobody asks for it: %s", *_told(call), error)
+        except Exception:
+            log.exception("%s of %s failed; nobody asks for it", *_told(call))
+        finally:
+            del self._calls[call.asked.key, call.asked.what]
+            self._ended(call.asked.key)
+
+    def _remember(self, call: _Call) -> None:
+        if call.late is None or call.future.exception() is not None:
+            error = call.future.exception()
+            took = call.ended - call.begun
+            longest = LONGEST_PAUSE if isinstance(error, StoreUnreachable) else _LONGEST_PAUSE
+            until = call.ended + min(longest, max(_SHORTEST_PAUSE, took))
+            _without_locals(error)
+            self._outcomes[call.asked.key, call.asked.what] = _Outcome(call.asked, until, call.future.result)
+
+    def _remembered(self, asked: LongCall) -> _Outcome | None:
+        known = self._outcomes.get((asked.key, asked.what))
+        if known is not None and (known.asked != asked or self._clock.monotonic() >= known.until):
+            del self._outcomes[asked.key, asked.what]
+            return None
+        return known
+
+
+def _told(call: _Call) -> tuple[str, str]:
+    return call.asked.what, call.asked.location
+
+
+def _without_locals(error: BaseException | None) -> None:
+    """Let go of what the frames of a failure hold: a whole catalog, perhaps."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

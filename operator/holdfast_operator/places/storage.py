@@ -1,0 +1,286 @@
+"""Where a Catalog's data is and comes from: the places in its spec resolved to URLs."""
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from holdfast.persist.stores.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
+from holdfast.pgsession import DEFAULT_SCHEMA
+from holdfast_operator.api.catalog import CatalogSpec
+from holdfast_operator.api.catalogsource import CatalogStorage
+from holdfast_operator.api.names import Reason
+from holdfast_operator.places import ownpassword
+from holdfast_operator.places.bounds import FILES, PORTS, Bounds
+
+_WITH: Final = " with "
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A resolved location: `url`, or `blob` and `consensus`."""
+
+    url: str | None = None
+    blob: str | None = None
+    consensus: str | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All URLs of it."""
+        return tuple(url for url in (self.url, self.blob, self.consensus) if url is not None)
+
+    @property
+    def place(self) -> dict[str, str]:
+        """It as the spec of a job names it."""
+        named = {"url": self.url, "blob": self.blob, "consensus": self.consensus}
+        return {name: url for name, url in named.items() if url is not None}
+
+    @property
+    def stores(self) -> tuple[str, str]:
+        """Its blob and its consensus store: equal for all ways to write the URLs of one place.
+
+        Links in a file system and other names of a host aren't followed.
+        """
+        if self.url is None:
+            return normal_form(self.blob or ""), normal_form(self.consensus or "")
+        below = normal_form(self.url)
+        match _scheme(self.url):
+            case "file":
+                return f"{below}/{BLOB_FOLDER}", f"sqlite{below.removeprefix('file')}/{CONSENSUS_FILE}"
+            case "s3":
+                place, _, endpoint = below.partition("?")
+                return f"{place}/{BLOB_FOLDER}?{endpoint}", f"{place}/{LOG_FOLDER}?{endpoint}"
+            case _:
+                return below, ""
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether only processes that see the same file system can open it."""
+        return any(_scheme(url) in FILES for url in self.urls)
+
+    def beside(self, stash: "StashLocation | None") -> str:
+        """It and a stash in one name."""
+        return str(self) if stash is None else f"{self}{_WITH}{stash.url}"
+
+    def __str__(self) -> str:
+        return _WITH.join(self.urls)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLocation:
+    """No catalog can be kept there; `message` says why and what to do."""
+
+    message: str
+    reason: Reason = Reason.UNSUPPORTED_STORAGE
+
+
+@dataclass(frozen=True, slots=True)
+class DumpSource:
+    """A dump to restore from."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return f"dump {self.url}"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSource:
+    """Another catalog to restore from, as of a version of it; None: the latest one."""
+
+    storage: Storage
+    organization_id: str
+    as_of: int | None
+
+    def __str__(self) -> str:
+        then = "" if self.as_of is None else f" as of {self.as_of}"
+        return f"catalog of {self.organization_id} in {self.storage}{then}"
+
+
+RestoreSource = DumpSource | CatalogSource
+
+
+@dataclass(frozen=True, slots=True)
+class StashLocation:
+    """Where a stash is, without its credentials, and the Secret that has them."""
+
+    url: str
+    schema: str | None = None
+    secret: str | None = None
+
+
+def stash_of(spec: CatalogSpec) -> StashLocation | None:
+    """The stash of a Catalog."""
+    if spec.stash is None:
+        return None
+    reference = spec.stash.credentials_secret_ref
+    return StashLocation(spec.stash.url, spec.stash.schema_name, reference.name if reference else None)
+
+
+def url_with(place: StashLocation, credentials: Mapping[str, str]) -> str:
+    """The URL that opens a stash: with the schema, and with `user` and `password` where they are given.
+
+    A Secret of the type kubernetes.io/basic-auth calls the user `username`.
+    """
+    parts = urlsplit(place.url)
+    if parts.scheme == "sqlite":
+        return place.url
+    options = [parts.query]
+    user = credentials.get("user") or credentials.get("username", "")
+    password = credentials.get("password", "")
+    if user or password:
+        secret = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+        parts = parts._replace(netloc=f"{secret}@{parts.netloc}")
+    if password:
+        options.append(ownpassword.option_of_others())
+    if place.schema is not None:
+        options.append(f"schema={place.schema}")
+    return parts._replace(query="&".join(filter(None, options))).geturl()
+
+
+def resolve(
+    spec: CatalogSpec,
+    namespace: str,
+    data_dir: Path | None,
+    places: Sequence[str] = (),
+    *,
+    follow: bool = True,
+) -> Storage | RefusedLocation:
+    """The location of a Catalog; by default a folder of `data_dir`, the operator's own volume.
+
+    Any other, and its stash, has to be within the `Bounds` of its namespace.
+    """
+    bounds = Bounds(namespace, data_dir, tuple(places), follow)
+    stash = stash_of(spec)
+    if stash is not None and (why := _refusal(url_with(stash, {}), bounds)):
+        return _foreign("spec.stash", why)
+    return _resolve(spec.storage, spec.organization_id, bounds, "spec.storage")
+
+
+def resolve_restore(
+    spec: CatalogSpec, namespace: str, data_dir: Path | None, places: Sequence[str] = ()
+) -> RestoreSource | RefusedLocation | None:
+    """What a new Catalog is to be filled with; None where it isn't asked for."""
+    if spec.restore_from is None:
+        return None
+    bounds = Bounds(namespace, data_dir, tuple(places))
+    if (dump := spec.restore_from.dump) is not None:
+        why = bounds.refusal(dump.url, source=True)
+        return _foreign("spec.restoreFrom.dump", why) if why else DumpSource(dump.url)
+    source = spec.restore_from.catalog
+    if source is None:
+        return RefusedLocation("spec.restoreFrom names neither a dump nor a catalog; remove it")
+    asked, field = source.storage or spec.storage, "spec.restoreFrom.catalog.storage"
+    found = _resolve(asked, source.organization_id, bounds, field)
+    if isinstance(found, RefusedLocation):
+        return found
+    return CatalogSource(found, source.organization_id, source.as_of)
+
+
+def secrets_of(spec: CatalogSpec) -> tuple[tuple[str, str], ...]:
+    """The names of the Secrets that a spec refers to, each with its field."""
+    source = spec.restore_from.catalog if spec.restore_from is not None else None
+    places = {
+        "spec.storage": spec.storage,
+        "spec.restoreFrom.catalog.storage": None if source is None else source.storage,
+        "spec.stash": spec.stash,
+    }
+    return tuple(
+        (place.credentials_secret_ref.name, f"{field}.credentialsSecretRef")
+        for field, place in places.items()
+        if place is not None and place.credentials_secret_ref is not None
+    )
+
+
+def names_files(spec: CatalogSpec) -> bool:
+    """Whether one of its stores is in a file system."""
+    storage, stash = spec.storage, spec.stash
+    urls = storage.url, storage.blob, storage.consensus, None if stash is None else stash.url
+    return any(_scheme(url) in FILES for url in urls if url is not None)
+
+
+def _resolve(
+    asked: CatalogStorage, organization_id: str, bounds: Bounds, field: str
+) -> Storage | RefusedLocation:
+    if asked.url is None and asked.blob is None:
+        if bounds.volume is None:
+            return RefusedLocation(
+                "spec.storage is empty and the operator has no volume of its own; set spec.storage.url"
+            )
+        return Storage(url=(bounds.volume / bounds.namespace / organization_id).absolute().as_uri())
+    storage = Storage(asked.url, asked.blob, asked.consensus)
+    if any(_scheme(url) == "memory" for url in storage.urls):
+        return RefusedLocation(
+            "what is in memory:// is lost when the operator stops; use file:/// in spec.storage"
+        )
+    why = next(filter(None, (_refusal(url, bounds) for url in storage.urls)), "")
+    return _foreign(field, why) if why else storage
+
+
+def _refusal(url: str, bounds: Bounds) -> str:
+    return bounds.refusal(url) or ("" if bounds.places else ownpassword.refusal(url))
+
+
+def _foreign(field: str, why: str) -> RefusedLocation:
+    return RefusedLocation(f"{field} {why}", Reason.LOCATION_NOT_ALLOWED)
+
+
+def servers_of(location: str) -> tuple[str, ...]:
+    """Who answers for a location, named as `Storage` writes itself: equal for all on the same servers.
+
+    A bucket without an endpoint is a server of its own; so is a place in a file system, where that is all.
+    """
+    urls = location.split(_WITH)
+    remote = [url for url in urls if _scheme(url) not in FILES]
+    return tuple(_server(url) for url in remote or urls)
+
+
+def _server(url: str) -> str:
+    place = normal_form(url)
+    match _scheme(place):
+        case "s3":
+            bucket, _, endpoint = place.partition("?")
+            return bucket.split("/")[2] if endpoint == _host("") else endpoint
+        case "postgresql":
+            return place.split("/")[2].rpartition("@")[2]
+        case _:
+            return place
+
+
+def normal_form(url: str) -> str:
+    """One text for all URLs of a store that name the same place; never to be opened or shown."""
+    try:
+        parts = urlsplit(url)
+        match parts.scheme:
+            case "file" | "sqlite":
+                return f"{parts.scheme}://{parts.netloc}{_path(parts.path)}"
+            case "s3":
+                endpoint = dict(parse_qsl(parts.query)).get("endpoint", "")
+                return f"s3://{parts.netloc}/{unquote(parts.path).strip('/')}".rstrip("/") + (
+                    f"?{_host(endpoint)}"
+                )
+            case "postgres" | "postgresql":
+                schema = dict(parse_qsl(parts.query)).get("schema", DEFAULT_SCHEMA)
+                return f"{_host(url)}{_path(parts.path)}?schema={schema}"
+            case _:
+                return url
+    except ValueError:
+        return url
+
+
+def _path(path: str) -> str:
+    return posixpath.normpath("/" + unquote(path).strip("/"))
+
+
+def _host(url: str) -> str:
+    """Scheme, user, host and port."""
+    parts = urlsplit(url)
+    scheme = "postgresql" if parts.scheme == "postgres" else parts.scheme
+    user = f"{parts.username}@" if parts.username else ""
+    return f"{scheme}://{user}{parts.hostname or ''}:{parts.port or PORTS.get(scheme, '')}"
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].lower()

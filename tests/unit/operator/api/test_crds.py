@@ -1,0 +1,159 @@
+"""The CRDs in crds/ are what the models say, and have the shape that users rely on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from holdfast_operator.api import generate
+from holdfast_operator.api.catalog import Catalog, CatalogSpec
+from holdfast_operator.api.collection import CollectionRetention, StorageCollection, StorageCollectionSpec
+from holdfast_operator.api.migration import CatalogMigration, CatalogMigrationSpec
+from holdfast_operator.api.names import ConditionType, Reason
+
+CRDS = Path(__file__).parents[4] / "crds"
+CHART = Path(__file__).parents[4] / "charts" / "holdfast-crds" / "templates"
+
+
+def schema(model: Any) -> dict[str, Any]:
+    definition = generate.custom_resource_definition(model)
+    return dict(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+
+
+def test_the_files_are_what_the_models_say() -> None:
+    assert generate.stale(CRDS) == []
+    assert generate.stale(CHART, generate.chart_files()) == []
+
+
+def test_a_template_is_the_crd_but_for_labels_and_annotations() -> None:
+    templates = generate.chart_files()
+    assert [*templates] == [name for name in generate.files() if name != "kustomization.yaml"]
+    for name, text in templates.items():
+        plain = [line for line in text.splitlines() if "{{" not in line and line != "  annotations:"]
+        assert plain == [
+            line
+            for line in generate.files()[name].splitlines()
+            if line != "    app.kubernetes.io/name: holdfast"
+        ]
+
+
+def test_braces_in_a_description_are_no_action_of_helm() -> None:
+    head = "metadata:\n  name: x\n  labels:\n    app.kubernetes.io/name: holdfast\n"
+    assert generate._template(head + "d: a {{ b }}\n").endswith('d: a {{ "{{" }} b }}\n')
+
+
+def test_check_tells_a_stale_file_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate.main([str(tmp_path)]) == 0
+    assert generate.main([str(tmp_path), "--check"]) == 0
+    stale = tmp_path / "holdfast.dev_catalogs.yaml"
+    stale.write_text("other")
+    assert generate.main([str(tmp_path), "--check"]) == 1
+    assert "holdfast.dev_catalogs.yaml" in capsys.readouterr().err
+    assert stale.read_text() == "other"
+    chart = tmp_path / "chart"
+    assert generate.main([str(tmp_path), "--chart", str(chart)]) == 0
+    (chart / "holdfast.dev_catalogs.yaml").write_text("other")
+    assert generate.main([str(tmp_path), "--check"]) == 0
+    assert generate.main([str(tmp_path), "--chart", str(chart), "--check"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "short", "columns"),
+    [
+        (Catalog, ["cat"], ["Ready", "Epoch", "Truth", "Version", "Upper", "Age", "Reason"]),
+        (
+            CatalogMigration,
+            ["catmig"],
+            ["Ready", "Catalog", "Target", "Phase", "Step", "Truth", "Rows", "Age", "Reason"],
+        ),
+        (
+            StorageCollection,
+            ["coll"],
+            ["Ready", "Catalog", "Since", "Upper", "Rendition", "Shards", "Next", "Age", "Reason"],
+        ),
+    ],
+)
+def test_kubectl_get_tells_the_story(model: Any, short: list[str], columns: list[str]) -> None:
+    spec = generate.custom_resource_definition(model)["spec"]
+    shown = [each["name"] for each in spec["versions"][0]["additionalPrinterColumns"] if not each["priority"]]
+    assert (spec["names"]["shortNames"], spec["names"]["categories"], shown) == (short, ["holdfast"], columns)
+
+
+@pytest.mark.parametrize("model", [Catalog, CatalogMigration, StorageCollection])
+def test_every_field_is_described_and_structural(model: Any) -> None:
+    def walk(node: dict[str, Any], path: str) -> list[str]:
+        wrong = [path] if {"$ref", "anyOf", "allOf", "title"} & set(node) else []
+        if "type" not in node and "x-kubernetes-int-or-string" not in node:
+            wrong.append(f"{path}: no type")
+        for name, child in node.get("properties", {}).items():
+            if "description" not in child:
+                wrong.append(f"{path}.{name}: no description")
+            wrong += walk(child, f"{path}.{name}")
+        for key in ("items", "additionalProperties"):
+            if isinstance(node.get(key), dict):
+                wrong += walk(node[key], f"{path}[]")
+        return wrong
+
+    for part in ("spec", "status"):
+        assert walk(schema(model)["properties"][part], part) == []
+
+
+@pytest.mark.parametrize("model", [Catalog, CatalogMigration, StorageCollection])
+def test_an_object_that_nobody_looked_at_says_so(model: Any) -> None:
+    assert schema(model)["properties"]["status"]["default"] == {"observedGeneration": -1}
+
+
+def test_the_samples_fit_the_models() -> None:
+    documents = {
+        document["kind"]: document
+        for path in sorted((CRDS / "samples").glob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text())
+    }
+    CatalogSpec.model_validate(documents["Catalog"]["spec"])
+    flights = StorageCollectionSpec.model_validate(documents["StorageCollection"]["spec"])
+    assert flights.catalog_ref.name == documents["Catalog"]["metadata"]["name"]
+    assert flights.rendition.shards == 2
+    assert set(flights.key) <= {column.name for column in flights.columns}
+
+
+def test_all_samples_can_be_applied_together() -> None:
+    documents = [
+        document
+        for path in sorted((CRDS / "samples").rglob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text())
+    ]
+    names = [(each["kind"], each["metadata"]["name"]) for each in documents]
+    assert len(names) > 8
+    assert len(names) == len(set(names))
+    places = [each["spec"]["organizationId"] for each in documents if each["kind"] == "Catalog"]
+    assert len(places) == len(set(places))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((CRDS / "samples" / "more").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_the_other_samples_fit_the_models(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text()):
+        model = {"Catalog": CatalogSpec, "CatalogMigration": CatalogMigrationSpec}[document["kind"]]
+        fields = model.model_validate(document["spec"]).model_dump(by_alias=True)
+        assert document["spec"].keys() <= fields.keys()
+
+
+def test_reasons_are_camel_case_and_documented() -> None:
+    source = (Path(generate.__file__).parent / "names.py").read_text()
+    for name in (*Reason, *ConditionType):
+        assert name.isalpha()
+        assert name[0].isupper()
+        after = source.split(f'"{name.value}"', 1)[1]
+        assert after.split("\n", 1)[1].lstrip().startswith('"""'), name
+
+
+@pytest.mark.parametrize(
+    ("period", "milliseconds"),
+    [("250ms", 250), ("90s", 90_000), ("3m", 180_000), ("12h", 43_200_000), ("7d", 604_800_000)],
+)
+def test_retention_periods(period: str, milliseconds: int) -> None:
+    assert CollectionRetention(period=period).milliseconds == milliseconds

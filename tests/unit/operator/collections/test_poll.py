@@ -1,0 +1,167 @@
+"""What rests is looked at when its store has something new of it, whoever did that, and not otherwise."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast.collections import CollectionSpec, StorageController
+from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.upkeep.rollup import write_rollup
+from holdfast_operator.api.names import Kind
+from holdfast_operator.catalogs.facts import Opening
+from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.stores import Stores
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import Basis, ItemName
+from holdfast_operator.collections.poll import Poll, Watchlist
+from holdfast_operator.collections.reading import changed
+from holdfast_operator.collections.steps import CreateCollection, EnsureItem
+from holdfast_operator.engine.clock import SystemClock
+from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.places.longcalls import LongCalls
+from holdfast_operator.places.pool import StorePool
+from holdfast_operator.places.storage import Storage
+
+SCHEMA = Schema.of(key={"id": "int64"}, value={})
+NAMES = ("flights", "airports", "planes")
+CATALOG = ObjectKey(Kind.CATALOG, "ns", "demo")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[OpenCatalog]:
+    """A catalog with three collections."""
+    opening = Opening(
+        Storage(url=f"file://{tmp_path}/store"), str(_uuid(0)), 0, "default", (), "me", "test", False
+    )
+    handle = OpenCatalog.open(opening)
+    for name in NAMES:
+        store.take(handle, EnsureItem(item(name), SCHEMA, 1))
+        store.take(handle, CreateCollection(id_of(handle, name), item(name), SCHEMA, 1))
+    yield handle
+    handle.close()
+
+
+def _uuid(number: int) -> str:
+    return f"11111111-2222-3333-4444-{number:012}"
+
+
+def item(name: str) -> ItemName:
+    return ItemName("holdfast", "public", name)
+
+
+def id_of(handle: OpenCatalog, name: str) -> str:
+    found = store.look(handle, item(name)).collection_id
+    assert found is not None
+    return found
+
+
+def key_of(name: str) -> ObjectKey:
+    return ObjectKey(Kind.STORAGE_COLLECTION, "ns", name)
+
+
+def at_rest(handle: OpenCatalog) -> dict[str, Basis]:
+    """Look at all until there is nothing new: our own client's upkeep may come in between."""
+    deadline = time.monotonic() + 60
+    while True:
+        looks = {name: basis for name in NAMES if (basis := store.look(handle, item(name)).basis)}
+        if changed(handle.client, handle.controller, looks) == ():
+            return looks
+        assert time.monotonic() < deadline, "there is always something new"
+        threading.Event().wait(0.05)
+
+
+def write(controller: StorageController, collection: str) -> None:
+    writer = controller.writer(collection, purpose="test")
+    rows = {"id": pa.array([1], pa.int64()), "_time": pa.array([7], pa.uint64())}
+    writer.append(pa.table(rows), writer.upper(), 10)
+
+
+CHANGES: dict[str, Callable[[StorageController, str], object]] = {
+    "rows": write,
+    "history": lambda c, id_: (write(c, id_), c.set_retention_hold(id_, 8)),
+    "job": lambda c, id_: c.start_job(id_, "snapshot", "1", spec={}),
+    "rendition": lambda c, id_: c.renditions.create(id_, shards=2),
+    "suspect": lambda c, id_: c.renditions.suspect(id_, "r1", "it differs"),
+    "reader": lambda c, id_: c.reader(id_, purpose="a report"),
+    "hold": lambda c, id_: c.hold(id_, "backup"),
+    "columns": lambda c, id_: c.evolve_collection(
+        id_, Schema.of(key={"id": "int64"}, value={"n": "string?"})
+    ),
+    "drop": lambda c, id_: c.drop_collection(id_, force=True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_what_others_change_is_new_until_it_is_looked_at(
+    catalog: OpenCatalog, change: Callable[[StorageController, str], object]
+) -> None:
+    looks = at_rest(catalog)
+    url = catalog.opening.storage.url
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        controller = StorageController(client)
+        kept = change(controller, id_of(catalog, "airports"))
+        # Nor is one new that nobody looked at yet.
+        controller.create_collection(CollectionSpec(_uuid(9), "other", SCHEMA))
+        for _ in range(2):
+            assert "airports" in changed(catalog.client, catalog.controller, looks)
+        at_rest(catalog)
+        del kept
+
+
+def test_upkeep_and_heartbeats_make_nothing_new(catalog: OpenCatalog) -> None:
+    """A thousand collections were looked at because their shards had got their first rollups."""
+    url = catalog.opening.storage.url
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        controller = StorageController(client)
+        reader = controller.reader(id_of(catalog, "airports"), purpose="a report")
+        info = controller.describe(id_of(catalog, "airports"))
+        looks = at_rest(catalog)
+        shards = (info.metadata_shard, *info.data_shards)
+        before = client.versions(shards)
+        for shard in shards:
+            write_rollup(client.session.machine(shard))
+        for handle in client.session.maintainer._readers:
+            handle.heartbeat()
+        after = client.versions(shards)
+        assert all(after[shard] > before[shard] for shard in shards)
+        assert changed(catalog.client, catalog.controller, looks) == ()
+        write(controller, info.collection_id)
+        assert changed(catalog.client, catalog.controller, looks) == ("airports",)
+        reader.close()
+
+
+def test_a_tick_has_what_is_new_looked_at_and_all_where_that_cannot_be_told(catalog: OpenCatalog) -> None:
+    file = Path(str(catalog.opening.storage.url).removeprefix("file://")) / "consensus.sqlite"
+    collection = id_of(catalog, "airports")
+
+    async def story() -> None:
+        metrics, seen, stop = Metrics(), asyncio.Queue[ObjectKey](), asyncio.Event()
+        pool = StorePool(metrics)
+        stores = Stores(pool, LongCalls(metrics, seen.put_nowait))
+        watchlist = Watchlist(stores)
+        stores.adopt(CATALOG, catalog)
+        for name in NAMES:
+            await watchlist.look(CATALOG, key_of(name), item(name))
+        watchlist.forget(key_of("planes"))
+        ticking = asyncio.create_task(Poll(stores, watchlist, seen.put_nowait, SystemClock(), 0.01).run(stop))
+        with PersistClient.open(catalog.opening.storage.url) as client:
+            await asyncio.to_thread(write, StorageController(client), collection)
+        assert await asyncio.wait_for(seen.get(), 60) == key_of("airports")
+        await watchlist.look(CATALOG, key_of("airports"), item("airports"))
+        away = file.rename(file.with_suffix(".away"))
+        found = set()
+        while key_of("flights") not in found:
+            found.add(await asyncio.wait_for(seen.get(), 60))
+        assert found <= {key_of("airports"), key_of("flights")}
+        away.rename(file)
+        stop.set()
+        await ticking
+        pool.close()
+
+    asyncio.run(story())

@@ -1,0 +1,301 @@
+"""What the operator says to an API server and makes of its answers: real HTTP, canned answers."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiClient, Configuration
+
+from holdfast_operator.api.names import FIELD_MANAGER, Kind, Reason
+from holdfast_operator.engine.clock import SystemClock
+from holdfast_operator.engine.events import EventSink, Note
+from holdfast_operator.engine.kube import (
+    SECRETS,
+    Conflict,
+    Exists,
+    Forbidden,
+    Gone,
+    Invalid,
+    Kube,
+    KubeError,
+    NotLeading,
+    NotServed,
+    ObjectKey,
+)
+from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.engine.status import StatusWriter
+from testbed.serving import Serving
+
+KEY = ObjectKey(Kind.CATALOG, "ns", "demo")
+BODY = {"metadata": {"resourceVersion": "7", "uid": "u"}, "status": {"upper": 1, "epoch": 2}}
+PATH = "/apis/holdfast.dev/v1alpha1/namespaces/ns/catalogs/demo"
+
+
+class Api:
+    """An API server that answers what it is told to, in order, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, dict[str, Any]]] = []
+        self.asked: list[tuple[str, str, str | None, Any]] = []
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def serve(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                api.asked.append((self.command, self.path, self.headers.get("Content-Type"), body))
+                status, answer = api.answers.pop(0)
+                content = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = serve  # noqa: N815
+
+        self.server = Serving(Handler)
+        configuration = Configuration()
+        configuration.host = self.server.url
+        self.kube = Kube(ApiClient(configuration))
+
+    def run(self, story: Callable[[Kube], Awaitable[Any]]) -> Any:
+        return asyncio.run(story(self.kube))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.kube.close()
+        self.server.close()
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    server = Api()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (403, Forbidden),
+        (404, Gone),
+        (409, Conflict),
+        (410, KubeError),
+        (422, Invalid),
+        (429, KubeError),
+        (500, KubeError),
+    ],
+)
+def test_answers_by_meaning(api: Api, status: int, error: type[KubeError]) -> None:
+    api.answers = [(status, {"message": "because", "reason": "NotFound"})]
+    with pytest.raises(error, match="because") as caught:
+        api.run(lambda kube: kube.get(KEY))
+    assert type(caught.value) is error
+    assert api.asked == [("GET", PATH, "application/json", None)]
+
+
+def test_a_server_that_is_not_there_is_an_answer_too(api: Api) -> None:
+    configuration = Configuration()
+    configuration.host, configuration.retries = "http://127.0.0.1:1", False
+    nobody = Kube(ApiClient(configuration))
+    with pytest.raises(KubeError) as caught:
+        asyncio.run(nobody.get(KEY))
+    assert str(caught.value) == f"GET {PATH}: no answer from http://127.0.0.1:1: Connection refused"
+    nobody.close()
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_server_that_does_not_answer_is_told_in_the_same_words_at_each_try(retries: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        configuration = Configuration()
+        configuration.host = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        configuration.retries = retries
+        kube = Kube(ApiClient(configuration), seconds=0.05)
+        said = set()
+        for _ in range(2):
+            with pytest.raises(KubeError) as caught:
+                asyncio.run(kube.get(KEY))
+            said.add(str(caught.value))
+        assert said == {f"GET {PATH}: no answer from {configuration.host} in time"}
+        kube.close()
+
+
+def test_a_server_that_hangs_up_is_told_without_the_names_of_a_library() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as rude:
+        configuration = Configuration()
+        configuration.host = f"http://127.0.0.1:{rude.getsockname()[1]}"
+        configuration.retries = False
+        kube = Kube(ApiClient(configuration))
+        hangs_up = threading.Thread(target=lambda: rude.accept()[0].close())
+        hangs_up.start()
+        with pytest.raises(KubeError, match=f"no answer from {configuration.host}: (Remote end|Connection)"):
+            asyncio.run(kube.get(KEY))
+        hangs_up.join()
+        kube.close()
+
+
+@pytest.mark.parametrize("answer", [{"message": "404 page not found"}, ["no such page"]])
+def test_a_path_that_is_not_served_says_nothing_of_an_object(api: Api, answer: Any) -> None:
+    api.answers = [(404, answer), (200, {"items": [{}]})]
+    with pytest.raises(NotServed):
+        api.run(lambda kube: kube.get(KEY))
+
+
+NOT_FOUND = (404, {"message": "404 page not found"})
+FORBIDDEN = (403, {"message": "no"})
+VERSIONS = (200, {"versions": [{"groupVersion": f"holdfast.dev/{each}"} for each in ("v1", "v1alpha1")]})
+
+
+def serving(*names: str) -> tuple[int, dict[str, Any]]:
+    return 200, {"resources": [{"name": name} for name in names]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ([(200, {"items": []})], Gone),
+        ([(500, {"message": "no"})], KubeError),
+        ([FORBIDDEN, VERSIONS, serving(), serving("storagecollections")], Gone),
+        # In another version than this operator's there may be objects.
+        ([FORBIDDEN, VERSIONS, serving("catalogs"), serving("storagecollections")], NotServed),
+        # Where nothing of the group is served, or somebody else answers, nothing is told.
+        ([FORBIDDEN, VERSIONS, serving(), serving()], NotServed),
+        ([FORBIDDEN, VERSIONS, serving(), NOT_FOUND], NotServed),
+        ([FORBIDDEN, NOT_FOUND], NotServed),
+    ],
+)
+def test_an_object_is_gone_where_its_definition_is(
+    api: Api, answers: list[tuple[int, dict[str, Any]]], error: type[KubeError]
+) -> None:
+    api.answers = [NOT_FOUND, *answers]
+    with pytest.raises(KubeError) as caught:
+        api.run(lambda kube: kube.get(KEY))
+    assert type(caught.value) is error
+    assert api.answers == []
+    assert api.asked[1][1].endswith(
+        "customresourcedefinitions?fieldSelector=metadata.name%3Dcatalogs.holdfast.dev"
+    )
+
+
+def test_who_does_not_lead_changes_nothing(api: Api) -> None:
+    leads = [True, False]
+    configuration = Configuration()
+    configuration.host = api.server.url
+    kube = Kube(ApiClient(configuration), may_write=lambda: leads[0])
+    api.answers = [(200, {}), (200, {})]
+    asyncio.run(kube.patch_status(KEY, {"status": {}}))
+    leads.pop(0)
+    for change in (
+        lambda: kube.patch_status(KEY, {"status": {}}),
+        lambda: kube.create(SECRETS, "ns", {}),
+        lambda: kube.delete(SECRETS, "ns", "x"),
+    ):
+        with pytest.raises(NotLeading):
+            asyncio.run(change())
+    asyncio.run(kube.get(KEY))
+    assert [method for method, *_ in api.asked] == ["PATCH", "GET"]
+    kube.close()
+
+
+def test_creating_what_is_there_and_deleting_what_is_not(api: Api) -> None:
+    api.answers = [(409, {"message": "there"}), (404, {"message": "not there", "reason": "NotFound"})]
+    with pytest.raises(Exists):
+        api.run(lambda kube: kube.create(SECRETS, "ns", {"metadata": {"name": "x"}}))
+    api.run(lambda kube: kube.delete(SECRETS, "ns", "x", uid="u"))
+    assert api.asked[1][3] == {"propagationPolicy": "Background", "preconditions": {"uid": "u"}}
+
+
+def test_a_status_is_written_against_what_it_was_derived_from(api: Api) -> None:
+    api.answers = [(200, {"metadata": {"resourceVersion": "8"}})]
+    writer = StatusWriter(api.kube, Metrics())
+    api.run(lambda _: writer.write(KEY, BODY, {"upper": 2}))
+    assert api.asked == [
+        (
+            "PATCH",
+            f"{PATH}/status?fieldManager=holdfast-operator",
+            "application/merge-patch+json",
+            {
+                "metadata": {"resourceVersion": "7", "uid": "u"},
+                "status": {"upper": 2, "epoch": None},
+            },
+        )
+    ]
+
+
+def test_a_status_that_says_the_same_is_not_written(api: Api) -> None:
+    assert (
+        api.run(lambda _: StatusWriter(api.kube, Metrics()).write(KEY, BODY, {"epoch": 2, "upper": 1}))
+        is None
+    )
+    assert api.asked == []
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(409, "conflict"), (404, "gone"), (422, "invalid")])
+def test_a_refused_status_is_counted(api: Api, status: int, outcome: str) -> None:
+    api.answers = [(status, {"message": "status.epoch: Invalid value", "reason": "NotFound"})]
+    metrics = Metrics()
+    with pytest.raises(KubeError):
+        api.run(lambda _: StatusWriter(api.kube, metrics).write(KEY, BODY, {"upper": 2}))
+    assert len(api.asked) == 1
+    labels = {"kind": "Catalog", "outcome": outcome}
+    assert metrics.registry.get_sample_value("holdfast_status_writes_total", labels) == 1
+
+
+class Standing(SystemClock):
+    """A clock whose time of day stands still."""
+
+    def wall(self) -> datetime:
+        return datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+
+
+def test_the_same_event_again_is_counted_up(api: Api) -> None:
+    api.answers = [(201, {}), (200, {}), (200, {})]
+    sink = EventSink(api.kube, Standing(), "operator-1")
+    for _ in range(3):
+        api.run(lambda _: sink.post(KEY, "u", Note(Reason.SECRET_NOT_FOUND, "create it", warning=True)))
+    (_, _, _, created), (_, path, _, _), (command, again, _, counted) = api.asked
+    assert created["type"] == "Warning"
+    assert created["involvedObject"]["uid"] == "u"
+    assert (created["reportingComponent"], created["reportingInstance"]) == (FIELD_MANAGER, "operator-1")
+    assert created["eventTime"] == "2026-01-01T12:00:00.250000Z"
+    assert created["lastTimestamp"] == created["firstTimestamp"] == "2026-01-01T12:00:00Z"
+    assert path == again
+    assert (command, again.split("/")[-1].split("?")[0]) == ("PATCH", created["metadata"]["name"])
+    assert counted["count"] == counted["series"]["count"] == 3
+    assert counted["series"]["lastObservedTime"] > created["eventTime"]
+
+
+def test_an_event_that_the_api_server_forgot_is_posted_anew(api: Api) -> None:
+    api.answers = [(201, {}), (404, {"message": "not there", "reason": "NotFound"}), (201, {}), (200, {})]
+    sink = EventSink(api.kube, Standing())
+    for _ in range(3):
+        api.run(lambda _: sink.post(KEY, "u", Note(Reason.AVAILABLE, "fine")))
+    assert [command for command, _, _, _ in api.asked] == ["POST", "PATCH", "POST", "PATCH"]
+    assert api.asked[2][3]["count"] == 1
+    assert api.asked[3][1].split("/")[-1].split("?")[0] == api.asked[2][3]["metadata"]["name"]
+
+
+def test_events_of_one_moment_are_in_order(api: Api) -> None:
+    api.answers = [(201, {})] * 3
+    sink = EventSink(api.kube, Standing())
+
+    async def story(_: Kube) -> None:
+        for message, uid in (("b", "u"), ("a", "u"), ("a", "other")):
+            await sink.post(KEY, uid, Note(Reason.AVAILABLE, message))
+
+    api.run(story)
+    posted = [body for _, _, _, body in api.asked]
+    for told in ([each["metadata"]["name"] for each in posted], [each["eventTime"] for each in posted]):
+        assert told == sorted(set(told))
+    assert {each["lastTimestamp"] for each in posted} == {"2026-01-01T12:00:00Z"}
+
+
+def test_an_event_that_is_lost_fails_nothing(api: Api) -> None:
+    api.answers = [(500, {"message": "no"})]
+    api.run(lambda _: EventSink(api.kube, SystemClock()).post(KEY, "u", Note(Reason.AVAILABLE, "fine")))
+    assert len(api.asked) == 1

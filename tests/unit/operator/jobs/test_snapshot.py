@@ -1,0 +1,514 @@
+"""What the operator decides about a snapshot: the record rules, the application is only a hint."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.collections import JobRecord, JobState
+from holdfast.persist import StoredSize
+from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
+from holdfast_operator.api.collection import SnapshotRequest, SnapshotSchedule
+from holdfast_operator.api.cron import ScheduleStatus
+from holdfast_operator.api.names import Reason
+from holdfast_operator.jobs.course import arguments, backoff
+from holdfast_operator.jobs.requested import RequestedReport, plan, plan_scheduled
+from holdfast_operator.jobs.scheduled import Scheduled
+from holdfast_operator.jobs.snapshot import SnapshotView, work_order
+from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, RetryJob, StartJob
+from holdfast_operator.sparkapps.adapter import AppPhase, AppState
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+JOB = "7a0c2f3e-0000-5000-8000-000000000001"
+
+
+def request(**fields: Any) -> SnapshotRequest:
+    return SnapshotRequest.model_validate(
+        {
+            "requestId": "one",
+            "destination": "file:///out",
+            "spark": {"startDeadlineSeconds": 60, "maxAttempts": 3},
+            **fields,
+        }
+    )
+
+
+def record(state: JobState, attempt: int = 1, **fields: Any) -> JobRecord:
+    spec = {"as_of": 41, "destination": "file:///out"}
+    return JobRecord(JOB, "c1", "snapshot", "one", attempt, state, spec=spec, **fields)
+
+
+def app(
+    phase: AppPhase, *, attempt: int = 1, age: float = 1.0, job: str = JOB, message: str = ""
+) -> AppState:
+    created = NOW - timedelta(seconds=age)
+    return AppState(f"app-{attempt}", f"uid-{attempt}", job, attempt, phase, message, created)
+
+
+ASKED = SnapshotView(
+    request=request(),
+    reachable=True,
+    collection_id="c1",
+    since=10,
+    upper=42,
+    now=NOW,
+)
+RUNNING = replace(ASKED, job=record(JobState.RUNNING), launched=frozenset({(JOB, 1)}))
+DONE = record(
+    JobState.DONE, 2, result={"as_of": 41, "rows": 7, "checksum": "00ff", "path": "/out/a"}, finished_ms=5
+)
+
+
+def told(seen: SnapshotView) -> tuple[str, Reason]:
+    report = plan(seen)
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    return report.condition.status, report.condition.reason
+
+
+def test_nobody_asked() -> None:
+    report = plan(replace(ASKED, request=None, last=DONE))
+    assert isinstance(report, RequestedReport)
+    assert report.condition is None
+    assert report.fields["lastSnapshot"]["rows"] == 7
+
+
+@pytest.mark.parametrize(("as_of", "expected"), [(None, 41), (10, 10), (41, 41)])
+def test_a_job_starts_at_a_fixed_time(as_of: int | None, expected: int) -> None:
+    step = plan(replace(ASKED, request=request(asOf=as_of)))
+    assert step == StartJob("c1", "snapshot", "one", {"as_of": expected, "destination": "file:///out"}, 1)
+
+
+def test_tasks_follow_from_what_is_stored() -> None:
+    asked = request(spark={"executor": {"instances": 3}})
+    large = replace(ASKED, request=asked, stored=StoredSize(5_000_000, 10))
+    step = plan(large)
+    assert isinstance(step, StartJob)
+    assert step.tasks == 6
+    failed = replace(large, job=record(JobState.FAILED), now=NOW + timedelta(seconds=9))
+    assert plan(failed) == RetryJob("c1", JOB, 6)
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "reason"),
+    [
+        (replace(ASKED, request=request(asOf=42)), "Unknown", Reason.SNAPSHOT_NOT_READABLE),
+        (replace(ASKED, upper=0), "Unknown", Reason.SNAPSHOT_NOT_READABLE),
+        (replace(ASKED, request=request(asOf=9)), "False", Reason.SNAPSHOT_NOT_READABLE),
+        (replace(ASKED, reachable=False), "False", Reason.STORAGE_NOT_SHARED),
+        (replace(ASKED, missing="nothing runs Spark"), "False", Reason.SPARK_NOT_INSTALLED),
+        (replace(RUNNING, missing="nothing runs Spark"), "False", Reason.SPARK_NOT_INSTALLED),
+        (replace(ASKED, objection="too many"), "False", Reason.SPARK_TEMPLATE_REFUSED),
+        (replace(RUNNING, apps=(app(AppPhase.UNCLEAR, age=999),)), "Unknown", Reason.SNAPSHOT_RUNNING),
+        (replace(RUNNING, apps=(app(AppPhase.PENDING),)), "Unknown", Reason.SNAPSHOT_RUNNING),
+        (replace(RUNNING, apps=(app(AppPhase.RUNNING, age=999),)), "Unknown", Reason.SNAPSHOT_RUNNING),
+        (replace(ASKED, job=DONE), "True", Reason.SNAPSHOT_SUCCEEDED),
+        (replace(ASKED, job=DONE, missing="nothing runs Spark"), "True", Reason.SNAPSHOT_SUCCEEDED),
+        (
+            replace(ASKED, job=record(JobState.FAILED, 5, error="boom", by="spark", failures=3)),
+            "False",
+            Reason.SNAPSHOT_FAILED,
+        ),
+        (
+            replace(ASKED, job=record(JobState.FAILED, error="boom", by="spark", failures=1), since=42),
+            "False",
+            Reason.SNAPSHOT_FAILED,
+        ),
+        (
+            replace(ASKED, job=record(JobState.FAILED, by="spark", failures=1), since=42, missing="no Spark"),
+            "False",
+            Reason.SNAPSHOT_FAILED,
+        ),
+    ],
+)
+def test_what_is_shown(seen: SnapshotView, status: str, reason: Reason) -> None:
+    assert told(seen) == (status, reason)
+
+
+@pytest.mark.parametrize("phase", list(AppPhase))
+def test_done_on_record_is_success_whatever_the_application_says(phase: AppPhase) -> None:
+    seen = replace(ASKED, job=DONE, last=DONE, apps=(app(phase, attempt=2),))
+    assert told(seen) == ("True", Reason.SNAPSHOT_SUCCEEDED)
+    report = plan(seen)
+    assert isinstance(report, RequestedReport)
+    assert report.fields["lastSnapshot"] == {
+        "requestId": "one",
+        "asOf": 41,
+        "destination": "/out/a",
+        "rows": 7,
+        "checksum": "00ff",
+        "jobId": JOB,
+        "attempt": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("apps", "error"),
+    [
+        ((), "gone"),
+        ((app(AppPhase.SUCCEEDED),), "without committing"),
+        ((app(AppPhase.FAILED, message="ExitCode: 7"),), "ExitCode: 7"),
+        ((app(AppPhase.FAILED),), "failed"),
+        ((app(AppPhase.RUNNING, attempt=2),), "gone"),
+    ],
+)
+def test_an_attempt_without_a_result_failed(apps: tuple[AppState, ...], error: str) -> None:
+    step = plan(replace(RUNNING, apps=apps))
+    assert isinstance(step, FailAttempt)
+    assert (step.job_id, step.attempt, step.app) == (JOB, 1, None)
+    assert error in step.error
+
+
+def test_an_attempt_that_does_not_start_is_cancelled() -> None:
+    late = app(AppPhase.PENDING, age=61)
+    step = plan(replace(RUNNING, apps=(late,)))
+    assert isinstance(step, FailAttempt)
+    assert step.app == late
+    assert "60 s" in step.error
+    assert told(replace(RUNNING, apps=(app(AppPhase.PENDING, age=59),))) == (
+        "Unknown",
+        Reason.SNAPSHOT_RUNNING,
+    )
+
+
+def test_why_a_driver_does_not_start_is_told_while_it_waits_and_when_it_is_given_up() -> None:
+    why = "ErrImagePull: no such image"
+    step = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, age=61, message=why),)))
+    assert isinstance(step, FailAttempt)
+    assert step.error == f"its driver did not start within 60 s (startDeadlineSeconds): {why}"
+    report = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, message=why),)))
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    assert why in report.condition.message
+
+
+@pytest.mark.parametrize("phase", [AppPhase.RUNNING, AppPhase.UNCLEAR])
+def test_an_attempt_that_does_not_end_is_cancelled_where_the_template_says_when(phase: AppPhase) -> None:
+    spark = {"attemptDeadlineSeconds": 3600}
+    late = app(phase, age=3601)
+    step = plan(replace(RUNNING, request=request(spark=spark), apps=(late,)))
+    assert isinstance(step, FailAttempt)
+    assert (step.app, step.error) == (late, "it did not end within 3600 s (attemptDeadlineSeconds)")
+    for seen in (
+        replace(RUNNING, request=request(spark=spark), apps=(app(phase, age=3599),)),
+        replace(RUNNING, apps=(app(phase, age=10**6),)),
+    ):
+        assert told(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+
+
+WAITS = "its driver did not start within {} s (startDeadlineSeconds): no node"
+ENDS = "it did not end within {} s (attemptDeadlineSeconds)"
+
+
+@pytest.mark.parametrize(
+    ("start", "whole", "age", "told"),
+    [
+        (300, 60, 60, None),
+        (300, 60, 61, ENDS.format(60) + "; its driver did not start: no node"),
+        # The operator was away, and both are over: the first one is what ended it.
+        (300, 60, 999, ENDS.format(60) + "; its driver did not start: no node"),
+        (60, 300, 60, None),
+        (60, 300, 61, WAITS.format(60)),
+        (60, 300, 999, WAITS.format(60)),
+        (60, 60, 61, WAITS.format(60)),
+        (60, None, 61, WAITS.format(60)),
+    ],
+)
+def test_an_attempt_that_waits_for_its_driver_has_both_deadlines(
+    start: int, whole: int | None, age: int, told: str | None
+) -> None:
+    spark = {"startDeadlineSeconds": start, "attemptDeadlineSeconds": whole}
+    late = app(AppPhase.PENDING, age=age, message="no node")
+    step = plan(replace(RUNNING, request=request(spark=spark), apps=(late,)))
+    if told is None:
+        assert isinstance(step, RequestedReport)
+    else:
+        assert step == FailAttempt("snapshot", JOB, 1, told, late)
+
+
+def test_one_whose_driver_runs_has_no_deadline_to_start() -> None:
+    spark = {"startDeadlineSeconds": 60, "attemptDeadlineSeconds": 300}
+    runs = replace(RUNNING, request=request(spark=spark), apps=(app(AppPhase.RUNNING, age=299),))
+    assert told(runs) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+    step = plan(replace(runs, apps=(app(AppPhase.RUNNING, age=301),)))
+    assert isinstance(step, FailAttempt)
+    assert step.error == ENDS.format(300)
+
+
+def test_a_template_that_can_not_be_had_starts_nothing_and_ends_what_was_not_launched() -> None:
+    objection = "set executor.instances to 1"
+    failed = record(JobState.FAILED, 1, error="boom", by="spark", failures=1)
+    report = plan(replace(ASKED, job=failed, objection=objection))
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    assert (report.condition.reason, report.condition.message) == (Reason.SPARK_TEMPLATE_REFUSED, objection)
+    never = replace(RUNNING, launched=frozenset(), objection=objection)
+    step = plan(never)
+    assert isinstance(step, FailAttempt)
+    assert step.error == objection
+    assert told(replace(never, apps=(app(AppPhase.RUNNING),))) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+
+
+def test_a_job_waits_until_fewer_run_before_it_starts_tries_again_or_is_launched() -> None:
+    full = "2 Spark jobs run"
+    failed = record(JobState.FAILED, 1, error="boom", by="spark", failures=1)
+    for seen in (
+        replace(ASKED, full=full),
+        replace(ASKED, job=failed, full=full),
+        replace(RUNNING, launched=frozenset(), full=full),
+    ):
+        report = plan(seen)
+        assert isinstance(report, RequestedReport)
+        assert report.condition is not None
+        assert (report.condition.status, report.condition.reason) == ("Unknown", Reason.SNAPSHOT_QUEUED)
+        assert (report.condition.message, report.requeue_after) == (full, 5.0)
+        assert not isinstance(plan(replace(seen, full=None)), RequestedReport)
+    # One that runs is one of those that fill it.
+    assert told(replace(RUNNING, apps=(app(AppPhase.RUNNING),), full=full))[1] is Reason.SNAPSHOT_RUNNING
+
+
+def test_the_next_attempt_waits_for_its_backoff() -> None:
+    ended = int((NOW - timedelta(seconds=4)).timestamp() * 1000)
+    failed = record(JobState.FAILED, 1, error="boom", finished_ms=ended)
+    report = plan(replace(ASKED, job=failed))
+    assert isinstance(report, RequestedReport)
+    assert report.requeue_after == pytest.approx(1.0)
+    assert told(replace(ASKED, job=failed)) == ("Unknown", Reason.SNAPSHOT_RETRYING)
+    assert plan(replace(ASKED, job=failed, now=NOW + timedelta(seconds=2))) == RetryJob("c1", JOB, 1)
+
+
+def test_a_driver_of_a_failed_attempt_is_cleaned_up_before_the_next() -> None:
+    failed = record(JobState.FAILED, 1, error="boom")
+    alive = app(AppPhase.RUNNING)
+    assert plan(replace(ASKED, job=failed, apps=(alive,))) == FailAttempt("snapshot", JOB, 1, "boom", alive)
+    # One that failed just now ends by itself, and what it says then is not lost.
+    just_now = replace(failed, finished_ms=int((NOW - timedelta(seconds=29)).timestamp() * 1000))
+    report = plan(replace(ASKED, job=just_now, apps=(alive,)))
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    assert (report.condition.reason, report.requeue_after) == (Reason.SNAPSHOT_RETRYING, 2.0)
+    later = replace(ASKED, job=just_now, apps=(alive,), now=NOW + timedelta(seconds=1))
+    assert plan(later) == FailAttempt("snapshot", JOB, 1, "boom", alive)
+
+
+def test_another_request_takes_the_old_one_away() -> None:
+    old = app(AppPhase.RUNNING, job="other")
+    for seen in (ASKED, replace(ASKED, request=None), replace(ASKED, job=DONE)):
+        step = plan(replace(seen, apps=(old,)))
+        assert isinstance(step, FailAttempt)
+        assert (step.job_id, step.app, step.stopped) == ("other", old, True)
+    ended = app(AppPhase.SUCCEEDED, job="other")
+    assert isinstance(plan(replace(ASKED, apps=(ended,))), StartJob)
+
+
+@given(
+    st.sampled_from([JobState.RUNNING, JobState.DONE, JobState.FAILED]),
+    st.integers(1, 4),
+    st.lists(st.tuples(st.sampled_from(list(AppPhase)), st.integers(1, 4), st.floats(0, 500)), max_size=4),
+)
+def test_only_the_record_makes_a_success(
+    state: JobState, attempt: int, seen_apps: list[tuple[AppPhase, int, float]]
+) -> None:
+    apps = tuple(app(phase, attempt=number, age=age) for phase, number, age in seen_apps)
+    decision = plan(replace(ASKED, job=record(state, attempt), apps=apps))
+    succeeded = (
+        isinstance(decision, RequestedReport) and decision.condition and decision.condition.status == "True"
+    )
+    assert bool(succeeded) == (state is JobState.DONE)
+
+
+def test_backoff_grows_to_its_limit() -> None:
+    assert [backoff(n) for n in (1, 2, 3, 20)] == [5.0, 10.0, 20.0, 300.0]
+
+
+def test_the_work_order_is_one_json_argument() -> None:
+    running = record(JobState.RUNNING, 2)
+    (argument,) = arguments({"url": "file:///x"}, "c1", running, work_order(running))
+    assert json.loads(argument) == {
+        "kind": "snapshot",
+        "url": "file:///x",
+        "collection": "c1",
+        "as_of": 41,
+        "destination": "file:///out",
+        "job_id": JOB,
+        "attempt": 2,
+    }
+
+
+def test_a_superseded_job_is_ended_also_where_its_application_is_gone() -> None:
+    """Nobody else would: its record would run, and its holds stay, for ever."""
+    old = replace(record(JobState.RUNNING), job_id="another")
+    assert plan(replace(ASKED, running=(old,))) == FailAttempt(
+        "snapshot", "another", 1, "it is not asked for any more", stopped=True
+    )
+    seen = replace(RUNNING, running=(record(JobState.RUNNING),), apps=(app(AppPhase.RUNNING),))
+    assert told(seen)[1] is Reason.SNAPSHOT_RUNNING
+
+
+RUN_JOB = "7a0c2f3e-0000-5000-8000-000000000002"
+SLOT = "schedule:2026-01-01T00:00:00Z"
+
+
+def run(state: JobState, attempt: int = 1, slot: str = SLOT, **fields: Any) -> JobRecord:
+    return replace(record(state, attempt, **fields), job_id=RUN_JOB, slot=slot)
+
+
+def nightly(
+    *runs: JobRecord, upcoming: datetime | None = NOW, objection: str | None = None, **fields: Any
+) -> Scheduled[SnapshotSchedule]:
+    """A schedule whose time is NOW."""
+    spec = {"schedule": "0 0 * * *", "destination": "file:///out", "spark": {"maxAttempts": 3}, **fields}
+    return Scheduled(
+        spec=SnapshotSchedule.model_validate(spec),
+        shown=ScheduleStatus(next_schedule_time=upcoming),
+        runs=runs,
+        objection=objection,
+    )
+
+
+ALONE = replace(ASKED, request=None, scheduled=nightly())
+START = StartJob(
+    "c1", "snapshot", "schedule:2026-01-02T00:00:00Z", {"as_of": 41, "destination": "file:///out"}, 1
+)
+
+
+def told_run(seen: SnapshotView) -> tuple[str, Reason]:
+    report = plan_scheduled(seen)
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    assert report.condition.type == "ScheduledSnapshotCompleted"
+    return report.condition.status, report.condition.reason
+
+
+def test_a_run_that_is_due_is_named_by_its_time_and_reads_the_latest_time() -> None:
+    late = NOW + timedelta(hours=3)
+    assert plan_scheduled(ALONE) == plan_scheduled(replace(ALONE, now=late)) == START
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "expected"),
+    [
+        (nightly(upcoming=None), ("Unknown", Reason.SNAPSHOT_SCHEDULED)),
+        (nightly(run(JobState.RUNNING), upcoming=None), ("Unknown", Reason.SNAPSHOT_RUNNING)),
+        (nightly(run(JobState.RUNNING)), ("Unknown", Reason.SNAPSHOT_RUNNING)),
+        (nightly(run(JobState.DONE), upcoming=None), ("True", Reason.SNAPSHOT_SUCCEEDED)),
+        (
+            nightly(run(JobState.FAILED, 3, by="spark", failures=3), upcoming=None),
+            ("False", Reason.SNAPSHOT_FAILED),
+        ),
+        (nightly(run(JobState.DONE), suspend=True), ("Unknown", Reason.SUSPENDED)),
+        (nightly(suspend=True), ("Unknown", Reason.SUSPENDED)),
+        (nightly(run(JobState.RUNNING), suspend=True), ("Unknown", Reason.SNAPSHOT_RUNNING)),
+        (nightly(objection="too many"), ("False", Reason.SPARK_TEMPLATE_REFUSED)),
+        (nightly(timeZone="Mars/Olympus"), ("False", Reason.INVALID_SCHEDULE)),
+        (nightly(schedule="0 0 31 2 *"), ("False", Reason.INVALID_SCHEDULE)),
+    ],
+)
+def test_what_is_shown_of_a_schedule(
+    scheduled: Scheduled[SnapshotSchedule], expected: tuple[str, Reason]
+) -> None:
+    here = app(AppPhase.RUNNING, job=RUN_JOB)
+    apps = (here,) if any(each.state is JobState.RUNNING for each in scheduled.runs) else ()
+    assert told_run(replace(ALONE, scheduled=scheduled, apps=apps)) == expected
+
+
+def test_a_schedule_wakes_at_its_next_time_and_shows_it() -> None:
+    report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE)), upper=0))
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    assert report.condition.reason is Reason.SNAPSHOT_NOT_READABLE
+    report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE), upcoming=None)))
+    assert isinstance(report, RequestedReport)
+    assert report.requeue_after == 24 * 3600
+    assert report.fields["snapshotSchedule"] == {
+        "lastScheduleTime": "2026-01-01T00:00:00Z",
+        "nextScheduleTime": "2026-01-03T00:00:00Z",
+        "missedRuns": 0,
+        "job": {"requestId": SLOT, "jobId": RUN_JOB, "attempt": 1, "asOf": 41, "state": "Done"},
+    }
+
+
+def test_a_run_that_failed_is_tried_again_until_the_next_one_is_due() -> None:
+    failed = run(JobState.FAILED, error="boom", by="spark", failures=1)
+    assert plan_scheduled(replace(ALONE, scheduled=nightly(failed, upcoming=None))) == RetryJob(
+        "c1", RUN_JOB, 1
+    )
+    assert plan_scheduled(replace(ALONE, scheduled=nightly(failed))) == START
+    given_up = run(JobState.FAILED, 3, error="boom", by="spark", failures=3)
+    assert plan_scheduled(replace(ALONE, scheduled=nightly(given_up))) == START
+    report = plan_scheduled(replace(ALONE, scheduled=nightly(given_up, upcoming=None)))
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    assert report.condition.message.endswith("the next one is due at 2026-01-03T00:00:00Z")
+    # Its driver is ended before another one is begun.
+    alive = app(AppPhase.RUNNING, job=RUN_JOB)
+    seen = replace(ALONE, scheduled=nightly(failed), apps=(alive,))
+    assert plan_scheduled(seen) == FailAttempt("snapshot", RUN_JOB, 1, "boom", alive)
+
+
+def test_one_snapshot_is_written_at_a_time_and_neither_ends_the_other() -> None:
+    by_hand = replace(RUNNING, running=(record(JobState.RUNNING),), apps=(app(AppPhase.RUNNING),))
+    seen = replace(by_hand, scheduled=nightly())
+    assert told(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+    assert told_run(seen) == ("Unknown", Reason.SNAPSHOT_QUEUED)
+    retrying = replace(seen, scheduled=nightly(run(JobState.FAILED, by="spark", failures=1), upcoming=None))
+    assert told_run(retrying) == ("Unknown", Reason.SNAPSHOT_QUEUED)
+
+    alive = app(AppPhase.RUNNING, job=RUN_JOB)
+    seen = replace(
+        ASKED, scheduled=nightly(run(JobState.RUNNING)), running=(run(JobState.RUNNING),), apps=(alive,)
+    )
+    assert told(seen) == ("Unknown", Reason.SNAPSHOT_QUEUED)
+    assert told_run(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+    # Of many that are due at once each looks seldom whether it may start.
+    queued = plan_scheduled(replace(ALONE, full="2 Spark jobs run"))
+    assert isinstance(queued, RequestedReport)
+    assert queued.requeue_after == 30.0
+    # What was asked for by hand is planned first; done, it is in nobody's way.
+    assert isinstance(plan(replace(ASKED, scheduled=nightly())), StartJob)
+    assert plan_scheduled(replace(ASKED, job=DONE, scheduled=nightly())) == START
+
+
+def test_runs_that_are_long_over_are_forgotten_but_the_last_one_that_was_committed() -> None:
+    runs = [
+        replace(run(JobState.FAILED, slot=f"schedule:2025-12-{day:02}T00:00:00Z"), job_id=f"j{day}")
+        for day in range(1, 22)
+    ]
+    runs[2] = done = replace(runs[2], state=JobState.DONE)
+    seen = replace(ALONE, scheduled=nightly(*runs), last=done)
+    assert plan_scheduled(seen) == ForgetRuns(tuple(f"j{day}" for day in range(11, 0, -1) if day != 3))
+    assert plan_scheduled(replace(seen, scheduled=nightly(*runs[11:], done))) == START
+
+
+def test_a_run_of_a_schedule_that_is_gone_is_ended() -> None:
+    alive = app(AppPhase.RUNNING, job=RUN_JOB)
+    seen = replace(ALONE, scheduled=None, running=(run(JobState.RUNNING),), apps=(alive,))
+    step = plan(seen)
+    assert isinstance(step, FailAttempt)
+    assert (step.job_id, step.app, step.stopped) == (RUN_JOB, alive, True)
+    assert plan_scheduled(seen) == RequestedReport()
+    # One that can't be read for now ends nothing.
+    wrong = replace(seen, scheduled=nightly(run(JobState.RUNNING), timeZone="Mars/Olympus"))
+    assert isinstance(plan(wrong), RequestedReport)
+
+
+def test_an_iceberg_table_is_asked_for_in_place_of_a_folder() -> None:
+    table = {"catalog": "shop", "table": "sales.orders", "properties": {"type": "rest", "uri": "https://c"}}
+    step = plan(replace(ASKED, request=request(destination=None, iceberg=table)))
+    assert isinstance(step, StartJob)
+    assert step.spec == {"as_of": 41, "iceberg": table}
+    job = replace(record(JobState.RUNNING), spec=step.spec)
+    (argument,) = arguments({"url": "s3://b/x"}, "c1", job, work_order(job))
+    spec = SnapshotSpec.from_json(argument)
+    assert spec.iceberg == IcebergTarget(**table)
+    assert (spec.destination, spec.as_of) == (None, 41)
+    result = {"as_of": 41, "path": "s3://w/orders", "table": "shop.sales.orders", "snapshot_id": "7"}
+    report = plan(replace(ASKED, last=replace(DONE, result=result), job=DONE))
+    assert isinstance(report, RequestedReport)
+    shown = report.fields["lastSnapshot"]
+    assert (shown["table"], shown["snapshotId"]) == ("shop.sales.orders", "7")
+    assert shown["destination"] == "s3://w/orders"

@@ -1,0 +1,204 @@
+"""What of a Secret's values may be read in a log line, a status and an Event: whose, and for how long."""
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadInput
+from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.catalogs.claims import new_cache
+from holdfast_operator.catalogs.facts import CatalogView
+from holdfast_operator.catalogs.handler import CatalogHandler
+from holdfast_operator.catalogs.stores import Stores
+from holdfast_operator.engine import logging as logs
+from holdfast_operator.engine.handler import OperatorSettings
+from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.engine.status import shown
+from holdfast_operator.engine.steps import Rhythm
+from holdfast_operator.migrations.moves import Migrations
+from holdfast_operator.places.credentials import decoded, forget_secrets
+from holdfast_operator.places.longcalls import LongCalls
+from holdfast_operator.places.pool import StorePool
+from holdfast_operator.places.storage import RefusedLocation
+from unit.operator.engine.oneobject import KEY, OneObject, services
+
+MINE = ObjectKey(Kind.CATALOG, "shop", "demo")
+EVIL = ObjectKey(Kind.CATALOG, "evil", "demo")
+
+
+def secret(version: int = 1, /, **values: str) -> dict[str, Any]:
+    encoded = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
+    return {"metadata": {"name": "keys", "resourceVersion": str(version)}, "data": encoded}
+
+
+def told(key: ObjectKey, text: str) -> str:
+    """As a status or an Event of an object tells it."""
+    with logs.about(key):
+        return shown(text)
+
+
+@pytest.fixture(autouse=True)
+def nothing_hidden() -> Iterator[None]:
+    yield
+    forget_secrets(MINE)
+    forget_secrets(EVIL)
+
+
+def test_passwords_are_hidden_and_common_words_are_not() -> None:
+    given = {"user": "postgres", "password": "open/sesame", "AWS_SECRET_ACCESS_KEY": "abracadabra"}
+    there = secret(**given)
+    assert decoded(there, MINE) == given
+    assert told(MINE, "can't open postgresql://host/db") == "can't open postgresql://host/db"
+    text = f"open/sesame abracadabra open%2Fsesame {there['data']['password']}"
+    assert told(MINE, text) == "*** *** *** ***"
+    # A line that is about nothing may be about it.
+    assert logs.redact(text) == "*** *** *** ***"
+
+
+def test_what_another_namespace_calls_a_secret_is_none_elsewhere() -> None:
+    decoded(secret(a="collection", c="Catalog", password="pass"), EVIL)
+    decoded(secret(password="planted-7f3a"), MINE)
+    text = "collection holdfast.public.victim of Catalog passes"
+    assert told(MINE, text) == text
+    assert told(MINE, "the password planted-7f3a") == "the password ***"
+    assert told(EVIL, text) == "*** holdfast.public.victim of *** ***es"
+    # Also of one of a name, and of the objects in between.
+    assert told(ObjectKey(Kind.STORAGE_COLLECTION, "evil", "flights"), "a collection") == "a ***"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "hidden"),
+    [
+        ("a", "Ready", False),
+        ("a", "Catalog", True),
+        ("password", "Ready", True),
+        ("PGPASSWORD", "pw12", True),
+        ("AWS_SECRET_ACCESS_KEY", "abcde", True),
+        ("token", "abc", False),
+    ],
+)
+def test_a_short_value_is_hidden_only_where_its_key_tells(key: str, value: str, hidden: bool) -> None:
+    decoded(secret(**{key: value}), MINE)
+    assert (told(MINE, f"it is {value} now") == "it is *** now") is hidden
+
+
+def test_what_was_read_for_an_object_is_forgotten_with_it_and_never_too_much() -> None:
+    other = ObjectKey(Kind.CATALOG_MIGRATION, "shop", "move")
+    for key in (MINE, other):
+        decoded(secret(password="planted-7f3a"), key)
+    forget_secrets(MINE)
+    assert told(MINE, "planted-7f3a") == "***"
+    forget_secrets(other)
+    assert told(MINE, "planted-7f3a") == "planted-7f3a"
+    assert logs.redact("planted-7f3a") == "planted-7f3a"
+    for version in range(9):
+        decoded(secret(version, password=f"rotated-{version}"), MINE)
+    assert told(MINE, "rotated-0 rotated-1 rotated-8") == "rotated-0 *** ***"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({f"k{number}": "planted-7f3a" for number in range(65)}, "Secret 'keys' has 65 keys"),
+        ({"token": "planted-7f3a" * 1366}, "key 'token' of Secret 'keys' has 16392 bytes"),
+        ({"token": "planted-7f3a" * 87_000}, "key 'token' of Secret 'keys' has 1044000 bytes"),
+        ({f"k{number}": "planted-7f3a" * 1365 for number in range(5)}, "of 81900 in all"),
+    ],
+)
+def test_a_secret_that_is_larger_than_credentials_are_is_refused_whole(
+    values: dict[str, str], says: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        decoded(secret(**values), MINE)
+    message = str(refused.value)
+    assert says in message
+    assert "credentials have at most 64 keys with 16384 bytes, 65536 in all" in message
+    assert "planted" not in f"{message}{refused.value.hint}"
+    assert told(MINE, "planted-7f3a") == "planted-7f3a"
+
+
+def test_credentials_may_be_as_large_as_a_chain_of_certificates() -> None:
+    largest = {f"k{number}": chr(97 + number) * (16 << 10) for number in range(4)}
+    assert decoded(secret(**largest), MINE) == largest
+    many = {f"k{number}": "x" for number in range(64)}
+    assert decoded(secret(2, **many), MINE) == many
+
+
+def test_what_many_objects_have_of_one_secret_is_hidden_once() -> None:
+    keys = [ObjectKey(Kind.CATALOG, "shop", f"demo{number}") for number in range(200)]
+    for key in keys:
+        decoded(secret(password="p" * (16 << 10)), key)
+    assert told(MINE, "p" * (16 << 10)) == "***"
+    for key in keys[1:]:
+        forget_secrets(key)
+    assert told(MINE, "p" * (16 << 10)) == "***"
+    forget_secrets(keys[0])
+    assert told(MINE, "pppp") == "pppp"
+
+
+def test_a_namespace_has_a_bound_and_the_latest_of_its_secrets_are_hidden() -> None:
+    keys = [ObjectKey(Kind.CATALOG, "evil", f"demo{number}") for number in range(40)]
+    decoded(secret(password="planted-7f3a"), MINE)
+    for number, key in enumerate(keys):
+        large = {f"password{part}": f"planted-{number:02}-{part}-" + "x" * 16_000 for part in range(4)}
+        decoded(secret(number, **large), key)
+    first, last = (f"planted-{number:02}-0-" + "x" * 16_000 for number in (0, 39))
+    assert told(EVIL, last) == "***"
+    assert told(EVIL, first).startswith("planted-00-0-")
+    assert told(MINE, "planted-7f3a") == "***"
+    for key in keys:
+        forget_secrets(key)
+
+
+class WithSecret(OneObject):
+    """It has every Secret, and notes which were asked for."""
+
+    def __init__(self, storage: dict[str, Any], there: dict[str, Any]) -> None:
+        super().__init__([])
+        self.asked: list[str] = []
+        self._there = there
+        spec = {"organizationId": "0b5d5a0e-43a6-4cf1-8e5e-6f7b3f1f7a01", "storage": storage}
+        self.catalog = self.body | {"spec": spec}
+
+    async def request(self, method: str, path: str, *, query: Any = None, body: Any = None) -> Any:
+        if "/secrets/" in path:
+            self.asked.append(path)
+            return self._there
+        return await super().request(method, path, query=query, body=body)
+
+
+def observed(server: WithSecret, *places: str) -> CatalogView:
+    """What a look at its Catalog finds, by an operator that has these places."""
+    made, metrics = services(server, []), Metrics()
+    pool, long = StorePool(metrics), LongCalls(metrics, lambda _: None)
+    stores = Stores(pool, long)
+    settings = OperatorSettings(
+        "me", None, storage_shared=False, rhythm=Rhythm(2, 60), allowed_locations=places
+    )
+    handler = CatalogHandler(made, stores, new_cache(None), settings, Migrations(pool, long, stores))
+    return asyncio.run(handler.observe(KEY, server.catalog))
+
+
+def test_a_secret_is_read_only_where_the_catalog_may_be() -> None:
+    server = WithSecret({"url": "s3://b/mine", "credentialsSecretRef": {"name": "keys"}}, secret(token="x"))
+    found = observed(server, "s3://elsewhere")
+    assert isinstance(found.storage, RefusedLocation)
+    assert server.asked == []
+    assert observed(server, "s3://b").unusable_secret is None
+    assert [path.rpartition("/")[2] for path in server.asked] == ["keys"]
+
+
+def test_a_catalog_with_a_large_secret_says_so() -> None:
+    large = secret(token="planted-7f3a" * 87_000)
+    server = WithSecret({"url": "s3://b/mine", "credentialsSecretRef": {"name": "keys"}}, large)
+    health = observed(server).unusable_secret
+    assert health is not None
+    assert health.reason is Reason.INVALID_SPEC
+    assert health.message == (
+        "key 'token' of Secret 'keys' has 1044000 bytes, of 1044000 in all: credentials have at most 64 "
+        "keys with 16384 bytes, 65536 in all; put what else it has into another Secret"
+    )
