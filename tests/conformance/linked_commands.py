@@ -18,11 +18,6 @@ try:
     )
     from holdfast.catalog.move.migration import BackendMigration, Verify
 except ModuleNotFoundError:  # In an earlier Holdfast the catalog has other module names.
-    from holdfast.durable.backend_migration.migration import (  # type: ignore[import-not-found, no-redef]
-        BackendMigration,
-        Verify,
-    )
-
     from holdfast.durable import (  # type: ignore[import-not-found, no-redef]
         Backend,
         OpenMode,
@@ -30,6 +25,10 @@ except ModuleNotFoundError:  # In an earlier Holdfast the catalog has other modu
         linked_catalog,
         persist_catalog,
         stash_catalog,
+    )
+    from holdfast.durable.backend_migration.migration import (  # type: ignore[import-not-found, no-redef]
+        BackendMigration,
+        Verify,
     )
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient

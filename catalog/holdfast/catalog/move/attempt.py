@@ -28,7 +28,6 @@ from holdfast.catalog.interfaces import Catalog
 from holdfast.catalog.move import source
 from holdfast.catalog.move.hashed import contents_of
 from holdfast.catalog.move.held import Held
-from holdfast.catalog.move.link import Seen
 from holdfast.catalog.move.notes import (
     Move,
     arrived,
@@ -39,6 +38,7 @@ from holdfast.catalog.move.notes import (
 )
 from holdfast.catalog.move.records import Record, ended
 from holdfast.catalog.move.replace import changes
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.shadowing import ShadowOfMigration, open_shadow
 from holdfast.catalog.move.source import Read
 from holdfast.catalog.move.truth import (

@@ -28,16 +28,10 @@ from holdfast.catalog import config
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.move.hashed import contents_of
 from holdfast.catalog.move.held import Held
-from holdfast.catalog.move.link import (
-    Linked,
-    Seen,
-    ToLink,
-    decides_on_persist,
-    links_stash,
-    strategy_kept,
-)
+from holdfast.catalog.move.link import Linked, ToLink, decides_on_persist, links_stash, strategy_kept
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.records import ending_with
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.standing import refuse_running
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import (

@@ -11,9 +11,10 @@ from holdfast.catalog import config, takeover
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.interfaces import OpenableCatalog
 from holdfast.catalog.move.decision import FAR
-from holdfast.catalog.move.link import UNLINKED, Linked, Seen
+from holdfast.catalog.move.link import UNLINKED, Linked
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.records import running_of
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.standing import in_progress
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import of_generation, read_both, take_over_both

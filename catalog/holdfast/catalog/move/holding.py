@@ -17,7 +17,7 @@ from typing import Self
 from holdfast.catalog import config, takeover
 from holdfast.catalog.cache import Cache
 from holdfast.catalog.fence import FenceToken
-from holdfast.catalog.move.link import Linked, Seen, notes
+from holdfast.catalog.move.link import Linked, notes
 from holdfast.catalog.move.notes import (
     arrived,
     arriving,
@@ -26,6 +26,7 @@ from holdfast.catalog.move.notes import (
     looked,
     next_move,
 )
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import (
     Check,

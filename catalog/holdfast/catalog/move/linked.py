@@ -23,8 +23,9 @@ from holdfast.catalog.initialize import Bootstrap, initial_updates
 from holdfast.catalog.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
 from holdfast.catalog.move.dual import Dual
 from holdfast.catalog.move.holding import TruthContents, hold
-from holdfast.catalog.move.link import Linked, Seen, Terms
+from holdfast.catalog.move.link import Linked, Terms
 from holdfast.catalog.move.other_store import Clock, OtherOfReader, OtherStore
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.standing import OneOfTwo, refuse_running
 from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.catalog.move.two_stores import (

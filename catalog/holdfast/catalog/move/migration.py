@@ -23,7 +23,6 @@ from holdfast.catalog.fence import FenceToken, check_who
 from holdfast.catalog.interfaces import Catalog
 from holdfast.catalog.move.attempt import Attempt, Orders, Progress, Verify
 from holdfast.catalog.move.held import Held
-from holdfast.catalog.move.link import Seen
 from holdfast.catalog.move.plan import MigrationPlan, plan_of
 from holdfast.catalog.move.records import (
     Record,
@@ -35,6 +34,7 @@ from holdfast.catalog.move.records import (
     running_of,
     to_begin,
 )
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.source import Read, checked
 from holdfast.catalog.move.truth import Backend, Step
 from holdfast.catalog.move.two_stores import TwoStores, take_over_both

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from holdfast.catalog.handle import WritableHandle
 from holdfast.catalog.interfaces import Catalog
 from holdfast.catalog.move.held import Held
-from holdfast.catalog.move.link import Seen
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.opening import kept_young, loaded
 from holdfast.catalog.shadow.handle import ShadowCatalog

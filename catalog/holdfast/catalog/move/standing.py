@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from holdfast.catalog.move.link import Linked, Seen, ToLink
+from holdfast.catalog.move.link import Linked, ToLink
 from holdfast.catalog.move.other_store import OtherOfReader, OtherStore
 from holdfast.catalog.move.records import Running, running_of
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import TwoStores, read_both
 from holdfast.catalog.stores.preamble import Preamble, read_preamble

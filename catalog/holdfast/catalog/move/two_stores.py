@@ -20,7 +20,6 @@ from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.move.link import (
     ENDS_ON_PERSIST,
     Linked,
-    Seen,
     Terms,
     ToLink,
     begins_on_persist,
@@ -28,6 +27,7 @@ from holdfast.catalog.move.link import (
     links_stash,
 )
 from holdfast.catalog.move.notes import has_looked, looked, nonce_of, noted
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.objects.codec import Update
 from holdfast.catalog.stores.preamble import Preamble, at_latest, caught_up, committed, read_preamble

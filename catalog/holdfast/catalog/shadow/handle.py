@@ -10,7 +10,7 @@ Invariants
 - The primary answers. What the primary refuses is not written to the secondary; a secondary that fails after
   the primary has committed changes no answer: it is out of date until it is made anew.
 - A writer is the only one that writes to either, so a difference at any time is one. A reader may see the
-  secondary lag: it tells of a difference that no lag explains (see `shadow_lag`), and else that the
+  secondary lag: it tells of a difference that no lag explains (see `shadow.lag`), and else that the
   secondary is out of date for now. It compares contents first: answers only while those are the same.
 """
 

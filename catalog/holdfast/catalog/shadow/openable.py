@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - the interface documents its methods
-"""A catalog on two stores, opened: `shadow_handle` says what an open one promises.
+"""A catalog on two stores, opened: `shadow.handle` says what an open one promises.
 
 An open for writing makes the secondary equal to the primary by one exact load, whatever it held before (but
 for a row that is there twice, which no store gives out). What is asked before an open, the primary answers
