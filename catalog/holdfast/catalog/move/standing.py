@@ -37,6 +37,9 @@ class OneOfTwo(Standing):
     watched: OtherOfReader | None = None
     """The other store, for a reader; of a writer, for its subscribers."""
 
+    def check_read(self, seen: Preamble, place: str) -> None:
+        """Nothing: who opens a linked catalog has asked both stores."""
+
     def confirm_writer(self, *, always: bool) -> None:
         """See `Standing`; raises as `OtherStore.confirm`, with what `explain` makes of `Fenced`."""
         if self.other is None:

@@ -81,12 +81,14 @@ class TwoStores:
         stash, persist = (self.of(backend).another(purpose=purpose) for backend in Backend)
         return TwoStores(stash, persist, self.terms)
 
-    def close(self) -> None:
-        """Give up what both hold."""
+    def close(self, *, but: CatalogStore | None = None) -> None:
+        """Give up what both hold, or the one beside `but`."""
         try:
-            self.stash.close()
+            if self.stash is not but:
+                self.stash.close()
         finally:
-            self.persist.close()
+            if self.persist is not but:
+                self.persist.close()
 
 
 @dataclass(frozen=True)
