@@ -9,7 +9,7 @@ from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.initialize import Bootstrap
 from holdfast.catalog.interfaces import (
     Catalog,
-    Change,
+    ObjectChange,
     OpenableCatalog,
     OpenMode,
     ReadOnlyCatalog,
@@ -37,13 +37,13 @@ __all__ = [
     "Backend",
     "Bootstrap",
     "Catalog",
-    "Change",
     "Collection",
     "FenceToken",
     "IdKind",
     "Kind",
     "LinkedCatalog",
     "Object",
+    "ObjectChange",
     "OpenMode",
     "OpenableCatalog",
     "ReadOnlyCatalog",

@@ -18,7 +18,7 @@ from holdfast.catalog.stores.preamble import Preamble, read_preamble
 from holdfast.errors import CatalogOutOfSync, Fenced, FenceRegressed, OtherHistory, UpperMismatch
 
 
-class Held:
+class HeldStores:
     """The stores under `token`."""
 
     def __init__(self, stores: TwoStores, token: FenceToken) -> None:

@@ -92,7 +92,7 @@ class TwoStores:
 
 
 @dataclass(frozen=True)
-class Commit:
+class StoreCommit:
     """What one append at time `at` wrote."""
 
     at: int
@@ -106,7 +106,7 @@ class Taken:
     token: FenceToken
     seen: Seen
     link: Linked
-    commits: Mapping[Backend, Sequence[Commit]]
+    commits: Mapping[Backend, Sequence[StoreCommit]]
 
 
 def nothing(_seen: Seen, _backend: Backend) -> Iterable[Update]:
@@ -246,7 +246,7 @@ class _Taking:
         self._stores = stores
         self._check = check
         self._seen = read_both(stores)
-        self._commits: dict[Backend, list[Commit]] = {backend: [] for backend in Backend}
+        self._commits: dict[Backend, list[StoreCommit]] = {backend: [] for backend in Backend}
 
     def run(self, claim: FenceToken, also: Also) -> Taken:
         link = self._stores.linkage(self._seen)
@@ -307,7 +307,7 @@ class _Taking:
         seen = self._seen.of(backend)
         if not committed(self._stores.of(backend), seen, updates):
             return False
-        self._commits[backend].append(Commit(seen.upper, updates))
+        self._commits[backend].append(StoreCommit(seen.upper, updates))
         self._seen = self._seen.where(backend, seen.after(updates))
         return True
 
