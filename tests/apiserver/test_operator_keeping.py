@@ -15,7 +15,7 @@ from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.status import migration_status
 from holdfast.catalog.move.truth import Backend
-from holdfast.catalog.stores.stash import stash_catalog
+from holdfast.catalog.one_store import stash_catalog
 from holdfast_operator.api.names import FINALIZER
 from testbed.faultyapi import FaultyApi
 

@@ -20,7 +20,7 @@ from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.records import Record
 from holdfast.catalog.move.status import MigrationStatus, migration_status
 from holdfast.catalog.move.truth import Backend
-from holdfast.catalog.stores.stash import stash_catalog
+from holdfast.catalog.one_store import stash_catalog
 from testbed.errors import KubectlError
 
 pytestmark = pytest.mark.kube

@@ -11,7 +11,7 @@ from conformance.catalogs import EMBEDDED, HOLDER, RETAINING, Catalogs, make_cat
 from holdfast.catalog import Catalog, OpenableCatalog, OpenMode
 from holdfast.catalog.objects.codec import Row
 from holdfast.catalog.objects.registry import ROLES, Kind
-from holdfast.catalog.opening import StoredCatalog
+from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.catalog.upgradecheck import check_upgrade
 from holdfast.errors import AsOfTooEarly, StorageError
@@ -71,7 +71,7 @@ def catalogs(
 def busy(catalogs: Catalogs, at: Callable[[int], bool]) -> tuple[Writer, OpenableCatalog]:
     """A writer, and the catalog as somebody finds it beside whom it writes."""
     writer = Writer(writable(catalogs.openable()), at)
-    return writer, StoredCatalog(BusyStore(catalogs.behind(), writer), lambda: 1)
+    return writer, OneStoreCatalog(BusyStore(catalogs.behind(), writer), lambda: 1)
 
 
 def open_read_only(catalog: OpenableCatalog) -> object:

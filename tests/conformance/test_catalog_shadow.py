@@ -18,7 +18,8 @@ from holdfast.catalog import (
 )
 from holdfast.catalog.objects.codec import Update, decode, encode
 from holdfast.catalog.objects.registry import AUDIT_LOG, COLLECTIONS, ID_ALLOCATORS, ROLES
-from holdfast.catalog.opening import StoredCatalog, wall_clock_ms
+from holdfast.catalog.one_store import OneStoreCatalog
+from holdfast.catalog.opening import wall_clock_ms
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.errors import (
     BadInput,
@@ -60,7 +61,7 @@ class Pair:
 
     def open(self, mode: OpenMode = OpenMode.WRITABLE, *, strict: bool = True) -> Any:
         sides = (
-            StoredCatalog(twisted(catalogs.behind(), twist), wall_clock_ms)
+            OneStoreCatalog(twisted(catalogs.behind(), twist), wall_clock_ms)
             for catalogs, twist in ((self.primary, self.on_primary), (self.secondary, self.on_secondary))
         )
         shadow = shadow_catalog(*sides, strict=strict, on_diverged=self.told.append)

@@ -14,7 +14,7 @@ import pytest
 
 from conformance.catalogs import EMBEDDED, PROTOCOL, RETAINING, SHARED, Catalogs, role, writable
 from holdfast._pb import objects_pb2 as pb
-from holdfast.catalog import Change, FenceToken, OpenMode, Subscription
+from holdfast.catalog import FenceToken, ObjectChange, OpenMode, Subscription
 from holdfast.catalog.objects.codec import Row, Update, encode
 from holdfast.catalog.objects.registry import AUDIT_LOG, CONFIGS, FENCE_TOKENS, ROLES
 from holdfast.catalog.stores.preamble import read_preamble
@@ -35,7 +35,7 @@ def committed(store: CatalogStore, lower: int = 0) -> list[Line]:
     return sorted(first + [(time, *row, diff) for time, updates in rest for row, diff in updates])
 
 
-def lines_of(changes: Sequence[Change]) -> list[Line]:
+def lines_of(changes: Sequence[ObjectChange]) -> list[Line]:
     return [(c.time, *encode(c.collection, c.object.key, c.object.value), c.diff) for c in changes]
 
 
@@ -105,7 +105,7 @@ def test_what_can_not_be_read_is_given_out_by_nobody(catalogs: Catalogs) -> None
     new = encode(CONFIGS, key, pb.ConfigValue(value=9999))
     odd = Row(ROLES.kind.tag + b"\xff", b"\xff")
     store.append([*seen.fence(token), Update(old, -1), Update(new, 1), Update(odd, 1)], upper)
-    found: list[Change] = []
+    found: list[ObjectChange] = []
     while not found:
         found = subscription.next(60)
     assert [c.object.value.name for c in found] == ["a"]

@@ -30,8 +30,9 @@ from crash.twostores import DONE, PERSIST, ROLLED_BACK, STASH, Both, Contents, j
 from holdfast.catalog import catalog_shard_id, persist_catalog
 from holdfast.catalog.move.linked import linked_catalog
 from holdfast.catalog.move.truth import Backend, Strategy
+from holdfast.catalog.one_store import stash_catalog
 from holdfast.catalog.stores.persist import CatalogShard
-from holdfast.catalog.stores.stash import StashStore, stash_catalog
+from holdfast.catalog.stores.stash import StashStore
 from holdfast.persist import PersistClient
 from testbed.kube import ControlPlane
 from testbed.minio import Minio

@@ -23,7 +23,7 @@ from demo.operator_process import OperatorProcess
 from demo.screen import ClaimError, Screen, console
 from holdfast.catalog import OpenMode, persist_catalog
 from holdfast.catalog.objects.registry import ROLES
-from holdfast.catalog.stores.stash import stash_catalog
+from holdfast.catalog.one_store import stash_catalog
 from holdfast.collections import JobRecord, JobState, StorageController
 from holdfast.collections.snapshots.manifest import verify_snapshot
 from holdfast.errors import Fenced, HoldfastError

@@ -8,7 +8,7 @@ A subscriber that receives nothing more and no error has ended silently: that is
 from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.catalog import OpenMode, ReadOnlyCatalog
-from holdfast.catalog.interfaces import Change, Subscription
+from holdfast.catalog.interfaces import ObjectChange, Subscription
 from holdfast.catalog.move.other_store import RECENT_S
 from holdfast.catalog.objects.registry import ROLES
 from holdfast.errors import HoldfastError, Uninitialized
@@ -58,7 +58,7 @@ class Following:
         return frozenset(roles)
 
 
-def _apply(roles: set[str], changes: Iterable[Change]) -> None:
+def _apply(roles: set[str], changes: Iterable[ObjectChange]) -> None:
     for change in changes:
         if change.collection is ROLES and len(change.object.value.name) == 1:
             (roles.add if change.diff == 1 else roles.discard)(change.object.value.name)

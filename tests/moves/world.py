@@ -17,7 +17,7 @@ from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.catalog.objects.codec import Row, decode, encode
 from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, Kind
-from holdfast.catalog.opening import StoredCatalog
+from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.version import CATALOG_VERSION
 from moves.memorystore import Disk, MemoryStore, Stored
 from moves.watched import Calls, WatchedStore, straight
@@ -338,13 +338,13 @@ class Process:
         """What its clock shows."""
         return self.world.now_ms + self.ahead_ms
 
-    def alone(self, backend: Backend) -> StoredCatalog:
+    def alone(self, backend: Backend) -> OneStoreCatalog:
         """The catalog in one store, as who doesn't know of the other has it."""
         is_stash = backend is Backend.STASH
         disk = self.world.stash if is_stash else self.world.persist
         store = Witnessed(self.world, disk, checks_history=is_stash)
         name = "stash" if is_stash else "persist"
-        return StoredCatalog(WatchedStore(store, name, self.calls), self.now_ms)
+        return OneStoreCatalog(WatchedStore(store, name, self.calls), self.now_ms)
 
     def linked(self, **options: object) -> LinkedCatalog:
         """The catalog on both stores."""

@@ -10,7 +10,8 @@ import psycopg
 from psycopg import sql
 
 from holdfast.catalog import FenceToken, OpenableCatalog, config, persist_catalog, stash_catalog
-from holdfast.catalog.move.link import Seen, Terms
+from holdfast.catalog.move.link import Terms
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import TwoStores, read_both, take_over_both
 from holdfast.catalog.objects.codec import Row, Update

@@ -9,7 +9,7 @@ from typing import Literal
 from holdfast.catalog import OpenableCatalog
 from holdfast.catalog.objects.codec import Row, Update
 from holdfast.catalog.objects.registry import Kind
-from holdfast.catalog.opening import StoredCatalog
+from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.stores.persist import CatalogShard, catalog_shard_id
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.catalog.stores.store import CatalogStore, Feed, Kept
@@ -40,7 +40,7 @@ class Place(ABC):
         self, plan: FaultPlan | None = None, *, mode: Literal["write", "read"] = "write"
     ) -> OpenableCatalog:
         """The catalog, as a process of its own has it."""
-        return StoredCatalog(self.store(plan, mode=mode), lambda: 1)
+        return OneStoreCatalog(self.store(plan, mode=mode), lambda: 1)
 
 
 class MemoryPlace(Place):

@@ -9,7 +9,7 @@ from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.initialize import Bootstrap
 from holdfast.catalog.interfaces import (
     Catalog,
-    Change,
+    ObjectChange,
     OpenableCatalog,
     OpenMode,
     ReadOnlyCatalog,
@@ -23,11 +23,10 @@ from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.catalog.objects.codec import Object
 from holdfast.catalog.objects.ids import IdKind, format_id, parse_object_id
 from holdfast.catalog.objects.registry import COLLECTIONS, Collection, Kind
-from holdfast.catalog.persist_catalog import persist_catalog
+from holdfast.catalog.one_store import persist_catalog, stash_catalog
 from holdfast.catalog.shadow.handle import ShadowCatalog, ShadowReader
 from holdfast.catalog.shadow.openable import shadow_catalog
 from holdfast.catalog.stores.persist import catalog_shard_id
-from holdfast.catalog.stores.stash import stash_catalog
 from holdfast.catalog.transaction import Transaction
 from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
 
@@ -38,13 +37,13 @@ __all__ = [
     "Backend",
     "Bootstrap",
     "Catalog",
-    "Change",
     "Collection",
     "FenceToken",
     "IdKind",
     "Kind",
     "LinkedCatalog",
     "Object",
+    "ObjectChange",
     "OpenMode",
     "OpenableCatalog",
     "ReadOnlyCatalog",

@@ -40,7 +40,7 @@ _FEW_ROWS = 1024
 _FENCE_KEY = encode_key(FENCE_TOKENS, FENCE_TOKENS.key())
 
 
-class Table:
+class CachedTable:
     """The rows of one object type."""
 
     def __init__(self, collection: Collection[Any, Any]) -> None:
@@ -132,7 +132,7 @@ class Cache:
     """What the catalog holds at one time."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._tables = {row.kind: Table(row) for row in COLLECTIONS.values() if row.cached}
+        self._tables = {row.kind: CachedTable(row) for row in COLLECTIONS.values() if row.cached}
         self._appended: dict[Kind, int] | None = dict.fromkeys(APPEND_ONLY, 0)
         self.apply(Update(row, 1) for row in rows)
 
@@ -160,7 +160,7 @@ class Cache:
         """Say how many rows the append-only types have now."""
         self._appended = {kind: appended.get(kind, 0) for kind in APPEND_ONLY}
 
-    def table(self, kind: Kind) -> Table:
+    def table(self, kind: Kind) -> CachedTable:
         """The rows of a cached kind."""
         return self._tables[kind]
 

@@ -9,7 +9,7 @@ from holdfast.errors import BadInput, CorruptBlob, Deprecated, UpgradeNeeded, Ve
 USER_VERSION = "user_version"
 
 TOMBSTONE = "tombstone"
-"""Whether this store is retired; see `backend_migration.truth`."""
+"""Whether this store is retired; see `move.truth`."""
 STASH_LINKED = "stash_linked"
 """On persist: 0 while a stash is being linked, 1 when it is."""
 LINK = "link"
@@ -46,7 +46,7 @@ MIGRATION_RECORD = "migration/"
 MIGRATION_TARGET = "migration_target/"
 """In the stash: of those that tell where each of them goes to, 1 the stash, 2 persist."""
 LINK_NOTE = "link_note/"
-"""In both stores: what each notes about the other one; see `backend_migration.notes`."""
+"""In both stores: what each notes about the other one; see `move.notes`."""
 
 
 def is_reserved(key: str) -> bool:

@@ -18,7 +18,7 @@ from holdfast.catalog.interfaces import Catalog, Loaded, OpenableCatalog, OpenMo
 from holdfast.catalog.objects.allocation import goes_back
 from holdfast.catalog.objects.codec import Row, decode
 from holdfast.catalog.objects.json import (
-    Entry,
+    DumpEntry,
     collection_named,
     parse_key,
     parse_value,
@@ -129,7 +129,7 @@ def rows_of_dump(dump: TextIO) -> Iterator[Row]:
         match found:
             case str(name):
                 sections.append(collection_named(name))
-            case Entry(key, value):
+            case DumpEntry(key, value):
                 collection = sections[-1]
                 if version is None and collection.migratable:
                     raise BadInput(f"the dump has no config {config.USER_VERSION} in front of its objects")

@@ -36,7 +36,7 @@ class OpenMode(Enum):
 
 
 @dataclass(frozen=True)
-class Change:
+class ObjectChange:
     """A committed change of one object: added (`diff` +1) or retracted (-1) at `time`."""
 
     time: int
@@ -61,7 +61,7 @@ class Subscription(Protocol):
     def frontier(self) -> int:
         """All changes at times below it were given out: a later subscription goes on from here."""
 
-    def next(self, timeout: float | None = None) -> list[Change]:
+    def next(self, timeout: float | None = None) -> list[ObjectChange]:
         """The changes of the next times at which something changed; empty when `timeout` (s) ran out.
 
         A time's changes come together: first the fence token's, then config, then the rest, retractions

@@ -1,36 +1,35 @@
 # ruff: noqa: D102 - the interface documents its methods
-"""Opening a catalog on a store.
+"""Opening a catalog, whatever it is stored in.
 
 Invariants
-- The initial objects and the first fence token are one append: a catalog is initialized whole or not at all.
-- A writable open puts its token in the place of the durable one by one append at the upper that it read, so
-  that nothing can have changed between the state that it took over and its token.
-- What is refused changes nothing: versions and generation are checked, and all rows decoded, before the token
+- What is refused changes nothing: versions and generation are checked, and all rows decoded, before a token
   is written. A catalog of an older version is upgraded by a writable open (see `upgrade.runner`).
+- Every use has handles of its own on the stores, which are closed at its end.
 """
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import assert_never
+from dataclasses import dataclass
+from typing import Self, TypeVar, assert_never
 
 from holdfast.catalog import takeover
 from holdfast.catalog.cache import Cache
 from holdfast.catalog.contents import Contents, StoredContents, cached, sizes_of
 from holdfast.catalog.dump import dump_lines
 from holdfast.catalog.fence import FenceToken, check_who
-from holdfast.catalog.handle import ReadOnlyHandle, SavepointHandle, WritableHandle
+from holdfast.catalog.handle import ReadOnlyHandle, SavepointHandle
 from holdfast.catalog.initialize import Bootstrap, initial_updates
-from holdfast.catalog.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
+from holdfast.catalog.interfaces import Catalog, Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
 from holdfast.catalog.objects.codec import Row, Update
-from holdfast.catalog.stores.preamble import Preamble, at_latest, committed, preamble_of, read_preamble
-from holdfast.catalog.stores.standing import Alone, Standing
+from holdfast.catalog.stores.preamble import Preamble, at_latest, preamble_of
+from holdfast.catalog.stores.standing import Standing
 from holdfast.catalog.stores.store import CatalogStore, Kept, let_go_of_old
 from holdfast.catalog.upgrade.plan import Plan, released
-from holdfast.catalog.upgrade.runner import Upgraded, upgrade
 from holdfast.catalog.upgrade_report import Size
-from holdfast.errors import BadInput, NotWritable, StorageError
+from holdfast.errors import AsOfTooEarly, BadInput, NotWritable, StorageError
 
 _log = logging.getLogger(__name__)
 
@@ -40,35 +39,120 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class StoredCatalog(OpenableCatalog):
-    """A catalog on a store, not open. `store` is opened anew for each use, with a purpose of its own."""
+T = TypeVar("T")
 
-    def __init__(
-        self, store: CatalogStore, now_ms: Callable[[], int], *, standing: Standing | None = None
-    ) -> None:
-        self._store = store
-        self._now_ms = now_ms
-        self._standing = standing or Alone()
+Read = Callable[[CatalogStore, Preamble], T]
+"""What somebody makes of a store and the preamble of its latest state."""
+
+Put = Callable[[CatalogStore, takeover.Claim, bool], Loaded]
+"""Puts contents into a store under a claim; with True it writes nothing. See `takeover.load`."""
+
+
+@dataclass(frozen=True)
+class Backing(ABC):
+    """What a catalog is stored in: one store (`OneStore`), or two that are linked (`LinkedStore`).
+
+    `another` returns one with handles of its own. Call the other methods on that, and close it. `now_ms` is
+    the clock, in milliseconds since the epoch. `mine` is the token of a process that writes, without an epoch
+    yet. Methods that have the name of one of `OpenableCatalog` do what it says.
+    """
+
+    now_ms: Callable[[], int]
+
+    @property
+    @abstractmethod
+    def place(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def writable(self) -> bool:
+        """Whether all of it was opened for writing too."""
+
+    @abstractmethod
+    def another(self, purpose: str) -> Self: ...
+
+    @abstractmethod
+    def close(self, *, but: CatalogStore | None = None) -> None:
+        """Give up what it holds, but for the store that an open catalog goes on with."""
+
+    @abstractmethod
+    def holder(self) -> CatalogStore:
+        """The store that has the catalog."""
+
+    @abstractmethod
+    def preamble(self) -> Preamble:
+        """Fence token and config of the catalog, of the latest state."""
+
+    def token(self) -> FenceToken | None:
+        """The durable token; None before the first open."""
+        return self.preamble().token
+
+    @abstractmethod
+    def latest(self, read: Read[T]) -> tuple[CatalogStore, Preamble, T]:
+        """What `read` makes of the latest state of the catalog, with its store and its preamble.
+
+        Raises what `read` does, and `AsOfTooEarly` or `OtherHistory` where each state was let go of.
+        """
+
+    def begins(self, seen: Preamble) -> int:  # noqa: ARG002 - who has one store may read all that is in it
+        """The time before which the contents of the store are no past of the catalog."""
+        return 0
+
+    def kept_dumps(self) -> list[Kept]:
+        return self.holder().kept()
+
+    @abstractmethod
+    def standing(self, store: CatalogStore) -> Standing:
+        """What a reader asks about the store that has the catalog."""
+
+    @abstractmethod
+    def rehearsed(self, mine: FenceToken) -> takeover.Claim:
+        """The claim of an open that writes nothing."""
+
+    @abstractmethod
+    def check_takeover(self) -> None: ...
+
+    @abstractmethod
+    def initialize(self, mine: FenceToken, bootstrap: Bootstrap) -> bool: ...
+
+    @abstractmethod
+    def raise_fence(self, at_least: int, mine: FenceToken, deploy_generation: int | None) -> FenceToken: ...
+
+    @abstractmethod
+    def load(self, put: Put, mine: FenceToken, deploy_generation: int | None, *, rehearse: bool) -> Loaded:
+        """Take over, and put contents into the store that has the catalog."""
+
+    @abstractmethod
+    def open_writable(self, mine: FenceToken, bootstrap: Bootstrap) -> tuple[Catalog, CatalogStore]:
+        """Take over and open for writing; with the store that the open catalog goes on with."""
+
+
+class StoredCatalog(OpenableCatalog):
+    """A catalog on what `backing` has, not open."""
+
+    def __init__(self, backing: Backing) -> None:
+        self.backing = backing
 
     @property
     def place(self) -> str:
-        return self._store.place
-
-    @property
-    def store(self) -> CatalogStore:
-        """Where it is; to be opened anew for each use."""
-        return self._store
+        return self.backing.place
 
     @property
     def now_ms(self) -> Callable[[], int]:
         """The clock that it is opened with, in milliseconds since the epoch."""
-        return self._now_ms
+        return self.backing.now_ms
+
+    def preamble(self) -> Preamble:
+        """Its fence token and its config, of the latest state."""
+        with self._opened("catalog preamble") as backing:
+            return backing.preamble()
 
     def is_initialized(self) -> bool:
         return self.preamble().is_initialized
 
     def fence_token(self) -> FenceToken | None:
-        return self.preamble().token
+        with self._opened("catalog preamble") as backing:
+            return backing.token()
 
     def config(self, key: str) -> int | None:
         return self.preamble().config.get(key)
@@ -77,57 +161,58 @@ class StoredCatalog(OpenableCatalog):
         return "".join(self.dump_lines(as_of))
 
     def dump_lines(self, as_of: int | None = None) -> Iterator[str]:
-        with self.opened("catalog dump") as store:
-            rows = at_latest(store, lambda seen: self._rows(store, seen) if as_of is None else [])
+        def read(store: CatalogStore, seen: Preamble) -> list[Row]:
+            seen.check_initialized(store.place)
+            return list(store.rows(seen.upper - 1)) if as_of is None else []
+
+        with self._opened("catalog dump") as backing:
+            store, seen, rows = backing.latest(read)
             if as_of is not None:
+                if as_of < (since := backing.begins(seen)):
+                    raise AsOfTooEarly(as_of, since)
                 rows = list(store.rows(as_of))
         preamble_of(0, rows).check_readable()
         yield from dump_lines(rows)
 
     def check_open(self) -> None:
-        with self.opened("catalog check") as store:
-            at_latest(store, lambda seen: check_contents(store, seen))
+        with self._opened("catalog check") as backing:
+            backing.latest(check_contents)
+
+    def check_takeover(self) -> None:
+        with self._opened("catalog check") as backing:
+            backing.check_takeover()
 
     def sizes(self) -> Mapping[str, Size]:
-        with self.opened("catalog sizes") as store:
+        with self._opened("catalog sizes") as backing:
+            store = backing.holder()
             return at_latest(store, lambda seen: sizes_of(StoredContents(store, seen.upper).batches()))
 
     def kept_dumps(self) -> list[Kept]:
-        with self.opened("catalog kept dumps") as store:
-            return store.kept()
+        with self._opened("catalog kept dumps") as backing:
+            return backing.kept_dumps()
 
     def release_dump(self, version: int) -> None:
-        self._check_writable()
-        with self.opened("catalog kept dumps") as store:
+        with self._opened("catalog kept dumps") as backing:
+            store = backing.holder()
+            _check_writable(store)
             if version not in {kept.version for kept in store.kept()}:
-                raise BadInput(f"the catalog in {self.place} keeps no dump of version {version}")
+                raise BadInput(f"the catalog in {store.place} keeps no dump of version {version}")
             store.let_go(version)
-
-    def check_takeover(self) -> None:
-        self._standing.check_write(self.preamble(), self.place)
 
     def initialize(
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
     ) -> bool:
         mine = self.claim(deploy_generation, holder, purpose)
-        with self.opened(purpose) as store:
-            claim = takeover.alone(store, mine, self._standing)
-            while True:
-                seen = read_preamble(store, store.upper())
-                self._standing.check_write(seen, self.place)
-                if seen.is_initialized:
-                    return False
-                if committed(store, seen, opening_of(seen, claim(seen), bootstrap, self._now_ms())):
-                    return True
+        with self._opened(purpose) as backing:
+            return backing.initialize(mine, bootstrap or Bootstrap())
 
     def raise_fence(
         self, at_least: int, *, deploy_generation: int | None = None, holder: str, purpose: str
     ) -> FenceToken:
         mine = self.claim(deploy_generation or 0, holder, purpose)
-        with self.opened(purpose) as store:
-            return takeover.raise_fence(
-                store, at_least, takeover.of_generation(store, deploy_generation, mine, self._standing)
-            )
+        takeover.check_epoch(at_least)
+        with self._opened(purpose) as backing:
+            return backing.raise_fence(at_least, mine, deploy_generation)
 
     def load(
         self,
@@ -144,15 +229,15 @@ class StoredCatalog(OpenableCatalog):
             mine = FenceToken(deploy_generation or 0, 0, holder, purpose)
         else:
             mine = self.claim(deploy_generation or 0, holder, purpose)
-        with self.opened(purpose or "rehearsal of a load") as store:
+        wanted = list(rows)
+
+        def put(store: CatalogStore, claim: takeover.Claim, only_rehearse: bool) -> Loaded:
             return takeover.load(
-                store,
-                rows,
-                takeover.of_generation(store, deploy_generation, mine, self._standing),
-                exactly=exact,
-                only_new=only_new,
-                rehearse=rehearse,
+                store, wanted, claim, exactly=exact, only_new=only_new, rehearse=only_rehearse
             )
+
+        with self._opened(purpose or "rehearsal of a load") as backing:
+            return backing.load(put, mine, deploy_generation, rehearse=rehearse)
 
     # The overloads of the interface say which mode gives what.
     def open(  # type: ignore[override]
@@ -164,138 +249,84 @@ class StoredCatalog(OpenableCatalog):
         purpose: str = "",
         bootstrap: Bootstrap | None = None,
     ) -> ReadOnlyCatalog:
-        store = self._store.another(purpose=purpose or f"catalog {mode.name.lower()}")
+        backing = self.backing.another(purpose or f"catalog {mode.name.lower()}")
+        opened: ReadOnlyCatalog
         try:
             match mode:
                 case OpenMode.READ_ONLY:
-                    return self._open_read_only(store)
+                    opened, store = _read_only(backing)
                 case OpenMode.WRITABLE:
                     mine = self.claim(deploy_generation, holder, purpose)
-                    return self._open_writable(store, takeover.alone(store, mine, self._standing), bootstrap)
+                    opened, store = backing.open_writable(mine, bootstrap or Bootstrap())
                 case OpenMode.SAVEPOINT:
                     mine = FenceToken(deploy_generation, 0, holder, purpose)
-                    return self._open_savepoint(store, mine, bootstrap)
+                    opened, store = _savepoint(backing, mine, bootstrap or Bootstrap())
                 case _:
                     assert_never(mode)
         except BaseException:
-            store.close()
+            backing.close()
             raise
-
-    def _open_read_only(self, store: CatalogStore) -> ReadOnlyHandle:
-        boot_ts = self._now_ms()
-
-        def opened(seen: Preamble) -> ReadOnlyHandle:
-            self._standing.check_read(seen, self.place)
-            seen.check_initialized(self.place)
-            return ReadOnlyHandle(
-                store, loaded(store, seen), upper=seen.upper, boot_ts=boot_ts, standing=self._standing
-            )
-
-        return at_latest(store, opened)
-
-    def _open_writable(
-        self, store: CatalogStore, claim: takeover.Claim, bootstrap: Bootstrap | None
-    ) -> WritableHandle:
-        boot_ts = self._now_ms()
-
-        def load(seen: Preamble) -> tuple[Preamble, Cache | None]:
-            # Of a linked one it may not matter that it can't be read.
-            self._standing.check_write(seen, self.place)
-            return seen, _loaded_unless_older(store, seen)
-
-        while True:
-            seen, cache = at_latest(store, load)
-            if cache is None:
-                upgraded = upgrade(store, released(), claim)
-                if upgraded is None:
-                    continue
-                return opened_upgraded(store, upgraded, boot_ts, self._now_ms)
-            token = claim(seen)
-            opening = opening_of(seen, token, bootstrap, self._now_ms())
-            if not committed(store, seen, opening):
-                continue
-            cache.apply(opening)
-            return WritableHandle(
-                store,
-                cache,
-                upper=seen.upper + 1,
-                boot_ts=boot_ts,
-                token=token,
-                now_ms=self._now_ms,
-                kept=kept_young(store, seen.upper),
-            )
-
-    def _open_savepoint(
-        self, store: CatalogStore, mine: FenceToken, bootstrap: Bootstrap | None
-    ) -> SavepointHandle:
-        boot_ts = self._now_ms()
-
-        def opened(seen: Preamble) -> SavepointHandle:
-            self._standing.check_read(seen, self.place)
-            return savepoint(store, seen, seen.next_token(mine), bootstrap, boot_ts, self._now_ms)
-
-        return at_latest(store, opened)
+        backing.close(but=store)
+        return opened
 
     def claim(self, deploy_generation: int, holder: str, purpose: str) -> FenceToken:
         """Who opens it for writing, without an epoch yet. Raises `NotWritable` and `BadInput`."""
-        self._check_writable()
+        _check_writable(self.backing)
         check_who(holder, purpose)
         if not 0 <= deploy_generation < 1 << 64:
             raise BadInput(f"deploy generation {deploy_generation} is not in [0, 2^64)")
         return FenceToken(deploy_generation, 0, holder, purpose)
 
-    def _check_writable(self) -> None:
-        if not self._store.writable:
-            raise NotWritable(
-                "the catalog can't be opened for writing: its store was opened for reading only"
-            )
-
-    def preamble(self) -> Preamble:
-        """Its fence token and its config, of the latest state."""
-        with self.opened("catalog preamble") as store:
-            return at_latest(store, lambda seen: seen)
-
-    def _rows(self, store: CatalogStore, seen: Preamble) -> list[Row]:
-        seen.check_initialized(self.place)
-        return list(store.rows(seen.upper - 1))
-
-    def opened(self, purpose: str) -> closing[CatalogStore]:
-        """Its store, with handles of its own."""
-        return closing(self._store.another(purpose=purpose))
+    def _opened(self, purpose: str) -> closing[Backing]:
+        return closing(self.backing.another(purpose))
 
 
-def opening_of(
-    seen: Preamble, token: FenceToken, bootstrap: Bootstrap | None, now_ms: int
-) -> Sequence[Update]:
+def _check_writable(stored: Backing | CatalogStore) -> None:
+    if not stored.writable:
+        raise NotWritable("the catalog can't be opened for writing: its store was opened for reading only")
+
+
+def _read_only(backing: Backing) -> tuple[ReadOnlyHandle, CatalogStore]:
+    boot_ts = backing.now_ms()
+
+    def read(store: CatalogStore, seen: Preamble) -> ReadOnlyHandle:
+        standing = backing.standing(store)
+        standing.check_read(seen, store.place)
+        seen.check_initialized(store.place)
+        cache = loaded(store, seen)
+        return ReadOnlyHandle(store, cache, upper=seen.upper, boot_ts=boot_ts, standing=standing)
+
+    store, _, opened = backing.latest(read)
+    return opened, store
+
+
+def _savepoint(
+    backing: Backing, mine: FenceToken, bootstrap: Bootstrap
+) -> tuple[SavepointHandle, CatalogStore]:
+    boot_ts = backing.now_ms()
+    claim = backing.rehearsed(mine)
+
+    def read(store: CatalogStore, seen: Preamble) -> SavepointHandle:
+        backing.standing(store).check_read(seen, store.place)
+        return savepoint(store, seen, claim(seen), bootstrap, boot_ts, backing.now_ms)
+
+    store, _, opened = backing.latest(read)
+    return opened, store
+
+
+def opening_of(seen: Preamble, token: FenceToken, bootstrap: Bootstrap, now_ms: int) -> Sequence[Update]:
     """What a writable open commits: the token, and the initial objects where there are none."""
     fence = seen.fence(token)
     if seen.is_initialized:
         return fence
-    return (*fence, *initial_updates(bootstrap or Bootstrap(), now_ms))
-
-
-def opened_upgraded(
-    store: CatalogStore, upgraded: Upgraded, boot_ts: int, now_ms: Callable[[], int]
-) -> WritableHandle:
-    """The handle of the process that has upgraded the catalog."""
-    handle = WritableHandle(
-        store,
-        loaded(store, upgraded.seen),
-        upper=upgraded.seen.upper,
-        boot_ts=boot_ts,
-        token=upgraded.token,
-        now_ms=now_ms,
-        kept=kept_young(store, upgraded.seen.upper),
-    )
-    handle.upgrade_report = upgraded.report
-    return handle
+    return (*fence, *initial_updates(bootstrap, now_ms))
 
 
 def savepoint(
     store: CatalogStore,
     seen: Preamble,
     token: FenceToken,
-    bootstrap: Bootstrap | None,
+    bootstrap: Bootstrap,
     boot_ts: int,
     now_ms: Callable[[], int],
 ) -> SavepointHandle:
@@ -335,11 +366,6 @@ def loaded(store: CatalogStore, seen: Preamble) -> Cache:
     """The contents that `seen` is the preamble of, at the current version."""
     seen.check_current()
     return cached(StoredContents(store, seen.upper), seen, store.place)
-
-
-def _loaded_unless_older(store: CatalogStore, seen: Preamble) -> Cache | None:
-    seen.check_readable()
-    return None if seen.is_older else loaded(store, seen)
 
 
 def kept_young(store: CatalogStore, upper: int) -> tuple[Kept, ...]:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 
 from holdfast.catalog import config
-from holdfast.catalog.interfaces import Change, Subscription
+from holdfast.catalog.interfaces import ObjectChange, Subscription
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update, decode
 from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, Kind
 from holdfast.catalog.stores.preamble import preamble_of, read_preamble
@@ -80,7 +80,7 @@ class StoreSubscription(Subscription):
     def frontier(self) -> int:
         return self._frontier
 
-    def next(self, timeout: float | None = None) -> list[Change]:
+    def next(self, timeout: float | None = None) -> list[ObjectChange]:
         self._owner.check("this subscription")
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -112,9 +112,9 @@ class StoreSubscription(Subscription):
             # A move: the changes that come show it, after those of before.
             return
 
-    def _take(self) -> list[Change]:
+    def _take(self) -> list[ObjectChange]:
         """The changes that are due, up to the first time that can't be given out; raises why it can't."""
-        found: list[Change] = []
+        found: list[ObjectChange] = []
         confirmed: int | None = None
         while self._due:
             at, updates = self._due[0]
@@ -173,10 +173,10 @@ def _check_no_move(at: int, updates: list[Update]) -> None:
                 raise AsOfTooEarly(at - 1, found.value.value)
 
 
-def _decoded(at: int, updates: list[Update]) -> list[Change]:
+def _decoded(at: int, updates: list[Update]) -> list[ObjectChange]:
     preamble_of(at, (update.row for update in updates if update.diff == 1)).check_readable()
     found = []
     for row, diff in sorted(updates, key=lambda update: (update.row.key[:2], update.diff)):
         collection = COLLECTIONS[row.kind]
-        found.append(Change(at, collection, decode(collection, row), diff))
+        found.append(ObjectChange(at, collection, decode(collection, row), diff))
     return found

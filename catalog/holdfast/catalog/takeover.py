@@ -16,7 +16,6 @@ from holdfast.catalog.objects.codec import Row, Update
 from holdfast.catalog.objects.registry import COLLECTIONS
 from holdfast.catalog.replacing import contents_of, exact, merged
 from holdfast.catalog.stores.preamble import Preamble, committed, preamble_of, read_preamble
-from holdfast.catalog.stores.standing import Standing
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, Fenced
@@ -26,31 +25,6 @@ Claim = Callable[[Preamble], FenceToken]
 
 Raises `Fenced` and `LinkedElsewhere`.
 """
-
-
-def alone(store: CatalogStore, mine: FenceToken, standing: Standing) -> Claim:
-    """The claim of a process that has this store only."""
-
-    def claim(seen: Preamble) -> FenceToken:
-        standing.check_write(seen, store.place)
-        return seen.next_token(mine)
-
-    return claim
-
-
-def of_generation(
-    store: CatalogStore, deploy_generation: int | None, mine: FenceToken, standing: Standing
-) -> Claim:
-    """As `alone`, with the durable generation by default."""
-
-    def claim(seen: Preamble) -> FenceToken:
-        durable = seen.token
-        generation = deploy_generation
-        if generation is None:
-            generation = 0 if durable is None else durable.deploy_generation
-        return alone(store, replace(mine, deploy_generation=generation), standing)(seen)
-
-    return claim
 
 
 def under(token: FenceToken) -> Claim:
@@ -72,8 +46,7 @@ def check_epoch(at_least: int) -> None:
 
 
 def raise_fence(store: CatalogStore, at_least: int, claim: Claim) -> FenceToken:
-    """See `OpenableCatalog.raise_fence`."""
-    check_epoch(at_least)
+    """See `OpenableCatalog.raise_fence`; `at_least` was checked."""
     while True:
         seen = read_preamble(store, store.upper())
         token = claim(seen)

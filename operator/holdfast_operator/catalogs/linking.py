@@ -13,8 +13,8 @@ from holdfast.catalog import Catalog, OpenableCatalog, persist_catalog
 from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.catalog.move.two_stores import TwoStores
+from holdfast.catalog.one_store import stash_catalog
 from holdfast.catalog.stores.preamble import read_preamble
-from holdfast.catalog.stores.stash import stash_catalog
 from holdfast.errors import BadInput, Fenced, UnusablePath
 from holdfast.persist import PersistClient, Prepared
 from holdfast_operator.catalogs.facts import Opening, UnknownLocation

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.catalog.move.attempt import Progress
+from holdfast.catalog.move.attempt import MoveProgress
 from holdfast.catalog.move.attempt import Verify as HowVerified
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.migration import BackendMigration
@@ -147,7 +147,7 @@ def dry_run(move: RequestedMove, credentials: Credentials) -> DryRunResult:
             migration.close()
 
 
-def after(course: Course, progress: Progress) -> Course:
+def after(course: Course, progress: MoveProgress) -> Course:
     """What is known after a step."""
     compared = course.compared
     is_compared = progress.step.action is Action.SET_TOMBSTONE and progress.digests

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.catalog.move.plan import MigrationPlan
 from holdfast.catalog.move.records import Record
-from holdfast.catalog.move.truth import STEPS, Backend, Step, Strategy
+from holdfast.catalog.move.truth import STEPS, Backend, MoveStep, Strategy
 from holdfast.catalog.upgrade_report import Size
 from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
@@ -67,7 +67,7 @@ class Course:
     calls: int = 0
     """How often it was asked for a step."""
     strategy: Strategy | None = None
-    done: Step | None = None
+    done: MoveStep | None = None
     """The last step that was done."""
     truth: Backend | None = None
     epoch: int | None = None
@@ -81,7 +81,7 @@ class Course:
     """Whether that is over."""
 
     @property
-    def next(self) -> Step | None:
+    def next(self) -> MoveStep | None:
         """The step that follows; None after the last one."""
         # The first steps are the same with both strategies.
         steps = STEPS[self.strategy or Strategy.ONE_TOMBSTONE, self.move.destination]

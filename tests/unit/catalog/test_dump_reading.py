@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from holdfast.catalog.objects.json import Entry, read_dump
+from holdfast.catalog.objects.json import DumpEntry, read_dump
 from holdfast.errors import BadInput
 
 _MIB = 1 << 20
@@ -48,4 +48,4 @@ def test_an_object_without_an_end_is_refused(beginning: str, what: str, then: st
 def test_an_object_of_some_mebibytes_is_read() -> None:
     text = "x" * (20 * _MIB)
     dump = io.StringIO(f'{{"settings": [{{"key": {{"name": "{text}"}}, "value": {{}}}}]}}')
-    assert [*read_dump(dump)] == ["settings", Entry({"name": text}, {})]
+    assert [*read_dump(dump)] == ["settings", DumpEntry({"name": text}, {})]

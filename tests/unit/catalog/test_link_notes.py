@@ -9,10 +9,10 @@ import pytest
 from holdfast.catalog import OpenMode, config, linked_catalog, persist_catalog, stash_catalog
 from holdfast.catalog.move import notes
 from holdfast.catalog.move.decision import decide, decision
-from holdfast.catalog.move.link import Seen
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.migration import BackendMigration, Verify
 from holdfast.catalog.move.other_store import GRACE_S, RECENT_S, RETRY_S
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.stores.preamble import config_row, preamble_of
 from holdfast.errors import Fenced, LinkConflict, StorageError, StoreUnreachable

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.catalog import OpenMode, config
-from holdfast.catalog.move.link import Linked, Seen, Terms, ToLink
+from holdfast.catalog.move.link import Linked, Terms, ToLink
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.catalog.move.two_stores import Taken, TwoStores, take_over_both
 from holdfast.catalog.objects.codec import Row, Update

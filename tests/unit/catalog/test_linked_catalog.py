@@ -369,7 +369,7 @@ def test_a_running_migration_shuts_out_whoever_would_write(place: LinkedPlace) -
     assert place.uppers() == before
     # Who reads may, and the migration itself.
     assert len(catalog.open(OpenMode.READ_ONLY).get_items()) == 1
-    catalog.open(OpenMode.WRITABLE, migration_id="m1", **WHO).close()
+    catalog.in_migration("m1").open(OpenMode.WRITABLE, **WHO).close()
     place.set_config(Backend.STASH, migration_deadline=0)
     opened = catalog.open(OpenMode.WRITABLE, **WHO)
     assert opened.fence_token().epoch == taken.token.epoch + 2

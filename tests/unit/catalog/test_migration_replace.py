@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.catalog import config
 from holdfast.catalog.move import verify
 from holdfast.catalog.move.replace import Wanted, changes, wanted_of
-from holdfast.catalog.move.verify import Digest, compare
+from holdfast.catalog.move.verify import RowsDigest, compare
 from holdfast.catalog.objects.codec import Row, Update
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.stores.preamble import config_row
@@ -35,7 +35,7 @@ def batches(rows: Iterable[Row]) -> Iterable[pa.RecordBatch]:
         yield batch_of(some)
 
 
-def digests_of(rows: Iterable[Row]) -> Mapping[str, Digest]:
+def digests_of(rows: Iterable[Row]) -> Mapping[str, RowsDigest]:
     return verify.digests_of(batches(rows))
 
 
@@ -76,7 +76,7 @@ def test_rows_of_unknown_kinds_go() -> None:
     assert found == Counter([Row(Kind.ITEM.tag, b"")])
 
 
-def told(wanted: Wanted | None) -> tuple[Mapping[str, Digest], list[tuple[int, int]]]:
+def told(wanted: Wanted | None) -> tuple[Mapping[str, RowsDigest], list[tuple[int, int]]]:
     """What is wanted, in an order of its own."""
     assert wanted is not None
     return wanted.digests, sorted(map(tuple, wanted.hashes.tolist()))
@@ -121,7 +121,7 @@ def test_a_digest_sees_where_a_key_ends_and_how_often_a_row_is_there() -> None:
     assert digests_of([row])["items"] != digests_of([moved])["items"]
     assert digests_of([row])["items"] != digests_of([row, row])["items"]
     assert digests_of([row])["items"].size == Size(1, 5)
-    assert digests_of([row])["roles"] == Digest()
+    assert digests_of([row])["roles"] == RowsDigest()
 
 
 def test_a_row_of_an_unknown_kind_has_no_digest() -> None:

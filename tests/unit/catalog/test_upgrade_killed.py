@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, OpenableCatalog, OpenMode, config
-from holdfast.catalog.persist_catalog import persist_catalog
+from holdfast.catalog.one_store import persist_catalog, stash_catalog
 from holdfast.catalog.stores.persist import CatalogShard, catalog_shard_id
-from holdfast.catalog.stores.stash import StashStore, stash_catalog
+from holdfast.catalog.stores.stash import StashStore
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.persist import PersistClient
 from testbed.oldcatalogs import rows_of, upgraded

@@ -4,7 +4,7 @@ import logging
 import sys
 
 from holdfast.catalog import OpenMode, persist_catalog
-from holdfast.catalog.stores.stash import stash_catalog
+from holdfast.catalog.one_store import stash_catalog
 from holdfast.persist import PersistClient
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s")

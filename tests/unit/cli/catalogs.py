@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from psycopg import sql
 
 from holdfast.catalog import OpenableCatalog, catalog_shard_id, persist_catalog
+from holdfast.catalog.one_store import stash_catalog
 from holdfast.catalog.stores.persist import CatalogShard
-from holdfast.catalog.stores.stash import stash_catalog
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.cli import main
 from holdfast.persist import PersistClient, PersistConfig

@@ -27,8 +27,7 @@ from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.interfaces import Catalog
 from holdfast.catalog.move import source
 from holdfast.catalog.move.hashed import contents_of
-from holdfast.catalog.move.held import Held
-from holdfast.catalog.move.link import Seen
+from holdfast.catalog.move.held import HeldStores
 from holdfast.catalog.move.notes import (
     Move,
     arrived,
@@ -39,19 +38,20 @@ from holdfast.catalog.move.notes import (
 )
 from holdfast.catalog.move.records import Record, ended
 from holdfast.catalog.move.replace import changes
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.shadowing import ShadowOfMigration, open_shadow
 from holdfast.catalog.move.source import Read
 from holdfast.catalog.move.truth import (
     STEPS,
     Action,
     Backend,
-    Step,
+    MoveStep,
     Strategy,
     source_of_truth,
     tombstone,
 )
 from holdfast.catalog.move.two_stores import read_both
-from holdfast.catalog.move.verify import Digest, compare, digests_of, sizes_of
+from holdfast.catalog.move.verify import RowsDigest, compare, digests_of, sizes_of
 from holdfast.catalog.upgrade.plan import released
 from holdfast.catalog.upgrade.runner import upgrade
 from holdfast.catalog.upgrade_report import Size
@@ -85,25 +85,27 @@ class Orders:
 
 
 @dataclass(frozen=True)
-class Progress:
+class MoveProgress:
     """A step that is done: where the source of truth is then, and how much was read, written or compared.
 
     `sizes` and `digests` are by the name of the object type, None where the step has none; `seconds` is what
     it took.
     """
 
-    step: Step
+    step: MoveStep
     truth: Backend
     token: FenceToken
     seconds: float
     sizes: Mapping[str, Size] | None = None
-    digests: Mapping[str, Digest] | None = None
+    digests: Mapping[str, RowsDigest] | None = None
 
 
 class Attempt:
     """The steps under a token that is in both stores; `read` is what is known of the source from before."""
 
-    def __init__(self, held: Held, strategy: Strategy, orders: Orders, read: Read | None = None) -> None:
+    def __init__(
+        self, held: HeldStores, strategy: Strategy, orders: Orders, read: Read | None = None
+    ) -> None:
         self.held = held
         self.strategy = strategy
         self.orders = orders
@@ -116,18 +118,18 @@ class Attempt:
         self._move: Move | None = None
 
     @property
-    def next_step(self) -> Step | None:
+    def next_step(self) -> MoveStep | None:
         """The step that comes next; None when all are done."""
         return self.steps[self._next] if self._next < len(self.steps) else None
 
-    def advance(self) -> Progress:
+    def advance(self) -> MoveProgress:
         """Do the next step."""
         step = self.steps[self._next]
         start = time.monotonic()
         self._end_shadow(step)
         seen = self.held.look()
         self._next += 1
-        found: Mapping[str, Digest] | None = None
+        found: Mapping[str, RowsDigest] | None = None
         match step.action:
             case Action.OPEN:
                 pass
@@ -141,7 +143,7 @@ class Attempt:
                 found = self._set_tombstone(step, seen)
             case _:
                 assert_never(step.action)
-        return Progress(
+        return MoveProgress(
             step,
             self.orders.destination if self.moved else self.truth(seen),
             self.held.token,
@@ -192,7 +194,7 @@ class Attempt:
             # With the record there nobody is shut out any more: whoever came notes the truth that he found.
             _log.info("%s", error)
 
-    def _end_shadow(self, step: Step) -> None:
+    def _end_shadow(self, step: MoveStep) -> None:
         """Let nothing be written to both any more before the last step; raises where the target differs."""
         shadow, self._shadow = self._shadow, None
         if shadow is not None:
@@ -208,7 +210,7 @@ class Attempt:
         if self.truth(seen) is self.orders.destination:
             self._end()
 
-    def _read_source(self, step: Step, seen: Seen) -> Mapping[str, Digest]:
+    def _read_source(self, step: MoveStep, seen: Seen) -> Mapping[str, RowsDigest]:
         store = self.held.stores.of(step.store)
         if seen.of(step.store).is_older:
             upgrade(store, released(), takeover.under(self.held.token))
@@ -217,7 +219,7 @@ class Attempt:
         self._read = source.read(store, at) if self._read is None else source.followed(store, self._read, at)
         return self._read.wanted.digests
 
-    def _replace(self, step: Step, seen: Seen) -> Mapping[str, Digest]:
+    def _replace(self, step: MoveStep, seen: Seen) -> Mapping[str, RowsDigest]:
         read = self._read_at(seen)
         seen = self._beyond_source(step.store, seen)
         at = seen.of(step.store)
@@ -237,7 +239,7 @@ class Attempt:
         self.moved = flips
         return read.wanted.digests
 
-    def _set_tombstone(self, step: Step, seen: Seen) -> Mapping[str, Digest] | None:
+    def _set_tombstone(self, step: MoveStep, seen: Seen) -> Mapping[str, RowsDigest] | None:
         last = step is self.steps[-1]
         is_set = tombstone(seen.of(step.store).config) is step.tombstone
         found = None
@@ -256,7 +258,7 @@ class Attempt:
             self._end()
         return found
 
-    def _verify(self, seen: Seen) -> Mapping[str, Digest] | None:
+    def _verify(self, seen: Seen) -> Mapping[str, RowsDigest] | None:
         """Read the source again, and compare what both hold, if that is ordered; raises `ContentsDiffer`."""
         wanted = self._read_again(seen)
         if self.orders.verify is Verify.NONE:
@@ -267,7 +269,7 @@ class Attempt:
         compare(wanted, found, places=(origin.place, target.place))
         return found
 
-    def _read_again(self, seen: Seen) -> Mapping[str, Digest]:
+    def _read_again(self, seen: Seen) -> Mapping[str, RowsDigest]:
         """The digests of the source, read anew. Raises `CatalogOutOfSync` where nobody may have changed them.
 
         A source that was restored, and has gone on, may have the same upper, token and config.
@@ -331,7 +333,7 @@ class Attempt:
         self.finish(self.orders.destination, self.orders.record.ended)
         self._next = len(self.steps)
 
-    def _flipping(self, last: Step) -> dict[str, int | None]:
+    def _flipping(self, last: MoveStep) -> dict[str, int | None]:
         """What the config becomes in the store of the last step, in the commit that moves the truth."""
         ending = self._ending(last.store, self.orders.destination, self.orders.record.ended)
         return {

@@ -27,17 +27,11 @@ from dataclasses import dataclass
 from holdfast.catalog import config
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.move.hashed import contents_of
-from holdfast.catalog.move.held import Held
-from holdfast.catalog.move.link import (
-    Linked,
-    Seen,
-    ToLink,
-    decides_on_persist,
-    links_stash,
-    strategy_kept,
-)
+from holdfast.catalog.move.held import HeldStores
+from holdfast.catalog.move.link import Linked, ToLink, decides_on_persist, links_stash, strategy_kept
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.records import ending_with
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.standing import refuse_running
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import (
@@ -48,7 +42,7 @@ from holdfast.catalog.move.two_stores import (
     pauses,
     read_both,
 )
-from holdfast.catalog.move.verify import Digest, digests_of, sizes_of
+from holdfast.catalog.move.verify import RowsDigest, digests_of, sizes_of
 from holdfast.catalog.stores.preamble import caught_up, committed
 from holdfast.catalog.upgrade_report import Size
 from holdfast.errors import CatalogOutOfSync, Fenced, HoldfastError, LinkConflict, Uninitialized
@@ -73,7 +67,7 @@ class Decision:
     conflict: LinkConflict | None
     seen: Seen
     places: Mapping[Backend, str]
-    digests: Mapping[Backend, Mapping[str, Digest] | None]
+    digests: Mapping[Backend, Mapping[str, RowsDigest] | None]
     unreadable: Mapping[Backend, HoldfastError]
 
     @property
@@ -127,9 +121,9 @@ def decision(catalog: LinkedCatalog, truth: Backend) -> Decision:
 
 def _held(
     stores: TwoStores, seen: Seen, backends: Iterable[Backend]
-) -> tuple[dict[Backend, Mapping[str, Digest] | None], dict[Backend, HoldfastError]]:
+) -> tuple[dict[Backend, Mapping[str, RowsDigest] | None], dict[Backend, HoldfastError]]:
     """What each of these holds, or why that can't be read."""
-    digests: dict[Backend, Mapping[str, Digest] | None] = dict.fromkeys(Backend)
+    digests: dict[Backend, Mapping[str, RowsDigest] | None] = dict.fromkeys(Backend)
     unreadable: dict[Backend, HoldfastError] = {}
     for backend in backends:
         at = seen.of(backend)
@@ -184,7 +178,7 @@ class _Deciding:
         """Decide."""
         next_token(self._seen, claim)
         self._mark()
-        held = Held(self._stores, self._take_over(claim, sleep))
+        held = HeldStores(self._stores, self._take_over(claim, sleep))
         try:
             self._move_on(held)
             self._tell(held)
@@ -238,11 +232,11 @@ class _Deciding:
                 return True
             self._seen = self._seen.where(backend, caught_up(store, at))
 
-    def _move_on(self, held: Held) -> None:
+    def _move_on(self, held: HeldStores) -> None:
         seen = self._look(held)
         held.advance(seen, self._truth, max(seen.stash.upper, seen.persist.upper) + FAR)
 
-    def _tell(self, held: Held) -> None:
+    def _tell(self, held: HeldStores) -> None:
         seen = self._look(held)
         since = {config.TRUTH_SINCE: seen.of(self._truth).upper}
         unmarked = {config.SETTLING: None}
@@ -257,7 +251,7 @@ class _Deciding:
             # Without the mark anybody may open it, and notes the truth that he finds.
             _log.info("%s", error)
 
-    def _look(self, held: Held) -> Seen:
+    def _look(self, held: HeldStores) -> Seen:
         """Both stores, under the token and the mark of this decision."""
         seen = held.look()
         self._check_mine(seen)

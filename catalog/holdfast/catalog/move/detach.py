@@ -11,13 +11,14 @@ from holdfast.catalog import config, takeover
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.interfaces import OpenableCatalog
 from holdfast.catalog.move.decision import FAR
-from holdfast.catalog.move.link import UNLINKED, Linked, Seen
+from holdfast.catalog.move.link import UNLINKED, Linked
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.records import running_of
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.standing import in_progress
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import of_generation, read_both, take_over_both
-from holdfast.catalog.opening import StoredCatalog
+from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.stores.preamble import Preamble, committed, read_preamble
 from holdfast.errors import (
     BadInput,
@@ -70,9 +71,9 @@ def check_detach(catalog: OpenableCatalog, *, stash_lost: bool = False, accept_l
         _check_alone(read_preamble(store, store.upper()), persist.place, accept_loss=accept_loss)
 
 
-def _on_persist(catalog: OpenableCatalog) -> StoredCatalog:
+def _on_persist(catalog: OpenableCatalog) -> OneStoreCatalog:
     persist = catalog.of(Backend.PERSIST) if isinstance(catalog, LinkedCatalog) else catalog
-    if not isinstance(persist, StoredCatalog):
+    if not isinstance(persist, OneStoreCatalog):
         raise BadInput(f"the catalog in {catalog.place} is not on persist")
     return persist
 
@@ -105,7 +106,7 @@ def _check_both(catalog: LinkedCatalog, seen: Seen) -> None:
 
 
 def _detach_alone(
-    catalog: StoredCatalog, deploy_generation: int | None, claim: FenceToken, *, accept_loss: bool
+    catalog: OneStoreCatalog, deploy_generation: int | None, claim: FenceToken, *, accept_loss: bool
 ) -> FenceToken:
     with catalog.opened(claim.purpose) as store:
         # Of what the stash had, somebody may remember times that persist must not have again.

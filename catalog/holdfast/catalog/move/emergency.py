@@ -15,7 +15,7 @@ from holdfast.catalog.move.link import strategy_of
 from holdfast.catalog.move.records import running_of
 from holdfast.catalog.move.standing import in_progress
 from holdfast.catalog.move.truth import Strategy, tombstone
-from holdfast.catalog.opening import StoredCatalog
+from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.stores.preamble import Preamble
 from holdfast.catalog.stores.standing import Standing
 from holdfast.catalog.stores.store import CatalogStore
@@ -31,7 +31,7 @@ def emergency_catalog(stash: OpenableCatalog) -> OpenableCatalog:
     catalog are fenced; guarded writes on persist that are in flight are not.
     """
     stored = _stored(stash)
-    return StoredCatalog(stored.store, stored.now_ms, standing=_Emergency(stored.now_ms))
+    return OneStoreCatalog(stored.store, stored.now_ms, standing=_Emergency(stored.now_ms))
 
 
 def check_emergency(stash: OpenableCatalog) -> None:
@@ -40,8 +40,8 @@ def check_emergency(stash: OpenableCatalog) -> None:
     _Emergency(stored.now_ms).check_read(stored.preamble(), stored.place)
 
 
-def _stored(stash: OpenableCatalog) -> StoredCatalog:
-    if not isinstance(stash, StoredCatalog):
+def _stored(stash: OpenableCatalog) -> OneStoreCatalog:
+    if not isinstance(stash, OneStoreCatalog):
         raise BadInput(
             f"the catalog in {stash.place} is not in a stash", hint="give what stash_catalog gives"
         )

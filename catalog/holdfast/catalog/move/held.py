@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from holdfast.catalog.fence import FenceToken
-from holdfast.catalog.move.link import Seen
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import TwoStores, read_both
 from holdfast.catalog.objects.codec import Update
@@ -18,7 +18,7 @@ from holdfast.catalog.stores.preamble import Preamble, read_preamble
 from holdfast.errors import CatalogOutOfSync, Fenced, FenceRegressed, OtherHistory, UpperMismatch
 
 
-class Held:
+class HeldStores:
     """The stores under `token`."""
 
     def __init__(self, stores: TwoStores, token: FenceToken) -> None:

@@ -17,7 +17,7 @@ from typing import Self
 from holdfast.catalog import config, takeover
 from holdfast.catalog.cache import Cache
 from holdfast.catalog.fence import FenceToken
-from holdfast.catalog.move.link import Linked, Seen, notes
+from holdfast.catalog.move.link import Linked, notes
 from holdfast.catalog.move.notes import (
     arrived,
     arriving,
@@ -26,10 +26,11 @@ from holdfast.catalog.move.notes import (
     looked,
     next_move,
 )
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import (
     Check,
-    Commit,
+    StoreCommit,
     Taken,
     TwoStores,
     pauses,
@@ -109,7 +110,7 @@ def _noted(stores: TwoStores, taken: Taken, first: _First | None) -> Taken:
         while updates:
             at = taken.seen.of(backend)
             if committed(stores.of(backend), at, updates):
-                commits = (*taken.commits[backend], Commit(at.upper, updates))
+                commits = (*taken.commits[backend], StoreCommit(at.upper, updates))
                 taken = replace(
                     taken,
                     seen=taken.seen.where(backend, at.after(updates)),
@@ -159,7 +160,7 @@ class TruthContents:
                 self._cache = loaded(self._stores.of(truth), seen)
         self._upper = seen.upper
 
-    def follow(self, commits: Sequence[Commit]) -> None:
+    def follow(self, commits: Sequence[StoreCommit]) -> None:
         """Take what this process committed itself."""
         for commit in commits:
             if self._cache is not None and commit.at == self._upper:

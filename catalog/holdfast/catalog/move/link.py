@@ -18,12 +18,12 @@ Invariants
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 from holdfast.catalog import config
-from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.move import notes as noted_by
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import (
     NUMBERS,
     Backend,
@@ -32,7 +32,6 @@ from holdfast.catalog.move.truth import (
     source_of_truth,
     tombstone,
 )
-from holdfast.catalog.stores.preamble import Preamble
 from holdfast.errors import CorruptBlob, LinkConflict, StrategyMismatch
 
 _DECIDE = (
@@ -49,32 +48,6 @@ _LOST_WITH_IT = (
 )
 _NAMES = {Backend.STASH: "stash", Backend.PERSIST: "catalog"}
 _NEWEST = f"bring back the newest state of the store that was restored; {_DECIDE}"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What was read of both stores, at a time at which both were so."""
-
-    stash: Preamble
-    persist: Preamble
-    other_past: Backend | None = None
-    """The store that had another fence token, at a time that the other store noted."""
-
-    def of(self, backend: Backend) -> Preamble:
-        """That of one store."""
-        return self.stash if backend is Backend.STASH else self.persist
-
-    def where(self, backend: Backend, preamble: Preamble) -> "Seen":
-        """The same with another one in the place of one."""
-        if backend is Backend.STASH:
-            return replace(self, stash=preamble)
-        return replace(self, persist=preamble)
-
-    @property
-    def token(self) -> FenceToken | None:
-        """The greater of the durable tokens, by order; None before the first open."""
-        tokens = [token for token in (self.stash.token, self.persist.token) if token is not None]
-        return max(tokens, key=lambda token: token.rank, default=None)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from typing import Protocol, Self
 from holdfast.catalog import config
 from holdfast.catalog.fence import FenceToken, check_who
 from holdfast.catalog.interfaces import Catalog
-from holdfast.catalog.move.attempt import Attempt, Orders, Progress, Verify
-from holdfast.catalog.move.held import Held
-from holdfast.catalog.move.link import Seen
+from holdfast.catalog.move.attempt import Attempt, MoveProgress, Orders, Verify
+from holdfast.catalog.move.held import HeldStores
 from holdfast.catalog.move.plan import MigrationPlan, plan_of
 from holdfast.catalog.move.records import (
     Record,
@@ -35,8 +34,9 @@ from holdfast.catalog.move.records import (
     running_of,
     to_begin,
 )
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.source import Read, checked
-from holdfast.catalog.move.truth import Backend, Step
+from holdfast.catalog.move.truth import Backend, MoveStep
 from holdfast.catalog.move.two_stores import TwoStores, take_over_both
 from holdfast.catalog.objects.codec import Update
 from holdfast.catalog.opening import wall_clock_ms
@@ -141,7 +141,7 @@ class BackendMigration:
         return self._outcome
 
     @property
-    def next_step(self) -> Step | None:
+    def next_step(self) -> MoveStep | None:
         """The step that the next `advance` does; None before the first, and at the end."""
         return None if self._attempt is None else self._attempt.next_step
 
@@ -152,7 +152,7 @@ class BackendMigration:
         """
         return plan_of(self._catalog.stores, self.migration_id, self.target, rollback=self.rollback)
 
-    def advance(self) -> Progress | None:
+    def advance(self) -> MoveProgress | None:
         """Do one numbered step; None when there is nothing left to do.
 
         After an error the next call begins at the first step again.
@@ -185,7 +185,7 @@ class BackendMigration:
                 self._give_up()
             return progress
 
-    def run(self, on_progress: Callable[[Progress], None] = lambda _: None) -> Outcome:
+    def run(self, on_progress: Callable[[MoveProgress], None] = lambda _: None) -> Outcome:
         """Do all steps. Raises as `advance`."""
         while (progress := self.advance()) is not None:
             on_progress(progress)
@@ -222,7 +222,7 @@ class BackendMigration:
             running = running_of(taken.seen.stash.config)
             assert running is not None
             orders = Orders(self.migration_id, running.destination, Verify.NONE, running.record)
-            attempt = Attempt(Held(stores, taken.token), taken.link.strategy, orders)
+            attempt = Attempt(HeldStores(stores, taken.token), taken.link.strategy, orders)
             truth = taken.link.truth
             attempt.finish(truth, ended_with(running, truth))
             return truth
@@ -257,7 +257,7 @@ class BackendMigration:
         orders = Orders(self.migration_id, self.destination, self.verify, record)
         known, self._readable = self._readable, None
         read = known[2] if known is not None and known[0] is self.destination.other else None
-        return Attempt(Held(stores, taken.token), taken.link.strategy, orders, read)
+        return Attempt(HeldStores(stores, taken.token), taken.link.strategy, orders, read)
 
     def _also(self, seen: Seen, backend: Backend) -> Iterable[Update]:
         """What goes into a store together with the fence: nobody may trust a note of the truth any more."""

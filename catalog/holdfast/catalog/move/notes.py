@@ -25,14 +25,11 @@ Invariants
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from holdfast.catalog import config
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.stores.preamble import Preamble
-
-if TYPE_CHECKING:
-    from holdfast.catalog.move.link import Seen
 
 _SAW_UPPER, _SAW_NONCE, _INITIALIZED = "saw_upper", "saw_nonce", "initialized"
 _ARRIVED, _ARRIVED_SINCE, _MOVED, _MOVED_SINCE = "arrived", "arrived_since", "moved", "moved_since"
@@ -65,7 +62,7 @@ NO_NOTES: Mapping[str, int | None] = {name: None for backend in Backend for name
 """The config without any."""
 
 
-def next_move(seen: "Seen", since: int) -> Move:
+def next_move(seen: Seen, since: int) -> Move:
     """A move after all that the stores know of, whose contents are the catalog's from `since` on."""
     known = [
         move.number >> _RANDOM_BITS for backend in Backend for move in _numbers(seen.of(backend), backend)
@@ -74,7 +71,7 @@ def next_move(seen: "Seen", since: int) -> Move:
     return Move(count << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS), since)
 
 
-def arrived(seen: "Seen", backend: Backend) -> Move | None:
+def arrived(seen: Seen, backend: Backend) -> Move | None:
     """The move that brought what a store holds; None where it has no number."""
     at = seen.of(backend)
     move = _move(at, backend, _ARRIVED, _ARRIVED_SINCE)
@@ -93,7 +90,7 @@ def completing(backend: Backend, move: Move | None) -> dict[str, int | None]:
     return {key(backend, _MOVED): move.number, key(backend, _MOVED_SINCE): move.since}
 
 
-def looked(seen: "Seen", backend: Backend) -> dict[str, int | None]:
+def looked(seen: Seen, backend: Backend) -> dict[str, int | None]:
     """What a store notes about the other one, as that was read; notes of another link go."""
     at, other = seen.of(backend), seen.of(backend.other)
     link = at.config.get(config.LINK)
@@ -112,7 +109,7 @@ def looked(seen: "Seen", backend: Backend) -> dict[str, int | None]:
     return wanted
 
 
-def has_looked(seen: "Seen", backend: Backend) -> bool:
+def has_looked(seen: Seen, backend: Backend) -> bool:
     """Whether a store's notes tell the present fence token of the other one, and whether it has a catalog."""
     at, other = seen.of(backend), seen.of(backend.other)
     return (
@@ -128,7 +125,7 @@ def nonce_of(seen: Preamble) -> int:
     return 0 if token is None else int.from_bytes(token.nonce[:8], "big")
 
 
-def noted(seen: "Seen", backend: Backend) -> tuple[int, int] | None:
+def noted(seen: Seen, backend: Backend) -> tuple[int, int] | None:
     """Upper and nonce of a store as the other one noted them last; None where it noted none."""
     at = seen.of(backend.other)
     if not _is_of_link(at, backend.other):
@@ -137,7 +134,7 @@ def noted(seen: "Seen", backend: Backend) -> tuple[int, int] | None:
     return None if not upper or nonce is None else (upper, nonce)
 
 
-def returned(seen: "Seen") -> Backend | None:
+def returned(seen: Seen) -> Backend | None:
     """The store that is older than what the other one noted about it; None where both fit together."""
     for backend in Backend:
         at, other = seen.of(backend), seen.of(backend.other)
@@ -151,7 +148,7 @@ def returned(seen: "Seen") -> Backend | None:
     return None
 
 
-def holds_other_contents(seen: "Seen", truth: Backend) -> bool:
+def holds_other_contents(seen: Seen, truth: Backend) -> bool:
     """Whether what the truth holds is not what the last move brought that either store knows of."""
     last = max(
         (move for backend in Backend if (move := _completed(seen.of(backend), backend)) is not None),
@@ -167,7 +164,7 @@ def holds_other_contents(seen: "Seen", truth: Backend) -> bool:
     return here != last
 
 
-def held_a_catalog(seen: "Seen", truth: Backend) -> bool:
+def held_a_catalog(seen: Seen, truth: Backend) -> bool:
     """Whether anything tells that there was a catalog, whatever the truth holds."""
     other = seen.of(truth.other)
     return (

@@ -8,7 +8,7 @@ from holdfast.catalog.move.hashed import contents_of
 from holdfast.catalog.move.link import Linked
 from holdfast.catalog.move.records import Record, destination, records_of, to_begin
 from holdfast.catalog.move.source import checked
-from holdfast.catalog.move.truth import STEPS, Action, Backend, Step, Strategy
+from holdfast.catalog.move.truth import STEPS, Action, Backend, MoveStep, Strategy
 from holdfast.catalog.move.two_stores import TwoStores, read_both
 from holdfast.catalog.move.verify import digests_of, sizes_of
 from holdfast.catalog.upgrade_report import Size
@@ -31,7 +31,7 @@ class MigrationPlan:
     strategy: Strategy
     links: bool
     record: Record | None
-    steps: tuple[Step, ...]
+    steps: tuple[MoveStep, ...]
     places: Mapping[Backend, str]
     sizes: Mapping[str, Size]
     upgrade: tuple[int, int] | None
@@ -77,7 +77,7 @@ def plan_of(stores: TwoStores, migration_id: str, target: Backend, *, rollback: 
         )
 
 
-def _until_check(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _until_check(steps: tuple[MoveStep, ...]) -> tuple[MoveStep, ...]:
     """The steps of a migration that finds the truth where it leads to."""
     for number, step in enumerate(steps, start=1):
         if step.action is Action.CHECK:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from holdfast.catalog.move.hashed import HashedRows, Shorts, contents_in, hashed, no_shorts
-from holdfast.catalog.move.verify import Digest, Digests
+from holdfast.catalog.move.verify import Digests, RowsDigest
 from holdfast.catalog.objects.codec import Row, Update
 from holdfast.catalog.objects.packed import rows_of
 from holdfast.catalog.objects.registry import COLLECTIONS, Kind
@@ -32,7 +32,7 @@ Rows = Callable[[Collection[Kind]], Iterable[pa.RecordBatch]]
 class Wanted:
     """What a store is to hold: digests by the name of the object type, and the hashes of the rows."""
 
-    digests: dict[str, Digest]
+    digests: dict[str, RowsDigest]
     hashes: Shorts
 
     def after(self, updates: Iterable[Update]) -> "Wanted | None":
@@ -60,13 +60,13 @@ def _rows_with(net: Counter[Row], diff: int) -> list[Row]:
 
 def wanted_of(batches: Iterable[pa.RecordBatch]) -> Wanted:
     """That of rows (columns `key` and `value`), each of which is there once. Raises as `digests_of`."""
-    reading = Reading()
+    reading = PassingRows()
     for _ in reading.passing(batches):
         pass
     return reading.wanted()
 
 
-class Reading:
+class PassingRows:
     """Takes rows in while somebody else reads them too."""
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from holdfast.catalog.handle import WritableHandle
 from holdfast.catalog.interfaces import Catalog
-from holdfast.catalog.move.held import Held
-from holdfast.catalog.move.link import Seen
+from holdfast.catalog.move.held import HeldStores
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.opening import kept_young, loaded
 from holdfast.catalog.shadow.handle import ShadowCatalog
@@ -44,7 +44,9 @@ class ShadowOfMigration(ShadowCatalog):
             )
 
 
-def open_shadow(held: Held, seen: Seen, source: Backend, now_ms: Callable[[], int]) -> ShadowOfMigration:
+def open_shadow(
+    held: HeldStores, seen: Seen, source: Backend, now_ms: Callable[[], int]
+) -> ShadowOfMigration:
     """Open both stores, which hold the same, for writing under the token that is in both."""
     boot_ts = now_ms()
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from holdfast.catalog.cache import Cache
 from holdfast.catalog.contents import StoredContents
 from holdfast.catalog.move.hashed import contents_of
-from holdfast.catalog.move.replace import Reading, Wanted, wanted_of
+from holdfast.catalog.move.replace import PassingRows, Wanted, wanted_of
 from holdfast.catalog.objects.codec import Update
 from holdfast.catalog.stores.preamble import Preamble
 from holdfast.catalog.stores.store import CatalogStore
@@ -40,7 +40,7 @@ def checked(store: CatalogStore, seen: Preamble, target: CatalogStore) -> Read |
     if seen.is_older:
         Plan(store, seen, released()).close()
         return None
-    reading = Reading()
+    reading = PassingRows()
     batches = StoredContents(store, seen.upper).batches()
     cache = Cache.load(reading.passing(_fitting(batches, target)))
     seen.check_history(cache.fence_row, store.place)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from holdfast.catalog.move.link import Linked, Seen, ToLink
+from holdfast.catalog.move.link import Linked, ToLink
 from holdfast.catalog.move.other_store import OtherOfReader, OtherStore
 from holdfast.catalog.move.records import Running, running_of
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import TwoStores, read_both
 from holdfast.catalog.stores.preamble import Preamble, read_preamble
@@ -35,6 +36,9 @@ class OneOfTwo(Standing):
     """The other store, for a writer."""
     watched: OtherOfReader | None = None
     """The other store, for a reader; of a writer, for its subscribers."""
+
+    def check_read(self, seen: Preamble, place: str) -> None:
+        """Nothing: who opens a linked catalog has asked both stores."""
 
     def confirm_writer(self, *, always: bool) -> None:
         """See `Standing`; raises as `OtherStore.confirm`, with what `explain` makes of `Fenced`."""

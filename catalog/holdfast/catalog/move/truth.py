@@ -128,7 +128,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True)
-class Step:
+class MoveStep:
     """A numbered step of a move; `tombstone` is what a `SET_TOMBSTONE` sets, else None."""
 
     number: int
@@ -171,8 +171,8 @@ def _two_tombstones(target: Backend) -> Iterator[tuple[Action, Backend, bool | N
     yield Action.SET_TOMBSTONE, Backend.PERSIST, target is Backend.STASH
 
 
-STEPS: Mapping[tuple[Strategy, Backend], tuple[Step, ...]] = {
-    (strategy, target): tuple(Step(number, *step) for number, step in enumerate(steps(target), start=1))
+STEPS: Mapping[tuple[Strategy, Backend], tuple[MoveStep, ...]] = {
+    (strategy, target): tuple(MoveStep(number, *step) for number, step in enumerate(steps(target), start=1))
     for strategy, steps in (
         (Strategy.ONE_TOMBSTONE, _one_tombstone),
         (Strategy.TWO_TOMBSTONES, _two_tombstones),

@@ -20,7 +20,6 @@ from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.move.link import (
     ENDS_ON_PERSIST,
     Linked,
-    Seen,
     Terms,
     ToLink,
     begins_on_persist,
@@ -28,6 +27,7 @@ from holdfast.catalog.move.link import (
     links_stash,
 )
 from holdfast.catalog.move.notes import has_looked, looked, nonce_of, noted
+from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.objects.codec import Update
 from holdfast.catalog.stores.preamble import Preamble, at_latest, caught_up, committed, read_preamble
@@ -81,16 +81,18 @@ class TwoStores:
         stash, persist = (self.of(backend).another(purpose=purpose) for backend in Backend)
         return TwoStores(stash, persist, self.terms)
 
-    def close(self) -> None:
-        """Give up what both hold."""
+    def close(self, *, but: CatalogStore | None = None) -> None:
+        """Give up what both hold, or the one beside `but`."""
         try:
-            self.stash.close()
+            if self.stash is not but:
+                self.stash.close()
         finally:
-            self.persist.close()
+            if self.persist is not but:
+                self.persist.close()
 
 
 @dataclass(frozen=True)
-class Commit:
+class StoreCommit:
     """What one append at time `at` wrote."""
 
     at: int
@@ -104,7 +106,7 @@ class Taken:
     token: FenceToken
     seen: Seen
     link: Linked
-    commits: Mapping[Backend, Sequence[Commit]]
+    commits: Mapping[Backend, Sequence[StoreCommit]]
 
 
 def nothing(_seen: Seen, _backend: Backend) -> Iterable[Update]:
@@ -244,7 +246,7 @@ class _Taking:
         self._stores = stores
         self._check = check
         self._seen = read_both(stores)
-        self._commits: dict[Backend, list[Commit]] = {backend: [] for backend in Backend}
+        self._commits: dict[Backend, list[StoreCommit]] = {backend: [] for backend in Backend}
 
     def run(self, claim: FenceToken, also: Also) -> Taken:
         link = self._stores.linkage(self._seen)
@@ -305,7 +307,7 @@ class _Taking:
         seen = self._seen.of(backend)
         if not committed(self._stores.of(backend), seen, updates):
             return False
-        self._commits[backend].append(Commit(seen.upper, updates))
+        self._commits[backend].append(StoreCommit(seen.upper, updates))
         self._seen = self._seen.where(backend, seen.after(updates))
         return True
 

@@ -25,7 +25,7 @@ _WORD = np.dtype(">u4")
 
 
 @dataclass(frozen=True)
-class Digest:
+class RowsDigest:
     """How much there is of an object type, and the sum of the hashes of its rows."""
 
     size: Size = field(default_factory=Size)
@@ -39,22 +39,22 @@ class Digest:
         """The first of its hexadecimal digits."""
         return self.sum.to_bytes(HASH_BYTES, "big").hex()[:12]
 
-    def __add__(self, other: Self) -> "Digest":
+    def __add__(self, other: Self) -> "RowsDigest":
         """That of the rows of both."""
         size = Size(self.size.rows + other.size.rows, self.size.bytes + other.size.bytes)
-        return Digest(size, (self.sum + other.sum) % _MODULUS)
+        return RowsDigest(size, (self.sum + other.sum) % _MODULUS)
 
-    def __sub__(self, other: Self) -> "Digest":
+    def __sub__(self, other: Self) -> "RowsDigest":
         """That of the rows without the other ones, which are among them."""
         size = Size(self.size.rows - other.size.rows, self.size.bytes - other.size.bytes)
-        return Digest(size, (self.sum - other.sum) % _MODULUS)
+        return RowsDigest(size, (self.sum - other.sum) % _MODULUS)
 
 
 class Digests:
     """The digest of every object type, of the rows that were added."""
 
     def __init__(self) -> None:
-        self._by_tag: dict[bytes, Digest] = {}
+        self._by_tag: dict[bytes, RowsDigest] = {}
 
     def add(self, some: HashedRows) -> None:
         """Add rows."""
@@ -65,16 +65,16 @@ class Digests:
             # Sums of so few numbers of 32 bits are exact in 64.
             sums = words[places].sum(axis=0, dtype=np.uint64).tolist()
             total = sum(word << 8 * _WORD.itemsize * place for place, word in enumerate(reversed(sums)))
-            more = Digest(Size(int(places.sum()), int(sizes[places].sum())), total % _MODULUS)
-            self._by_tag[tag] = self._by_tag.get(tag, Digest()) + more
+            more = RowsDigest(Size(int(places.sum()), int(sizes[places].sum())), total % _MODULUS)
+            self._by_tag[tag] = self._by_tag.get(tag, RowsDigest()) + more
 
-    def by_name(self) -> dict[str, Digest]:
+    def by_name(self) -> dict[str, RowsDigest]:
         """By the name of the object type; `CorruptBlob` where there was a row of a kind that isn't known."""
-        found = dict.fromkeys((collection.name for collection in COLLECTIONS.values()), Digest())
+        found = dict.fromkeys((collection.name for collection in COLLECTIONS.values()), RowsDigest())
         return found | {COLLECTIONS[kind_of(tag)].name: digest for tag, digest in self._by_tag.items()}
 
 
-def digests_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, Digest]:
+def digests_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, RowsDigest]:
     """The digest of every object type by its name, of columns `key` and `value`. Raises as `by_name`."""
     found = Digests()
     for some in map(hashed, batches):
@@ -82,12 +82,14 @@ def digests_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, Digest]:
     return found.by_name()
 
 
-def sizes_of(digests: Mapping[str, Digest]) -> Mapping[str, Size]:
+def sizes_of(digests: Mapping[str, RowsDigest]) -> Mapping[str, Size]:
     """The sizes among digests."""
     return {name: digest.size for name, digest in digests.items()}
 
 
-def compare(source: Mapping[str, Digest], target: Mapping[str, Digest], *, places: tuple[str, str]) -> None:
+def compare(
+    source: Mapping[str, RowsDigest], target: Mapping[str, RowsDigest], *, places: tuple[str, str]
+) -> None:
     """Raise `ContentsDiffer` unless the digests of the stores in `places`, source and target, are equal."""
     differing = [name for name in source if source[name] != target[name]]
     if differing:

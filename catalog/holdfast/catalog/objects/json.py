@@ -30,7 +30,7 @@ _MOST_CHARACTERS = 64 << 20
 _SHOWN = 60
 
 
-class Entry(NamedTuple):
+class DumpEntry(NamedTuple):
     """One object of a dump as JSON."""
 
     key: dict[str, Any]
@@ -68,7 +68,7 @@ def message_from_json(message_type: type[M], fields: dict[str, Any], what: str) 
         raise BadInput(f"this is no {what}: {_one_line(error)}") from None
 
 
-def read_dump(file: TextIO) -> Iterator[str | Entry]:
+def read_dump(file: TextIO) -> Iterator[str | DumpEntry]:
     """What a dump consists of, in its order: the name of each object type, then its objects.
 
     Raises `BadInput` where the text isn't that of a dump.
@@ -94,7 +94,7 @@ def read_dump(file: TextIO) -> Iterator[str | Entry]:
             entry = scanner.value(dict, f"an object of {section}")
             match entry:
                 case {"key": dict(key), "value": dict(value)} if len(entry) == 2:
-                    yield Entry(key, value)
+                    yield DumpEntry(key, value)
                 case _:
                     raise BadInput(f"an object of {section} in the dump is not a key and a value")
         scanner.take("]")

@@ -10,8 +10,18 @@ Invariants
 - The primary answers. What the primary refuses is not written to the secondary; a secondary that fails after
   the primary has committed changes no answer: it is out of date until it is made anew.
 - A writer is the only one that writes to either, so a difference at any time is one. A reader may see the
-  secondary lag: it tells of a difference that no lag explains (see `shadow_lag`), and else that the
+  secondary lag: it tells of a difference that no lag explains (see `shadow.lag`), and else that the
   secondary is out of date for now. It compares contents first: answers only while those are the same.
+
+Why this is two handles, and not one handle on a store that appends to both stores
+- A store sees rows. It could compare what is appended and what is read, but not what a side makes of it: its
+  answers from memory, the ids that it allocates, what it refuses. All of these are compared here, and none of
+  them costs a read of the secondary.
+- Such a store needs a map between the times of the two. The writer could keep one. A reader can't: it did not
+  make the commits, each upper moves on its own, and no store records which commit of the other one is which.
+  `shadow.lag` compares changes instead, and needs no map.
+- The two may hold an object in different bytes, and a retraction carries the bytes that are stored. So the
+  primary's changes can't be appended to the secondary as they are; each side makes its own.
 """
 
 import threading

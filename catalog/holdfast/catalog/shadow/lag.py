@@ -14,7 +14,7 @@ from contextlib import closing
 from itertools import groupby
 from operator import attrgetter
 
-from holdfast.catalog.interfaces import Change, ReadOnlyCatalog
+from holdfast.catalog.interfaces import ObjectChange, ReadOnlyCatalog
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.shadow.side import canonical
 from holdfast.catalog.stores.store import RETAIN_VERSIONS
@@ -77,7 +77,7 @@ class Lag:
         return True
 
 
-def _missing_from(difference: Difference, changes: list[Change]) -> int | None:
+def _missing_from(difference: Difference, changes: list[ObjectChange]) -> int | None:
     """The time from which on all changes together are the difference; None where there is none."""
     left = dict(difference)
     time: int
@@ -92,8 +92,8 @@ def _missing_from(difference: Difference, changes: list[Change]) -> int | None:
     return None
 
 
-def _changes(catalog: ReadOnlyCatalog, lower: int, upper: int, kinds: Kinds) -> list[Change]:
-    found: list[Change] = []
+def _changes(catalog: ReadOnlyCatalog, lower: int, upper: int, kinds: Kinds) -> list[ObjectChange]:
+    found: list[ObjectChange] = []
     with closing(catalog.subscribe(lower)) as subscription:
         # They are all committed: nothing is waited for.
         while subscription.frontier < upper:

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - the interface documents its methods
-"""A catalog on two stores, opened: `shadow_handle` says what an open one promises.
+"""A catalog on two stores, opened: `shadow.handle` says what an open one promises.
 
 An open for writing makes the secondary equal to the primary by one exact load, whatever it held before (but
 for a row that is there twice, which no store gives out). What is asked before an open, the primary answers
@@ -7,19 +7,17 @@ alone: the secondary may be of any age.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, assert_never
 
-from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.initialize import Bootstrap
 from holdfast.catalog.interfaces import Catalog, Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
 from holdfast.catalog.objects.codec import Row
+from holdfast.catalog.opening import StoredCatalog
 from holdfast.catalog.shadow.handle import ShadowCatalog, ShadowReader
 from holdfast.catalog.shadow.side import OnDiverged, ShadowSide, compared_rows
-from holdfast.catalog.stores.store import Kept
-from holdfast.catalog.upgrade_report import Size
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import BadInput, Fenced, HoldfastError
 
 _COPIES = 3
 """How often an open copies the primary while other processes take the secondary over."""
@@ -40,49 +38,30 @@ def shadow_catalog(
     goes on answering. With `strict`, for tests, it is raised (`ShadowDiverged`), and everything is compared
     as the stores have it after every call, not only at the open.
     """
+    if not isinstance(primary, StoredCatalog):
+        raise BadInput(
+            f"the catalog in {primary.place} can't be the primary of a shadow",
+            hint="give what stash_catalog or persist_catalog gives",
+        )
     return ShadowOpenable(primary, secondary, strict=strict, on_diverged=on_diverged)
 
 
-class ShadowOpenable(OpenableCatalog):
-    """Two catalogs as one, not open."""
+class ShadowOpenable(StoredCatalog):
+    """Two catalogs as one, not open. Where the primary alone answers, it is the primary's catalog."""
 
     def __init__(
         self,
-        primary: OpenableCatalog,
+        primary: StoredCatalog,
         secondary: OpenableCatalog,
         *,
         strict: bool,
         on_diverged: OnDiverged | None,
     ) -> None:
-        self._primary = primary
+        super().__init__(primary.backing)
+        self._primary: OpenableCatalog = primary
         self._secondary = secondary
         self._strict = strict
         self._on_diverged = on_diverged
-
-    @property
-    def place(self) -> str:
-        return self._primary.place
-
-    def is_initialized(self) -> bool:
-        return self._primary.is_initialized()
-
-    def fence_token(self) -> FenceToken | None:
-        return self._primary.fence_token()
-
-    def config(self, key: str) -> int | None:
-        return self._primary.config(key)
-
-    def dump(self, as_of: int | None = None) -> str:
-        return self._primary.dump(as_of)
-
-    def dump_lines(self, as_of: int | None = None) -> Iterator[str]:
-        return self._primary.dump_lines(as_of)
-
-    def check_open(self) -> None:
-        self._primary.check_open()
-
-    def check_takeover(self) -> None:
-        self._primary.check_takeover()
 
     def initialize(
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
@@ -93,13 +72,6 @@ class ShadowOpenable(OpenableCatalog):
         if made:
             self._follow(deploy_generation=deploy_generation, holder=holder, purpose=purpose)
         return made
-
-    def raise_fence(
-        self, at_least: int, *, deploy_generation: int | None = None, holder: str, purpose: str
-    ) -> FenceToken:
-        return self._primary.raise_fence(
-            at_least, deploy_generation=deploy_generation, holder=holder, purpose=purpose
-        )
 
     def load(
         self,
@@ -125,15 +97,6 @@ class ShadowOpenable(OpenableCatalog):
             return loaded
         self._follow(deploy_generation=loaded.token.deploy_generation, holder=holder, purpose=purpose)
         return loaded
-
-    def sizes(self) -> Mapping[str, Size]:
-        return self._primary.sizes()
-
-    def kept_dumps(self) -> list[Kept]:
-        return self._primary.kept_dumps()
-
-    def release_dump(self, version: int) -> None:
-        self._primary.release_dump(version)
 
     # The overloads of the interface say which mode gives what.
     def open(  # type: ignore[override]

@@ -1,7 +1,7 @@
 """Whether a store is where its catalog is: asked by whoever reads it, when its own state doesn't tell.
 
 A state without a link, or with the note of the truth (`config.TRUTH`), tells it alone. Otherwise the other of
-two linked stores is asked (`backend_migration.standing`), or, by who has only this one, nobody.
+two linked stores is asked (`move.standing`), or, by who has only this one, nobody.
 """
 
 from abc import ABC, abstractmethod

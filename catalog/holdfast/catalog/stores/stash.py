@@ -9,16 +9,14 @@ Invariants
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 
 import pyarrow as pa
 
-from holdfast.catalog.interfaces import OpenableCatalog
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update
 from holdfast.catalog.objects.registry import COLLECTIONS, Kind
-from holdfast.catalog.opening import StoredCatalog, wall_clock_ms
 from holdfast.catalog.stores.store import (
     BATCH_ROWS,
     RETAIN_VERSIONS,
@@ -45,17 +43,6 @@ UPKEEP_BATCHES = 2
 # Rows are given in columns of so many bytes, or somewhat more.
 _BATCH_BYTES = 4 << 20
 _NAMES = {int(kind): collection.name for kind, collection in COLLECTIONS.items()}
-
-
-def stash_catalog(
-    url: str, *, read_only: bool = False, now_ms: Callable[[], int] = wall_clock_ms
-) -> OpenableCatalog:
-    """The catalog in a stash, `postgresql://host/database?schema=name` or `sqlite:///path`.
-
-    One stash holds one catalog. Nothing is asked or made yet: the first open for writing makes the tables.
-    With `read_only` nothing is ever written. Raises `BadInput` for a URL without meaning.
-    """
-    return StoredCatalog(StashStore(url, read_only=read_only), now_ms)
 
 
 class StashStore(CatalogStore):

@@ -1,6 +1,6 @@
 """Where the rows of one catalog are: what `handle` and `opening` need of a store, whatever it is.
 
-`shard.CatalogShard` is the one on persist. A store knows rows and times, not what they mean: fencing,
+`persist.CatalogShard` is the one on persist. A store knows rows and times, not what they mean: fencing,
 memory, transactions and upgrades are written once, above it.
 
 Invariants

@@ -84,7 +84,7 @@ class StashPlace(CatalogPlace):
     @contextmanager
     def open_to_look(self) -> Iterator["OpenableCatalog"]:
         """See `CatalogPlace`; a stash that isn't there is a catalog that isn't initialized."""
-        from holdfast.catalog.stores.stash import stash_catalog
+        from holdfast.catalog.one_store import stash_catalog
 
         openable = stash_catalog(self.stash, read_only=True)
         if self.emergency:
@@ -96,7 +96,7 @@ class StashPlace(CatalogPlace):
     @contextmanager
     def open_to_write(self, *, create: bool = False) -> Iterator["OpenableCatalog"]:  # noqa: ARG002
         """See `CatalogPlace`."""
-        from holdfast.catalog.stores.stash import stash_catalog
+        from holdfast.catalog.one_store import stash_catalog
 
         openable = stash_catalog(self.stash)
         yield _in_emergency(openable) if self.emergency else openable
@@ -114,7 +114,7 @@ class LinkedPlace(CatalogPlace):
     @contextmanager
     def open_to_look(self) -> Iterator["LinkedCatalog"]:
         """See `CatalogPlace`; a location that isn't there is one without a catalog."""
-        from holdfast.catalog.stores.stash import stash_catalog
+        from holdfast.catalog.one_store import stash_catalog
 
         where = None
         try:
@@ -127,7 +127,7 @@ class LinkedPlace(CatalogPlace):
     @contextmanager
     def open_to_write(self, *, create: bool = False) -> Iterator["LinkedCatalog"]:
         """See `CatalogPlace`."""
-        from holdfast.catalog.stores.stash import stash_catalog
+        from holdfast.catalog.one_store import stash_catalog
 
         with open_to_write(self.persist.persist, self.persist.consensus, create=create) as client:
             yield self._linked(stash_catalog(self.stash), client)

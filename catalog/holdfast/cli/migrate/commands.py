@@ -24,7 +24,7 @@ from holdfast.cli.migrate.options import (
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.catalog.move.attempt import Progress
+    from holdfast.catalog.move.attempt import MoveProgress
     from holdfast.catalog.move.linked import LinkedCatalog
     from holdfast.catalog.move.migration import BackendMigration
     from holdfast.catalog.move.truth import Backend
@@ -251,7 +251,7 @@ def _run(
     with place.open_to_write(create=create) as linked:
         migration = _migration(linked, migration_id, target, deploy_generation=deploy_generation, **options)
 
-        def tell(progress: "Progress") -> None:
+        def tell(progress: "MoveProgress") -> None:
             line.done()
             click.echo(progress_line(progress))
             following = migration.next_step

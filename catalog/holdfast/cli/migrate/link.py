@@ -171,10 +171,10 @@ def _refusal(found: "Decision") -> LinkConflict:
 
 
 def _what_persist_has(persist: "OpenableCatalog") -> Iterator[str]:
-    from holdfast.catalog.opening import StoredCatalog
+    from holdfast.catalog.one_store import OneStoreCatalog
     from holdfast.cli.migrate.show import loss_lines
 
-    assert isinstance(persist, StoredCatalog)
+    assert isinstance(persist, OneStoreCatalog)
     seen = persist.preamble()
     try:
         return loss_lines(persist.store.location, seen, persist.sizes() if seen.is_initialized else None)

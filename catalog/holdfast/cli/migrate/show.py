@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli.facts import age, count, size
 
 if TYPE_CHECKING:
-    from holdfast.catalog.move.attempt import Progress
+    from holdfast.catalog.move.attempt import MoveProgress
     from holdfast.catalog.move.decision import Decision
     from holdfast.catalog.move.plan import MigrationPlan
     from holdfast.catalog.move.status import MigrationStatus, StoreStatus
@@ -49,7 +49,7 @@ def _contents(sizes: Mapping[str, "Size"]) -> Iterator[str]:
             yield f"  {name:<{width}}  {each.rows:>12,} {noun}  {size(each.bytes):>10}"
 
 
-def progress_line(progress: "Progress") -> str:
+def progress_line(progress: "MoveProgress") -> str:
     """A step that is done."""
     facts = []
     if progress.sizes is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.catalog import OpenMode, emergency_catalog
-from holdfast.catalog.stores.stash import stash_catalog
+from holdfast.catalog.one_store import stash_catalog
 from holdfast.errors import Fenced
 from holdfast.persist import Schema
 from holdfast_operator.catalogs.facts import Opening

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.catalog import Backend, Catalog, OpenMode, persist_catalog
 from holdfast.catalog.move.linked import linked_catalog
-from holdfast.catalog.stores.stash import stash_catalog
+from holdfast.catalog.one_store import stash_catalog
 from holdfast.errors import StoreUnreachable
 from holdfast.persist import PersistClient
 from holdfast_operator.api.migration import Verify

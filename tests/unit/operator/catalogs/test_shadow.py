@@ -9,9 +9,10 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Backend, Catalog, OpenMode
 from holdfast.catalog.objects.codec import Update, encode
 from holdfast.catalog.objects.registry import ITEMS, SYSTEM_CONFIGURATIONS
+from holdfast.catalog.one_store import stash_catalog
 from holdfast.catalog.shadow.handle import ShadowCatalog
 from holdfast.catalog.shadow.side import ShadowSide
-from holdfast.catalog.stores.stash import StashStore, stash_catalog
+from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import LinkConflict, StoreUnreachable
 from holdfast.persist import Schema
 from holdfast_operator.api.migration import Verify
