@@ -283,12 +283,18 @@ class CatalogOutOfSync(HoldfastError):
 
 
 class OtherHistory(CatalogOutOfSync):
-    """The store does not go on from what was read: an older state of it was restored. Nothing happened."""
+    """The store does not go on from what was read: a failover lost commits, or an older state was restored.
+
+    Nothing happened.
+    """
 
     hint = "read it anew, and subscribe from there"
 
     def __init__(self, place: str) -> None:
-        super().__init__(f"{place} has another history than what was read: an older state was restored")
+        super().__init__(
+            f"{place} has another history than what was read: a failover lost commits, or an older state was"
+            " restored"
+        )
 
 
 class NotSourceOfTruth(HoldfastError):

@@ -5,6 +5,8 @@ Invariants
 - Memory holds what the store held at `upper - 1`; it moves one time after the other, and at each the fence
   token is looked at first, then config, then the rest: a fenced process finds the fence before it meets
   rows that it can't decode.
+- Beside it is the last commit that was read or made, which every look at the store compares: after a failover
+  another one may be at its time, under the same token. A writer ends where its commit is lost.
 - A writer's token is kept beside the memory: the memory may be read anew without a new epoch.
 - An error half way through a change leaves the memory in doubt: it is read anew before the next answer.
 - A reader of a linked store answers only from contents that were the catalog's: where the state in memory
@@ -32,7 +34,7 @@ from holdfast.catalog.objects.codec import Object, Row, Update, canonical_key, d
 from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
 from holdfast.catalog.stores.preamble import Preamble, at_latest
 from holdfast.catalog.stores.standing import Alone, Standing
-from holdfast.catalog.stores.store import CatalogStore, Kept, let_go_of_old
+from holdfast.catalog.stores.store import CatalogStore, FenceRow, Kept, let_go_of_old, past_of
 from holdfast.catalog.subscription import StoreSubscription
 from holdfast.catalog.transaction import Transaction
 from holdfast.errors import (
@@ -54,6 +56,7 @@ from holdfast.errors import (
 )
 from holdfast.forks import OwnerProcess
 from holdfast.persist import Prepared
+from holdfast.stash import Past
 
 T = TypeVar("T")
 
@@ -82,6 +85,9 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         self._store = store
         self._cache = cache
         self._upper = upper
+        past = store.past
+        # The last commit in memory, where the store tells it.
+        self._past = past if past is not None and past.upper == upper else None
         # The upper after the last change of the contents: empty progress doesn't move it.
         self._content = upper
         self._boot_ts = boot_ts
@@ -166,7 +172,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
     def subscribe(self, since: int | None = None) -> StoreSubscription:
         with self._ready():
             lower = self._upper if since is None else since
-            fence = self._cache.fence_row if lower == self._upper else None
+            fence = self._fence if lower == self._upper else None
             floor = self._floor(lower - 1)
         store = self._store.another(purpose="catalog subscription")
         try:
@@ -250,18 +256,25 @@ class ReadOnlyHandle(ReadOnlyCatalog):
                 self._confirm()
             yield self._cache
 
+    @property
+    def _fence(self) -> Row | None:
+        """The fence row, with the last commit in memory."""
+        return FenceRow.of(self._cache.fence_row, self._past)
+
     def _sync_to(self, target: int) -> None:
         if target < self._upper:
             self._reload()
             return
         try:
-            fence = self._cache.fence_row
-            for time, updates in self._store.changes(self._upper, target, fence=fence):
+            found = self._store.changes(self._upper, target, fence=self._fence)
+            past = self._store.past
+            for time, updates in found:
                 self._apply(time, updates)
         except (AsOfTooEarly, HandleExpired, OtherHistory):
             self._reload()
             return
         self._upper = target
+        self._past = past
         try:
             self._store.release_before(target)
         except (StorageError, HandleExpired) as error:
@@ -278,16 +291,16 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         """Read all of it anew, fence token and config before the rest."""
         self._in_doubt = self._anew = True
         self._store.reopen()
-        self._cache, self._upper = at_latest(self._store, self._loaded)
+        self._cache, self._upper, self._past = at_latest(self._store, self._loaded)
         self._content = self._upper
         self._in_doubt = False
 
-    def _loaded(self, preamble: Preamble) -> tuple[Cache, int]:
+    def _loaded(self, preamble: Preamble) -> tuple[Cache, int, Past | None]:
         self._check_reloaded(preamble)
         preamble.check_initialized(self.place)
         preamble.check_current()
         contents = StoredContents(self._store, preamble.upper)
-        return cached(contents, preamble, self.place), preamble.upper
+        return cached(contents, preamble, self.place), preamble.upper, past_of(preamble.fence_row)
 
     def _check_reloaded(self, preamble: Preamble) -> None:
         """Whether this handle may go on with a state that it did not come to change by change."""
@@ -433,7 +446,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
     def _commit(self, updates: Sequence[Update]) -> None:
         self._confirm_writer(always=False)
         try:
-            self._store.append(updates, self._upper, fence=self._cache.fence_row)
+            self._store.append(updates, self._upper, fence=self._fence)
         except OtherHistory:
             # Mostly it says that this process was fenced there.
             self._reload()
@@ -442,6 +455,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self._in_doubt = True
             raise
         super()._apply(self._upper, updates)
+        self._past = self._store.past
         try:
             self._store.move_holds(self._upper)
             self._kept = let_go_of_old(self._store, self._kept, self._upper)
@@ -467,6 +481,15 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         self._check_token(preamble.token)
         if preamble.upper < self._upper:
             self._end(CatalogOutOfSync(f"the catalog went back from {self._upper} to {preamble.upper}"))
+        if self._past is None:
+            return
+        # A look at the same time at what it has committed and at what it is about to read.
+        try:
+            self._store.changes(self._upper, preamble.upper, fence=self._fence)
+        except OtherHistory as error:
+            self._end(error)
+        if self._store.past != past_of(preamble.fence_row):
+            raise OtherHistory(self.place)
 
     def _check_token(self, durable: FenceToken | None) -> None:
         """End this handle unless the durable token is its own.

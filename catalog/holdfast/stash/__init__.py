@@ -10,6 +10,8 @@ from holdfast.stash.stash import (
     MAX_TIME,
     Columns,
     Frontiers,
+    History,
+    Past,
     Stash,
     Update,
 )
@@ -22,6 +24,8 @@ __all__ = [
     "MAX_TIME",
     "Columns",
     "Frontiers",
+    "History",
+    "Past",
     "Stash",
     "Update",
     "check_url",

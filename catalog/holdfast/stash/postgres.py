@@ -16,11 +16,16 @@ Why it is safe, all commits being under READ COMMITTED with a durable commit
   above `since`, and so never among what it looks at.
 - All before COMMIT is determinate: a transaction of a lost connection is rolled back. A connection that is
   lost in COMMIT leaves it indeterminate; an error that the connection survives is the server's word.
+- After a failover another commit may stand at an upper that somebody has seen, under the same fence row. So
+  the digest of the last commit is compared with the one that the caller knows. It is made of the rows, so
+  that commits of any client have one. A session stays with its server: what it has compared once, it
+  compares again only when the upper has moved.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import errors, sql
@@ -43,12 +48,15 @@ from holdfast.stash.stash import (
     STATEMENT_BYTES,
     Columns,
     Frontiers,
+    History,
+    Past,
     Stash,
     Update,
     check_as_of,
     check_commit_time,
     check_held,
     check_lower,
+    check_past,
     check_reached,
     check_since,
     check_sole,
@@ -68,6 +76,13 @@ _SETTINGS: Final = {
 }
 
 _FRONTIERS: Final = "SELECT since, upper FROM {schema}.sinces, {schema}.uppers"
+# The server's own hash takes a fifth of the time of a cryptographic one. It is kept in memory only: where
+# another major version hashes otherwise, a reader reads anew for nothing.
+_PAST: Final = """SELECT last.time, (
+    SELECT concat(count(*), ' ', sum(
+      hash_array_extended(ARRAY[key, value], (collection_id::bigint << 32) # diff)))
+    FROM {schema}.data AS d WHERE d.time = last.time)
+  FROM (SELECT coalesce(max(time), -1) AS time FROM {schema}.data WHERE time < %s::bigint) AS last"""
 _PUT: Final = "COPY {schema}.data (collection_id, key, value, time, diff) FROM STDIN (FORMAT binary)"
 _PUT_TYPES: Final = ("int4", "bytea", "bytea", "int8", "int8")
 _NAME: Final = """INSERT INTO {schema}.collections
@@ -139,6 +154,7 @@ class PostgresStash(Stash):
                 hint="check host, port, database, user and password, and that the server runs",
             ) from None
         self._sessions: Final = Sessions(address, size=POOL_SIZE, settings=_SETTINGS)
+        self._compared: Final[WeakKeyDictionary[Connection, Past]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"<PostgresStash {self._address.description}>"
@@ -147,31 +163,54 @@ class PostgresStash(Stash):
     def description(self) -> str:
         return f"stash in {self._address.description}"
 
-    def frontiers(self) -> Frontiers:
+    def frontiers(self, *, history: History | None = None) -> Frontiers:
         with self._connection() as connection:
             try:
-                return self._frontiers(connection)
+                found = self._frontiers(connection)
+                # What is below the upper does not change: this needs no snapshot.
+                self._compare(connection, history, found.upper)
             except psycopg.Error as error:
                 raise self._failed(error, connection) from None
+            return found
 
     def append(
-        self, updates: Iterable[Update], at: int, *, sole: Update | None = None, upper: int | None = None
+        self,
+        updates: Iterable[Update],
+        at: int,
+        *,
+        sole: Update | None = None,
+        upper: int | None = None,
+        history: History | None = None,
     ) -> None:
         self._check_writable()
         after = check_commit_time(at, upper)
         with self._connection() as connection:
             with self._rolled_back(connection):
-                self._put_in(connection, updates, at, after, sole)
+                past = self._put_in(connection, updates, at, after, sole, history)
             self._commit(connection)
+            if history is not None and past is not None:
+                history.past = self._compared[connection] = past
 
     def _put_in(
-        self, connection: Connection, updates: Iterable[Update], at: int, after: int, sole: Update | None
-    ) -> None:
-        """Everything of a commit but COMMIT."""
+        self,
+        connection: Connection,
+        updates: Iterable[Update],
+        at: int,
+        after: int,
+        sole: Update | None,
+        history: History | None,
+    ) -> Past | None:
+        """Everything of a commit but COMMIT; with `history`, the past after it."""
+        known = self._uncompared(connection, history, at)
+        past = made = None
         with connection.pipeline():
             connection.execute(b"BEGIN")
             seen = connection.execute(self._sql(_FRONTIERS))
+            if known is not None:
+                past = connection.execute(self._sql(_PAST), (known.upper,))
         self._check_upper(seen, at)
+        if known is not None and past is not None:
+            check_past(known, _past_of(past, known.upper), self.description)
         used: set[int] = set()
         for batch in in_statements(updates, self._names):
             with connection.cursor() as cursor, cursor.copy(self._sql(_PUT)) as copy:
@@ -181,6 +220,8 @@ class PostgresStash(Stash):
             used.update(update.collection for update in batch)
         ids = sorted(used)
         with connection.pipeline():
+            if history is not None:
+                made = connection.execute(self._sql(_PAST), (after,))
             connection.execute(_HURRY)
             connection.execute(self._sql(_NAME), (ids, [name_of(id_, self._names) for id_ in ids]))
             moved = connection.execute(self._sql(_MOVE_UPPER), (after, at))
@@ -191,6 +232,31 @@ class PostgresStash(Stash):
             raise Determinate(f"{self.description}: the upper did not move")
         if sole is not None:
             check_sole(found.fetchall(), sole, self.description)
+        return None if made is None else _past_of(made, after)
+
+    def _uncompared(self, connection: Connection, history: History | None, upper: int) -> Past | None:
+        """What is to be compared in this session, where the upper is `upper`."""
+        known = None if history is None else history.past
+        if known is None or (upper == known.upper and self._compared.get(connection) == known):
+            return None
+        return known
+
+    def _compare(self, connection: Connection, history: History | None, upper: int) -> None:
+        known = self._uncompared(connection, history, upper)
+        if known is None:
+            return
+        check_past(
+            known, self._past(connection, known.upper) if known.upper <= upper else None, self.description
+        )
+        self._compared[connection] = known
+
+    def _learn(self, connection: Connection, history: History | None, upper: int) -> None:
+        """Let `history` be the one up to `upper`."""
+        if history is not None and (history.past is None or history.past.upper != upper):
+            history.past = self._compared[connection] = self._past(connection, upper)
+
+    def _past(self, connection: Connection, upper: int) -> Past:
+        return _past_of(connection.execute(self._sql(_PAST), (upper,)), upper)
 
     def _before(
         self, connection: Connection, sole: Update | None, before: int
@@ -218,31 +284,48 @@ class PostgresStash(Stash):
         waits.check(self.description)
 
     def rows(
-        self, as_of: int, collections: Collection[int] = (), *, but: Collection[int] = ()
+        self,
+        as_of: int,
+        collections: Collection[int] = (),
+        *,
+        but: Collection[int] = (),
+        history: History | None = None,
     ) -> Iterator[Update]:
         if not collections:
-            for some in self._fetched(as_of, but):
+            for some in self._fetched(as_of, but, history):
                 yield from map(Update._make, some)
             return
         with self._snapshot() as connection:
-            check_as_of(as_of, self._frontiers(connection))
+            self._begin(connection, as_of, history)
             connection.execute(_BY_INDEX)
             statement = b"COPY (%s) TO STDOUT (FORMAT binary)" % self._rows(as_of, collections, but)
             yield from map(Update._make, self._stream(connection, statement, _ROW_TYPES))
 
-    def columns(self, as_of: int, *, but: Collection[int] = ()) -> Iterator[Columns]:
-        return (Columns(*zip(*some, strict=True)) for some in self._fetched(as_of, but))
+    def columns(
+        self, as_of: int, *, but: Collection[int] = (), history: History | None = None
+    ) -> Iterator[Columns]:
+        return (Columns(*zip(*some, strict=True)) for some in self._fetched(as_of, but, history))
+
+    def _begin(self, connection: Connection, as_of: int, history: History | None) -> None:
+        """Check in a snapshot that `as_of` can be read, and compare what is known, or learn it."""
+        frontiers = self._frontiers(connection)
+        check_as_of(as_of, frontiers)
+        self._compare(connection, history, frontiers.upper)
+        if history is not None and history.past is None:
+            self._learn(connection, history, as_of + 1)
 
     def _rows(self, as_of: int, collections: Collection[int], but: Collection[int]) -> bytes:
         wanted = sql.SQL("collection_id = ANY({})").format(list(collections)) if collections else _TRUE
         other = sql.SQL("collection_id <> ALL({})").format(list(but)) if but else _TRUE
         return self._sql(_ROWS, as_of=sql.Literal(as_of), wanted=wanted, other=other)
 
-    def _fetched(self, as_of: int, but: Collection[int]) -> Iterator[list[tuple[int, bytes, bytes, int]]]:
+    def _fetched(
+        self, as_of: int, but: Collection[int], history: History | None
+    ) -> Iterator[list[tuple[int, bytes, bytes, int]]]:
         """The rows at `as_of`, some at a time: it takes a quarter of the processor's time of a COPY."""
         statement = self._rows(as_of, (), but)
         with self._snapshot() as connection:
-            check_as_of(as_of, self._frontiers(connection))
+            self._begin(connection, as_of, history)
             ((largest,),) = connection.execute(self._sql(_LARGEST)).fetchall()
             at_once = min(FETCHED_ROWS, STATEMENT_BYTES // ((largest or 0) + ROW_OVERHEAD_BYTES))
             if at_once < LEAST_FETCHED_ROWS:
@@ -263,7 +346,12 @@ class PostgresStash(Stash):
             return dict(connection.execute(self._sql(_SIZES), (as_of,)).fetchall())
 
     def changes(
-        self, lower: int, upper: int | None = None, *, sole: Update | None = None
+        self,
+        lower: int,
+        upper: int | None = None,
+        *,
+        sole: Update | None = None,
+        history: History | None = None,
     ) -> Iterator[tuple[int, Update]]:
         with self._snapshot() as connection:
             frontiers = self._frontiers(connection)
@@ -272,7 +360,9 @@ class PostgresStash(Stash):
             check_lower(lower, frontiers)
             if sole is not None:
                 check_sole(self._before(connection, sole, lower).fetchall(), sole, self.description)
+            self._compare(connection, history, frontiers.upper)
             until = frontiers.upper if upper is None else min(upper, frontiers.upper)
+            self._learn(connection, history, until)
             statement = self._sql(_CHANGES, lower=sql.Literal(lower), upper=sql.Literal(until))
             for time, *row in self._stream(connection, statement, _CHANGE_TYPES):
                 yield time, Update(*row)
@@ -413,6 +503,11 @@ def _frontiers_of(cursor: "psycopg.Cursor[tuple[int, int]]", description: str) -
     if len(rows) != 1:
         raise Determinate(f"{description}: one of sinces and uppers has not one row")
     return Frontiers(*rows[0])
+
+
+def _past_of(cursor: "psycopg.Cursor[tuple[Any, ...]]", upper: int) -> Past:
+    ((time, digest),) = cursor.fetchall()
+    return Past(upper, time, str(digest))
 
 
 def _roll_back(connection: Connection) -> None:

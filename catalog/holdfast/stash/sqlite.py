@@ -16,6 +16,8 @@ Why it is safe
   consolidated. All that a stash has is in two places, see `sqlitefile`. Once damage was found, every call
   raises.
 - No connection is used on both sides of a fork: in a child every call raises.
+- A commit that another process has seen is lost only with the file, which the comparison of device and inode
+  finds: nobody can go on without it at the same upper. So no history is compared.
 """
 
 import logging
@@ -67,6 +69,7 @@ from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,
     Frontiers,
+    History,
     Stash,
     Update,
     check_as_of,
@@ -191,12 +194,18 @@ class SqliteStash(Stash):
     def description(self) -> str:
         return f"stash {self._path}"
 
-    def frontiers(self) -> Frontiers:
+    def frontiers(self, *, history: History | None = None) -> Frontiers:  # noqa: ARG002 - see above
         with self._snapshot() as connection:
             return _frontiers(connection)
 
     def append(
-        self, updates: Iterable[Update], at: int, *, sole: Update | None = None, upper: int | None = None
+        self,
+        updates: Iterable[Update],
+        at: int,
+        *,
+        sole: Update | None = None,
+        upper: int | None = None,
+        history: History | None = None,  # noqa: ARG002 - see above
     ) -> None:
         after = check_commit_time(at, upper)
         with self._transaction() as connection:
@@ -212,7 +221,12 @@ class SqliteStash(Stash):
             connection.execute(_MOVE_UPPER, (after,))
 
     def rows(
-        self, as_of: int, collections: Collection[int] = (), *, but: Collection[int] = ()
+        self,
+        as_of: int,
+        collections: Collection[int] = (),
+        *,
+        but: Collection[int] = (),
+        history: History | None = None,  # noqa: ARG002 - see above
     ) -> Iterator[Update]:
         with self._snapshot() as connection:
             check_as_of(as_of, _frontiers(connection))
@@ -226,7 +240,12 @@ class SqliteStash(Stash):
             return dict(connection.execute(_SIZES, (as_of,)))
 
     def changes(
-        self, lower: int, upper: int | None = None, *, sole: Update | None = None
+        self,
+        lower: int,
+        upper: int | None = None,
+        *,
+        sole: Update | None = None,
+        history: History | None = None,  # noqa: ARG002 - see above
     ) -> Iterator[tuple[int, Update]]:
         with self._snapshot() as connection:
             frontiers = _frontiers(connection)

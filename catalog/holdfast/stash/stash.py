@@ -8,6 +8,8 @@ Invariants, whatever the engine
 - No statement carries more than `MAX_STATEMENT_BYTES`, whatever is committed: updates go in statements of
   `STATEMENT_BYTES`, counted in bytes, and a row that needs more has one of its own, up to `MAX_ROW_BYTES`.
 - Updates are taken one by one and rows given one by one: memory does not grow with the size of either.
+- A failover may lose a commit that others have seen, and its writer may go on at the same upper. So a caller
+  compares the last commit that it knows, in the snapshot or transaction of each call (`History`).
 
 Times are integers from 0 to `MAX_TIME` and diffs are not 0 and within int64: what a database calls bigint.
 """
@@ -72,13 +74,33 @@ class Frontiers(NamedTuple):
     upper: int
 
 
+class Past(NamedTuple):
+    """The last commit below `upper` that changed something; `time` is -1 where there is none."""
+
+    upper: int
+    time: int
+    digest: str
+
+
+class History:
+    """What a caller knows of a stash: a call compares `past`, and may replace it by what it has read.
+
+    None: the caller knows nothing, or the stash never loses a commit that others have seen.
+    """
+
+    def __init__(self, past: Past | None = None) -> None:
+        self.past = past
+
+
 class Stash(ABC):
     """An open stash. Thread-safe, but for an append from within the updates of another.
 
     In a forked child every call raises `UsedAfterFork`, and so do open streams; `close` does nothing.
 
     Every call that asks the database raises `StoreUnreachable` when it can't be reached, `Determinate` when
-    it refuses, and `CorruptBlob` for a file that is damaged; none of them has changed anything.
+    it refuses, and `CorruptBlob` for a file that is damaged; none of them has changed anything. Every call
+    that changes something raises `Indeterminate` when the connection is lost in the commit, or when the
+    synchronous standby may lack it: it may have happened.
     """
 
     def __init__(self) -> None:
@@ -90,45 +112,60 @@ class Stash(ABC):
         """Where it is, for messages; without user and password."""
 
     @abstractmethod
-    def frontiers(self) -> Frontiers:
-        """Since and upper, linearized."""
+    def frontiers(self, *, history: History | None = None) -> Frontiers:
+        """Since and upper, linearized; `OtherHistory` where the stash does not go on from `history`."""
 
     @abstractmethod
     def append(
-        self, updates: Iterable[Update], at: int, *, sole: Update | None = None, upper: int | None = None
+        self,
+        updates: Iterable[Update],
+        at: int,
+        *,
+        sole: Update | None = None,
+        upper: int | None = None,
+        history: History | None = None,
     ) -> None:
         """Commit updates at time `at`, all or none, and make `upper` the upper: `at + 1` if it isn't given.
 
-        With `sole`, only where its collection holds this row, as often as `diff` says, and no other.
+        With `sole`, only where its collection holds this row, as often as `diff` says, and no other. With
+        `history`, only where the stash goes on from it; it is then the one after the commit.
 
         The updates may come from an iterator, which is read once; what it raises ends the append, of which
         nothing is kept. It may read the stash.
 
         Raises:
             UpperMismatch: `at` isn't the upper.
-            OtherHistory: the collection of `sole` holds something else.
+            OtherHistory: the collection of `sole` holds something else, or `history` is another one.
             BadInput: an update that a stash can't hold, such as a row of more than `MAX_ROW_BYTES`.
             NotWritable: the stash was opened for reading.
-            Indeterminate: the connection was lost in the commit: it may have happened.
+            Indeterminate: it may have happened.
         """
 
     @abstractmethod
     def rows(
-        self, as_of: int, collections: Collection[int] = (), *, but: Collection[int] = ()
+        self,
+        as_of: int,
+        collections: Collection[int] = (),
+        *,
+        but: Collection[int] = (),
+        history: History | None = None,
     ) -> Iterator[Update]:
         """The rows at `as_of`, of the given collections or of all, `but` for those of some; consolidated.
 
-        In no particular order.
+        In no particular order. A `history` that knows nothing is the one up to `as_of` from the first row on;
+        `OtherHistory` where the stash does not go on from what it knows.
 
         Raises `AsOfTooEarly` and `AsOfNotYetAvailable`, and `DiffOverflow` where the diffs of a row add up
         to what int64 doesn't hold; all with the first row.
         """
 
-    def columns(self, as_of: int, *, but: Collection[int] = ()) -> Iterator[Columns]:
+    def columns(
+        self, as_of: int, *, but: Collection[int] = (), history: History | None = None
+    ) -> Iterator[Columns]:
         """The rows at `as_of`, some at a time, of `STATEMENT_BYTES` or one. See `rows`."""
         batch: list[Update] = []
         bytes_ = 0
-        for update in self.rows(as_of, but=but):
+        for update in self.rows(as_of, but=but, history=history):
             more = len(update.key) + len(update.value) + ROW_OVERHEAD_BYTES
             if batch and bytes_ + more > STATEMENT_BYTES:
                 yield Columns(*zip(*batch, strict=True))
@@ -144,12 +181,18 @@ class Stash(ABC):
 
     @abstractmethod
     def changes(
-        self, lower: int, upper: int | None = None, *, sole: Update | None = None
+        self,
+        lower: int,
+        upper: int | None = None,
+        *,
+        sole: Update | None = None,
+        history: History | None = None,
     ) -> Iterator[tuple[int, Update]]:
         """The updates at times in `[lower, upper)`, below the stash's own upper, by time, consolidated.
 
         With `sole`, which is what its collection held before `lower`, `OtherHistory` where it held something
-        else, or where the stash's upper is below one of the two times: an older stash was restored.
+        else, or where the stash's upper is below one of the two times: an older stash was restored. The same
+        where the stash does not go on from `history`; it is then the one up to the last of the times.
 
         Raises `AsOfTooEarly` when `lower - 1` is before `since`: what is not forgotten yet might be soon. At
         time 0 everything is a change. Raises with the first update.
@@ -284,6 +327,12 @@ def check_lower(lower: int, frontiers: Frontiers) -> None:
 def check_reached(time: int, frontiers: Frontiers, where: str) -> None:
     """Raise `OtherHistory` for an upper that is known to be reached, and isn't."""
     if frontiers.upper < time:
+        raise OtherHistory(where)
+
+
+def check_past(known: Past, found: Past | None, where: str) -> None:
+    """Raise `OtherHistory` where another commit is found than the one that is known."""
+    if found != known:
         raise OtherHistory(where)
 
 

@@ -40,9 +40,11 @@ from holdfast.catalog.move.two_stores import (
 from holdfast.catalog.objects.codec import Update
 from holdfast.catalog.opening import loaded
 from holdfast.catalog.stores.preamble import Preamble, committed, read_preamble
+from holdfast.catalog.stores.store import FenceRow, past_of
 from holdfast.catalog.upgrade.plan import Plan, released
 from holdfast.catalog.upgrade.runner import Upgraded, same_objects, upgrade_under
 from holdfast.errors import AsOfTooEarly, CatalogOutOfSync, Fenced, HandleExpired
+from holdfast.stash import Past
 
 _First = Callable[[], Iterable[Update]]
 
@@ -134,6 +136,7 @@ class TruthContents:
         self._stores = stores
         self._truth: Backend | None = None
         self._upper = 0
+        self._past: Past | None = None
         self._cache: Cache | None = None
         self._plan: Plan | None = None
 
@@ -158,14 +161,14 @@ class TruthContents:
             self._drop_plan()
             if self._cache is None or not self._goes_on(self._cache, seen):
                 self._cache = loaded(self._stores.of(truth), seen)
-        self._upper = seen.upper
+        self._upper, self._past = seen.upper, past_of(seen.fence_row)
 
     def follow(self, commits: Sequence[StoreCommit]) -> None:
         """Take what this process committed itself."""
         for commit in commits:
             if self._cache is not None and commit.at == self._upper:
                 self._cache.apply(commit.updates)
-                self._upper += 1
+                self._upper, self._past = self._upper + 1, None
 
     def upgraded(self, seen: Preamble, token: FenceToken) -> Upgraded | None:
         """Upgrade the truth, which is at `seen`, under a token that is durable; None where it is current."""
@@ -202,7 +205,8 @@ class TruthContents:
         store = self._stores.of(self._truth)
         try:
             if self._upper < seen.upper:
-                for _, updates in store.changes(self._upper, seen.upper, fence=cache.fence_row):
+                fence = FenceRow.of(cache.fence_row, self._past)
+                for _, updates in store.changes(self._upper, seen.upper, fence=fence):
                     cache.apply(updates)
         except (AsOfTooEarly, HandleExpired, CatalogOutOfSync):
             return False

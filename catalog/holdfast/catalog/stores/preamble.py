@@ -11,7 +11,7 @@ from holdfast.catalog import config
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.objects.codec import Row, Update, decode, encode
 from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, Kind
-from holdfast.catalog.stores.store import CatalogStore
+from holdfast.catalog.stores.store import CatalogStore, FenceRow
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import (
     AsOfTooEarly,
@@ -237,7 +237,7 @@ def caught_up(store: CatalogStore, seen: Preamble) -> Preamble:
     except (AsOfTooEarly, HandleExpired, OtherHistory):
         store.reopen()
         return at_latest(store, lambda found: found)
-    return replace(seen, upper=upper)
+    return replace(seen, upper=upper, fence_row=FenceRow.of(seen.fence_row, store.past))
 
 
 def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:

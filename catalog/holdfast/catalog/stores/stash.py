@@ -23,14 +23,16 @@ from holdfast.catalog.stores.store import (
     RETENTION_STEP,
     CatalogStore,
     Feed,
+    FenceRow,
     Kept,
     columns_of,
     kept_name,
     kept_of,
+    past_of,
 )
 from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable, OtherHistory
 from holdfast.persist import Prepared
-from holdfast.stash import MAX_ROW_BYTES, Frontiers, Stash, check_url, open_stash
+from holdfast.stash import MAX_ROW_BYTES, Frontiers, History, Past, Stash, check_url, open_stash
 from holdfast.stash import Update as StashUpdate
 
 POLL_S = 0.1
@@ -55,6 +57,7 @@ class StashStore(CatalogStore):
         self._stash: Stash | None = None
         self._held: int | None = None
         self._consolidates = False
+        self._past: Past | None = None
 
     @property
     def place(self) -> str:
@@ -79,15 +82,34 @@ class StashStore(CatalogStore):
     def since(self) -> int:
         return self._frontiers().since
 
+    @property
+    def past(self) -> Past | None:
+        return self._past
+
     def rows(self, as_of: int, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
-        yield from self._rows(self._open().rows(as_of, [int(kind) for kind in kinds]))
+        ids = [int(kind) for kind in kinds]
+        if Kind.FENCE_TOKEN not in ids:
+            yield from self._rows(self._open().rows(as_of, ids, history=self._history_at(as_of)))
+            return
+        history = History()
+        for row in self._rows(self._open().rows(as_of, ids, history=history)):
+            is_fence = row.key[:TAG_BYTES] == Kind.FENCE_TOKEN.tag
+            yield (FenceRow.of(row, history.past) or row) if is_fence else row
+        self._past = history.past
+
+    def _history_at(self, as_of: int) -> History | None:
+        """The one up to `as_of`, where that was read last."""
+        past = self._past
+        return History(past) if past is not None and past.upper == as_of + 1 else None
 
     def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
         tags = _Tags()
         keys: list[bytes] = []
         values: list[bytes] = []
         bytes_ = 0
-        for some in self._open().columns(as_of, but=[int(kind) for kind in but]):
+        for some in self._open().columns(
+            as_of, but=[int(kind) for kind in but], history=self._history_at(as_of)
+        ):
             self._check_once(some.diffs)
             keys += [tags[id_] + key for id_, key in zip(some.collections, some.keys, strict=True)]
             values += some.values
@@ -106,11 +128,14 @@ class StashStore(CatalogStore):
         """Those in the interface; with `fence` the history is looked at where there are none, too."""
         if lower >= upper and fence is None:
             return []
-        return _changes(self._open(), lower, upper, fence)
+        history = History(past_of(fence))
+        found = _changes(self._open(), lower, upper, fence, history)
+        self._past = history.past
+        return found
 
     def feed(self, lower: int, *, fence: Row | None = None) -> "StashFeed":
         if fence is None and lower:
-            fence = next(self.rows(lower - 1, (Kind.FENCE_TOKEN,)), None)
+            fence = next(iter(list(self.rows(lower - 1, (Kind.FENCE_TOKEN,)))), None)
         return StashFeed(self._open(), lower, fence)
 
     def append(
@@ -121,10 +146,16 @@ class StashStore(CatalogStore):
         fence: Row | None = None,
         take_hold: bool = False,  # noqa: ARG002 - there are none
     ) -> None:
-        self._open(create=True).append(map(_to_stash, updates), at, sole=_sole(fence))
+        self._append(updates, at, fence, at + 1)
 
     def advance(self, at: int, to: int, *, fence: Row | None = None) -> None:
-        self._open(create=True).append((), at, sole=_sole(fence), upper=to)
+        self._append((), at, fence, to)
+
+    def _append(self, updates: Iterable[Update], at: int, fence: Row | None, upper: int) -> None:
+        history = History(past_of(fence))
+        stash = self._open(create=True)
+        stash.append(map(_to_stash, updates), at, sole=_sole(fence), upper=upper, history=history)
+        self._past = history.past
 
     def expect(self, upper: int) -> Prepared:  # noqa: ARG002 - it would be of no use
         raise BadInput(
@@ -203,7 +234,7 @@ class _Tags(dict[int, bytes]):
 class StashFeed(Feed):
     """The changes of a stash as they come: it is asked every `POLL_S` seconds.
 
-    `fence` is the fence row before `lower`.
+    `fence` is the fence row before `lower`; the last commit that it carries is compared at each look.
     """
 
     def __init__(self, stash: Stash, lower: int, fence: Row | None) -> None:
@@ -217,7 +248,8 @@ class StashFeed(Feed):
 
     def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (upper := self._stash.frontiers().upper) <= self._frontier:
+        history = History(past_of(self._fence))
+        while (upper := self._stash.frontiers(history=history).upper) <= self._frontier:
             if upper < self._frontier:
                 raise OtherHistory(self._stash.description)
             wait_s = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
@@ -225,16 +257,19 @@ class StashFeed(Feed):
                 return []
             time.sleep(wait_s)
         until = min(upper, self._frontier + FEED_VERSIONS)
-        found = _changes(self._stash, self._frontier, until, self._fence)
+        found = _changes(self._stash, self._frontier, until, self._fence, history)
         for row, diff in chain.from_iterable(updates for _, updates in found):
             if diff == 1 and row.key[:TAG_BYTES] == Kind.FENCE_TOKEN.tag:
                 self._fence = row
+        self._fence = FenceRow.of(self._fence, history.past)
         self._frontier = until
         return found
 
 
-def _changes(stash: Stash, lower: int, upper: int, fence: Row | None) -> list[tuple[int, list[Update]]]:
-    found = stash.changes(lower, upper, sole=_sole(fence))
+def _changes(
+    stash: Stash, lower: int, upper: int, fence: Row | None, history: History
+) -> list[tuple[int, list[Update]]]:
+    found = stash.changes(lower, upper, sole=_sole(fence), history=history)
     return [
         (time_, [_of_stash(update) for _, update in group]) for time_, group in groupby(found, itemgetter(0))
     ]

@@ -10,6 +10,9 @@ Invariants
   commit that was made before a foreign fence can succeed after it.
 - A restored store may reach any upper again. Its fence row, with the nonce of an open, tells that it has
   another history: who says the fence row that it read gets `OtherHistory` where the store has another.
+- A failover may lose a commit under the same fence row, and its writer may go on at the same upper. A fence
+  row that was read from a store that this can happen to carries the last commit that was read (`FenceRow`).
+  That one is compared wherever the fence row is.
 """
 
 import re
@@ -25,6 +28,7 @@ import pyarrow as pa
 from holdfast.catalog.objects.codec import Row, Update
 from holdfast.catalog.objects.registry import Kind
 from holdfast.persist import Prepared
+from holdfast.stash import Past
 
 RETAIN_VERSIONS = 1000
 """How many versions stay readable."""
@@ -35,6 +39,26 @@ BATCH_ROWS = 8 * 1024
 
 KEEP_VERSIONS = 10_000
 """How many later versions the time before an upgrade is kept for."""
+
+
+class FenceRow(Row):
+    """A fence row with the last commit that was there when it was read; None where no store looks at it."""
+
+    past: Past | None = None
+
+    @classmethod
+    def of(cls, row: Row | None, past: Past | None) -> Row | None:
+        """The row with this past; as it is where there is no row, or no past."""
+        if row is None or past is None:
+            return row
+        found = cls(*row)
+        found.past = past
+        return found
+
+
+def past_of(fence: Row | None) -> Past | None:
+    """The last commit that was there when the fence row was read; None where that is not known."""
+    return fence.past if isinstance(fence, FenceRow) else None
 
 
 @dataclass(frozen=True, order=True)
@@ -123,11 +147,21 @@ class CatalogStore(ABC):
     def since(self) -> int:
         """The earliest time that can be read."""
 
+    @property
+    def past(self) -> Past | None:
+        """The last commit below the upper that the fence row, changes or a commit was read or made at last.
+
+        None where no failover loses a commit that others have seen unless the store finds it by itself.
+        """
+        return None
+
     @abstractmethod
     def rows(self, as_of: int, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
         """The rows at `as_of`, of the given kinds only, or of all; streamed, in no particular order.
 
-        Raises `AsOfTooEarly`, `AsOfNotYetAvailable`, and `CorruptBlob` for a row that isn't there once.
+        Raises `AsOfTooEarly`, `AsOfNotYetAvailable`, and `CorruptBlob` for a row that isn't there once; and
+        `OtherHistory` where the fence row was read at that time before, and the store has another history
+        now. Who reads the fence row begins anew.
         """
 
     def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
