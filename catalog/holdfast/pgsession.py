@@ -138,9 +138,10 @@ def connect(
     *,
     settings: Mapping[str, str] = MappingProxyType({}),
     connected: Callable[[Connection], None] | None = None,
+    waits: "StandbyWaits | None" = None,
     check_pooler: bool = False,
 ) -> Connection:
-    """A connection outside any pool, with a store's own `settings`.
+    """A connection outside any pool, with a store's own `settings`. See `_configure`.
 
     Raises `psycopg.Error` and, with `check_pooler`, `StoreUnreachable` where sessions are shared.
     """
@@ -149,7 +150,7 @@ def connect(
         if check_pooler:
             # First: in a shared session the settings would fail, with a message about a statement.
             _check_own_session(connection, address)
-        _configure(connection, settings, connected)
+        _configure(connection, settings, connected, waits)
     except BaseException:
         connection.close()
         raise
@@ -239,11 +240,17 @@ class StandbyWaits:
         if notice.source_function == "SyncRepWaitForLSN":
             self._here.was_cancelled = True
 
+    def are_over(self) -> bool:
+        """Whether the commits that this thread made last waited to their end; one that did not is noted."""
+        if not getattr(self._here, "was_cancelled", False):
+            return True
+        self._here.was_cancelled = False
+        self.note()
+        return False
+
     def check(self, description: str) -> None:
         """Raise `Indeterminate` if the commit that this thread made last did not wait to its end."""
-        if getattr(self._here, "was_cancelled", False):
-            self._here.was_cancelled = False
-            self.note()
+        if not self.are_over():
             raise Indeterminate(
                 f"{description}: the wait for the synchronous standby was cancelled; it may lack the commit"
             )
@@ -281,6 +288,8 @@ class Sessions:
         connected: Callable[[Connection], None] | None = None,
     ) -> None:
         self._address: Final = address
+        self._settings: Final = settings
+        self._connected: Final = connected
         self.standby_waits: Final = StandbyWaits()
         self._configure: Final = partial(
             _configure, settings=settings, connected=connected, waits=self.standby_waits
@@ -293,6 +302,22 @@ class Sessions:
         _live.add(self)
 
     @contextmanager
+    def apart(self) -> Iterator[Connection]:
+        """A connection of its own, with a look whether a pooler shares it; to prepare the schema.
+
+        A commit on it that may lack its standby lets the calls after it wait. Raises as `connect`.
+        """
+        with connect(
+            self._address,
+            settings=self._settings,
+            connected=self._connected,
+            waits=self.standby_waits,
+            check_pooler=True,
+        ) as connection:
+            yield connection
+        self.standby_waits.are_over()
+
+    @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A connection in autocommit mode for one call.
 
@@ -302,6 +327,8 @@ class Sessions:
         process = fork_count()
         pool = self._open()
         connection = self._take(pool)
+        # What the thread heard before is no word about the commit of this call.
+        self.standby_waits.are_over()
         try:
             self.standby_waits.settle(connection, self._address.description)
             yield connection

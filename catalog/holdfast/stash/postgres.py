@@ -40,7 +40,7 @@ from holdfast.errors import (
     StoreUnreachable,
     UpperMismatch,
 )
-from holdfast.pgsession import Connection, PostgresAddress, Sessions, connect, told
+from holdfast.pgsession import Connection, PostgresAddress, Sessions, told
 from holdfast.stash.pgschema import prepare
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
@@ -145,15 +145,15 @@ class PostgresStash(Stash):
         self._address: Final = address
         self._read_only: Final = read_only
         self._names: Final = names
+        self._sessions: Final = Sessions(address, size=POOL_SIZE, settings=_SETTINGS)
         try:
-            with connect(address, check_pooler=True) as connection:
+            with self._sessions.apart() as connection:
                 prepare(connection, address, create=create)
         except psycopg.Error as error:
             raise StoreUnreachable(
                 f"can't open the stash in {address.description}: {told(error)}",
                 hint="check host, port, database, user and password, and that the server runs",
             ) from None
-        self._sessions: Final = Sessions(address, size=POOL_SIZE, settings=_SETTINGS)
         self._compared: Final[WeakKeyDictionary[Connection, Past]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -368,38 +368,24 @@ class PostgresStash(Stash):
                 yield time, Update(*row)
 
     def allow_compaction(self, since: int) -> None:
-        self._check_writable()
-        with self._connection() as connection:
-            try:
-                check_since(since, self._frontiers(connection))
-                with connection.transaction():
-                    connection.execute(self._sql(_LOCK_SINCE))
-                    connection.execute(self._sql(_MOVE_SINCE), (since,))
-            except psycopg.Error as error:
-                raise self._failed(error, connection) from None
+        with self._transaction() as connection:
+            check_since(since, self._frontiers(connection))
+            connection.execute(self._sql(_LOCK_SINCE))
+            connection.execute(self._sql(_MOVE_SINCE), (since,))
 
     def hold(self, name: str, time: int) -> None:
-        self._check_writable()
-        with self._connection() as connection:
-            try:
-                with connection.transaction():
-                    ((since,),) = connection.execute(self._sql(_LOCK_SINCE)).fetchall()
-                    check_held(time, since)
-                    connection.execute(self._sql(_HOLD), (name, time))
-            except psycopg.Error as error:
-                raise self._failed(error, connection) from None
+        with self._transaction() as connection:
+            ((since,),) = connection.execute(self._sql(_LOCK_SINCE)).fetchall()
+            check_held(time, since)
+            connection.execute(self._sql(_HOLD), (name, time))
 
     def holds(self) -> dict[str, int]:
         with self._snapshot() as connection:
             return dict(connection.execute(self._sql(_HOLDS)).fetchall())
 
     def release(self, name: str) -> None:
-        self._check_writable()
-        with self._connection() as connection:
-            try:
-                connection.execute(self._sql(_RELEASE), (name,))
-            except psycopg.Error as error:
-                raise self._failed(error, connection) from None
+        with self._transaction() as connection:
+            connection.execute(self._sql(_RELEASE), (name,))
 
     def consolidate(self, *, max_batches: int | None = None) -> bool:
         self._check_writable()
@@ -417,18 +403,13 @@ class PostgresStash(Stash):
 
     def _consolidate(self, rows: Sequence[Update]) -> bool:
         """Leave one row with the sum of each, or none; False while another process is at it."""
-        with self._connection() as connection:
-            try:
-                with connection.transaction():
-                    claimed = connection.execute(self._sql(_CLAIM_CONSOLIDATION)).fetchall()
-                    if not claimed:
-                        return False
-                    connection.execute(_BY_INDEX)
-                    ids, keys, values, _ = (list(column) for column in zip(*rows, strict=True))
-                    connection.execute(self._sql(_CONSOLIDATE), (ids, keys, values, claimed[0][0]))
-                    return True
-            except psycopg.Error as error:
-                raise self._failed(error, connection) from None
+        with self._transaction() as connection:
+            claimed = connection.execute(self._sql(_CLAIM_CONSOLIDATION)).fetchall()
+            if claimed:
+                connection.execute(_BY_INDEX)
+                ids, keys, values, _ = (list(column) for column in zip(*rows, strict=True))
+                connection.execute(self._sql(_CONSOLIDATE), (ids, keys, values, claimed[0][0]))
+        return bool(claimed)
 
     def close(self) -> None:
         if self._owner.is_here:
@@ -456,6 +437,16 @@ class PostgresStash(Stash):
             except Determinate as error:
                 raise StoreUnreachable(str(error), hint=error.hint) from None
             yield connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """A connection in a transaction, which is committed at the end."""
+        self._check_writable()
+        with self._connection() as connection:
+            with self._rolled_back(connection):
+                connection.execute(b"BEGIN")
+                yield connection
+            self._commit(connection)
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection]:

@@ -58,7 +58,7 @@ from holdfast.persist.stores.traits import (
     check_scan,
 )
 from holdfast.persist.stores.watch import Watch, Watches
-from holdfast.pgsession import Connection, PostgresAddress, Sessions, connect, told
+from holdfast.pgsession import Connection, PostgresAddress, Sessions, told
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -170,19 +170,17 @@ class PostgresConsensus(Consensus):
         self._sql: Final = _Statements(schema)
         self._found: Final = _Line()
         self._clock: Final = _ServerClock()
+        self._sessions: Final = Sessions(
+            self._address, size=pool_size, settings=_SETTINGS, connected=self._found.look
+        )
         try:
-            with connect(
-                self._address, settings=_SETTINGS, connected=self._found.look, check_pooler=True
-            ) as connection:
+            with self._sessions.apart() as connection:
                 _prepare(connection, self._address, create=create and not read_only)
         except psycopg.Error as error:
             raise StoreUnreachable(
                 f"can't open {self._address.description}: {told(error)}",
                 hint="check host, port, database, user and password, and that the server runs as a primary",
             ) from None
-        self._sessions: Final = Sessions(
-            self._address, size=pool_size, settings=_SETTINGS, connected=self._found.look
-        )
         self._watches: Final = Watches()
         self._hints: Final = CommitHints(self._address, self._watches)
         # A store that nobody has any more is as good as closed.

@@ -16,7 +16,8 @@ from holdfast.errors import Determinate, Indeterminate, StorageError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Entry, Put
 from holdfast.persist.stores.postgres import PostgresConsensus
-from holdfast.stash import open_stash
+from holdfast.pgsession import PostgresAddress, Sessions
+from holdfast.stash import Stash, Update, open_stash
 from testbed.postgres import PostgresServer
 from unit.persist.open_stores import SCHEMA, SHARD, contents, rows
 
@@ -84,11 +85,11 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 Call = Callable[[], object]
 
 
-def until_waiting(standby: Standby) -> None:
-    """Until a session waits for the standby."""
+def until_waiting(standby: Standby, call: "Future[Any] | None" = None) -> None:
+    """Until a session waits for the standby, or the call is over."""
     waiting = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     with psycopg.connect(standby.server.url(), autocommit=True) as connection:
-        while connection.execute(waiting).fetchone() is None:
+        while connection.execute(waiting).fetchone() is None and not (call and call.done()):
             pass
 
 
@@ -159,6 +160,78 @@ def test_a_stash_whose_commit_is_cancelled_is_in_doubt_until_the_standby_has_it(
     assert stash.frontiers().upper == upper + 1
     stash.append([], upper + 1)
     stash.close()
+
+
+STEPS: dict[str, Callable[[Stash], object]] = {
+    "hold": lambda stash: stash.hold("kept", 1),
+    "release": lambda stash: stash.release("there"),
+    "allow_compaction": lambda stash: stash.allow_compaction(1),
+    "consolidate": lambda stash: stash.consolidate(),
+}
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_every_commit_of_a_stash_is_in_doubt_until_the_standby_has_it(
+    url: str, standby: Standby, pool: ThreadPoolExecutor, how: str, step: Callable[[Stash], object]
+) -> None:
+    with open_stash(url, create=True) as stash:
+        for time, diff in enumerate((1, -1, 1)):
+            stash.append([Update(1, b"k", b"v", diff)], time)
+        if step is STEPS["consolidate"]:
+            stash.allow_compaction(1)
+        stash.hold("there", 2)
+        standby.goes()
+        told = pool.submit(step, stash)
+        standby.breaks_off(how)
+        with pytest.raises(Indeterminate):
+            told.result(60)
+        looked = pool.submit(stash.holds)
+        until_waiting(standby, looked)
+        assert not looked.done(), "others are told of what the standby lacks"
+        standby.confirms()
+        looked.result(60)
+        # By the same thread, which the warning came to.
+        pool.submit(stash.append, [], 3).result(60)
+
+
+@pytest.mark.parametrize("opens", [PostgresConsensus, lambda url: open_stash(url, create=True)])
+def test_the_first_call_waits_while_the_schema_may_lack_the_standby(
+    url: str, standby: Standby, pool: ThreadPoolExecutor, opens: Callable[[str], PostgresConsensus | Stash]
+) -> None:
+    standby.goes()
+    opened = pool.submit(opens, url)
+    standby.breaks_off("pg_cancel_backend")
+    store = opened.result(60)
+    look = store.holds if isinstance(store, Stash) else store.list_keys
+    looked = pool.submit(look)
+    until_waiting(standby, looked)
+    assert not looked.done()
+    standby.confirms()
+    assert not looked.result(60)
+    store.close()
+
+
+def test_a_warning_of_before_is_no_word_about_the_next_commit(
+    url: str, standby: Standby, pool: ThreadPoolExecutor
+) -> None:
+    sessions = Sessions(PostgresAddress.parse(url), size=1)
+
+    def write() -> None:
+        with sessions.connection() as connection:
+            connection.execute("CREATE TABLE made ()")
+
+    def commit() -> None:
+        with sessions.connection():
+            sessions.standby_waits.check("a store")
+
+    standby.goes()
+    told = pool.submit(write)
+    standby.breaks_off("pg_cancel_backend")
+    told.result(60)
+    standby.confirms()
+    pool.submit(commit).result(60)
+    sessions.close()
 
 
 def test_a_cancelled_statement_before_the_commit_changes_nothing(
