@@ -217,6 +217,20 @@ def told(error: BaseException) -> str:
     return primary or str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def without_key(error: psycopg.Error, description: str) -> Determinate | None:
+    """The error of an insert that was refused because a table lacks its primary key; None for any other.
+
+    Without its key a table takes two rows for one place, and no error ever shows it.
+    """
+    if not isinstance(error, psycopg.errors.InvalidColumnReference):
+        return None
+    return Determinate(
+        f"{description}: a table lacks its primary key: {told(error)}",
+        hint="wait until the restore of the dump has ended; if none is running, stop all clients and restore"
+        " it again into an empty schema",
+    )
+
+
 class StandbyWaits:
     """The commits of a store that may lack their synchronous standby.
 

@@ -40,7 +40,7 @@ from holdfast.errors import (
     StoreUnreachable,
     UpperMismatch,
 )
-from holdfast.pgsession import Connection, PostgresAddress, Sessions, told
+from holdfast.pgsession import Connection, PostgresAddress, Sessions, told, without_key
 from holdfast.stash.pgschema import prepare
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
@@ -86,7 +86,8 @@ _PAST: Final = """SELECT last.time, (
 _PUT: Final = "COPY {schema}.data (collection_id, key, value, time, diff) FROM STDIN (FORMAT binary)"
 _PUT_TYPES: Final = ("int4", "bytea", "bytea", "int8", "int8")
 _NAME: Final = """INSERT INTO {schema}.collections
-  SELECT id, name FROM unnest(%s::int[], %s::text[]) AS new(id, name) ORDER BY id ON CONFLICT DO NOTHING"""
+  SELECT id, name FROM unnest(%s::int[], %s::text[]) AS new(id, name) ORDER BY id
+  ON CONFLICT (id) DO NOTHING"""
 _MOVE_UPPER: Final = "UPDATE {schema}.uppers SET upper = %s::bigint WHERE upper = %s::bigint"
 # From here on the upper's row is locked: a client that freezes now would hold up all others.
 _HURRY: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
@@ -485,6 +486,8 @@ class PostgresStash(Stash):
         """What a failure is that has changed nothing."""
         if isinstance(error, errors.NumericValueOutOfRange):
             return DiffOverflow(f"one of the {self.description}")
+        if missing := without_key(error, self.description):
+            return missing
         kind: type[StorageError] = StoreUnreachable if connection.closed else Determinate
         return kind(f"{self.description}: {told(error)}")
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from holdfast.errors import HoldfastError, Indeterminate, StoreUnreachable, UpperMismatch
+from holdfast.errors import Determinate, HoldfastError, Indeterminate, StoreUnreachable, UpperMismatch
 from holdfast.pgsession import PostgresAddress
 from holdfast.stash import Frontiers, Stash, Update, open_stash, postgres
 
@@ -235,3 +235,22 @@ def test_whoever_deletes_a_row_of_a_sum_takes_it_along(
             other.execute("COMMIT")
             assert told.exception(60) is None
     assert list(stash.rows(1)) == [ROW._replace(diff=4)]
+
+
+@pytest.mark.parametrize("table", ["collections", "holds"])
+def test_nothing_is_inserted_while_a_restore_has_not_made_the_primary_key(
+    stash: Stash, other: Session, table: str
+) -> None:
+    stash.append([ROW], 0)
+    stash.hold("there", 0)
+    step = {
+        "collections": lambda: stash.append([Update(2, b"k", b"v", 1)], 1),
+        "holds": lambda: stash.hold("new", 0),
+    }[table]
+    column = {"collections": "id", "holds": "name"}[table]
+    other.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey".encode())
+    with pytest.raises(Determinate, match="lacks its primary key"):
+        step()
+    assert (stash.frontiers(), stash.holds()) == (Frontiers(0, 1), {"there": 0})
+    other.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column})".encode())
+    step()

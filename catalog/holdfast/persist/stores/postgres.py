@@ -16,6 +16,8 @@ Invariants, all under READ COMMITTED:
 - A first entry has no predecessor. It is inserted by a statement that began when its key's row was locked,
   and only if it sees no entry of the key; the head is never truncated, so there is one ever after.
 - Whatever inserted fewer rows than it was asked for is rolled back.
+- Every insert names the primary key that it relies on. While a dump is being restored, a table has its rows
+  before its key: then the server refuses the insert.
 - An append to one key, its first apart, is one statement and its own transaction: one round trip. A
   connection that is lost meanwhile leaves it indeterminate. Of several keys, COMMIT is sent apart, once all
   rows are known to be in: what is lost before is determinate.
@@ -39,6 +41,7 @@ from holdfast.errors import (
     Indeterminate,
     NoLocation,
     NotWritable,
+    StorageError,
     StoreUnreachable,
 )
 from holdfast.persist.stores.formats import check_format
@@ -58,7 +61,7 @@ from holdfast.persist.stores.traits import (
     check_scan,
 )
 from holdfast.persist.stores.watch import Watch, Watches
-from holdfast.pgsession import Connection, PostgresAddress, Sessions, told
+from holdfast.pgsession import Connection, PostgresAddress, Sessions, told, without_key
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -119,9 +122,9 @@ _APPEND_ONE: Final = """INSERT INTO {schema}.entries (key, seqno, data)
     AND octet_length(prev.data) = coalesce(%s::integer, octet_length(prev.data))
     AND substring(prev.data FROM 9 FOR 4) = coalesce(%s::bytea, substring(prev.data FROM 9 FOR 4))
   FOR NO KEY UPDATE OF k FOR KEY SHARE OF prev
-  ON CONFLICT DO NOTHING"""
+  ON CONFLICT (key, seqno) DO NOTHING"""
 _MAKE_KEYS: Final = """INSERT INTO {schema}.keys
-  SELECT key FROM unnest(%s::text[]) AS new(key) ORDER BY key COLLATE "C" ON CONFLICT DO NOTHING"""
+  SELECT key FROM unnest(%s::text[]) AS new(key) ORDER BY key COLLATE "C" ON CONFLICT (key) DO NOTHING"""
 _LOCK_TO_PUT: Final = """SELECT FROM {schema}.keys WHERE key = ANY(%s::text[])
   ORDER BY key FOR NO KEY UPDATE"""
 _LOCK_TO_EXPECT: Final = "SELECT FROM {schema}.keys WHERE key = ANY(%s::text[]) ORDER BY key FOR SHARE"
@@ -139,17 +142,17 @@ _APPEND_NEXT: Final = """INSERT INTO {schema}.entries (key, seqno, data)
     AND octet_length(prev.data) = coalesce(p.size, octet_length(prev.data))
     AND substring(prev.data FROM 9 FOR 4) = coalesce(p.crc, substring(prev.data FROM 9 FOR 4))
   FOR KEY SHARE OF prev
-  ON CONFLICT DO NOTHING"""
+  ON CONFLICT (key, seqno) DO NOTHING"""
 _APPEND_FIRST: Final = """INSERT INTO {schema}.entries (key, seqno, data)
   SELECT p.key, 1, p.data FROM unnest(%s::text[], %s::bytea[]) AS p(key, data)
   WHERE NOT EXISTS (SELECT FROM {schema}.entries AS e WHERE e.key = p.key)
-  ON CONFLICT DO NOTHING"""
+  ON CONFLICT (key, seqno) DO NOTHING"""
 _RESTART: Final = """WITH locked AS MATERIALIZED (
     SELECT key FROM {schema}.keys WHERE key = %(key)s::text FOR UPDATE)
   INSERT INTO {schema}.entries (key, seqno, data)
   SELECT locked.key, %(seqno)s::bigint, %(data)s::bytea FROM locked
   WHERE coalesce((SELECT max(seqno) FROM {schema}.entries WHERE key = %(key)s::text), 0) < %(seqno)s::bigint
-  ON CONFLICT DO NOTHING"""
+  ON CONFLICT (key, seqno) DO NOTHING"""
 
 
 class PostgresConsensus(Consensus):
@@ -350,8 +353,8 @@ class PostgresConsensus(Consensus):
             return False
         return sum(cursor.rowcount for cursor in inserts) == len(puts)
 
-    def _failed(self, error: psycopg.Error, kind: type[HoldfastError]) -> HoldfastError:
-        return kind(f"{self.description}: {told(error)}")
+    def _failed(self, error: psycopg.Error, kind: type[StorageError]) -> HoldfastError:
+        return without_key(error, self.description) or kind(f"{self.description}: {told(error)}")
 
 
 class _Line:

@@ -536,3 +536,34 @@ def test_a_reply_that_took_long_does_not_set_the_clock(
     monkeypatch.setattr(store, "_read", stopped)
     store.heads(["key"])
     assert store.clock_ms() is None
+
+
+STEPS: dict[str, Callable[[PostgresConsensus], object]] = {
+    "the next entry": lambda store: store.compare_and_set([Put("key", 3, b"new")]),
+    "a first entry": lambda store: store.compare_and_set([Put("new", 1, b"new")]),
+    "entries of two keys": lambda store: store.compare_and_set(
+        [Put("key", 3, b"new"), Put("other", 2, b"new")]
+    ),
+    "a restart": lambda store: store.restart("key", 5, b"new"),
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "table"),
+    [*((step, "entries") for step in STEPS), ("a first entry", "keys"), ("a restart", "keys")],
+)
+def test_nothing_is_inserted_while_a_restore_has_not_made_the_primary_key(
+    store: PostgresConsensus, other: Connection, step: str, table: str
+) -> None:
+    """`pg_dump` writes the rows of a table before its key; clients may run meanwhile."""
+    _fill(store, "key", 2)
+    _fill(store, "other", 1)
+    columns = {"entries": "key, seqno", "keys": "key"}[table]
+    before = other.execute("SELECT * FROM entries ORDER BY 1, 2").fetchall()
+    other.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey".encode())
+    with pytest.raises(Determinate, match="lacks its primary key") as caught:
+        STEPS[step](store)
+    assert "restore" in caught.value.hint
+    assert other.execute("SELECT * FROM entries ORDER BY 1, 2").fetchall() == before
+    other.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({columns})".encode())
+    assert STEPS[step](store)
