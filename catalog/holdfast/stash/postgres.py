@@ -48,7 +48,7 @@ from holdfast.stash.stash import (
     STATEMENT_BYTES,
     Columns,
     Frontiers,
-    History,
+    KnownPast,
     Past,
     Stash,
     Update,
@@ -164,7 +164,7 @@ class PostgresStash(Stash):
     def description(self) -> str:
         return f"stash in {self._address.description}"
 
-    def frontiers(self, *, history: History | None = None) -> Frontiers:
+    def frontiers(self, *, history: KnownPast | None = None) -> Frontiers:
         with self._connection() as connection:
             try:
                 found = self._frontiers(connection)
@@ -181,7 +181,7 @@ class PostgresStash(Stash):
         *,
         sole: Update | None = None,
         upper: int | None = None,
-        history: History | None = None,
+        history: KnownPast | None = None,
     ) -> None:
         self._check_writable()
         after = check_commit_time(at, upper)
@@ -199,7 +199,7 @@ class PostgresStash(Stash):
         at: int,
         after: int,
         sole: Update | None,
-        history: History | None,
+        history: KnownPast | None,
     ) -> Past | None:
         """Everything of a commit but COMMIT; with `history`, the past after it."""
         known = self._uncompared(connection, history, at)
@@ -235,14 +235,14 @@ class PostgresStash(Stash):
             check_sole(found.fetchall(), sole, self.description)
         return None if made is None else _past_of(made, after)
 
-    def _uncompared(self, connection: Connection, history: History | None, upper: int) -> Past | None:
+    def _uncompared(self, connection: Connection, history: KnownPast | None, upper: int) -> Past | None:
         """What is to be compared in this session, where the upper is `upper`."""
         known = None if history is None else history.past
         if known is None or (upper == known.upper and self._compared.get(connection) == known):
             return None
         return known
 
-    def _compare(self, connection: Connection, history: History | None, upper: int) -> None:
+    def _compare(self, connection: Connection, history: KnownPast | None, upper: int) -> None:
         known = self._uncompared(connection, history, upper)
         if known is None:
             return
@@ -251,7 +251,7 @@ class PostgresStash(Stash):
         )
         self._compared[connection] = known
 
-    def _learn(self, connection: Connection, history: History | None, upper: int) -> None:
+    def _learn(self, connection: Connection, history: KnownPast | None, upper: int) -> None:
         """Let `history` be the one up to `upper`."""
         if history is not None and (history.past is None or history.past.upper != upper):
             history.past = self._compared[connection] = self._past(connection, upper)
@@ -290,7 +290,7 @@ class PostgresStash(Stash):
         collections: Collection[int] = (),
         *,
         but: Collection[int] = (),
-        history: History | None = None,
+        history: KnownPast | None = None,
     ) -> Iterator[Update]:
         if not collections:
             for some in self._fetched(as_of, but, history):
@@ -303,11 +303,11 @@ class PostgresStash(Stash):
             yield from map(Update._make, self._stream(connection, statement, _ROW_TYPES))
 
     def columns(
-        self, as_of: int, *, but: Collection[int] = (), history: History | None = None
+        self, as_of: int, *, but: Collection[int] = (), history: KnownPast | None = None
     ) -> Iterator[Columns]:
         return (Columns(*zip(*some, strict=True)) for some in self._fetched(as_of, but, history))
 
-    def _begin(self, connection: Connection, as_of: int, history: History | None) -> None:
+    def _begin(self, connection: Connection, as_of: int, history: KnownPast | None) -> None:
         """Check in a snapshot that `as_of` can be read, and compare what is known, or learn it."""
         frontiers = self._frontiers(connection)
         check_as_of(as_of, frontiers)
@@ -321,7 +321,7 @@ class PostgresStash(Stash):
         return self._sql(_ROWS, as_of=sql.Literal(as_of), wanted=wanted, other=other)
 
     def _fetched(
-        self, as_of: int, but: Collection[int], history: History | None
+        self, as_of: int, but: Collection[int], history: KnownPast | None
     ) -> Iterator[list[tuple[int, bytes, bytes, int]]]:
         """The rows at `as_of`, some at a time: it takes a quarter of the processor's time of a COPY."""
         statement = self._rows(as_of, (), but)
@@ -352,7 +352,7 @@ class PostgresStash(Stash):
         upper: int | None = None,
         *,
         sole: Update | None = None,
-        history: History | None = None,
+        history: KnownPast | None = None,
     ) -> Iterator[tuple[int, Update]]:
         with self._snapshot() as connection:
             frontiers = self._frontiers(connection)

@@ -69,7 +69,7 @@ from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,
     Frontiers,
-    History,
+    KnownPast,
     Stash,
     Update,
     check_as_of,
@@ -194,7 +194,7 @@ class SqliteStash(Stash):
     def description(self) -> str:
         return f"stash {self._path}"
 
-    def frontiers(self, *, history: History | None = None) -> Frontiers:  # noqa: ARG002 - see above
+    def frontiers(self, *, history: KnownPast | None = None) -> Frontiers:  # noqa: ARG002 - see above
         with self._snapshot() as connection:
             return _frontiers(connection)
 
@@ -205,7 +205,7 @@ class SqliteStash(Stash):
         *,
         sole: Update | None = None,
         upper: int | None = None,
-        history: History | None = None,  # noqa: ARG002 - see above
+        history: KnownPast | None = None,  # noqa: ARG002 - see above
     ) -> None:
         after = check_commit_time(at, upper)
         with self._transaction() as connection:
@@ -226,7 +226,7 @@ class SqliteStash(Stash):
         collections: Collection[int] = (),
         *,
         but: Collection[int] = (),
-        history: History | None = None,  # noqa: ARG002 - see above
+        history: KnownPast | None = None,  # noqa: ARG002 - see above
     ) -> Iterator[Update]:
         with self._snapshot() as connection:
             check_as_of(as_of, _frontiers(connection))
@@ -245,7 +245,7 @@ class SqliteStash(Stash):
         upper: int | None = None,
         *,
         sole: Update | None = None,
-        history: History | None = None,  # noqa: ARG002 - see above
+        history: KnownPast | None = None,  # noqa: ARG002 - see above
     ) -> Iterator[tuple[int, Update]]:
         with self._snapshot() as connection:
             frontiers = _frontiers(connection)

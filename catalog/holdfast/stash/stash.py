@@ -9,7 +9,7 @@ Invariants, whatever the engine
   `STATEMENT_BYTES`, counted in bytes, and a row that needs more has one of its own, up to `MAX_ROW_BYTES`.
 - Updates are taken one by one and rows given one by one: memory does not grow with the size of either.
 - A failover may lose a commit that others have seen, and its writer may go on at the same upper. So a caller
-  compares the last commit that it knows, in the snapshot or transaction of each call (`History`).
+  compares the last commit that it knows, in the snapshot or transaction of each call (`KnownPast`).
 
 Times are integers from 0 to `MAX_TIME` and diffs are not 0 and within int64: what a database calls bigint.
 """
@@ -82,7 +82,7 @@ class Past(NamedTuple):
     digest: str
 
 
-class History:
+class KnownPast:
     """What a caller knows of a stash: a call compares `past`, and may replace it by what it has read.
 
     None: the caller knows nothing, or the stash never loses a commit that others have seen.
@@ -112,7 +112,7 @@ class Stash(ABC):
         """Where it is, for messages; without user and password."""
 
     @abstractmethod
-    def frontiers(self, *, history: History | None = None) -> Frontiers:
+    def frontiers(self, *, history: KnownPast | None = None) -> Frontiers:
         """Since and upper, linearized; `OtherHistory` where the stash does not go on from `history`."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Stash(ABC):
         *,
         sole: Update | None = None,
         upper: int | None = None,
-        history: History | None = None,
+        history: KnownPast | None = None,
     ) -> None:
         """Commit updates at time `at`, all or none, and make `upper` the upper: `at + 1` if it isn't given.
 
@@ -148,7 +148,7 @@ class Stash(ABC):
         collections: Collection[int] = (),
         *,
         but: Collection[int] = (),
-        history: History | None = None,
+        history: KnownPast | None = None,
     ) -> Iterator[Update]:
         """The rows at `as_of`, of the given collections or of all, `but` for those of some; consolidated.
 
@@ -160,7 +160,7 @@ class Stash(ABC):
         """
 
     def columns(
-        self, as_of: int, *, but: Collection[int] = (), history: History | None = None
+        self, as_of: int, *, but: Collection[int] = (), history: KnownPast | None = None
     ) -> Iterator[Columns]:
         """The rows at `as_of`, some at a time, of `STATEMENT_BYTES` or one. See `rows`."""
         batch: list[Update] = []
@@ -186,7 +186,7 @@ class Stash(ABC):
         upper: int | None = None,
         *,
         sole: Update | None = None,
-        history: History | None = None,
+        history: KnownPast | None = None,
     ) -> Iterator[tuple[int, Update]]:
         """The updates at times in `[lower, upper)`, below the stash's own upper, by time, consolidated.
 

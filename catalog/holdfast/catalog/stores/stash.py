@@ -32,7 +32,7 @@ from holdfast.catalog.stores.store import (
 )
 from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable, OtherHistory
 from holdfast.persist import Prepared
-from holdfast.stash import MAX_ROW_BYTES, Frontiers, History, Past, Stash, check_url, open_stash
+from holdfast.stash import MAX_ROW_BYTES, Frontiers, KnownPast, Past, Stash, check_url, open_stash
 from holdfast.stash import Update as StashUpdate
 
 POLL_S = 0.1
@@ -91,16 +91,16 @@ class StashStore(CatalogStore):
         if Kind.FENCE_TOKEN not in ids:
             yield from self._rows(self._open().rows(as_of, ids, history=self._history_at(as_of)))
             return
-        history = History()
+        history = KnownPast()
         for row in self._rows(self._open().rows(as_of, ids, history=history)):
             is_fence = row.key[:TAG_BYTES] == Kind.FENCE_TOKEN.tag
             yield (FenceRow.of(row, history.past) or row) if is_fence else row
         self._past = history.past
 
-    def _history_at(self, as_of: int) -> History | None:
+    def _history_at(self, as_of: int) -> KnownPast | None:
         """The one up to `as_of`, where that was read last."""
         past = self._past
-        return History(past) if past is not None and past.upper == as_of + 1 else None
+        return KnownPast(past) if past is not None and past.upper == as_of + 1 else None
 
     def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
         tags = _Tags()
@@ -128,7 +128,7 @@ class StashStore(CatalogStore):
         """Those in the interface; with `fence` the history is looked at where there are none, too."""
         if lower >= upper and fence is None:
             return []
-        history = History(past_of(fence))
+        history = KnownPast(past_of(fence))
         found = _changes(self._open(), lower, upper, fence, history)
         self._past = history.past
         return found
@@ -152,7 +152,7 @@ class StashStore(CatalogStore):
         self._append((), at, fence, to)
 
     def _append(self, updates: Iterable[Update], at: int, fence: Row | None, upper: int) -> None:
-        history = History(past_of(fence))
+        history = KnownPast(past_of(fence))
         stash = self._open(create=True)
         stash.append(map(_to_stash, updates), at, sole=_sole(fence), upper=upper, history=history)
         self._past = history.past
@@ -248,7 +248,7 @@ class StashFeed(Feed):
 
     def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
         deadline = None if timeout is None else time.monotonic() + timeout
-        history = History(past_of(self._fence))
+        history = KnownPast(past_of(self._fence))
         while (upper := self._stash.frontiers(history=history).upper) <= self._frontier:
             if upper < self._frontier:
                 raise OtherHistory(self._stash.description)
@@ -267,7 +267,7 @@ class StashFeed(Feed):
 
 
 def _changes(
-    stash: Stash, lower: int, upper: int, fence: Row | None, history: History
+    stash: Stash, lower: int, upper: int, fence: Row | None, history: KnownPast
 ) -> list[tuple[int, list[Update]]]:
     found = stash.changes(lower, upper, sole=_sole(fence), history=history)
     return [
