@@ -6,8 +6,11 @@
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from holdfast.persist.stores.objects import Found
+from holdfast.persist.stores.objects import MANY, NO_TAG, Found
+
+T = TypeVar("T")
 
 
 class Bucket:
@@ -18,8 +21,10 @@ class Bucket:
         self.objects: dict[str, Found] = {}
         self.tags = itertools.count()
 
-    def put(self, name: str, data: bytes) -> None:
-        self.objects[name] = Found(data, f"t{next(self.tags)}")
+    def put(self, name: str, data: bytes) -> str:
+        tag = f"t{next(self.tags)}"
+        self.objects[name] = Found(data, tag)
+        return tag
 
     def names(self, prefix: str = "") -> list[str]:
         return sorted(name for name in self.objects if name.startswith(prefix))
@@ -39,21 +44,19 @@ class MemoryObjects:
     def description(self) -> str:
         return "memory objects"
 
-    def get(self, name: str) -> Found | None:
+    def get(self, name: str, tag: str = NO_TAG) -> Found | None:
         self._switch("get", name)
         with self.bucket.lock:
-            return self.bucket.objects.get(name)
+            found = self.bucket.objects.get(name)
+            return Found(b"", tag) if found is not None and found.tag == tag else found
 
-    def get_each(self, names: Sequence[str]) -> Sequence[Found | None]:
-        return [self.get(name) for name in names]
+    def together(self, asks: Sequence[Callable[[], T]]) -> list[T]:
+        return [ask() for ask in asks]
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes) -> str:
         self._switch("create", name)
         with self.bucket.lock:
-            if name in self.bucket.objects:
-                return False
-            self.bucket.put(name, data)
-            return True
+            return "" if name in self.bucket.objects else self.bucket.put(name, data)
 
     def replace(self, name: str, data: bytes, tag: str) -> bool:
         self._switch("replace", name)
@@ -63,10 +66,10 @@ class MemoryObjects:
             self.bucket.put(name, data)
             return True
 
-    def first_names(self, prefix: str) -> list[str]:
+    def first_names(self, prefix: str, after: str = "") -> list[str]:
         self._switch("list", prefix)
         with self.bucket.lock:
-            return self.bucket.names(prefix)[:50]
+            return [name for name in self.bucket.names(prefix) if name > after][:MANY]
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:

@@ -3,18 +3,27 @@
 They append, read, truncate, sleep and die. Every request to the object store is a point where others may run;
 a put may be slow, and land after its sender gave up. Appends carry payloads of their own, so the log that is
 left tells what happened.
+
+In some worlds the bucket returns once to an older state. What was acknowledged since that state may be lost
+then, and nothing else. Some things are left out, because nobody can prevent them: a deletion, or a new floor,
+that is on its way while the bucket is restored, and a late put of an append that was refused before.
 """
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from conformance.objectstore import Bucket, MemoryObjects
-from holdfast.errors import Determinate, Indeterminate, StoreUnreachable
+from holdfast.errors import CorruptBlob, Determinate, Indeterminate, StoreUnreachable
 from holdfast.persist import Clock
 from holdfast.persist.stores import Consensus, Put
+from holdfast.persist.stores.logcodec import FLOOR_NAME
+from holdfast.persist.stores.objects import NO_TAG, Found
 from holdfast.persist.stores.s3log import S3LogConsensus
 from sim.scheduler import Scheduler
+
+T = TypeVar("T")
 
 KEYS = ("a", "b", "c")
 
@@ -41,28 +50,63 @@ class SimObjects(MemoryObjects):
         super().__init__(world.bucket, self._weather)
         self._world = world
         self._is_dead = False
+        self._restored = 0
 
-    def create(self, name: str, data: bytes) -> bool:
+    def get(self, name: str, tag: str = NO_TAG) -> Found | None:
+        if name == FLOOR_NAME:
+            self._restored = self._world.restored
+        return super().get(name, tag)
+
+    def delete(self, names: Sequence[str]) -> None:
+        if not self._world.restores:
+            super().delete(names)
+            return
+        # All at once: the weather is for what comes before.
+        self.before("delete", names[0])
+        if self._restored == self._world.restored:
+            self._quietly(lambda: super(SimObjects, self).delete(names))
+
+    def create(self, name: str, data: bytes) -> str:
         return self._slow(f"create {name}", lambda: super(SimObjects, self).create(name, data))
 
     def replace(self, name: str, data: bytes, tag: str) -> bool:
-        return self._slow(f"replace {name}", lambda: super(SimObjects, self).replace(name, data, tag))
+        restored = self._restored
 
-    def _slow(self, what: str, effect: Callable[[], bool]) -> bool:
+        def replace() -> bool:
+            if not self._world.restores:
+                return super(SimObjects, self).replace(name, data, tag)
+            self.before("replace", name)
+            if restored != self._world.restored:
+                return False
+            return self._quietly(lambda: super(SimObjects, self).replace(name, data, tag))
+
+        return self._slow(f"replace {name}", replace)
+
+    def together(self, asks: Sequence[Callable[[], T]]) -> list[T]:
+        """One after the other, in any order."""
+        found: dict[int, T] = {}
+        restored = self._world.restored
+        for number in self._world.random.sample(range(len(asks)), len(asks)):
+            found[number] = asks[number]()
+        self._restored = restored
+        return [found[number] for number in range(len(asks))]
+
+    def _slow(self, what: str, effect: Callable[[], T]) -> T:
         world = self._world
         if not self._is_dead and world.random.random() < world.slow_rate:
             world.scheduler.note(f"slow {what}")
             world.scheduler.later(what, lambda: self._quietly(effect))
             raise Indeterminate(f"{what}: no answer came in time")
-        done: bool = effect()
-        world.scheduler.note(f"{what} -> {done}")
+        done = effect()
+        world.scheduler.note(f"{what} -> {bool(done)}")
         world.scheduler.pause()
         return done
 
-    def _quietly(self, effect: Callable[[], bool]) -> None:
+    def _quietly(self, effect: Callable[[], T]) -> T:
         held, self.before = self.before, lambda *_: None
-        effect()
+        done = effect()
         self.before = held
+        return done
 
     def _weather(self, request: str, name: str) -> None:
         world = self._world
@@ -71,6 +115,8 @@ class SimObjects(MemoryObjects):
         if world.random.random() < world.death_rate:
             self._is_dead = True
             raise Dead
+        if world.restores and world.random.random() < 0.004:
+            world.restore()
         if world.random.random() < world.error_rate:
             raise Determinate(f"{request} {name}: injected fault")
         if world.random.random() < 0.02:
@@ -93,15 +139,30 @@ class LogWorld:
         self.known: dict[str, int] = dict.fromkeys(KEYS, 0)
         self.unknown = 0
         self.refused: set[bytes] = set()
+        self.restores = self.random.random() < 0.3
+        # How often the bucket has returned to an older state; what it and the processes had at that state.
+        self.restored = 0
+        self._older: tuple[dict[str, Found], list[Put], dict[str, int]] | None = None
 
     def told(self) -> list[str]:
         """What the seed has chosen, for people."""
-        names = ("slow_rate", "death_rate", "error_rate", "every")
+        names = ("slow_rate", "death_rate", "error_rate", "every", "restores")
         return ["weather", *(f"  {name} = {getattr(self, name)}" for name in names)]
 
     def met(self) -> Counter[str]:
         """How often this world met what worlds are made for."""
-        return Counter({**self.scheduler.met, "steps acknowledged": len(self.claims)})
+        told = {"steps acknowledged": len(self.claims), "buckets restored": self.restored}
+        return Counter({**self.scheduler.met, **told})
+
+    def restore(self) -> None:
+        """Take a copy of the bucket, or put it back if there is one; once."""
+        if self._older is None:
+            self._older = dict(self.bucket.objects), list(self.claims), dict(self.known)
+        elif not self.restored:
+            self.restored = 1
+            self.bucket.objects, self.claims, self.known = self._older
+            self.refused.clear()
+            self.scheduler.note("the bucket was restored")
 
     def open(self, objects: MemoryObjects) -> S3LogConsensus:
         return S3LogConsensus(objects, clock=LogClock(self.scheduler), checkpoint_every=self.every)
@@ -130,11 +191,19 @@ class LogWorld:
                 self.unknown += 1
             except (Determinate, Indeterminate, StoreUnreachable) as error:
                 self.scheduler.note(f"{error}")
+            except CorruptBlob as error:
+                if not self.restored:
+                    raise
+                self.scheduler.note(f"{error}")
+                left -= 1
 
     def _act(self, store: Consensus, own: random.Random, payload: bytes) -> None:
         keys = own.sample(KEYS, own.randint(1, 2))
         known = {key: self.known[key] for key in keys}
+        restored = self.restored
         heads = store.heads(keys)
+        if restored != self.restored:
+            return
         seqnos = {key: heads[key].seqno if key in heads else 0 for key in keys}
         behind = {key: seqno for key, seqno in seqnos.items() if seqno < known[key]}
         assert not behind, f"a read found {behind} after {known} was known"
@@ -152,9 +221,10 @@ class LogWorld:
             self.unknown += 1
             return
         except Determinate:
-            self.refused.add(payload)
-            return
+            won = False
         self.scheduler.note(f"append {payload!r} {[put.seqno for put in puts]} -> {won}")
+        if restored != self.restored:
+            return
         if not won:
             self.refused.add(payload)
             return
@@ -162,8 +232,16 @@ class LogWorld:
         for put in puts:
             self.known[put.key] = max(self.known[put.key], put.seqno)
 
+    def _what_is_left(self) -> S3LogConsensus:
+        try:
+            return self.open(MemoryObjects(self.bucket))
+        except CorruptBlob:
+            if not self.restored:
+                raise
+        return S3LogConsensus(MemoryObjects(self.bucket), for_recovery=True)
+
     def _judge(self) -> None:
-        store = self.open(MemoryObjects(self.bucket))
+        store = self._what_is_left()
         claimed = {(claim.key, claim.seqno): claim.data for claim in self.claims}
         assert len(claimed) == len(self.claims), "two writers were told that they wrote one entry"
         for key in KEYS:

@@ -27,6 +27,8 @@ def test_the_worlds_of_the_log_meet_what_they_are_made_for() -> None:
         world.run()
         traces += world.scheduler.trace
     text = "\n".join(traces)
+    assert text.count("the bucket was restored") > 5
+    assert text.count("in memory objects is corrupt") > 20
     assert text.count(" slow create log") > 20
     assert text.count(" died") > 5
     assert text.count("replace floor -> True") > 100

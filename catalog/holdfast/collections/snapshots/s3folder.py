@@ -45,7 +45,7 @@ class S3Folder(SnapshotFolder):
         mine = uuid.uuid4().bytes
         with closing(S3Objects(self.place)) as objects:
             try:
-                return objects.create(_CLAIM, mine)
+                return bool(objects.create(_CLAIM, mine))
             except Indeterminate:
                 found = objects.get(_CLAIM)
                 if found is None:

@@ -28,9 +28,20 @@ def object_name(position: int) -> str:
     return f"{LOG_FOLDER}{position:0{_DIGITS}}"
 
 
+def position_of(name: str) -> int | None:
+    """The position of a log object by its name, None for any other name."""
+    digits = name.removeprefix(LOG_FOLDER)
+    return int(digits) if len(digits) == _DIGITS and digits.isdecimal() else None
+
+
 def checkpoint_name(position: int, unique: str) -> str:
     """Where a checkpoint of a position lies."""
     return f"{CHECKPOINT_FOLDER}{position:0{_DIGITS}}-{unique}"
+
+
+def checkpoint_position(name: str) -> int | None:
+    """The position of a checkpoint by its name, None for any other name."""
+    return position_of(LOG_FOLDER + name.removeprefix(CHECKPOINT_FOLDER).partition("-")[0])
 
 
 def encode_object(added: LogObject) -> bytes:
@@ -46,11 +57,14 @@ def encode_object(added: LogObject) -> bytes:
     return seal(OBJECT_MAGIC, FORMAT_VERSION, message.SerializeToString())
 
 
-def decode_object(data: bytes, position: int, log_id: bytes, where: str) -> LogObject:
-    """The log object at `position`; `where` names the store in errors, as in all functions here."""
+def decode_object(data: bytes, position: int, log_id: bytes | None, where: str) -> LogObject:
+    """The log object at `position`, of any log if no id is given.
+
+    `where` names the store in errors, as in all functions here.
+    """
     key = f"{object_name(position)} in {where}"
     message = _open(pb.LogObject(), OBJECT_MAGIC, data, key)
-    _check(key, message.log_id, log_id, message.position, position)
+    _check(key, message.log_id, log_id or message.log_id, message.position, position)
     return LogObject(
         message.log_id,
         message.position,

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.errors import Indeterminate
-from holdfast.persist.stores.logstate import Append, Command, LogObject, LogState
+from holdfast.persist.stores.logstate import Append, Command, Floor, LogObject, LogState
+from holdfast.persist.stores.objects import NO_TAG
 
 MOST_BYTES: Final = 8 * 1024 * 1024
 """Of the entries of one object, unless a single command has more."""
@@ -26,15 +27,30 @@ class Request:
         self.is_taken = False
 
 
-class Turns:
-    """The state of the log in one process, and whose turn it is. `lock` is held for no I/O."""
+class Step(NamedTuple):
+    """An object that the state is made of; the tag of its version, where it is known."""
 
-    def __init__(self, state: LogState) -> None:
+    position: int
+    token: bytes | None
+    tag: str
+
+
+class Turns:
+    """The state of the log in one process, and whose turn it is. `lock` is held for no I/O.
+
+    `opened_by` is the floor whose checkpoint the state was read from.
+    """
+
+    def __init__(self, state: LogState, opened_by: Floor) -> None:
         self.pid: Final = os.getpid()
         self.lock: Final = threading.Lock()
         self.state = state
+        self.opened_by = opened_by
         # Up to which position the state is known to be that of the log.
         self.confirmed = state.position
+        # When the end of the log was last found, by the monotonic clock.
+        self.looked_s = float("-inf")
+        self._tags: dict[int, str] = {}
         # Held by one who reads the log, and by one who reads it for all that ask meanwhile.
         self.catching: Final = threading.Lock()
         self.reading: Final = threading.Lock()
@@ -72,7 +88,16 @@ class Turns:
                 self._is_led = False
                 self._turn.notify_all()
 
-    def add(self, added: LogObject) -> bool:
+    def steps(self, first: int, last: int) -> list[Step]:
+        """The objects from `first` to `last` that must be there; with the lock.
+
+        Those below the floor that the state was opened by need not be: the checkpoint stands for them.
+        """
+        first = max(first, self.opened_by.floor)
+        state = self.state
+        return [Step(p, state.token_at(p), self._tags.get(p, NO_TAG)) for p in range(first, last + 1)]
+
+    def add(self, added: LogObject, tag: str) -> bool:
         """Take over an object that was read, unless the state has it; False where it doesn't follow."""
         with self.lock:
             if added.position <= self.state.position:
@@ -80,25 +105,29 @@ class Turns:
             if not self.state.follows(added):
                 return False
             self.state.add(added)
+            self._tags[added.position] = tag
             self._others = added.position
             return True
 
-    def won(self, added: LogObject) -> None:
+    def won(self, added: LogObject, tag: str) -> None:
         """Take over an object of this process, unless the state has it; with the lock."""
         self._own = added.position
         if self.state.follows(added):
             self.state.add(added)
+            self._tags[added.position] = tag
 
     def confirm(self, position: int) -> None:
         """The state is known to be that of the log up to `position`."""
         with self.lock:
             self.confirmed = max(self.confirmed, position)
+            self._tags = {position: tag for position, tag in self._tags.items() if position >= self.confirmed}
 
-    def replace(self, state: LogState) -> None:
+    def replace(self, state: LogState, opened_by: Floor) -> None:
         """Drop the state for one that was opened anew."""
         with self.lock:
-            self.state = state
+            self.state, self.opened_by = state, opened_by
             self.confirmed = state.position
+            self._tags = {}
 
     @property
     def is_contended(self) -> bool:

@@ -4,16 +4,19 @@
 The service must know both conditions, If-None-Match: * and If-Match, as AWS S3 and MinIO do.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from holdfast.errors import Determinate
-from holdfast.persist.stores.objects import Found
+from holdfast.persist.stores.objects import MANY, NO_TAG, Found
 from holdfast.persist.stores.s3errors import FAILURES, cause, code, failed, passing
 from holdfast.persist.stores.s3place import S3Place
 from holdfast.persist.stores.s3session import ANSWER_S, S3Session, crc32c, passing_and_refused, patiently
 
+T = TypeVar("T")
+
 _OTHER: Final = ("PreconditionFailed", "412")
+_SAME: Final = ("NotModified", "304")
 # Another conditional put of the object was under way, and this one was certainly not carried out.
 _BUSY: Final = ("ConditionalRequestConflict", "409")
 
@@ -29,31 +32,41 @@ class S3Objects:
     def description(self) -> str:
         return str(self._place)
 
-    def get(self, name: str) -> Found | None:
+    def get(self, name: str, tag: str = NO_TAG) -> Found | None:
         try:
-            return patiently(lambda: self._fetch(name), passing)
+            return patiently(lambda: self._fetch(name, tag), passing)
         except FAILURES as error:
+            if code(error) in _SAME:
+                return Found(b"", tag)
             if code(error) == "NoSuchKey":
                 return None
             raise failed(error, self._what("read", name), certain=True) from cause(error)
 
-    def get_each(self, names: Sequence[str]) -> Sequence[Found | None]:
-        if len(names) == 1:
-            return [self.get(names[0])]
-        return list(self._session.threads.map(self.get, names))
+    def together(self, asks: Sequence[Callable[[], T]]) -> list[T]:
+        if not asks:
+            return []
+        # This thread would only wait for the others.
+        others = [self._session.threads.submit(ask) for ask in asks[1:]]
+        return [asks[0](), *(other.result() for other in others)]
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes) -> str:
         return self._put(name, data, {"IfNoneMatch": "*"})
 
     def replace(self, name: str, data: bytes, tag: str) -> bool:
-        return self._put(name, data, {"IfMatch": tag})
+        return bool(self._put(name, data, {"IfMatch": tag}))
 
-    def first_names(self, prefix: str) -> list[str]:
+    def first_names(self, prefix: str, after: str = "") -> list[str]:
+        base = self._session.base
+        names: list[str] = []
+        page: dict[str, Any] = {}
         try:
-            page = self._session.page(self._session.base + prefix)
+            while not page or (page.get("IsTruncated") and len(names) < MANY):
+                token = page.get("NextContinuationToken")
+                page = self._session.page(base + prefix, token, after=base + after if after else "")
+                names += [found["Key"][len(base) :] for found in page.get("Contents", ())]
         except FAILURES as error:
             raise failed(error, f"list {self.description}", certain=True) from cause(error)
-        return [found["Key"][len(self._session.base) :] for found in page.get("Contents", ())]
+        return names
 
     def delete(self, names: Sequence[str]) -> None:
         if not names:
@@ -71,9 +84,10 @@ class S3Objects:
     def close(self) -> None:
         self._session.close()
 
-    def _fetch(self, name: str) -> Found:
+    def _fetch(self, name: str, tag: str) -> Found:
+        unless = {} if tag == NO_TAG else {"IfNoneMatch": tag}
         answer = self._session.client.get_object(
-            Bucket=self._place.bucket, Key=self._session.base + name, ChecksumMode="ENABLED"
+            Bucket=self._place.bucket, Key=self._session.base + name, ChecksumMode="ENABLED", **unless
         )
         data: bytes = answer["Body"].read()
         promised = answer.get("ChecksumCRC32C", "")
@@ -81,9 +95,10 @@ class S3Objects:
             raise Determinate(f"can't {self._what('read', name)}: what arrived differs from its checksum")
         return Found(data, answer["ETag"])
 
-    def _put(self, name: str, data: bytes, condition: dict[str, str]) -> bool:
+    def _put(self, name: str, data: bytes, condition: dict[str, str]) -> str:
+        """The tag of what was put; "" where the condition did not hold."""
         try:
-            patiently(
+            answer: dict[str, Any] = patiently(
                 lambda: self._session.client.put_object(
                     Bucket=self._place.bucket,
                     Key=self._session.base + name,
@@ -95,9 +110,9 @@ class S3Objects:
             )
         except FAILURES as error:
             if code(error) in _OTHER:
-                return False
+                return ""
             raise failed(error, self._what("write", name), certain=False) from cause(error)
-        return True
+        return str(answer.get("ETag") or NO_TAG)
 
     def _what(self, act: str, name: str) -> str:
         return f"{act} {name} in {self.description}"

@@ -82,12 +82,16 @@ class S3Session:
         """A few threads of this process."""
         return self._ready().threads
 
-    def page(self, prefix: str, token: str | None = None, *, most: int = 1000) -> dict[str, Any]:
-        """One page of the listing of all objects whose whole name begins with `prefix`."""
-        after = {} if token is None else {"ContinuationToken": token}
+    def page(
+        self, prefix: str, token: str | None = None, *, after: str = "", most: int = 1000
+    ) -> dict[str, Any]:
+        """One page of the listing of all objects whose whole name begins with `prefix`, after one name."""
+        begin = {"StartAfter": after} if after else {}
+        if token is not None:
+            begin = {"ContinuationToken": token}
         page: dict[str, Any] = patiently(
             lambda: self.client.list_objects_v2(
-                Bucket=self.place.bucket, Prefix=prefix, MaxKeys=most, **after
+                Bucket=self.place.bucket, Prefix=prefix, MaxKeys=most, **begin
             ),
             passing,
         )

@@ -216,6 +216,13 @@ class Expect(NamedTuple):
     digest: Digest | None = None
 
 
+class Lost(NamedTuple):
+    """Why logs end earlier than they did, and the newest entries of keys that are left and can't be used."""
+
+    why: str
+    heads: Mapping[str, int]
+
+
 class Consensus(ABC):
     """A gapless append-only log of small entries per key; sequence numbers begin at 1.
 
@@ -282,6 +289,10 @@ class Consensus(ABC):
         It asks nothing: the time comes with other replies, and this host's monotonic clock adds what has
         passed since. It may be ahead by the time that the last reply took, at most a second.
         """
+        return None
+
+    def lost(self) -> "Lost | None":
+        """What the store has lost, as far as it shows; None if nothing shows it. For recovery alone."""
         return None
 
     def check_restart(self) -> None:

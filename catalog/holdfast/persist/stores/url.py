@@ -83,8 +83,9 @@ def open_for_recovery(
 ) -> tuple[Blob, Consensus, str]:
     """Open the stores of a location whose consensus store may be lost; with `write` that is made anew.
 
-    Without, an empty one stands for a store that can't be opened, and the third value tells why. Nothing is
-    made where the blob store does not hold the key `proof`.
+    Without, an empty one stands for a store that can't be opened, and the third value tells why. A log of
+    objects that broke off is opened up to there (`Consensus.lost`). Nothing is made where the blob store does
+    not hold the key `proof`.
     """
     open_log: Callable[[], Consensus]
     if url is not None:
@@ -93,7 +94,9 @@ def open_for_recovery(
         if parts.scheme == "s3":
             place = S3Place.of(parts)
             blobs = _s3_blob(place.below(BLOB_FOLDER), read_only=not write)
-            open_log = partial(_s3_log, place.below(LOG_FOLDER), create=write, read_only=not write)
+            open_log = partial(
+                _s3_log, place.below(LOG_FOLDER), create=write, read_only=not write, for_recovery=True
+            )
         elif parts.scheme == "file":
             folder = _path(parts, "location")
             blobs = FileBlob(folder / BLOB_FOLDER, create=False, read_only=not write)
@@ -104,7 +107,7 @@ def open_for_recovery(
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
     else:
         blobs = _blob_opener(_split(blob, "blob", _BLOB_FORMS), create=False, read_only=not write)()
-        open_log = partial(open_consensus, consensus, create=write, read_only=not write)
+        open_log = partial(open_consensus, consensus, create=write, read_only=not write, for_recovery=True)
     try:
         if blobs.get(proof) is None:
             raise BadInput(
@@ -130,15 +133,18 @@ def folder_of(url: str) -> Path:
     return _path(parts, "location")
 
 
-def open_consensus(url: str, *, create: bool, read_only: bool) -> Consensus:
-    """Open the consensus store at `url`. Raises as `open_stores` does."""
+def open_consensus(url: str, *, create: bool, read_only: bool, for_recovery: bool = False) -> Consensus:
+    """Open the consensus store at `url`. Raises as `open_stores` does.
+
+    With `for_recovery` a log of objects that broke off is opened up to there.
+    """
     if url.partition("://")[0] in _POSTGRES:
         return _open_postgres(url, create=create, read_only=read_only)
     parts = _split(url, "consensus", _CONSENSUS_FORMS)
     if parts.scheme == "memory":
         return _memory_log(parts)
     if parts.scheme == "s3":
-        return _s3_log(S3Place.of(parts), create=create, read_only=read_only)
+        return _s3_log(S3Place.of(parts), create=create, read_only=read_only, for_recovery=for_recovery)
     return SqliteConsensus(_path(parts, "consensus"), create=create, read_only=read_only)
 
 
@@ -196,13 +202,13 @@ def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
     return S3Blob(place, read_only=read_only)
 
 
-def _s3_log(place: S3Place, *, create: bool, read_only: bool) -> Consensus:
+def _s3_log(place: S3Place, *, create: bool, read_only: bool, for_recovery: bool = False) -> Consensus:
     with needs_boto3():
         from holdfast.persist.stores.s3log import S3LogConsensus
         from holdfast.persist.stores.s3objects import S3Objects
     objects = S3Objects(place)
     try:
-        return S3LogConsensus(objects, create=create, read_only=read_only)
+        return S3LogConsensus(objects, create=create, read_only=read_only, for_recovery=for_recovery)
     except BaseException:
         objects.close()
         raise
