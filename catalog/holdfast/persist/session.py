@@ -25,7 +25,7 @@ from holdfast.persist.ids import check_shard_id, new_id
 from holdfast.persist.notify import ChangeFollower, ChangeServer
 from holdfast.persist.prepared import Prepared, check_prepared, spend
 from holdfast.persist.state.command import Append, Handle, RegisterWriter, Seal, Write
-from holdfast.persist.state.divergence import ForkGuard
+from holdfast.persist.state.divergence import ForkGuard, KnownRow
 from holdfast.persist.state.lock import Fence, no_lock
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.stores import Location
@@ -44,7 +44,12 @@ class Session:
         self.clock = clock
         self.fence = Fence()
         """What the commits of this client must find of the write lock, if it took that."""
-        self.history = ForkGuard(location.blob, hostname=config.hostname, read_only=mode == "read")
+        self.history = ForkGuard(
+            location.blob,
+            hostname=config.hostname,
+            read_only=mode == "read",
+            known=self._known_rows,
+        )
         self.maintainer = Maintainer(location, config, clock, self._new_machine, self.machines)
         self._host_clock = HostClock(location, clock, config.clock_ahead_s)
         self._owner = OwnerProcess()
@@ -109,6 +114,12 @@ class Session:
 
     def _new_machine(self, shard_id: str) -> Machine:
         return Machine(shard_id, self.location, self.config, self.clock, self.fence, self.history)
+
+    def _known_rows(self) -> list[KnownRow]:
+        versions = [(machine.shard_id, machine.version) for machine in self.machines()]
+        return [
+            KnownRow(shard, version.seqno, version.digest) for shard, version in versions if version.seqno
+        ]
 
     def multi_write(self, commands: Sequence[Prepared]) -> None:
         """Commit prepared commands, all or none. See `PersistClient.multi_write`."""

@@ -9,6 +9,8 @@ Everything here relies on one fact: a version number together with the digest of
 - A client that finds other bytes at that number, or a shorter log, has met another history. It ends: all of
   its handles in the location raise `LogRegressed`, and only a new client goes on, with the history that the
   store has now.
+- A store that notices by itself that it went back (a log of objects) raises `LogRegressed`. The client ends
+  in the same way, and leaves a marker for every shard that it knows: a marker stands only if its row is lost.
 - A client that may write also leaves a marker in Blob, beside the blobs of the shard. While a marker stands,
   nobody deletes anything of that shard: the blobs of both histories stay until a person decides with
   `holdfast persist recover`.
@@ -26,11 +28,13 @@ Everything here relies on one fact: a version number together with the digest of
 import json
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from holdfast.errors import CorruptBlob, LogRegressed, StorageError
+from holdfast.persist.clock import Clock
 from holdfast.persist.ids import LINE_NAME, MARKER_NAME, rollup_seqno
 from holdfast.persist.state.codec import decode_diff, decode_state
 from holdfast.persist.state.cuts import known_digest
@@ -47,8 +51,8 @@ _LINES: Final = "lines/"
 class Marker:
     """What a client found that met another history: the row that it knew, and what the log had instead.
 
-    `found` is None where the log ended before `seqno`. `wall_ms` is the time of the client's host in ms since
-    the epoch.
+    `found` is None where the log ended before `seqno`; `head` is 0 if the client doesn't know where.
+    `wall_ms` is the time of the client's host in ms since the epoch.
     """
 
     shard_id: str
@@ -67,17 +71,36 @@ class Marker:
         return f"{self.shard_id}/{_MARKER}{self.seqno}-{self.recoveries}-{self.known}-{found}"
 
     def __str__(self) -> str:
+        knew = f"a client on host {self.hostname} knew version {self.seqno} as row {self.known}"
+        if not self.head:
+            return f"{knew}, and the log went back to an older state"
         found = "no such row" if self.found is None else f"row {self.found}"
-        return (
-            f"a client on host {self.hostname} knew version {self.seqno} as row {self.known},"
-            f" and the log had {found} (its head was version {self.head})"
-        )
+        return f"{knew}, and the log had {found} (its head was version {self.head})"
+
+
+class KnownRow(NamedTuple):
+    """The newest row of a shard that a client knows."""
+
+    shard_id: str
+    seqno: int
+    digest: Digest
 
 
 class ForkGuard:
-    """Whether the client met another history than its own; shared by its machines. Thread-safe."""
+    """Whether the client met another history than its own; shared by its machines. Thread-safe.
 
-    def __init__(self, blob: Blob, *, hostname: str, read_only: bool = False) -> None:
+    `known` lists the newest rows that the client has verified.
+    """
+
+    def __init__(
+        self,
+        blob: Blob,
+        *,
+        hostname: str,
+        read_only: bool = False,
+        known: Callable[[], Iterable[KnownRow]] = tuple,
+    ) -> None:
+        self._known: Final = known
         self._blob: Final = blob
         self._hostname: Final = hostname
         self._read_only: Final = read_only
@@ -117,6 +140,26 @@ class ForkGuard:
             except (StorageError, ValueError) as failed:
                 error.add_note(f"the marker for garbage collection could not be written: {failed}")
         return error
+
+    @contextmanager
+    def watching(self, clock: Clock) -> Iterator[None]:
+        """For calls of the consensus store: if it raises `LogRegressed`, the client's history ends."""
+        try:
+            yield
+        except LogRegressed as error:
+            with self._lock:
+                is_first = self._ended is None
+                self._ended = self._ended or error
+            if is_first and not self._read_only:
+                self._leave_all(error, clock.wall_ms())
+            raise
+
+    def _leave_all(self, error: LogRegressed, wall_ms: int) -> None:
+        try:
+            for shard_id, seqno, known in self._known():
+                self._leave(shard_id, seqno, known, None, 0, wall_ms)
+        except (StorageError, ValueError) as failed:
+            error.add_note(f"markers for garbage collection could not be written: {failed}")
 
     def _leave(
         self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int

@@ -158,7 +158,8 @@ class Machine:
         def attempt() -> ShardState:
             self.check_open()
             known = self._version
-            heads = self.location.consensus.heads([self.shard_id], {self.shard_id: known.seqno})
+            with self.history.watching(self.clock):
+                heads = self.location.consensus.heads([self.shard_id], {self.shard_id: known.seqno})
             with suppress(RollupGone):
                 if self.advance_to(heads.get(self.shard_id), known):
                     return self.state
@@ -465,7 +466,8 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         expect = [_unmoved(m.version) for m, _ in steps if m.shard_id not in changed]
         expect += expectation(held)
         try:
-            won = consensus.compare_and_set(puts, expect)
+            with first.history.watching(first.clock):
+                won = consensus.compare_and_set(puts, expect)
         except (Determinate, Indeterminate) as error:
             if isinstance(error, Indeterminate) or unsettled is None:
                 unsettled = error
@@ -649,7 +651,9 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
             machine.check_open()
         known = {shard_id: machine.version for shard_id, machine in shards.items()}
         seqnos = {shard_id: version.seqno for shard_id, version in known.items()}
-        heads = machines[0].location.consensus.heads([*shards, *more], seqnos)
+        first = machines[0]
+        with first.history.watching(first.clock):
+            heads = first.location.consensus.heads([*shards, *more], seqnos)
         try:
             for shard_id, machine in shards.items():
                 machine.advance_to(heads.get(shard_id), known[shard_id])
