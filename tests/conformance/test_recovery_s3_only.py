@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
-from holdfast.errors import HandleExpired, HoldfastError, Indeterminate
+from holdfast.errors import BadInput, CorruptBlob, HandleExpired, HoldfastError, Indeterminate, LogRegressed
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.admin.verify import verify
 from testbed.minio import Minio
@@ -95,3 +95,65 @@ def test_a_process_that_knows_the_log_from_before_is_told(url: str) -> None:
         zombie.recent_upper(SHARD)
     zombie.location.close()
     check(url, 7)
+
+
+def log_objects(minio: Minio, bucket: str) -> list[str]:
+    listed = minio.client.list_objects_v2(Bucket=bucket, Prefix="place/consensus/log/")
+    return [each["Key"] for each in listed["Contents"]]
+
+
+def test_a_client_whose_newest_objects_are_gone_ends(url: str, minio: Minio, bucket: str) -> None:
+    config = PersistConfig(maintenance="off", retry_deadline_s=5.0)
+    client = PersistClient.open(url, config=config)
+    write(client, 0, 8)
+    before = log_objects(minio, bucket)
+    write(client, 8, 2)
+    for key in {*log_objects(minio, bucket)} - {*before}:
+        minio.client.delete_object(Bucket=bucket, Key=key)
+    with pytest.raises(LogRegressed, match="found nothing"):
+        client.recent_upper(SHARD)
+    with pytest.raises(LogRegressed):
+        write(client, 10, 1)
+    assert log_objects(minio, bucket) == before
+    client.location.close()
+    verified = CliRunner().invoke(main, ["persist", "verify", url])
+    assert verified.exit_code == 1, verified.output
+    assert "went back to an older state" in verified.stdout
+    told = recover(url)
+    assert isinstance(told.exception, SystemExit | BadInput)
+    assert "may have two histories" in told.output + str(told.exception)
+    accepted = recover(url, "--accept", "--yes")
+    assert accepted.exit_code == 0, accepted.output
+    check(url, 8)
+
+
+def test_a_gap_in_a_log_of_objects(url: str, minio: Minio, bucket: str) -> None:
+    """An append over a gap is not acknowledged; recovery goes on from before the gap, and says so."""
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        write(client, 0, 5)
+        late = client.writer(SHARD, SCHEMA, purpose="late")
+        late.compare_and_append(pa.table({"k": [5]}), 5, 6)
+        keys = log_objects(minio, bucket)
+        for key in keys[-2:]:
+            minio.client.delete_object(Bucket=bucket, Key=key)
+        with pytest.raises(Indeterminate, match="found nothing"):
+            late.compare_and_append(pa.table({"k": [6]}), 6, 7)
+        with pytest.raises(LogRegressed):
+            client.recent_upper(SHARD)
+        client.location.close()
+    for mode in ("read", "write"):
+        with pytest.raises(CorruptBlob, match="the log goes on to") as caught:
+            PersistClient.open(url, mode=mode)  # type: ignore[arg-type]
+        assert "persist recover" in caught.value.hint
+    verified = CliRunner().invoke(main, ["persist", "verify", url])
+    assert verified.exit_code != 0
+    assert isinstance(verified.exception, CorruptBlob) or "the log goes on to" in verified.output
+    listed = log_objects(minio, bucket)
+    dry = recover(url)
+    assert dry.exit_code == 1, dry.output
+    assert "the log breaks off" in dry.stderr
+    assert "follow a gap and are lost" in dry.stdout
+    assert log_objects(minio, bucket) == listed
+    done = recover(url, "--yes")
+    assert (done.exit_code, done.stdout) == (1, dry.stdout), done.output
+    check(url, 4)

@@ -92,6 +92,7 @@ def recover(
         found = _look(recovery.preview())
         torn = any(each.lagging for each in found.collections)
         if plan.healthy and not restored and not torn:
+            _check_one_history(recovery.opened())
             raise BadInput(
                 "the consensus store is healthy: there is nothing to recover",
                 hint="if it is an older copy all the same, say so with --restored",
@@ -109,6 +110,25 @@ def recover(
         _show(plan, found, absent, done=yes)
         _conclude(plan, done=yes, restored=restored)
     ctx.exit(1 if incomplete else 0)
+
+
+def _check_one_history(location: "Location") -> None:
+    """Raise `BadInput` where the logs are whole, and some may have another history than clients knew."""
+    from holdfast.persist.state import divergence as forks
+
+    client = _client(location, "read")
+    found = [
+        shard
+        for shard in client.shards()
+        if forks.why_keep(location, client.session.machine(shard).refresh())
+    ]
+    if found:
+        raise BadInput(
+            f"all logs are whole, but {count(len(found), 'shard')} may have two histories,"
+            f" such as {found[0]}",
+            hint="--accept shows why, and keeps the histories that the logs have; if the consensus store is"
+            " an older copy, restore a newer one, or say --restored",
+        )
 
 
 def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> None:
@@ -181,6 +201,8 @@ def _client(location: "Location", mode: Any) -> "PersistClient":
 def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool) -> None:
     if absent:
         click.echo(f"taken for empty: {absent}", err=True)
+    if plan.lost:
+        click.echo(f"the log breaks off: {plan.lost}", err=True)
     columns = ["SHARD", "OF", "LOG ENDS", "COMES BACK AT", "UPPER", "LEFT OVER", "NOTE"]
     click.echo(render(columns, [_row(shard, found) for shard in plan.shards]), nl=False)
     for shard in plan.shards:
@@ -247,6 +269,8 @@ def _row(shard: "ShardPlan", found: "Recovered") -> list[str]:
         return [shard.shard_id, what, head, "?" if shard.undecided else "never", "-", left, shard.problem]
     if shard.histories:
         note = "the other history is lost"
+    elif shard.beyond:
+        note = f"versions up to {shard.beyond} follow a gap and are lost"
     else:
         note = "as it is" if shard.healthy else "what was committed later is lost"
     upper = shown_moment(shard.upper or 0)

@@ -60,12 +60,16 @@ _MOST_TRIED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What a recovery would do, or has done. `complete` says that nothing is lost for certain."""
+    """What a recovery would do, or has done. `complete` says that nothing is lost for certain.
+
+    `lost` says why the logs end earlier than they did, if the consensus store itself shows that.
+    """
 
     location_id: str
     healthy: bool
     shards: tuple[ShardPlan, ...]
     complete: bool
+    lost: str = ""
 
 
 class Recovery:
@@ -110,6 +114,7 @@ class Recovery:
         self._config = config or PersistConfig()
         self._clock = clock or Clock()
         self._stored, self._entry = stored, entry
+        self._lost = consensus.lost()
         self._known = {known.plan.shard_id: known for known in self._look(looking_at)}
 
     @property
@@ -120,7 +125,10 @@ class Recovery:
         healthy = paired and all(shard.healthy for shard in shards)
         # Logs that are whole tell all; whether the store is an older copy only its owner knows.
         complete = self._entry is not None and all(shard.healthy for shard in shards)
-        return RecoveryPlan(str(self._location.location_id), healthy, shards, complete)
+        why = "" if self._lost is None else self._lost.why
+        return RecoveryPlan(
+            str(self._location.location_id), healthy and not why, shards, complete and not why, why
+        )
 
     def _recoveries(self) -> int:
         return decode_recoveries(self._stored)
@@ -222,13 +230,17 @@ class Recovery:
 
     def _look(self, looking_at: Callable[[str], None]) -> Iterator[Known]:
         logs = {key for key in self._location.consensus.list_keys() if key.startswith("s")}
+        looked: set[str] = set()
         listed = self._location.blob.list("s")
         for shard, found in groupby(listed, key=lambda meta: meta.key.split("/")[0]):
             keys = {meta.key for meta in found}
             if any(BLOB_NAME.fullmatch(key) for key in keys):
                 looking_at(shard)
+                looked.add(shard)
                 logs.discard(shard)
                 yield self._look_at(shard, keys)
+        if self._lost is not None:
+            logs |= {key for key in self._lost.heads if key.startswith("s")} - looked
         for shard in sorted(logs):
             looking_at(shard)
             yield self._look_at(shard, set())
@@ -250,10 +262,14 @@ class Recovery:
             keys = {meta.key for meta in self._location.blob.list(f"{shard}/")}
         head = entry.seqno if entry is not None else 0
         newest = rollups[0][0] if rollups else 0
-        look = Look(shard, keys, head, max(newest, head))
+        cut = self._lost is not None
+        beyond = self._lost.heads.get(shard, 0) if self._lost is not None else 0
+        look = Look(shard, keys, head, max(newest, head, beyond), beyond=beyond, is_cut=cut)
         look.problems += problems
         if entry is None:
             look.problems.append("it has no log")
+        if beyond:
+            look.problems.append(f"its log breaks off before version {beyond}")
         if logged is not None:
             look.add(logged, "log")
         for seqno, key in [each for each in rollups if not look.covers(*each)][:_MOST_TRIED]:

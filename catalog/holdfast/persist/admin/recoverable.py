@@ -17,7 +17,8 @@ class ShardPlan:
     `wall_ms`; None where none is whole or nobody has chosen a history, for the reason `problem`. `seen` is
     the greatest version that is known at all. `unnamed` counts the blobs that the version doesn't name: those
     of lost appends, and orphans. `healthy` says that the log is whole, so that nothing is lost. `histories`
-    are those to choose from, the log's first; empty where there is only one.
+    are those to choose from, the log's first; empty where there is only one. `beyond` is the newest version
+    of which the log has a row that nothing leads to any more, 0 for none.
     """
 
     shard_id: str
@@ -30,6 +31,7 @@ class ShardPlan:
     problem: str = ""
     wall_ms: int | None = None
     histories: tuple[History, ...] = ()
+    beyond: int = 0
 
     @property
     def undecided(self) -> bool:
@@ -80,11 +82,15 @@ class Choice:
 class Look:
     """What was found of one shard: the newest whole version of each of its histories."""
 
-    def __init__(self, shard: str, keys: set[str], head: int, seen: int) -> None:
+    def __init__(
+        self, shard: str, keys: set[str], head: int, seen: int, *, beyond: int = 0, is_cut: bool = False
+    ) -> None:
         self._shard = shard
         self._keys = keys
         self._head = head
         self._seen = seen
+        self._beyond = beyond
+        self._is_cut = is_cut
         self._logged: ShardState | None = None
         # For each history its versions, those that were found first being the newest.
         self._found: list[list[tuple[ShardState, Source, bool]]] = []
@@ -130,7 +136,7 @@ class Look:
         if not known or not histories[0].whole:
             return Known(self._lost(()), None)
         (state, source, _) = best[0]
-        healthy = source == "log" and state.seqno >= self._head
+        healthy = source == "log" and state.seqno >= self._head and not self._is_cut
         return self._as(state, healthy=healthy)
 
     def _best(self, history: list[tuple[ShardState, Source, bool]]) -> tuple[ShardState, Source, bool]:
@@ -150,6 +156,7 @@ class Look:
             healthy=False,
             problem=problem,
             histories=histories,
+            beyond=self._beyond,
         )
 
     def _as(self, state: ShardState, *, healthy: bool, histories: tuple[History, ...] = ()) -> Known:
@@ -164,6 +171,7 @@ class Look:
             healthy=healthy,
             wall_ms=state.wall_ms,
             histories=histories,
+            beyond=self._beyond,
         )
         return Known(plan, state)
 
