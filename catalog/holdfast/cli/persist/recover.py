@@ -114,14 +114,11 @@ def recover(
 
 def _check_one_history(location: "Location") -> None:
     """Raise `BadInput` where the logs are whole, and some may have another history than clients knew."""
-    from holdfast.persist.state import divergence as forks
+    from holdfast.persist.state.divergence import why_keep
 
     client = _client(location, "read")
-    found = [
-        shard
-        for shard in client.shards()
-        if forks.why_keep(location, client.session.machine(shard).refresh())
-    ]
+    # `existing` reads the newest version.
+    found = [shard for shard in client.shards() if why_keep(client.session.existing(shard))]
     if found:
         raise BadInput(
             f"all logs are whole, but {count(len(found), 'shard')} may have two histories,"
