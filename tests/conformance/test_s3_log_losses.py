@@ -421,8 +421,8 @@ def test_all_handles_of_a_client_end_and_its_history_is_kept(first: str) -> None
         b = place.open()
         assert read(b) == expected(8)
         write(b, 8, value="b")
-        assert "went back to an older state" in why_keep(b.location, b.session.machine(SHARD).refresh())
-        assert not why_keep(b.location, b.session.machine(OTHER).refresh())
+        assert "went back to an older state" in why_keep(b.session.existing(SHARD))
+        assert not why_keep(b.session.existing(OTHER))
         with pytest.raises(LogRegressed):
             read(a)
 
