@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast import polarsforks
 from holdfast.errors import BadInput
 from holdfast.persist import Schema, SnapshotPart
 from holdfast.persist.rows.canonical import python_values
@@ -53,6 +54,7 @@ ROWS = pa.RecordBatch.from_pylist(
 )
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["polars", "arrow"])
 @pytest.mark.parametrize(
     ("where", "ids"),
     [
@@ -82,7 +84,10 @@ ROWS = pa.RecordBatch.from_pylist(
         ([("id", "in", [0.9])], []),
     ],
 )
-def test_rows_are_kept_of_which_all_conditions_hold(where: list[Any], ids: list[int]) -> None:
+def test_rows_are_kept_of_which_all_conditions_hold(
+    where: list[Any], ids: list[int], lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polarsforks, "_lost", lost)
     assert kept(ROWS, conditions(where, SCHEMA)).column("id").to_pylist() == ids
 
 

@@ -17,13 +17,15 @@ from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import BadInput
 from holdfast.persist import SnapshotPart
-from holdfast.persist.rows.canonical import python_values
+from holdfast.persist.rows.canonical import canonical_floats, ordered_bits, python_values
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.order import following
 from holdfast.persist.rows.schema import Schema
+from holdfast.polarsforks import polars_works
 from holdfast.spark.literals import floor
 from holdfast.spark.options import CONDITIONS_FORM
 
@@ -58,6 +60,9 @@ def kept(batch: pa.RecordBatch, wanted: Sequence[Condition]) -> pa.RecordBatch:
     if not wanted or not batch.num_rows:
         return batch
     names = list(dict.fromkeys(each.column for each in wanted))
+    if not polars_works():
+        masks = [_mask(each, batch.column(each.column)) for each in wanted]
+        return batch.filter(reduce(pc.and_, [mask.fill_null(False) for mask in masks]))
     frame = pl.DataFrame(pl.from_arrow(batch.select(names)))
     mask = frame.select(reduce(and_, map(_expression, wanted)).fill_null(False)).to_series()
     return batch.filter(mask.to_arrow())
@@ -148,6 +153,32 @@ def _expression(condition: Condition) -> pl.Expr:
             return column.is_null()
         case _:
             return column.is_not_null()
+
+
+def _mask(condition: Condition, column: pa.Array) -> pa.Array:
+    """As `_expression`, by Arrow; a null may stand for false."""
+    values = condition.values
+    if pa.types.is_floating(column.type):
+        column, values = (ordered_bits(canonical_floats(each)) for each in (column, values))
+    match condition.operator:
+        case "=":
+            return pc.equal(column, values[0])
+        case "!=":
+            return pc.not_equal(column, values[0])
+        case "<":
+            return pc.less(column, values[0])
+        case "<=":
+            return pc.less_equal(column, values[0])
+        case ">":
+            return pc.greater(column, values[0])
+        case ">=":
+            return pc.greater_equal(column, values[0])
+        case "in":
+            return pc.is_in(column, value_set=values.drop_null())
+        case "is":
+            return column.is_null()
+        case _:
+            return column.is_valid()
 
 
 def _limits(condition: Condition) -> tuple[Any, Any]:

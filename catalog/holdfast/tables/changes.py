@@ -10,14 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from holdfast.collections.evolved import fitted
 from holdfast.errors import BadInput
-from holdfast.persist import Schema
+from holdfast.persist import Schema, arrowrows
 from holdfast.persist.rows.consolidate import consolidate_updates, negated
+from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.schema import TIME
+from holdfast.polarsforks import polars_works
 from holdfast.tables.rows import keys_of, repeated, updates_of
 
 Existing = Callable[[pa.Table | None], pa.Table]
@@ -101,11 +105,11 @@ class Update(Change):
             given = rows.select(schema.key_names)
             _check_unique(table, given, "an update")
             if keys is not None:
-                others = _frame(given).join(_frame(keys), on=given.column_names, how="anti", nulls_equal=True)
+                others = np.flatnonzero(~_among(given, keys))
                 if len(others):
                     raise BadInput(
-                        f"table {table}: the function of an update answered a row of {_key(others)}, which it"
-                        " was not asked for"
+                        f"table {table}: the function of an update answered a row of"
+                        f" {_key(given, others[0])}, which it was not asked for"
                     )
             return rows
 
@@ -142,16 +146,12 @@ class _Replaced(PreparedChange):
 def distinct_keys(schema: Schema, keys: object) -> pa.Table:
     """As `keys_of`, each key once."""
     given = keys_of(schema, keys)
-    first = _frame(given).with_row_index("_row").unique(given.column_names)["_row"]
-    return given.take(first.sort().to_arrow())
+    return given.filter(pa.array(_is_first(given)))
 
 
 def matching(rows: pa.RecordBatch, keys: pa.Table) -> pa.RecordBatch:
     """Those of the rows that have one of these keys."""
-    names = keys.column_names
-    frame = _frame(pa.Table.from_batches([rows]).select(names)).with_row_index("_row")
-    found = frame.join(_frame(keys), on=names, how="semi", nulls_equal=True)
-    return rows.take(found["_row"].sort().to_arrow())
+    return rows.filter(pa.array(_among(pa.Table.from_batches([rows]).select(keys.column_names), keys)))
 
 
 def _at(rows: pa.Table, time: int) -> pa.Table:
@@ -170,18 +170,43 @@ def _needs_key(table: str, schema: Schema, what: str) -> None:
 
 
 def _check_unique(table: str, keys: pa.Table, what: str) -> None:
-    frame = _frame(keys)
-    if len(twice := frame.filter(frame.is_duplicated())):
+    if len(again := np.flatnonzero(~_is_first(keys))):
         raise BadInput(
-            f"table {table}: {what} has {_key(twice)} more than once",
+            f"table {table}: {what} has {_key(keys, again[0])} more than once",
             hint="keep one row for each key, or append them",
         )
 
 
-def _key(found: pl.DataFrame) -> str:
-    return (
-        "key (" + ", ".join(f"{name}={value!r:.60}" for name, value in found.row(0, named=True).items()) + ")"
-    )
+def _is_first(keys: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether each key is the first of those that equal it."""
+    if not polars_works():
+        first = arrowrows.first_equal(arrowrows.wide(keys), keys.column_names)
+        return np.equal(first, np.arange(keys.num_rows))
+    found = _frame(keys).with_row_index("_row").unique(keys.column_names, keep="first")
+    return _mask(found, keys.num_rows)
+
+
+def _among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether each row, of the columns of the keys, equals one of them."""
+    names = keys.column_names
+    if not polars_works():
+        columns = [[*keys.column(name).chunks, *rows.column(name).chunks] for name in names]
+        both = pa.table([pa.chunked_array(each) for each in columns], names)
+        first = arrowrows.first_equal(arrowrows.wide(both), names)
+        among: npt.NDArray[np.bool_] = first[keys.num_rows :] < keys.num_rows
+        return among
+    found = _frame(rows).with_row_index("_row").join(_frame(keys), on=names, how="semi", nulls_equal=True)
+    return _mask(found, rows.num_rows)
+
+
+def _mask(found: pl.DataFrame, rows: int) -> npt.NDArray[np.bool_]:
+    mask = np.zeros(rows, np.bool_)
+    mask[found["_row"].to_numpy()] = True
+    return mask
+
+
+def _key(rows: pa.Table, index: int) -> str:
+    return f"key ({shown_row(rows.column_names, rows, index)})"
 
 
 def _frame(rows: pa.Table) -> pl.DataFrame:

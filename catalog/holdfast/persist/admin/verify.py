@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,7 +21,7 @@ from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist.ids import BLOB_NAME
 from holdfast.persist.parts.partstore import PartGone
 from holdfast.persist.parts.runs import open_part
-from holdfast.persist.rows.canonical import sort_updates, time_bounds, values_of
+from holdfast.persist.rows.canonical import ordered_bits, sort_updates, time_bounds, values_of
 from holdfast.persist.rows.fold import fold
 from holdfast.persist.rows.groups import GroupBounds, group_bounds
 from holdfast.persist.rows.order import Key, KeyRange, key_at
@@ -359,5 +358,12 @@ class _PartCheck:
 
 def _same(one: pa.Table, other: pa.Table) -> bool:
     """Whether two tables are equal, NaN being equal to itself."""
-    frames = [pl.DataFrame(pl.from_arrow(table)) for table in (one, other)]
-    return frames[0].equals(frames[1], null_equal=True)
+    return all(
+        _bits(left).equals(_bits(right)) for left, right in zip(one.columns, other.columns, strict=True)
+    )
+
+
+def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_floating(column.type):
+        return column
+    return pa.chunked_array([ordered_bits(chunk) for chunk in column.chunks])

@@ -22,8 +22,10 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import CLOSED, BadInput
+from holdfast.persist import arrowrows
 from holdfast.persist.rows.casts import cast_column, column_of
 from holdfast.persist.rows.schema import DIFF, TIME, TYPE_NAMES, Column, Schema, arrow_type
+from holdfast.polarsforks import polars_works
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 R = TypeVar("R", pa.Table, pa.RecordBatch)
@@ -126,9 +128,13 @@ def sort_updates(schema: Schema, table: R) -> R:
         return table
     if table.num_rows <= SMALL_ROWS:
         return table.take(pa.array(_order_small(table, names)))
-    # Polars orders NaN last and binary by its bytes.
-    frame = pl.DataFrame(pl.from_arrow(table)).sort(names, nulls_last=False)
-    result = from_polars(frame, table.schema)
+    if polars_works():
+        # Polars orders NaN last and binary by its bytes.
+        frame = pl.DataFrame(pl.from_arrow(table)).sort(names, nulls_last=False)
+        result = from_polars(frame, table.schema)
+    else:
+        rows = _wide(table)
+        result = arrowrows.taken(rows, arrowrows.in_order(rows, names), table.schema)
     if isinstance(table, pa.Table):
         return result
     return pa.RecordBatch.from_arrays([_one_array(c) for c in result.columns], schema=table.schema)
@@ -139,6 +145,8 @@ def total_order(schema: Schema, table: Rows) -> npt.NDArray[np.integer[Any]]:
     names = [*schema.names, TIME]
     if table.num_rows <= SMALL_ROWS:
         return np.array(_order_small(table, names), np.int64)
+    if not polars_works():
+        return arrowrows.in_order(_wide(table), names)
     frame = pl.DataFrame(pl.from_arrow(table))
     return frame.select(pl.arg_sort_by(names, nulls_last=False)).to_series().to_numpy()
 
@@ -152,6 +160,10 @@ def from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
             raise
     half = frame.height // 2
     return pa.concat_tables([from_polars(frame[:half], schema), from_polars(frame[half:], schema)])
+
+
+def _wide(rows: Rows) -> pa.RecordBatch:
+    return arrowrows.wide(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]))
 
 
 def values_of(array: pa.Array) -> npt.NDArray[Any]:

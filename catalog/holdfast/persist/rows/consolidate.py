@@ -11,14 +11,17 @@ Invariants
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob
+from holdfast.persist import arrowrows
 from holdfast.persist.rows.canonical import (
     SMALL_ROWS,
     R,
@@ -27,9 +30,10 @@ from holdfast.persist.rows.canonical import (
     sort_updates,
     values_of,
 )
-from holdfast.persist.rows.fold import INT64_MAX, first_beyond, overflow
-from holdfast.persist.rows.part import UNREADABLE, check_footer
+from holdfast.persist.rows.fold import INT64_MAX, first_beyond, fold, overflow
+from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_parquet
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
+from holdfast.polarsforks import polars_works
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ def consolidate_at(
     """
     if _small([*sources, *less]) is not None:
         return _small_at(schema, _small(sources) or [], as_of, _small(less) or [])
+    if not polars_works():
+        return _arrow_at(schema, sources, as_of, less)
     names = list(schema.names)
     pieces = [(piece, False) for piece in _pieces(schema, sources)]
     pieces += [(piece, True) for piece in _pieces(schema, less)]
@@ -91,6 +97,8 @@ def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -
     since = min(since, _LAST_TIME)
     if (tables := _small(sources)) is not None:
         return sort_updates(schema, _small_updates(schema, tables, since))
+    if not polars_works():
+        return _arrow_updates(schema, sources, since)
     names = [*schema.names, TIME]
     frames, bound = [], 0
     time = pl.max_horizontal(pl.col(TIME), pl.lit(since, pl.UInt64)).alias(TIME)
@@ -227,6 +235,54 @@ def _small_updates(schema: Schema, tables: list[pa.Table | pa.RecordBatch], sinc
         len(schema.names), schema.arrow_updates.field(TIME), pa.array(times, pa.uint64())
     )
     return _picked(moved, [*schema.names, TIME], sums, first, schema.arrow_updates)
+
+
+def _arrow_at(schema: Schema, sources: Sequence[Source], as_of: int, less: Sequence[Source]) -> pa.Table:
+    added, off = _decoded(schema, sources), _decoded(schema, less)
+    updates = arrowrows.wide(pa.concat_tables([added, off]))
+    diffs: npt.NDArray[Any] = values_of(updates.column(DIFF))
+    if off.num_rows:
+        # The least int64 has no negative.
+        diffs = diffs.astype(object) if diffs.min() < -INT64_MAX else diffs.copy()
+        diffs[added.num_rows :] *= -1
+    now = np.flatnonzero(values_of(updates.column(TIME)) <= as_of)
+    return _folded([*schema.names], updates.take(pa.array(now)), diffs[now], schema.arrow_diff)
+
+
+def _arrow_updates(schema: Schema, sources: Sequence[Source], since: int) -> pa.Table:
+    updates = arrowrows.wide(_decoded(schema, sources))
+    index = len(schema.names)
+    moved = pa.array(np.maximum(values_of(updates.column(TIME)), np.uint64(since)))
+    rows = updates.set_column(index, updates.schema.field(index), moved)
+    return _folded([*schema.names, TIME], rows, values_of(updates.column(DIFF)), schema.arrow_updates)
+
+
+def _decoded(schema: Schema, sources: Sequence[Source]) -> pa.Table:
+    tables = [schema.arrow_updates.empty_table()]
+    for source in sources:
+        if isinstance(source, pa.RecordBatch):
+            tables.append(pa.Table.from_batches([source]))
+        elif isinstance(source, pa.Table):
+            tables.append(source)
+        else:
+            table = decode_parquet(source.data, schema, key=source.key)
+            time = pc.field(TIME)
+            last = pa.scalar(source.upper - 1, pa.uint64())
+            tables.append(table.filter((time >= pa.scalar(source.lower, pa.uint64())) & (time <= last)))
+    return pa.concat_tables(tables)
+
+
+def _folded(by: list[str], rows: pa.RecordBatch, diffs: npt.NDArray[Any], schema: pa.Schema) -> pa.Table:
+    kept, sums = fold(by, rows, diffs)
+    there = np.flatnonzero(sums != 0)
+    kept, sums = kept[there], sums[there]
+    try:
+        totals = pa.array(sums, pa.int64())
+    except (OverflowError, pa.ArrowInvalid):
+        raise overflow(by, rows, kept[first_beyond(sums)]) from None
+    index = schema.get_field_index(DIFF)
+    contents = arrowrows.taken(rows.select(by), kept, schema.remove(index))
+    return contents.append_column(schema.field(index), totals)
 
 
 def _picked(

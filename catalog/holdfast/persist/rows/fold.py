@@ -19,7 +19,9 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import DiffOverflow
+from holdfast.persist import arrowrows
 from holdfast.persist.rows.order import numbers
+from holdfast.polarsforks import polars_works
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
@@ -33,8 +35,12 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
     Each row that is there is kept once, also where its sum is 0. The sums are an array of int64, or of Python
     integers where one might not fit.
     """
-    frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
-    order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
+    if polars_works():
+        frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
+        order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
+    else:
+        order = arrowrows.in_order(rows, by)
+        fresh = arrowrows.differing(rows, by, order)
     starts = np.flatnonzero(fresh)
     if len(starts) == len(order):
         sums = diffs[order]
@@ -60,9 +66,12 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
     tied[:-1] |= same
     # Rows of one number are neighbours, so each group stays where it is.
     places = np.flatnonzero(tied)
-    frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))[kept[places]]
     order = np.arange(len(kept))
-    order[places] = places[_arg_sort(frame)]
+    if polars_works():
+        frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))[kept[places]]
+        order[places] = places[_arg_sort(frame)]
+    else:
+        order[places] = places[arrowrows.in_order(rows.take(pa.array(kept[places])), by)]
     return order
 
 
@@ -128,7 +137,12 @@ def naming_shard(shard_id: str) -> Iterator[None]:
 
 def overflow(by: Sequence[str], rows: pa.RecordBatch | pa.Table, index: int) -> DiffOverflow:
     """The error for one of the rows whose sum of diffs int64 does not hold."""
-    return DiffOverflow(", ".join(f"{name}={_shown(rows.column(name)[index])}" for name in by))
+    return DiffOverflow(shown_row(by, rows, index))
+
+
+def shown_row(by: Sequence[str], rows: pa.RecordBatch | pa.Table, index: int) -> str:
+    """The values of one of the rows in these columns, for a message."""
+    return ", ".join(f"{name}={_shown(rows.column(name)[index])}" for name in by)
 
 
 def first_beyond(sums: Sequence[Any] | npt.NDArray[Any]) -> int:

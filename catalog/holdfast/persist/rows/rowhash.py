@@ -10,7 +10,7 @@ Invariants
 - It is frozen: a change would send rows to other shards than the ones that hold them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ import xxhash
 
 from holdfast.errors import BadInput
 from holdfast.persist.rows.canonical import SMALL_ROWS, Rows, canonical_floats, values_of
+from holdfast.polarsforks import polars_works
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -45,11 +46,16 @@ def row_hash(table: Rows, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
         if words is not None:
             return _hash_words(words)
     rows = canonical_bytes(table, columns)
-    if len(rows) <= SMALL_ROWS:
-        return np.array([xxhash.xxh3_64_intdigest(row) for row in rows.to_pylist()], np.uint64)
+    if len(rows) <= SMALL_ROWS or not polars_works():
+        return np.fromiter(map(xxhash.xxh3_64_intdigest, _each(rows)), np.uint64, len(rows))
     frame = pl.DataFrame({"row": pl.Series(pl.from_arrow(rows))})
     hashed = frame.select(plh.col("row").nchash.xxh3_64(seed=0))
     return hashed.to_series().to_numpy().astype(np.uint64, copy=False)
+
+
+def _each(rows: pa.Array) -> Iterator[bytes]:
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        yield from rows.slice(start, _BLOCK_ROWS).to_pylist()
 
 
 def _words(name: str, array: pa.Array | pa.ChunkedArray) -> Words | None:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import polarsforks
 from holdfast.errors import CLOSED, CorruptBlob, DiffOverflow, VersionTooNew
 from holdfast.persist.rows import consolidate
 from holdfast.persist.rows.canonical import empty_updates, prepare_updates, sort_updates
@@ -41,9 +42,10 @@ def test_contents_at_a_time_are_the_sums_up_to_it(data: st.DataObject) -> None:
     as_of = data.draw(TIMES)
     times = updates.column("_time").to_pylist()
     expected = contents(schema, updates.filter(pa.array([time <= as_of for time in times], pa.bool_())))
-    for small in (0, 1000):
+    for small, lost in ((0, False), (0, True), (1000, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(consolidate, "SMALL_ROWS", small)
+            patch.setattr(polarsforks, "_lost", lost)
             result = consolidate_at(schema, pieces, as_of)
         assert result.schema.equals(schema.arrow_diff)
         result.validate(full=True)
@@ -62,21 +64,24 @@ def test_consolidated_updates_keep_all_contents_from_since_on(data: st.DataObjec
         moved = (row, max(time, since))
         expected[moved] = expected.get(moved, 0) + diff
     ordered = [(*moved, diff) for moved, diff in sorted(expected.items()) if diff]
-    for small in (0, 1000):
+    for small, lost in ((0, False), (0, True), (1000, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(consolidate, "SMALL_ROWS", small)
+            patch.setattr(polarsforks, "_lost", lost)
             result = consolidate_updates(schema, pieces, since)
         assert result.schema.equals(schema.arrow_updates)
         found = [comparable(schema, result), *(result.column(n).to_pylist() for n in ("_time", "_diff"))]
         assert list(zip(*found, strict=True)) == ordered
 
 
-@pytest.fixture(params=[0, 1000], ids=["query engine", "small"])
-def either_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consolidate, "SMALL_ROWS", request.param)
+@pytest.fixture(params=[(0, False), (0, True), (1000, False)], ids=["query engine", "arrow", "small"])
+def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, lost = request.param
+    monkeypatch.setattr(consolidate, "SMALL_ROWS", small)
+    monkeypatch.setattr(polarsforks, "_lost", lost)
 
 
-@pytest.mark.usefixtures("either_engine")
+@pytest.mark.usefixtures("each_engine")
 @pytest.mark.parametrize("parquet", [False, True])
 def test_a_sum_beyond_int64_is_an_error(parquet: bool) -> None:
     def source(*diffs: int) -> Source:
@@ -98,6 +103,7 @@ def test_a_sum_beyond_int64_is_an_error(parquet: bool) -> None:
         assert consolidate_updates(WORDS, within, 0).column("_diff").to_pylist() == [total]
 
 
+@pytest.mark.usefixtures("each_engine")
 def test_nothing_consolidates_to_nothing() -> None:
     empty = empty_updates(WORDS)
     for nothing in ([], [empty], [ParquetSource(encode_parquet(WORDS, 0, empty), "k")]):
@@ -105,7 +111,7 @@ def test_nothing_consolidates_to_nothing() -> None:
         assert consolidate_updates(WORDS, nothing, 5).equals(WORDS.arrow_updates.empty_table())
 
 
-@pytest.mark.usefixtures("either_engine")
+@pytest.mark.usefixtures("each_engine")
 def test_a_closed_since_moves_all_to_the_last_time() -> None:
     batch = prepare_updates(WORDS, [{"word": "a", "_time": 1}, {"word": "a", "_time": 9}], default_time=0)
     updates = consolidate_updates(WORDS, [batch], CLOSED)
@@ -113,6 +119,7 @@ def test_a_closed_since_moves_all_to_the_last_time() -> None:
     assert consolidate_at(WORDS, [batch], CLOSED).to_pylist() == [{"word": "a", "_diff": 2}]
 
 
+@pytest.mark.usefixtures("each_engine")
 def test_a_source_that_is_no_part_is_refused_by_its_key() -> None:
     batch = prepare_updates(WORDS, [{"word": "a"}], default_time=0)
     data = encode_parquet(WORDS, 0, batch)

@@ -11,6 +11,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import polarsforks
 from holdfast.errors import BadInput
 from holdfast.persist.rows import rowhash
 from holdfast.persist.rows.rowhash import canonical_bytes, row_hash, shard_of
@@ -49,9 +50,10 @@ def test_each_hash_is_xxh3_of_the_canonical_bytes(data: st.DataObject) -> None:
     ]
     names = [column.name for column in columns]
     table = pa.Table.from_batches([batch[:5], batch[5:]])
-    for small in (0, 1000):
+    for small, lost in ((0, False), (0, True), (1000, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rowhash, "SMALL_ROWS", small)
+            patch.setattr(polarsforks, "_lost", lost)
             assert row_hash(batch, names).tolist() == expected
             assert row_hash(table, names).tolist() == expected
             assert row_hash(batch[7:], names).tolist() == expected[7:]
@@ -67,9 +69,12 @@ def test_the_hash_of_many_values_of_eight_bytes_is_that_of_their_bytes() -> None
         assert row_hash(table[9:17_000], [name]).tolist() == expected[9:17_000]
 
 
-@pytest.mark.parametrize("small", [0, 1000])
+@pytest.mark.parametrize(("small", "lost"), [(0, False), (0, True), (1000, False)])
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 8, 9, 16, 17, 128, 129, 240, 241, 1024, 5000])
-def test_every_length_class_of_xxh3_agrees(length: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_length_class_of_xxh3_agrees(
+    length: int, small: int, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polarsforks, "_lost", lost)
     monkeypatch.setattr(rowhash, "SMALL_ROWS", small)
     value = bytes(i * 37 % 251 for i in range(length))
     expected = xxhash.xxh3_64_intdigest(b"\x01" + struct.pack("<I", length) + value)

@@ -1,0 +1,75 @@
+"""Whether Polars works in this process: its threads don't survive a fork.
+
+- Polars starts threads when it is used first. A forked child has none of them, and Polars starts no others
+  there: a call that needs one waits for ever. Polars has no means to start them anew.
+- So a child of a process that had used Polars never calls it. `polars_works` is False there, and
+  `holdfast.persist.arrowrows` does the same work by Arrow, whose threads do start anew in a child.
+- A use by Holdfast is noted here. A use by somebody else shows in the names of the threads, on Linux.
+- It makes no difference how Polars itself is imported: an import alone starts no thread that a call needs.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+_WORKERS: Final = re.compile(
+    rf"({re.escape(os.environ.get('POLARS_THREAD_NAME', 'polars')[:13])}-\d|tokio-rt-worker|async-executor-)"
+)
+"""The names of the threads that a call may need. Another library may have such ones too."""
+_ANY_THREAD: Final = re.compile(r"polars-|" + _WORKERS.pattern)
+_TASKS: Final = Path("/proc/self/task")
+_FORKED_WITHOUT_EXEC: Final = 0x40
+
+_used = False
+_seen = False
+_lost = False
+
+
+def polars_works() -> bool:
+    """Whether the caller may use Polars, which it does at once where this is True."""
+    global _used  # what a forked child must know
+    _used = True
+    return not _lost
+
+
+def _has_thread(named: re.Pattern[str]) -> bool:
+    """Whether this process has a thread of such a name; False where the system doesn't tell."""
+    try:
+        tasks = list(_TASKS.iterdir())
+    except OSError:
+        return False
+    return any(named.match(_name_of(task)) for task in tasks)
+
+
+def _name_of(task: Path) -> str:
+    try:
+        return (task / "comm").read_text()
+    except OSError:
+        return ""  # It has ended.
+
+
+def _lost_before_import() -> bool:
+    """Whether Polars was imported, and then this process was forked, before this module was imported."""
+    if "polars" not in sys.modules or _has_thread(_ANY_THREAD):
+        return False
+    try:
+        flags = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6]
+    except (OSError, IndexError):
+        return False
+    return bool(int(flags) & _FORKED_WITHOUT_EXEC)
+
+
+def _before_fork() -> None:
+    global _seen
+    _seen = not _used and "polars" in sys.modules and _has_thread(_WORKERS)
+
+
+def _after_fork_in_child() -> None:
+    global _lost
+    _lost = _lost or _used or _seen
+
+
+_lost = _lost_before_import()
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
