@@ -40,6 +40,18 @@ class HoldfastError(Exception):
         if self.hint:
             self.add_note(f"hint: {self.hint}")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy, in this process or another, has the same message, hint, fields and notes.
+
+        It is made without `__init__`, whose arguments each class has of its own.
+        """
+        state = self.__dict__ | {"__notes__": list(getattr(self, "__notes__", ()))}
+        return _made, (type(self), self.args), state
+
+
+def _made(kind: type[HoldfastError], args: tuple[object, ...]) -> HoldfastError:
+    return kind.__new__(kind, *args)
+
 
 class BadInput(HoldfastError):
     """The caller asked for something that has no meaning; nothing durable changed."""

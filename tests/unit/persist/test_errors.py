@@ -1,7 +1,13 @@
 """What an error says to do next is in its traceback too, where nobody catches it."""
 
+import copy
+import inspect
+import os
 import pickle
+import subprocess
+import sys
 import traceback
+from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +19,82 @@ from holdfast.errors import (
     HoldfastError,
     LeaseLost,
     Overtaken,
+    UpperMismatch,
 )
+
+# A value for each parameter of an error's `__init__`, by what the annotation begins with.
+VALUES = {"str": "x", "int": 3, "object": ("token", 3), "Sequence": ["a", "b"], "Mapping": {"s1": 3}}
+
+
+def kinds(kind: type[HoldfastError] = HoldfastError) -> list[type[HoldfastError]]:
+    """All classes of errors that Holdfast has, as far as they are imported."""
+    return [kind, *(each for sub in kind.__subclasses__() for each in kinds(sub))]
+
+
+def made(kind: type[HoldfastError]) -> HoldfastError:
+    """An error of a class, with every parameter given."""
+    given: dict[str, object] = {}
+    for parameter in inspect.signature(kind).parameters.values():
+        (given[parameter.name],) = (
+            value for name, value in VALUES.items() if _annotation(parameter).startswith(name)
+        )
+    return kind(**given)  # type: ignore[arg-type]
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    return str(getattr(parameter.annotation, "__name__", parameter.annotation)).rpartition(".")[2]
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))]
+)
+def test_a_copy_of_an_error_is_the_same(
+    kind: type[HoldfastError], copied: Callable[[HoldfastError], HoldfastError]
+) -> None:
+    error = made(kind)
+    error.add_note("in step 3")
+    found = copied(error)
+    assert type(found) is kind
+    assert (str(found), found.args, found.hint) == (str(error), error.args, error.hint)
+    assert vars(found) == vars(error)
+    assert traceback.format_exception_only(found) == traceback.format_exception_only(error)
+    found.add_note("in step 4")
+    assert error.__notes__[-1] == "in step 3"
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+def test_an_error_of_a_worker_reaches_who_called_it(start: str) -> None:
+    program = f"""
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from holdfast.errors import UpperMismatch
+from unit.persist.test_errors import fail
+if __name__ == "__main__":
+    context = multiprocessing.get_context({start!r})
+    with context.Pool(1) as pool:
+        try:
+            pool.map(fail, [3])
+        except UpperMismatch as error:
+            print(error.actual, error.hint)
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        error = pool.submit(fail, 4).exception()
+        print(type(error).__name__, error.actual, error.hint)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    hint = "read the upper again and decide whether the write still makes sense"
+    assert done.stdout.splitlines() == [f"3 {hint}", f"UpperMismatch 4 {hint}"], done.stderr
+
+
+def fail(upper: int) -> None:
+    raise UpperMismatch(1, upper, shard_id="s1")
 
 
 @pytest.mark.parametrize(
@@ -36,8 +117,8 @@ def test_a_traceback_ends_with_the_hint_of_an_error_once(error: HoldfastError) -
 
 def test_an_error_without_a_hint_is_one_line_and_one_of_another_process_the_same() -> None:
     assert traceback.format_exception_only(BadInput("no")) == ["holdfast.errors.BadInput: no\n"]
-    copy = pickle.loads(pickle.dumps(BadInput("no", hint="do this")))
-    assert (str(copy), copy.hint, copy.__notes__) == ("no", "do this", ["hint: do this"])
+    other = pickle.loads(pickle.dumps(BadInput("no", hint="do this")))
+    assert (str(other), other.hint, other.__notes__) == ("no", "do this", ["hint: do this"])
 
 
 def test_nothing_earlier_is_told_to_be_read_where_nothing_was_written() -> None:
