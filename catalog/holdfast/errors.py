@@ -7,7 +7,7 @@ domain and are certain.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import ClassVar, Self
 
 CLOSED = 1 << 64
 
@@ -64,9 +64,18 @@ class NoMultiset(BadInput):
 
 
 class StorageError(HoldfastError):
-    """A storage operation failed."""
+    """A storage operation failed.
+
+    Where it is `lasting`, the same operation fails until somebody repairs the store: nothing tries it again.
+    """
 
     exit_code = 3
+    lasting: bool = False
+
+    def for_good(self) -> Self:
+        """This error, as a lasting one."""
+        self.lasting = True
+        return self
 
 
 class Determinate(StorageError):

@@ -363,7 +363,7 @@ class Sessions:
     def _open(self) -> ConnectionPool[Connection]:
         with self._lock:
             if self._closed:
-                raise Determinate(f"{self._address.description} is closed")
+                raise Determinate(f"{self._address.description} is closed").for_good()
             if self._pool is None:
                 self._pool = ConnectionPool(
                     self._address.conninfo,
@@ -392,7 +392,7 @@ class Sessions:
                     ) from None
                 continue
             except PoolClosed:
-                raise Determinate(f"{self._address.description} is closed") from None
+                raise Determinate(f"{self._address.description} is closed").for_good() from None
             if not _is_dead(connection):
                 return connection
             connection.close()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from holdfast.errors import CorruptBlob, Determinate, HoldfastError, StoreUnreachable
+from holdfast.errors import CorruptBlob, Determinate, HoldfastError, StorageError, StoreUnreachable
 
 CHECK_AT_OPEN_BYTES: Final = 4 << 20
 """Up to this size a database is checked when it is opened; a larger one is checked by upkeep."""
@@ -75,7 +75,7 @@ class OpenFiles:
         _live.add(self)
 
     def check(
-        self, kind: type[HoldfastError] = Determinate, *, missing: type[HoldfastError] | None = None
+        self, kind: type[StorageError] = Determinate, *, missing: type[StorageError] | None = None
     ) -> None:
         """Raise `kind` if a file was removed or replaced, `missing` if the main file can't be reached."""
         main, log, index = self._paths
@@ -87,7 +87,12 @@ class OpenFiles:
         try:
             found = self._look()
         except OSError as error:
-            raise (missing or kind)(f"{self._description} can't be reached: {error.strerror}") from error
+            gone = isinstance(error, FileNotFoundError)
+            failure = (missing or kind)(
+                f"{self._description} can't be reached: {error.strerror}", hint=REPLACED_HINT if gone else ""
+            )
+            failure.lasting = gone
+            raise failure from error
         for path, known, now in zip(self._paths, self._known, found, strict=True):
             # A database that isn't in WAL mode has no such files until its first writer comes.
             if known is not None and known != now:
@@ -102,10 +107,10 @@ class OpenFiles:
         main, log, index = self._paths
         return _stat(main)[1:3], _identity(log), _identity(index)
 
-    def _replaced(self, kind: type[HoldfastError], path: str) -> HoldfastError:
+    def _replaced(self, kind: type[StorageError], path: str) -> StorageError:
         return kind(
             f"{self._description}: {path} was removed or replaced while it was open", hint=REPLACED_HINT
-        )
+        ).for_good()
 
 
 _live: Final[weakref.WeakSet[OpenFiles]] = weakref.WeakSet()

@@ -213,8 +213,8 @@ class _Reader:
                         given += batch.num_rows
                         patience = Patience(self.machine.config, clock)
                 return
-            except (Determinate, Indeterminate):
-                if not patience.wait():
+            except (Determinate, Indeterminate) as error:
+                if error.lasting or not patience.wait():
                     raise
 
     def _see(self, batch: pa.RecordBatch) -> pa.RecordBatch:

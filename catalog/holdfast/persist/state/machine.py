@@ -388,8 +388,8 @@ def retry(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
     while True:
         try:
             return attempt()
-        except (Determinate, Indeterminate):
-            if not patience.wait():
+        except (Determinate, Indeterminate) as error:
+            if error.lasting or not patience.wait():
                 raise
 
 
@@ -472,7 +472,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             if isinstance(error, Indeterminate) or unsettled is None:
                 unsettled = error
             doubtful = {put.key: put.seqno for put in puts} | doubtful
-            if not patience.wait():
+            if error.lasting or not patience.wait():
                 raise unsettled from None
             fenced = _refresh_after(steps, held, unsettled)
             fresh = True

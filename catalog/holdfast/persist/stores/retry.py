@@ -14,6 +14,7 @@ Who retries what:
 
 Invariants:
 
+- An error that is `lasting` is never retried.
 - `Determinate` is retried. `Indeterminate` is retried for reads, which have no effect, and for calls whose
   repetition comes to the same: `put` (keys are written once) and `delete`. A delete that was made again
   answers with what the last attempt found.
@@ -107,7 +108,7 @@ class RetryPolicy:
             except (Determinate, Indeterminate) as error:
                 wait_s = self.chance.uniform(longest / 2, longest)
                 is_final = isinstance(error, Indeterminate) and not again_if_unknown
-                if is_final or wait_s > left.after_attempt():
+                if is_final or error.lasting or wait_s > left.after_attempt():
                     raise
             left.wait(wait_s)
             longest = min(2 * longest, LAST_WAIT_S)

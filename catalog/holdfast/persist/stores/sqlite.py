@@ -318,7 +318,7 @@ class SqliteConsensus(Consensus):
 
     def check_integrity(self) -> None:
         if self._closed:
-            raise Determinate(f"{self.description} is closed")
+            raise Determinate(f"{self.description} is closed").for_good()
         try:
             # A connection of its own: calls go on meanwhile, and what others have cached is read again.
             with closing(self._open_reader()) as connection:
@@ -332,7 +332,7 @@ class SqliteConsensus(Consensus):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Determinate(f"{self.description} is closed")
+            raise Determinate(f"{self.description} is closed").for_good()
         if self._damage is not None:
             found = self._damage
             raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)

@@ -5,16 +5,20 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import Determinate, HoldfastError, Indeterminate, StorageError
+from holdfast.persist import Clock, PersistClient, PersistConfig, Schema
+from holdfast.persist.config import Maintenance
 from holdfast.persist.stores import Put, SqliteConsensus
+from holdfast.sqliteguard import OpenFiles
 from holdfast.stash import Stash, Update, open_stash
 
+SCHEMA = Schema.of({"k": "int64"})
 ROW = Update(1, b"k", b"v", 1)
 
 
@@ -73,6 +77,72 @@ def test_a_client_stops_when_a_file_is_removed_or_replaced(
         with pytest.raises(StorageError, match=r"removed or replaced|can't be reached"):
             act()
     client.close()
+
+
+@pytest.mark.parametrize("names", [("-wal", "-shm"), ("-wal",), ("-shm",), ("",)], ids=str)
+@pytest.mark.parametrize("change", [remove, replace])
+@pytest.mark.parametrize("maintenance", ["off", "background"])
+def test_a_client_does_not_wait_for_a_file_that_does_not_come_back(
+    names: tuple[str, ...],
+    change: Callable[[Path], None],
+    maintenance: Maintenance,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    config = PersistConfig(retry_deadline_s=60, maintenance=maintenance)
+    client = PersistClient.open(tmp_path.as_uri(), config=config)
+    shard = client.create_or_load("shard", SCHEMA)
+    client.exclusive("job")
+    writer = client.writer(shard, SCHEMA, purpose="test")
+    writer.compare_and_append([{"k": 1}], 0, 1)
+    reader = client.reader(shard, purpose="test")
+    monkeypatch.setattr(Clock, "sleep", lambda _, seconds: slept.append(seconds))
+    for name in names:
+        change(tmp_path / f"consensus.sqlite{name}")
+
+    for call in (
+        lambda: writer.compare_and_append([{"k": 2}], 1, 2),
+        lambda: reader.upper(),
+        lambda: client.recent_upper(shard),
+        lambda: client.names(),
+        lambda: client.maintain(shard),
+    ):
+        with pytest.raises(Determinate, match=r"removed or replaced|can't be reached") as caught:
+            call()
+        assert "put the right file in place" in caught.value.hint
+    client.close()
+    assert slept == []
+
+
+def test_an_append_that_met_the_removal_of_a_file_is_in_doubt_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    config = PersistConfig(retry_deadline_s=60, maintenance="off")
+    client = PersistClient.open(tmp_path.as_uri(), config=config)
+    writer = client.writer(client.create_or_load("shard", SCHEMA), SCHEMA, purpose="test")
+    writer.compare_and_append([{"k": 1}], 0, 1)
+    monkeypatch.setattr(Clock, "sleep", lambda _, seconds: slept.append(seconds))
+    write = SqliteConsensus._write
+
+    def written(store: SqliteConsensus, statement: str, values: Sequence[object]) -> int:
+        with monkeypatch.context() as patch:
+            look = OpenFiles.check
+            looks = iter([lambda: None, lambda: (tmp_path / "consensus.sqlite-wal").unlink(missing_ok=True)])
+
+            def check(files: OpenFiles, *given: type[StorageError]) -> None:
+                next(looks)()
+                look(files, *given)
+
+            patch.setattr(OpenFiles, "check", check)
+            return write(store, statement, values)
+
+    monkeypatch.setattr(SqliteConsensus, "_write", written)
+    with pytest.raises(Indeterminate, match="removed or replaced"):
+        writer.compare_and_append([{"k": 2}], 1, 2)
+    client.close()
+    assert slept == []
 
 
 COMMIT = (
