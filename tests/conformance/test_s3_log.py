@@ -376,8 +376,9 @@ def test_a_log_that_was_replaced_while_it_was_open_is_told(bucket: Bucket, other
     bucket.objects.clear()
     opened(MemoryObjects(bucket))
 
-    with pytest.raises(Determinate, match="was removed or replaced"):
+    with pytest.raises(Determinate, match="was removed or replaced") as caught:
         other.heads(["b"])
+    assert caught.value.lasting
     with pytest.raises(Indeterminate, match="was removed or replaced"):
         other.compare_and_set([Put("b", 3, b"x")])
 
@@ -443,3 +444,28 @@ def test_a_service_that_ignores_conditions_is_refused(ignored: str) -> None:
 
     assert caught.value.hint
     assert objects.bucket.names() == []
+
+
+class Passing(NoWait):
+    """Each look at it is a second later."""
+
+    def monotonic(self) -> float:
+        self.slept_s += 1
+        return self.slept_s
+
+
+def test_a_store_that_refuses_an_object_while_none_is_there_is_corrupt(bucket: Bucket) -> None:
+    class Refusing(MemoryObjects):
+        refuses = False
+
+        def create(self, name: str, data: bytes) -> bool:
+            return not self.refuses and super().create(name, data)
+
+    objects = Refusing(bucket)
+    store = S3LogConsensus(objects, clock=Passing(), checkpoint_every=EVERY)
+    append(store, "a", 2)
+    objects.refuses = True
+    with pytest.raises(CorruptBlob, match="although nothing has moved"):
+        append(store, "a", 1)
+    objects.refuses = False
+    append(store, "a", 1)

@@ -199,7 +199,8 @@ class PersistClient:
             BadInput: this client has it already, `reentrance_id` or `purpose` can't be used, or the client is
                 closed. Nothing happened.
             NotWritable: the client was opened with mode "read". Nothing happened.
-            CorruptBlob: the newest row of the lock can't be read. Nothing happened.
+            CorruptBlob: the newest row of the lock can't be read, or the store refused the next one for
+                longer than the retry deadline although nothing moved. Nothing happened.
             VersionTooNew: a newer Holdfast wrote the newest row of the lock. Nothing happened.
             Determinate: the store refused or failed, or others took the lock at the same moment, for longer
                 than the retry deadline. Nothing happened.

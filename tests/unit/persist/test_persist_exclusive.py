@@ -9,6 +9,7 @@ from holdfast._pb import persist_pb2 as pb
 from holdfast.errors import (
     BadInput,
     CorruptBlob,
+    Determinate,
     Fenced,
     FenceRegressed,
     Indeterminate,
@@ -391,3 +392,57 @@ def test_rows_that_are_not_what_was_written(stores: Stores) -> None:
     stores.consensus.compare_and_set([Put(LOCK_KEY, 1, b"nonsense, and long enough for a frame")])
     with pytest.raises(CorruptBlob, match="lock log 1"):
         stores.open().exclusive("job")
+
+
+class Refusing(MemoryConsensus):
+    """A store whose index has lost the head of the lock: it refuses the next row, and its reads look well."""
+
+    refuses = False
+
+    def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
+        return not self.refuses and super().compare_and_set(puts, expect)
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, 0.5])
+def test_a_store_that_refuses_the_lock_while_nothing_moves_is_corrupt(deadline_s: float) -> None:
+    stores = Stores()
+    broken = Refusing()
+    broken._logs.update(stores.consensus._logs)
+    stores.consensus = broken
+    client = stores.open(retry_deadline_s=deadline_s)
+    for _ in range(2):  # without a row before, and after one
+        broken.refuses = True
+        with pytest.raises(
+            CorruptBlob, match=r"expected row .* the store refuses it although nothing has moved"
+        ):
+            client.exclusive("job")
+        broken.refuses = False
+        lock = client.exclusive("job")
+        broken.refuses = True
+        with pytest.raises(CorruptBlob, match="although nothing has moved"):
+            lock.close()
+        broken.refuses = False
+        assert not head(stores).released
+        lock.close()
+        assert head(stores).released
+
+
+def test_a_lock_that_others_take_each_time_has_moved() -> None:
+    stores = Stores()
+    other = stores.open()
+
+    class Racing(MemoryConsensus):
+        racing = True
+
+        def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
+            if self.racing and puts[0].key == LOCK_KEY:
+                self.racing = False
+                other.exclusive("job").close()
+                self.racing = True
+            return super().compare_and_set(puts, expect)
+
+    racing = Racing()
+    racing._logs = stores.consensus._logs
+    stores.consensus = racing
+    with pytest.raises(Determinate, match="moved at the same moment"):
+        stores.open(retry_deadline_s=0.0).exclusive("job")

@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 
 from holdfast.errors import (
     BadInput,
+    CorruptBlob,
     Determinate,
     Fenced,
     FenceRegressed,
@@ -25,7 +26,7 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.session import Session
 from holdfast.persist.state.lock import LOCK_KEY, LockRow, decode_lock, encode_lock
 from holdfast.persist.state.machine import retry
-from holdfast.persist.stores import Location, Put, digest_of
+from holdfast.persist.stores import Consensus, Entry, Location, Put, digest_of
 
 MOST_ID_BYTES = 200
 _T = TypeVar("_T")
@@ -60,6 +61,7 @@ class Exclusive:
 
         Raises:
             Indeterminate: whether it was given up could not be found out; call again.
+            CorruptBlob: the store refuses it although the lock is still this one.
         """
         if self._released or not self._owner.is_here:
             return
@@ -124,6 +126,8 @@ def acquire(
         )
         after = digest_of(head.data) if head is not None else None
         if not consensus.compare_and_set([Put(LOCK_KEY, row.seqno, encode_lock(row), after)]):
+            if _lock_row(consensus) == (head and head[:2]):
+                raise _refused(location, row.seqno)
             raise Determinate(f"the lock of {location.blob.description} moved at the same moment")
         return row
 
@@ -136,7 +140,10 @@ def acquire(
 
 
 def release(location: Location, config: PersistConfig, clock: Clock, row: LockRow) -> bool:
-    """Give up the lock held by `row`; False where its row isn't the last any more."""
+    """Give up the lock held by `row`; False where its row isn't the last any more.
+
+    Raises `CorruptBlob` where the store refuses it although it is.
+    """
     consensus = location.consensus
     free = LockRow(
         row.seqno + 1,
@@ -148,11 +155,47 @@ def release(location: Location, config: PersistConfig, clock: Clock, row: LockRo
         released=True,
     )
     puts = [Put(LOCK_KEY, free.seqno, encode_lock(free), row.digest)]
-    return _settled(lambda: consensus.compare_and_set(puts), config, clock)
+
+    def attempt() -> bool:
+        if consensus.compare_and_set(puts):
+            return True
+        last = _lock_row(consensus)
+        if last is not None and last.seqno == row.seqno and digest_of(last.data) == row.digest:
+            raise _refused(location, free.seqno)
+        return False
+
+    return _settled(attempt, config, clock)
+
+
+class _Refused(Determinate):
+    """The store refused a row of the lock although nothing had moved: `corrupt` is what that means."""
+
+    corrupt: CorruptBlob
+
+
+def _lock_row(consensus: Consensus) -> Entry | None:
+    head = consensus.heads([LOCK_KEY]).get(LOCK_KEY)
+    return None if head is None else Entry(head.seqno, head.data)
+
+
+def _refused(location: Location, seqno: int) -> _Refused:
+    # A damaged index hides the head from the append, and shows it to reads.
+    location.consensus.check_integrity()
+    corrupt = CorruptBlob(
+        f"the lock of {location.blob.description}",
+        f"row {seqno} after its last one",
+        "that the store refuses it although nothing has moved",
+    )
+    refused = _Refused(str(corrupt))
+    refused.corrupt = corrupt
+    return refused
 
 
 def _settled(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
-    """As `retry`; where it gives up after an attempt of unknown outcome, that is what it raises."""
+    """As `retry`; where it gives up after an attempt of unknown outcome, that is what it raises.
+
+    Raises `CorruptBlob` where the store refuses to the end although nothing moves.
+    """
     unsettled: Indeterminate | None = None
 
     def noted() -> _T:
@@ -168,6 +211,8 @@ def _settled(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> 
     except Determinate as error:
         if unsettled is not None:
             raise unsettled from error
+        if isinstance(error, _Refused):
+            raise error.corrupt from None
         raise
 
 

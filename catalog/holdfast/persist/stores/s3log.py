@@ -282,6 +282,7 @@ class S3LogConsensus(Consensus):
         """
         is_newest = False
         left = TimeLeft(self._clock, _PATIENCE_S)
+        first: int | None = None
         waiting = list(group)
         self._give_way(turns)
         while True:
@@ -315,7 +316,14 @@ class S3LogConsensus(Consensus):
                     due = self._is_due(turns.state) and turns.state.position == added.position
                     return sent, answers, turns.state.copy() if due else None
             is_newest = True
+            first = added.position if first is None else first
             if left.after_attempt() < 0:
+                if first == added.position and turns.state.position < first:
+                    raise CorruptBlob(
+                        f"{object_name(first)} in {self._objects.description}",
+                        "an object that can be put, as there is none",
+                        "that the store refuses it although nothing has moved",
+                    )
                 raise Determinate(f"other processes wrote to {self.description} for {_PATIENCE_S:g} s")
 
     def _give_way(self, turns: Turns) -> None:
@@ -424,7 +432,7 @@ class S3LogConsensus(Consensus):
     def _own(self) -> Turns:
         """What belongs to this process: a child of a fork begins anew, whatever its parent's threads held."""
         if self._closed:
-            raise Determinate(f"{self.description} is closed")
+            raise Determinate(f"{self.description} is closed").for_good()
         self._check_not_ended()
         if self._turns.pid != os.getpid():
             self._turns = self._begin(self._read_floor()[0])
@@ -601,7 +609,7 @@ class S3LogConsensus(Consensus):
             raise Determinate(
                 f"{self.description} was removed or replaced while it was open",
                 hint="stop the processes that use it, put the right objects in place and start them again",
-            )
+            ).for_good()
         is_back = floor.floor < seen.floor or floor.checkpoint_position < seen.checkpoint_position
         is_other = floor.checkpoint_position == seen.checkpoint_position and floor != seen
         if is_back or is_other:
