@@ -3,7 +3,7 @@
 - Polars starts threads when it is used first. A forked child has none of them, and Polars starts no others
   there: a call that needs one waits for ever. Polars has no means to start them anew.
 - So a child of a process that had used Polars never calls it. `polars_works` is False there, and
-  `holdfast.persist.arrowrows` does the same work by Arrow, whose threads do start anew in a child.
+  `holdfast.persist.rows.arrowrows` does the same work by Arrow, whose threads do start anew in a child.
 - A use by Holdfast is noted here. A use by somebody else shows in the names of the threads, on Linux.
 - It makes no difference how Polars itself is imported: an import alone starts no thread that a call needs.
 """

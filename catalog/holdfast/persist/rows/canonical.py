@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import CLOSED, BadInput
-from holdfast.persist import arrowrows
+from holdfast.persist.rows import arrowrows
 from holdfast.persist.rows.casts import cast_column, column_of
 from holdfast.persist.rows.schema import DIFF, TIME, TYPE_NAMES, Column, Schema, arrow_type
 from holdfast.polarsforks import polars_works

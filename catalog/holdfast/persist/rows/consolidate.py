@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob
-from holdfast.persist import arrowrows
+from holdfast.persist.rows import arrowrows
 from holdfast.persist.rows.canonical import (
     SMALL_ROWS,
     R,

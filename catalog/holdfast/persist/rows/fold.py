@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import DiffOverflow
-from holdfast.persist import arrowrows
+from holdfast.persist.rows import arrowrows
 from holdfast.persist.rows.order import numbers
 from holdfast.polarsforks import polars_works
 
