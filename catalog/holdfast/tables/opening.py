@@ -9,7 +9,15 @@ from typing import Final, NoReturn, TypeAlias
 import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
-from holdfast.errors import BadInput, CollectionNotFound, NoLocation, NotWritable, UniquenessViolation
+from holdfast.errors import (
+    BadInput,
+    CollectionNotFound,
+    HoldfastError,
+    NoLocation,
+    NotWritable,
+    UniquenessViolation,
+    UnusablePath,
+)
 from holdfast.forks import ForkLock, fork_count
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.rows.schema import Column
@@ -46,6 +54,7 @@ def table(
         CollectionNotFound: there is no such table, and no columns were given to create it.
         BadInput: the table that is there has other columns, or the columns have no meaning.
         NoLocation: there is nothing at the URL, and nothing is to be created.
+        UnusablePath: this process can't write to the folder; where it can read it, the hint says so.
         StoreUnreachable: the stores can't be opened.
     """
     for what, given in (("a key", key), ("comments", comments)):
@@ -113,6 +122,20 @@ def _open(url: str, mode: Mode, *, create: bool) -> PersistClient:
     except NoLocation as error:
         hint = "check the URL; a table that is opened with columns={...} makes a location"
         raise NoLocation(str(error), hint=hint) from error
+    except UnusablePath as error:
+        if mode == "read" or not _is_readable(url):
+            raise
+        hint = 'open it with mode="read", which writes nothing; or let this process write to the folder'
+        raise UnusablePath(str(error), hint=hint) from error
+
+
+def _is_readable(url: str) -> bool:
+    """Whether there is a location that this process can read."""
+    try:
+        PersistClient.open(url, mode="read").close()
+    except HoldfastError:
+        return False
+    return True
 
 
 def _opened(place: _Place, name: str, new: CollectionSpec | None, *, close: Callable[[], None]) -> Table:

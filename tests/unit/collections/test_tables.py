@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from holdfast.errors import (
     HoldfastError,
     NoLocation,
     NotWritable,
+    UnusablePath,
 )
 from holdfast.persist import PersistClient, Schema
 from holdfast.tables import Delete, Table, Update, Upsert
@@ -423,3 +425,54 @@ def test_a_table_that_nobody_uses_holds_nothing(monkeypatch: pytest.MonkeyPatch)
         holds = client.inspect(table._opened.info.metadata_shard).holds
         assert [each.kind for each in holds] == ["critical"]
         assert rows(table) == [(0,)], "the next read opens a reader"
+
+
+READ_ONLY = """
+import os, sys
+import holdfast
+from holdfast.errors import UnusablePath
+# Permissions don't bind root, so the tables are opened as nobody where the tests run as root. What is
+# imported late may be root's alone: this imports it.
+with holdfast.table(sys.argv[3], "orders", mode="read") as table:
+    table.read()
+os.getuid() or (os.setgroups([]), os.setresuid(65534, 65534, 65534))
+for columns in (None, {"id": "int64"}):
+    try:
+        holdfast.table(sys.argv[1], "orders", columns=columns, key=["id"] if columns else ())
+    except UnusablePath as error:
+        print(error.hint)
+with holdfast.table(sys.argv[1], "orders", mode="read") as table:
+    print(table.read().to_pylist())
+try:
+    holdfast.table(sys.argv[2], "orders")
+except UnusablePath as error:
+    print(error.hint)
+"""
+
+
+def test_a_folder_that_can_only_be_read_is_opened_for_reading(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        there, closed = folder / "there", folder / "closed"
+        closed.mkdir()
+        for place in (there, tmp_path):
+            with holdfast.table(place, "orders", columns={"id": "int64"}, key=["id"]) as orders:
+                orders.append([{"id": 1}])
+        for path in folder.rglob("*"):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        closed.chmod(0o000)
+        folder.chmod(0o555)
+        done = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, *(each.as_uri() for each in (there, closed, tmp_path))],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        for path in (folder, there, closed):
+            path.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    hint = 'open it with mode="read", which writes nothing; or let this process write to the folder'
+    *lines, unreadable = done.stdout.splitlines()
+    assert lines == [hint, hint, "[{'id': 1}]"]
+    assert unreadable == UnusablePath.hint
