@@ -66,7 +66,8 @@ class NoMultiset(BadInput):
 class StorageError(HoldfastError):
     """A storage operation failed.
 
-    Where it is `lasting`, the same operation fails until somebody repairs the store: nothing tries it again.
+    Where it is `lasting`, nothing tries the operation again: it fails until somebody repairs the store, or
+    the store itself has tried it for as long as it may take.
     """
 
     exit_code = 3

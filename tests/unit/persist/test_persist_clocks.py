@@ -6,13 +6,14 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import AsOfTooEarly, Determinate, LeaseLost, UpperMismatch
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.stores import Location, Put, SqliteConsensus
+from holdfast.persist.stores import Location, Put, SqliteConsensus, sqlite
 from holdfast.sqlitebusy import BusyPatience
 from unit.persist.open_stores import SCHEMA, SHARD, HandClock, Stores, rows
 
@@ -144,6 +145,36 @@ def test_a_process_that_is_stopped_with_the_write_lock_holds_others_up_for_a_bou
             holder.send_signal(signal.SIGCONT)
     assert store.compare_and_set([Put("a", 2, b"2")])
     store.close()
+
+
+def test_a_client_waits_once_for_the_write_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def patience(seconds: float) -> BusyPatience:
+        waits.append(seconds)
+        return BusyPatience(seconds)
+
+    monkeypatch.setattr(sqlite, "BusyPatience", patience)
+    stores = Stores()
+    store = SqliteConsensus(tmp_path / "c.sqlite", busy_timeout_s=0.3)
+    stores.consensus = store  # type: ignore[assignment]
+    client = stores.open(retry_deadline_s=60)
+    writer = client.writer(SHARD, SCHEMA, purpose="test")
+    writer.compare_and_append(rows(0), 0, 1)
+    with closing(sqlite3.connect(tmp_path / "c.sqlite", isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        for act in (
+            lambda: writer.compare_and_append(rows(1), 1, 2),
+            lambda: client.exclusive("job"),
+            lambda: client.create_or_load("other", SCHEMA),
+        ):
+            waits.clear()
+            with pytest.raises(Determinate, match=r"locked by another process for 0\.3 s"):
+                act()
+            assert waits == [0.3]
+        holder.execute("ROLLBACK")
+    writer.compare_and_append(rows(1), 1, 2)
+    client.close()
 
 
 def test_time_for_which_a_process_is_stopped_is_not_time_spent_waiting(

@@ -41,6 +41,7 @@ from holdfast.errors import (
     Indeterminate,
     NoLocation,
     NotWritable,
+    StorageError,
     StoreUnreachable,
     UnusablePath,
 )
@@ -309,7 +310,11 @@ class SqliteConsensus(Consensus):
             try:
                 changed: int = self._retry_while_busy(lambda: execute(statement, values).rowcount)
             except FOREIGN as error:
-                raise self._translate(error, Indeterminate) from error
+                failure = self._translate(error, Indeterminate)
+                if isinstance(failure, StorageError):
+                    # `_retry_while_busy` has waited already; nobody waits as long once more.
+                    failure.lasting = primary_code(error) == sqlite3.SQLITE_BUSY
+                raise failure from error
             except OverflowError as error:
                 raise BadInput(f"a number is outside int64, and can't be in {self.description}") from error
             # A commit into a file that was removed meanwhile is seen by nobody who opens the database later.
