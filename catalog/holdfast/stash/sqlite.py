@@ -162,6 +162,8 @@ class SqliteStash(Stash):
         self._closed = False
         self._damage: CorruptBlob | None = None
         self._next_check_s = 0.0
+        # The main file as it was when the writer last dropped its page cache.
+        self._cached = (0, 0)
         self._writer: sqlite3.Connection | None = None
         self._keeper: sqlite3.Connection | None = None
         if not check_usable_file(path, create=create, write=not read_only) and not create:
@@ -324,7 +326,9 @@ class SqliteStash(Stash):
         with self._lock:
             writer, self._writer = self._writer, None
             keeper, self._keeper = self._keeper, None
-        if writer is not None:
+        if writer is not None and self._damage is not None:
+            writer.close()  # What is in the WAL must not be mixed into a damaged file.
+        elif writer is not None:
             with suppress(sqlite3.Error):  # what is in the WAL is durable; the next open reads it there
                 writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             writer.close()
@@ -360,6 +364,10 @@ class SqliteStash(Stash):
             connection = self._writer
             try:
                 with self._translated(Determinate):
+                    if self._cached != self._files.contents:
+                        # Somebody wrote to the main file: what is cached may be another's.
+                        connection.execute("PRAGMA shrink_memory")
+                        self._cached = self._files.contents
                     self._again_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
                     yield connection
                 with self._translated(Indeterminate):
@@ -384,8 +392,9 @@ class SqliteStash(Stash):
         self._next_check_s = time.monotonic() + _CHECK_EVERY_S
         try:
             with closing(self._open("ro")) as connection, self._translated(Determinate):
-                self._check_open()
-                check_pages(connection, self._path)
+                self._check_open(look=False)
+                with self._files.checking():
+                    check_pages(connection, self._path)
         except CorruptBlob as error:
             self._damage = error
             raise
@@ -401,7 +410,7 @@ class SqliteStash(Stash):
                 except sqlite3.OperationalError as error:
                     log.warning("%s has no second copy of its values yet: %s", self.description, error)
 
-    def _check_open(self) -> None:
+    def _check_open(self, *, look: bool = True) -> None:
         self._owner.check(_WHAT)
         if self._closed:
             raise Determinate(f"{self.description} is closed")
@@ -409,6 +418,8 @@ class SqliteStash(Stash):
             found = self._damage
             raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)
         self._files.check(missing=StoreUnreachable)
+        if look and self._files.is_due():
+            self._check_integrity()
 
     def _open(self, mode: str) -> sqlite3.Connection:
         # Writers wait in `_again_while_busy`; a reader waits only for a log that is being recovered.

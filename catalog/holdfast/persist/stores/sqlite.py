@@ -163,6 +163,8 @@ class SqliteConsensus(Consensus):
         self._poller: Final = CommitPoller(self._path, self._watches, self._data_version, self._seqnos)
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
+        # The main file as it was when the writer and the reader last dropped their page caches.
+        self._writer_saw = self._reader_saw = (0, 0)
         create = create and not read_only
         try:
             if create:
@@ -291,6 +293,8 @@ class SqliteConsensus(Consensus):
                 self._reader = self._open_reader()
                 self._check_open()
             try:
+                if self._reader_saw is not self._files.contents:
+                    self._reader_saw = self._drop_cache(self._reader)
                 return self._reader.execute(statement, values).fetchall()
             except FOREIGN as error:
                 raise self._translate(error, Determinate) from error
@@ -308,6 +312,8 @@ class SqliteConsensus(Consensus):
                 self._check_open()
             execute = self._writer.execute
             try:
+                if self._writer_saw is not self._files.contents:
+                    self._writer_saw = self._drop_cache(self._writer)
                 changed: int = self._retry_while_busy(lambda: execute(statement, values).rowcount)
             except FOREIGN as error:
                 failure = self._translate(error, Indeterminate)
@@ -328,7 +334,8 @@ class SqliteConsensus(Consensus):
             # A connection of its own: calls go on meanwhile, and what others have cached is read again.
             with closing(self._open_reader()) as connection:
                 self._files.check()
-                check_pages(connection, self._path)
+                with self._files.checking():
+                    check_pages(connection, self._path)
         except CorruptBlob as error:
             self._damage = error
             raise
@@ -342,6 +349,14 @@ class SqliteConsensus(Consensus):
             found = self._damage
             raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)
         self._files.check()
+        if self._files.contents is not self._files.sound and self._files.is_due():
+            self.check_integrity()
+
+    def _drop_cache(self, connection: sqlite3.Connection) -> tuple[int, int]:
+        """Let a connection read the main file again: somebody wrote to it."""
+        contents = self._files.contents
+        connection.execute("PRAGMA shrink_memory")
+        return contents
 
     def _open_writer(self, *, create: bool) -> sqlite3.Connection:
         return self._open(
@@ -393,7 +408,9 @@ class SqliteConsensus(Consensus):
 
     def _close_connections(self) -> None:
         writer, self._writer = self._writer, None
-        if writer is not None:
+        if writer is not None and self._damage is not None:
+            writer.close()  # What is in the WAL must not be mixed into a damaged file.
+        elif writer is not None:
             with suppress(sqlite3.Error):  # what is in the WAL is durable; the next open reads it there
                 # An empty WAL can't be replayed over a file that somebody restores beside it later.
                 writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
