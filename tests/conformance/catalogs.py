@@ -155,11 +155,15 @@ def persist_client(address: dict[str, str], mode: str = "write") -> PersistClien
     return PersistClient.open(**address, mode="read" if mode == "read" else "write", config=config)
 
 
+def catalogs_at(address: dict[str, str]) -> Catalogs:
+    """The catalog at an address, in the hands of a process of its own."""
+    kind = "of another process"
+    return StashCatalogs(kind, address["stash"]) if "stash" in address else PersistCatalogs(kind, **address)
+
+
 def open_at(address: dict[str, str]) -> OpenableCatalog:
     """The catalog at an address, by a process that only reads."""
-    if "stash" in address:
-        return stash_catalog(address["stash"], read_only=True)
-    return persist_catalog(persist_client(address, "read"), ORG)
+    return catalogs_at(address).openable("read")
 
 
 _SERVERS = [pytest.mark.s3, pytest.mark.postgres]
