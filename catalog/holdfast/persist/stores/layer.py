@@ -19,6 +19,7 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    Lost,
     Put,
     Row,
 )
@@ -102,6 +103,9 @@ class ConsensusLayer(Consensus):
 
     def clock_ms(self) -> int | None:
         return self.inner.clock_ms()
+
+    def lost(self) -> Lost | None:
+        return self.inner.lost()
 
     def check_restart(self) -> None:
         self.inner.check_restart()
