@@ -68,7 +68,7 @@ def test_rows_never_lose_columns() -> None:
 def test_a_table_whose_position_is_compacted_away_looks_anew(stores: Stores) -> None:
     idle = holdfast.table(stores.open(), "t", columns={"id": "int64", "n": "int64"}, key="id")
     idle.append([{"id": 1, "n": 1}])
-    known = idle.position().upper
+    known = idle._opened.position().upper
     holdfast.table(stores.open(), "t").append([{"id": 2, "n": 0}])
     controller = StorageController(stores.open())
     assert controller.set_retention_hold("t", 1 << 62) >= known
