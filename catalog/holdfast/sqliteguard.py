@@ -143,7 +143,10 @@ class OpenFiles:
     def _look(self) -> tuple[_Identity, ...]:
         main, log, index = self._paths
         found = _stat(main)
-        self.contents = (found.st_size, found.st_mtime_ns)
+        contents = (found.st_size, found.st_mtime_ns)
+        # Callers on the append path ask whether it is the same object, so one that is equal stays.
+        if contents != self.contents:
+            self.contents = contents
         return found[1:3], _identity(log), _identity(index)
 
     def _replaced(self, kind: type[StorageError], path: str) -> StorageError:

@@ -174,7 +174,7 @@ class Session:
         self.check_open()
         with self._lock:
             if self._teller is not None:
-                raise BadInput(f"this client tells of its changes at {self._teller.address} already")
+                raise BadInput(f"this client already serves its changes at {self._teller.address}")
             self._teller = ChangeServer(url, self.location.location_id)
             for machine in self._machines.values():
                 machine.tell = self._teller.changed
@@ -185,7 +185,7 @@ class Session:
         self.check_open()
         with self._lock:
             if self._follower is not None:
-                raise BadInput("this client follows the changes of another already")
+                raise BadInput("this client already follows the changes of another")
             self._follower = ChangeFollower(url, self.location.location_id, self._heard)
 
     def _heard(self, shard_id: str | None) -> None:
