@@ -16,14 +16,13 @@ try:
     from holdfast.catalog.objects.registry import COMMENTS, ROLES, Kind
     from holdfast.catalog.version import CATALOG_VERSION
 except ImportError:  # In an earlier Holdfast the catalog has other module names.
+    from holdfast import durable  # type: ignore[attr-defined, no-redef]
     from holdfast.durable.registry import (  # type: ignore[import-not-found, no-redef]
         COMMENTS,
         ROLES,
         Kind,
     )
     from holdfast.durable.version import CATALOG_VERSION  # type: ignore[import-not-found, no-redef]
-
-    from holdfast import durable  # type: ignore[attr-defined, no-redef]
 
 ORG = "11111111-2222-3333-4444-555555555555"
 HOLDER = {"holder": "an earlier process", "purpose": "a test of upgrades"}
