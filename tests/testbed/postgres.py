@@ -10,6 +10,7 @@ Invariants
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -214,6 +215,66 @@ class PostgresServer:
         finally:
             with psycopg.connect(self.url(), autocommit=True) as connection:
                 connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    def dump(self, database: str, *, clean: bool = False) -> list[str]:
+        """What `pg_dump` says of a database, whoever writes to it: pieces, in the order to restore them.
+
+        With `clean` they first drop what they make.
+        """
+        flags = ["--clean", "--if-exists"] if clean else []
+        done = subprocess.run(
+            [_required_binary("pg_dump"), *flags, "-d", self.url(database)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise PostgresError(f"pg_dump failed: {done.stderr.strip()}")
+        head, *pieces = re.split(r"(?m)^(?=--\n-- (?:Name|Data for Name): )", done.stdout)
+        return [head, *pieces]
+
+    def restore(
+        self,
+        pieces: Sequence[str],
+        database: str,
+        *,
+        at_once: bool = False,
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Restore what `dump` gave by one `psql`, with `at_once` in one transaction.
+
+        `between` is called after each piece.
+        """
+        flags = ["--single-transaction"] if at_once else []
+        command: list[str | Path] = [_required_binary("psql"), "-X", "-q", "-A", "-t", "-f", "-"]
+        command += ["-v", "ON_ERROR_STOP=1", "-d", self.url(database), *flags]
+        psql = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert psql.stdin is not None
+        assert psql.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            for piece in pieces:
+                psql.stdin.write(f"{piece}\nSELECT 'restored-a-piece';\n")
+                psql.stdin.flush()
+                while (line := psql.stdout.readline()) and line != "restored-a-piece\n":
+                    pass
+                between()
+        _, errors = psql.communicate()
+        if psql.returncode != 0:
+            raise PostgresError(f"psql failed: {errors.strip()}")
+
+    def empty(self, database: str) -> None:
+        """Drop a database with whoever is connected to it, and make it anew."""
+        import psycopg
+
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE "{database}" WITH (FORCE)')
+            connection.execute(f'CREATE DATABASE "{database}"')
 
     def resume(self) -> None:
         """Start the server on its data, after `stop` or `kill`; on the same port."""
