@@ -37,7 +37,7 @@ demo: setup  ## the whole path on a real API server: catalog, collection, Spark 
 test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm makes a missing tier a failure)
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
 
-soak: setup  ## kill writers and operators for minutes (ARGS="--seeds 100 --pairs file+sqlite operator")
+soak: setup  ## kill writers, operators and servers for hours (ARGS="--seeds 100 --pairs file+sqlite operator")
 	@PYTHONPATH=tests $(BIN)/python -m crash $(ARGS)
 
 faults: setup  ## operators behind a bad way to the API server, one for each seed (SEEDS=50)

@@ -8,6 +8,7 @@ interleaving.
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from crash.nursery import Life, Nursery
-from crash.oracle import Attempt, Row, Seen, attempts_in, judge
+from crash.oracle import Answer, Attempt, Row, Seen, attempts_in, judge
+from crash.tally import Tally
 from crash.writer import SCHEMA, Order, config
 from holdfast.errors import CorruptBlob, StorageError
 from holdfast.persist import PersistClient, Progress, Updates, WriteMode
@@ -114,7 +116,7 @@ class Campaign:
         """With `seals` the writers write to be sealed, and take the write lock from each other."""
         self._place = place
         self._seals = seals
-        self.disturbances = 0
+        self.deaths = self.disturbances = 0
         self._nursery = nursery
         self._seed = seed
         self._births = 0
@@ -157,7 +159,7 @@ class Campaign:
     def kill_and_restart(self, kills: int, *, disturb_every: int = 0, **settings: Any) -> None:
         """Let all writers live at once, kill them `kills` times in all, and let each end in peace.
 
-        After each `disturb_every` deaths of the first writer a server of the place fails over or restarts.
+        After each `disturb_every` deaths, whosever they are, a server of the place fails over or restarts.
         """
         shares = [
             kills // len(self.writers) + (n < kills % len(self.writers)) for n in range(len(self.writers))
@@ -165,11 +167,14 @@ class Campaign:
 
         def lives(writer: str, deaths: int) -> None:
             moments = random.Random(f"{self._seed}/{writer}")
-            for death in range(1, deaths + 1):
+            for _ in range(deaths):
                 life = self.start(writer, **settings)
                 self._wait_for_the_moment(life, moments)
                 self.end(writer, life, kill=True)
-                if writer == self.writers[0] and disturb_every and death % disturb_every == 0:
+                with self._lock:
+                    self.deaths += 1
+                    is_due = disturb_every > 0 and self.deaths % disturb_every == 0
+                if is_due:
                     self._disturb()
             self.end(writer, self.start(writer, count=LAST_APPENDS, **settings))
 
@@ -179,7 +184,18 @@ class Campaign:
     def _disturb(self) -> None:
         if self._place.disturb is not None:
             self._place.disturb()
-            self.disturbances += 1
+            with self._lock:
+                self.disturbances += 1
+
+    def tally(self) -> Tally:
+        """What was done until now."""
+        answers = Counter(attempt.answer for attempt in self.attempts)
+        return Tally(
+            operations=answers[Answer.DONE],
+            unknown=answers[Answer.UNKNOWN] + answers[Answer.NONE],
+            kills=self.deaths,
+            disturbances=self.disturbances,
+        )
 
     def kill_all(self, lives: Sequence[Life]) -> None:
         """Kill the life of each writer."""

@@ -26,6 +26,7 @@ import psycopg
 from crash.ledger import LibraryWriter
 from crash.operators import Mark, OperatorLife, check_steps
 from crash.resources import CATALOG, CATALOGS, MIGRATIONS, Resources
+from crash.tally import Tally
 from crash.twostores import DONE, PERSIST, ROLLED_BACK, STASH, Both, Contents, judge
 from holdfast.catalog import catalog_shard_id, persist_catalog
 from holdfast.catalog.move.linked import linked_catalog
@@ -162,6 +163,10 @@ class Moves:
             f"  {places}",
             f"  {lies}, {self.writer.acknowledged()} writes, {self.writer.reopened} reopens",
         ]
+
+    def tally(self) -> Tally:
+        """What was done until now."""
+        return Tally(operations=self.writer.acknowledged(), kills=self.deaths.total())
 
     def run(self, kills: int) -> None:
         """Move the catalog there and back until so many operators were killed; it ends in the stash."""

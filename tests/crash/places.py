@@ -1,5 +1,6 @@
 """The pairs of stores under which the long set kills writers, on servers of their own that may fail over."""
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -54,9 +55,12 @@ class Failover:
 
 @contextmanager
 def opened(pair: str, folder: Path, *, disturbed: bool = False) -> Iterator[Place]:
-    """A fresh place of the pair, on servers of its own, with a standby if it is to be `disturbed`."""
+    """A fresh place of the pair, on servers of its own, with a standby if it is to be `disturbed`.
+
+    Where it has two servers they are disturbed by turns; without any there is nothing to disturb.
+    """
     blob, consensus = pair.split("+")
-    disturb: Callable[[], None] | None = None
+    disturbances: list[Callable[[], None]] = []
     urls = {"file": f"file://{folder}/blob", "sqlite": f"sqlite://{folder}/consensus.sqlite"}
     with ExitStack() as stack:
         # A server ends with the thread that started it: this one ends after all servers.
@@ -70,15 +74,17 @@ def opened(pair: str, folder: Path, *, disturbed: bool = False) -> Iterator[Plac
                 minio.kill()
                 minio.serve()
 
-            disturb = restart
+            disturbances.append(restart)
         if consensus == "postgres" and disturbed:
             servers = Failover()
             stack.callback(servers.close)
-            urls["postgres"], disturb = servers.url, servers.fail_over
+            urls["postgres"] = servers.url
+            disturbances.append(servers.fail_over)
         elif consensus == "postgres":
             urls["postgres"] = stack.enter_context(PostgresServer.start()).url()
+        by_turns = itertools.cycle(disturbances)
         yield Place(
             blob=urls[blob].replace("%s", "blob"),
             consensus=urls[consensus].replace("%s", "log"),
-            disturb=None if disturb is None else lambda: pool.submit(disturb).result(),
+            disturb=(lambda: pool.submit(lambda: next(by_turns)()).result()) if disturbances else None,
         )
