@@ -18,7 +18,6 @@ from holdfast.persist.stores import (
     SqliteConsensus,
     StoreMetrics,
 )
-from holdfast.persist.stores.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
 from holdfast.persist.stores.metrics import MeteredBlob, MeteredConsensus
 from holdfast.persist.stores.postgres import PostgresConsensus
 from holdfast.persist.stores.retry import RetryingBlob, RetryingConsensus, RetryPolicy
@@ -26,6 +25,7 @@ from holdfast.persist.stores.s3 import S3Blob
 from holdfast.persist.stores.s3log import S3LogConsensus
 from holdfast.persist.stores.s3objects import S3Objects
 from holdfast.persist.stores.s3place import S3Place
+from testbed.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
 from testbed.minio import Minio
 
 POLICY = RetryPolicy(deadline_s=5.0)

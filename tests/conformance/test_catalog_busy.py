@@ -15,7 +15,7 @@ from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.catalog.upgradecheck import check_upgrade
 from holdfast.errors import AsOfTooEarly, StorageError
-from holdfast.persist.stores.faults import ScriptedPlan
+from testbed.faults import ScriptedPlan
 from testbed.oldstores import FaultyStore
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.persist.stores import Consensus, Digest, Entry, Expect, Head, Put, Row, digest_of
-from holdfast.persist.stores.faults import FaultyConsensus
+from testbed.faults import FaultyConsensus
 
 UNICODE_KEY = "sch\u00f6n/\u65e5\u672c\u8a9e/\U0001f984 'quoted' \"too\""
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from holdfast.persist.stores import Consensus, MemoryConsensus, Put, SqliteConsensus
-from holdfast.persist.stores.faults import FaultyConsensus, ScriptedPlan
 from holdfast.persist.stores.postgres import PostgresConsensus
 from holdfast.persist.stores.watch import Watch
+from testbed.faults import FaultyConsensus, ScriptedPlan
 
 PATIENCE_S = 30.0
 Opener = Callable[[], Consensus]

@@ -15,7 +15,7 @@ from typing import Any, Self
 from holdfast.collections import StorageController
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Location
-from holdfast.persist.stores.faults import Fault, FaultPlan, FaultyBlob, FaultyConsensus, Operation
+from testbed.faults import Fault, FaultPlan, FaultyBlob, FaultyConsensus, Operation
 
 ANY_LAG = 1 << 40
 CONFIG = PersistConfig(maintenance="off", gc_grace_s=0.0, inline_max_bytes=64)

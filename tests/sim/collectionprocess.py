@@ -11,13 +11,13 @@ from holdfast.collections import (
     StorageController,
 )
 from holdfast.errors import Determinate, HandleExpired, Indeterminate
-from holdfast.persist.stores.faults import SeededPlan
 from sim.audit import Violation
 from sim.collectionfollower import Follower
 from sim.collectionholds import find_hold
 from sim.collectionrepertoire import repertoire
 from sim.collectionwitness import NAME
 from sim.weather import CountingPlan
+from testbed.faults import SeededPlan
 
 if TYPE_CHECKING:
     from sim.collectionworld import CollectionWorld, Process

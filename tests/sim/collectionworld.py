@@ -19,7 +19,6 @@ from holdfast.collections import (
 from holdfast.errors import CLOSED
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.faults import FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath
 from holdfast.persist.stores.location import BLOB_KEY, encode_location
 from sim.audit import Violation
 from sim.collectionfollower import Follower
@@ -35,6 +34,7 @@ from sim.scheduler import Scheduler
 from sim.stores import SimBlob, SimConsensus
 from sim.story import settings, version
 from sim.weather import SOUND, Exposure, Grid, SimClock, Weather
+from testbed.faults import FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath
 
 WEATHERS = (
     SOUND,

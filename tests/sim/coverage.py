@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.persist.stores.faults import Fault
 from sim.history import Fate
+from testbed.faults import Fault
 
 if TYPE_CHECKING:
     from sim.campaign import Outcome

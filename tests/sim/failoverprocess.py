@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BadInput, Determinate, Indeterminate, LogRegressed
 from holdfast.persist import Listen, PersistClient, ReadHandle, WriteHandle
 from holdfast.persist.stores import Expect, Location, Put
-from holdfast.persist.stores.faults import FaultyBlob, FaultyConsensus, ProcessDeath, SeededPlan
 from sim.audit import Violation
 from sim.failoveractions import ACTIONS
 from sim.failoverservers import Observation, Server, named
@@ -16,6 +15,7 @@ from sim.history import Followed, Write
 from sim.rows import SCHEMA
 from sim.story import short
 from sim.weather import SOUND, CountingPlan, Exposure, SimClock
+from testbed.faults import FaultyBlob, FaultyConsensus, ProcessDeath, SeededPlan
 
 if TYPE_CHECKING:
     from sim.failoverworld import FailoverWorld

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Determinate, Fenced, Indeterminate, LockHeld
 from holdfast.persist import CriticalSince, Exclusive, Listen, PersistClient, ReadHandle, WriteHandle
-from holdfast.persist.stores.faults import ProcessDeath, SeededPlan
 from sim.audit import Violation
 from sim.history import Followed
 from sim.repertoire import repertoire
 from sim.rows import LATER, SCHEMA
 from sim.story import short
 from sim.weather import CountingPlan, Exposure, SimClock
+from testbed.faults import ProcessDeath, SeededPlan
 
 if TYPE_CHECKING:
     from sim.world import World

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from holdfast.errors import Determinate, Indeterminate
 from holdfast.persist import Clock
-from holdfast.persist.stores.faults import Fault, FaultPlan, Operation, ProcessDeath
 from sim.disk import Disk
 from sim.scheduler import Scheduler
+from testbed.faults import Fault, FaultPlan, Operation, ProcessDeath
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

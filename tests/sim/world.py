@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from holdfast.persist import PersistClient, PersistConfig, WriteMode
 from holdfast.persist.stores import Blob, FileBlob, Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.faults import FaultPlan, FaultyBlob, FaultyConsensus
 from holdfast.persist.stores.location import BLOB_KEY, encode_location
 from sim.audit import Auditor, Violation
 from sim.disk import Disk, DiskOf
@@ -24,6 +23,7 @@ from sim.scheduler import Scheduler
 from sim.stores import SimBlob, SimConsensus
 from sim.story import settings, version
 from sim.weather import SOUND, WEATHERS, Exposure, Grid, SimClock
+from testbed.faults import FaultPlan, FaultyBlob, FaultyConsensus
 
 FOREVER_S = 1e9
 HOLDS = ("audit", "backup")

@@ -15,7 +15,7 @@ from holdfast.catalog.stores.stash import StashStore
 from holdfast.catalog.stores.store import CatalogStore, Feed, Kept
 from holdfast.persist import PersistClient, PersistConfig, Prepared
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.faults import (
+from testbed.faults import (
     FaultPlan,
     FaultyBlob,
     FaultyConsensus,

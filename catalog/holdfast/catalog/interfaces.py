@@ -6,17 +6,17 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, overload
 
 from holdfast.catalog.fence import FenceToken
+from holdfast.catalog.getters import Getters
 from holdfast.catalog.initialize import Bootstrap
 from holdfast.catalog.objects.codec import Object, Row
-from holdfast.catalog.objects.registry import COLLECTIONS, Collection, K, Kind, V
+from holdfast.catalog.objects.registry import Collection, K, Kind, V
 from holdfast.catalog.setters import TargetedSetters
 from holdfast.catalog.stores.store import Kept
 from holdfast.catalog.transaction import Transaction
@@ -77,21 +77,8 @@ class Subscription(Protocol):
         """Give up the hold on the past."""
 
 
-_GETTERS: Mapping[str, Collection[Any, Any]] = {f"get_{row.name}": row for row in COLLECTIONS.values()}
-
-
-class ReadOnlyCatalog(ABC):
-    """An open catalog. Thread-safe. Messages that it gives out are the caller's own.
-
-    Every row of the registry has a getter `get_<name>`: a tuple of `Object` for types in memory, an
-    iterator for the append-only ones.
-    """
-
-    def __getattr__(self, name: str) -> Callable[[], Iterable[Object[Any, Any]]]:
-        collection = _GETTERS.get(name)
-        if collection is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return partial(self.objects if collection.cached else self.stream, collection)
+class ReadOnlyCatalog(Getters):
+    """An open catalog. Thread-safe. Messages that it returns belong to the caller."""
 
     def __enter__(self) -> Self:
         return self
@@ -130,16 +117,8 @@ class ReadOnlyCatalog(ABC):
         """When the handle was opened, in milliseconds since the epoch."""
 
     @abstractmethod
-    def objects(self, collection: Collection[K, V]) -> tuple[Object[K, V], ...]:
-        """All objects of a type; `BadInput` for one that isn't in memory."""
-
-    @abstractmethod
     def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
         """The object that shares with `like` what is unique to its type; `BadInput` where nothing is."""
-
-    @abstractmethod
-    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
-        """All objects of any type, read from the store; in no particular order."""
 
     @abstractmethod
     def snapshot(self) -> Mapping[Kind, tuple[Object[Any, Any], ...]]:

@@ -10,7 +10,7 @@ from holdfast.catalog.objects.registry import AUDIT_LOG, ITEMS
 from holdfast.errors import Fenced, FenceRegressed, Indeterminate, StorageError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.faults import (
+from testbed.faults import (
     Fault,
     FaultPlan,
     FaultyBlob,

@@ -14,7 +14,7 @@ from holdfast.catalog.stores import persist as shard
 from holdfast.catalog.stores.preamble import preamble_of
 from holdfast.catalog.upgrade import runner
 from holdfast.errors import Fenced, Indeterminate, UniquenessViolation
-from holdfast.persist.stores.faults import Fault, Operation, ProcessDeath, ScriptedPlan
+from testbed.faults import Fault, Operation, ProcessDeath, ScriptedPlan
 from testbed.oldcatalogs import rows_of, upgraded
 from testbed.oldstores import MemoryPlace, Place, StashPlace, begin, but_fence, contents, durable
 

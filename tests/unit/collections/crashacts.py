@@ -8,7 +8,7 @@ from itertools import count
 from holdfast.collections import Recipe, RestoreSource, StorageController
 from holdfast.errors import ConflictingWrite, StorageError
 from holdfast.persist import Schema
-from holdfast.persist.stores.faults import Fault, ProcessDeath
+from testbed.faults import Fault, ProcessDeath
 from unit.collections.crashmodel import ANY_LAG, Act, Book, Cast, Recorder, copied, feed, opened
 from unit.collections.stores import SPEC, Row, Stores
 

@@ -27,8 +27,8 @@ from holdfast.errors import CollectionNotFound, HandleExpired, HoldfastError, St
 from holdfast.persist import PersistClient, Progress
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.stores import MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.faults import Fault, FaultPlan, Operation, ProcessDeath
 from holdfast.persist.upkeep.leases import drop_handles
+from testbed.faults import Fault, FaultPlan, Operation, ProcessDeath
 from unit.collections.stores import Row, Stores, counted
 
 HOWS = {

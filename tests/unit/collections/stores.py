@@ -11,7 +11,7 @@ from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.clock import Clock
 from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.faults import FaultPlan, FaultyBlob, FaultyConsensus, ScriptedPlan
+from testbed.faults import FaultPlan, FaultyBlob, FaultyConsensus, ScriptedPlan
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?"})
 SPEC = CollectionSpec("c1", "flights", SCHEMA, shards=3)

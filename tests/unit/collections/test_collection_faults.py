@@ -17,7 +17,7 @@ from holdfast.collections import (
 from holdfast.collections.record.jobs import hold_purpose
 from holdfast.errors import CollectionNotFound, HandleExpired, StorageError
 from holdfast.persist import PersistClient
-from holdfast.persist.stores.faults import Fault, ProcessDeath, ScriptedPlan, SeededPlan
+from testbed.faults import Fault, ProcessDeath, ScriptedPlan, SeededPlan
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]

@@ -11,7 +11,7 @@ from holdfast.collections import CollectionSpec, JobState, StorageController
 from holdfast.collections.record.jobs import job_id
 from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
 from holdfast.persist import PersistClient, Prepared
-from holdfast.persist.stores.faults import Fault, ProcessDeath, ScriptedPlan
+from testbed.faults import Fault, ProcessDeath, ScriptedPlan
 from unit.collections.stores import SCHEMA, SPEC, Stores, updates
 
 ORGANIZATION = uuid.UUID("11111111-2222-3333-4444-555555555555")

@@ -8,7 +8,7 @@ import pytest
 from holdfast.collections import JobState, StorageController
 from holdfast.errors import BadInput, Fenced, HoldfastError, UpperMismatch
 from holdfast.persist import PersistClient, Prepared
-from holdfast.persist.stores.faults import Fault, Operation
+from testbed.faults import Fault, Operation
 from unit.collections.stores import SCHEMA, Stores, counted, updates
 
 ROWS = [(number, "x" * 50, 0, 1) for number in range(100)]

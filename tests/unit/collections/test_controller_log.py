@@ -28,7 +28,7 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast.persist import Prepared, Progress
-from holdfast.persist.stores.faults import Fault, FaultPlan, Operation
+from testbed.faults import Fault, FaultPlan, Operation
 from unit.collections.stores import SCHEMA, SPEC, Stores, counted, updates
 
 

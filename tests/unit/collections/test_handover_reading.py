@@ -18,7 +18,7 @@ from holdfast.collections.metadata import METADATA_SCHEMA
 from holdfast.collections.routing import split_rows
 from holdfast.errors import CLOSED, AsOfTooEarly, CollectionNotFound
 from holdfast.persist import PersistClient, Progress
-from holdfast.persist.stores.faults import Fault, Operation
+from testbed.faults import Fault, Operation
 from unit.collections.listeners import Heard, contents
 from unit.collections.stores import SCHEMA, SPEC, Row, Stores, counted, updates
 

@@ -26,7 +26,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.persist import StoredSize
-from holdfast.persist.stores.faults import Fault, FaultPlan, Operation, ProcessDeath, ScriptedPlan
+from testbed.faults import Fault, FaultPlan, Operation, ProcessDeath, ScriptedPlan
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
 
 ROWS = [(number, "x" * 40 + str(number), number % 10, 1) for number in range(300)]

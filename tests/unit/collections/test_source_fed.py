@@ -8,7 +8,7 @@ import pytest
 from holdfast.collections import Recipe, RenditionWriter, StorageController
 from holdfast.errors import AsOfNotYetAvailable, BadInput, HandedOver, HandoverInProgress, UpperMismatch
 from holdfast.persist import Prepared
-from holdfast.persist.stores.faults import ProcessDeath
+from testbed.faults import ProcessDeath
 from unit.collections.listeners import Heard, contents, listener
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
 

@@ -13,8 +13,8 @@ import holdfast
 from holdfast.collections import StorageController
 from holdfast.errors import StorageError
 from holdfast.persist import PersistClient
-from holdfast.persist.stores.faults import Fault, ProcessDeath, ScriptedPlan
 from holdfast.tables import Delete, Table, Update, Upsert
+from testbed.faults import Fault, ProcessDeath, ScriptedPlan
 from unit.collections.counting import KEYS, count, incremented
 from unit.collections.stores import Stores
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast.collections import CollectionSpec, StorageController
 from holdfast.collections.uppers import common_upper
 from holdfast.errors import TornRendition
-from holdfast.persist.stores.faults import Fault, Operation
+from testbed.faults import Fault, Operation
 from unit.collections.stores import SCHEMA, Stores, updates
 
 

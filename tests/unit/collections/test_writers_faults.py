@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.collections import Recipe, RenditionState, StorageController
 from holdfast.errors import HandedOver, HandleExpired, StorageError, UpperMismatch
-from holdfast.persist.stores.faults import Fault, FaultPlan, ProcessDeath, ScriptedPlan
+from testbed.faults import Fault, FaultPlan, ProcessDeath, ScriptedPlan
 from unit.collections.listeners import contents
 from unit.collections.stores import SPEC, Stores, counted, updates
 

@@ -10,7 +10,7 @@ from holdfast.persist import Clock, PersistClient, PersistConfig, Schema
 from holdfast.persist.session import Mode
 from holdfast.persist.state.state import ShardState
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.faults import FaultPlan, FaultyBlob, FaultyConsensus, ScriptedPlan
+from testbed.faults import FaultPlan, FaultyBlob, FaultyConsensus, ScriptedPlan
 
 SCHEMA = Schema.of({"k": "int64"}, {"v": "string"})
 SHARD = "s00000000-0000-4000-8000-000000000001"

@@ -10,8 +10,8 @@ from holdfast.errors import CorruptBlob
 from holdfast.persist import PersistClient
 from holdfast.persist.admin.verify import verify
 from holdfast.persist.stores import CacheConfig, CachedBlob, MemoryBlob
-from holdfast.persist.stores.faults import FaultyBlob, ScriptedPlan
 from holdfast.persist.stores.layer import BlobLayer
+from testbed.faults import FaultyBlob, ScriptedPlan
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, contents, rows
 
 

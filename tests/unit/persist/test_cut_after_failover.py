@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import LogRegressed
-from holdfast.persist.stores.faults import Fault, FaultPlan, Operation
 from holdfast.persist.upkeep.garbage import collect_garbage
 from holdfast.persist.upkeep.rollup import write_rollup
+from testbed.faults import Fault, FaultPlan, Operation
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, contents, rows
 
 

@@ -11,7 +11,7 @@ from holdfast.persist import PersistClient, PersistConfig, ReadHandle, Schema
 from holdfast.persist.clock import Clock
 from holdfast.persist.parts.difference import Difference
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.faults import Fault, FaultyBlob, ScriptedPlan
+from testbed.faults import Fault, FaultyBlob, ScriptedPlan
 
 OLD = Schema.of(key={"id": "int32"}, value={"price": "float32"})
 NEW = Schema.of(key={"id": "int32"}, value={"price": "float64", "name": "string?"})

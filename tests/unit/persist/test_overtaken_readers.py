@@ -16,7 +16,7 @@ from holdfast.collections import CollectionReader, CollectionSpec, StorageContro
 from holdfast.errors import AsOfTooEarly, LeaseLost
 from holdfast.persist import PersistClient, PersistConfig, ReadHandle, Updates
 from holdfast.persist.stores import Location
-from holdfast.persist.stores.faults import Fault, FaultPlan, FaultyBlob, FaultyConsensus, Operation
+from testbed.faults import Fault, FaultPlan, FaultyBlob, FaultyConsensus, Operation
 from unit.persist.open_stores import SCHEMA, HandClock
 
 LEASE_S = 40.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BadInput, Determinate, Indeterminate, UpperMismatch
 from holdfast.persist import Schema
 from holdfast.persist.rows.consolidate import consolidate_at
-from holdfast.persist.stores.faults import Fault, Operation, ScriptedPlan
+from testbed.faults import Fault, Operation, ScriptedPlan
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows, updates
 from unit.persist.rows import strategies
 

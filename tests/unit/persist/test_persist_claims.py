@@ -11,7 +11,7 @@ from holdfast.persist import CompactionTask, PersistClient
 from holdfast.persist.admin.sweep import sweep
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.machine import commit
-from holdfast.persist.stores.faults import Fault, Operation
+from testbed.faults import Fault, Operation
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "compaction_fanin": 4}

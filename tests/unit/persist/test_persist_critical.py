@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import BadInput, Fenced, HandleExpired
 from holdfast.persist import CriticalSince, PersistClient
-from holdfast.persist.stores.faults import Fault, ScriptedPlan
+from testbed.faults import Fault, ScriptedPlan
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, rows
 
 MINE, NEXT = b"deploy 1, epoch 1, 6f1c", b"deploy 1, epoch 2, a03b"

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.stores.faults import Fault, Operation
 from holdfast.persist.upkeep.garbage import garbage_due
 from holdfast.persist.upkeep.leases import MOST_WRITERS
+from testbed.faults import Fault, Operation
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, HandClock, Stores, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}

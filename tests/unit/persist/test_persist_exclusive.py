@@ -21,7 +21,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.state.codec import seal_frame
 from holdfast.persist.state.lock import LOCK_KEY, LOCK_MAGIC, LockRow, decode_lock, encode_lock
 from holdfast.persist.stores import Entry, Expect, Location, MemoryConsensus, Put
-from holdfast.persist.stores.faults import Fault, FaultyConsensus, Operation, ProcessDeath, ScriptedPlan
+from testbed.faults import Fault, FaultyConsensus, Operation, ProcessDeath, ScriptedPlan
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 Open = Callable[[], PersistClient]

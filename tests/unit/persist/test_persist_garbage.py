@@ -8,8 +8,8 @@ import pytest
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.state.machine import load_rollup
 from holdfast.persist.stores import FileBlob, Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.faults import Fault, Operation
 from holdfast.persist.upkeep.survey import HEADS, OPENED, Survey
+from testbed.faults import Fault, Operation
 from unit.persist.open_stores import SCHEMA, SHARD, HandClock, Stores, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}

@@ -17,7 +17,7 @@ from holdfast.errors import (
 )
 from holdfast.persist import PersistClient, Schema, WriteMode
 from holdfast.persist.handles.names import NAMES_SCHEMA, names_shard_id
-from holdfast.persist.stores.faults import Fault, Operation, ProcessDeath, ScriptedPlan
+from testbed.faults import Fault, Operation, ProcessDeath, ScriptedPlan
 from unit.persist.open_stores import SCHEMA, Stores, rows
 
 OTHER_SCHEMA = Schema.of({"k": "string"})

@@ -14,9 +14,9 @@ from holdfast.persist.admin.recover import Recovery, ShardPlan
 from holdfast.persist.admin.sweep import sweep
 from holdfast.persist.admin.verify import verify
 from holdfast.persist.stores import BlobMeta, Location, MemoryConsensus
-from holdfast.persist.stores.faults import Fault, FaultyBlob, FaultyConsensus, ProcessDeath, ScriptedPlan
 from holdfast.persist.stores.location import BLOB_KEY
 from holdfast.persist.stores.url import open_for_recovery
+from testbed.faults import Fault, FaultyBlob, FaultyConsensus, ProcessDeath, ScriptedPlan
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, HandClock, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "compaction_fanin": 4, "rollup_every": 8}

@@ -16,7 +16,7 @@ from holdfast.persist.parts.runs import At, merged
 from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.consolidate import consolidate_at
 from holdfast.persist.rows.merge import merge_runs
-from holdfast.persist.stores.faults import Fault, Operation
+from testbed.faults import Fault, Operation
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
 from unit.persist.rows import strategies
 

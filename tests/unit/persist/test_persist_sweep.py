@@ -15,7 +15,7 @@ from holdfast.persist.state.codec import encode_state
 from holdfast.persist.state.command import AddRollup, CondemnOrphans, ExpireHandles
 from holdfast.persist.state.machine import commit
 from holdfast.persist.state.state import Rollup
-from holdfast.persist.stores.faults import Fault, Operation
+from testbed.faults import Fault, Operation
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "compaction_fanin": 4, "rollup_every": 8}

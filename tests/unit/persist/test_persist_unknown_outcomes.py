@@ -12,7 +12,7 @@ from holdfast.persist.state.codec import DIFF_MAGIC, FORMAT_VERSION, seal_frame
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.machine import commit
 from holdfast.persist.stores import Put
-from holdfast.persist.stores.faults import Fault, Operation, ProcessDeath, ScriptedPlan
+from testbed.faults import Fault, Operation, ProcessDeath, ScriptedPlan
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}

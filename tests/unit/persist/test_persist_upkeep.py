@@ -10,8 +10,8 @@ from holdfast.errors import AsOfTooEarly, CorruptBlob, LogRegressed, VersionTooN
 from holdfast.persist import PersistClient, PersistConfig, Updates
 from holdfast.persist.rows.part import PARQUET_FORMAT_VERSION
 from holdfast.persist.state.state import Batch, Part
-from holdfast.persist.stores.faults import Fault, Operation, ScriptedPlan
 from holdfast.persist.upkeep.compaction import plan_compaction
+from testbed.faults import Fault, Operation, ScriptedPlan
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, contents, rows, updates
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}

@@ -13,7 +13,7 @@ from holdfast.persist.admin.sweep import sweep
 from holdfast.persist.prepared import LONGEST_UPLOAD_S
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.machine import commit
-from holdfast.persist.stores.faults import Fault, Operation
+from testbed.faults import Fault, Operation
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, updates
 
 LEASE_S = 900.0

@@ -34,7 +34,7 @@ from holdfast.persist.state.state import (
     apply,
     part_keys,
 )
-from holdfast.persist.stores.faults import Fault, Operation, ScriptedPlan
+from testbed.faults import Fault, Operation, ScriptedPlan
 from unit.persist.open_stores import (
     OTHER,
     SCHEMA,

@@ -1,4 +1,6 @@
-"""The object types of the catalog: one row each, from which getters, transactions, dumps and encodings come.
+"""The object types of the catalog, one row each. Transactions, dumps and encodings come from these rows.
+
+`catalog/getters.py` has a getter for each row.
 
 Invariants
 - A kind's tag is written in front of every key for ever: it is never changed and never used again.

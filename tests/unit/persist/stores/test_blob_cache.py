@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import BadInput, Indeterminate
 from holdfast.persist.stores import CacheConfig, CachedBlob, MemoryBlob
-from holdfast.persist.stores.faults import Fault, FaultyBlob, ScriptedPlan
+from testbed.faults import Fault, FaultyBlob, ScriptedPlan
 
 
 class Counting(MemoryBlob):

@@ -11,7 +11,9 @@ import pytest
 
 from holdfast.errors import CorruptBlob, LocationMismatch, StorageError, StoreUnreachable, VersionTooNew
 from holdfast.persist.stores import Blob, Consensus, Location, MemoryBlob, MemoryConsensus, Put
-from holdfast.persist.stores.faults import (
+from holdfast.persist.stores.location import BLOB_KEY, CONSENSUS_KEY
+from holdfast.persist.stores.traits import NOTHING_KNOWN
+from testbed.faults import (
     Fault,
     FaultyBlob,
     FaultyConsensus,
@@ -19,8 +21,6 @@ from holdfast.persist.stores.faults import (
     ScriptedPlan,
     SeededPlan,
 )
-from holdfast.persist.stores.location import BLOB_KEY, CONSENSUS_KEY
-from holdfast.persist.stores.traits import NOTHING_KNOWN
 
 
 def _ids(blob: Blob, consensus: Consensus) -> tuple[bytes | None, bytes | None]:

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.errors import Determinate, Indeterminate
 from holdfast.persist.stores import Entry, MemoryBlob, MemoryConsensus, Put
-from holdfast.persist.stores.faults import (
+from testbed.faults import (
     Fault,
     FaultyBlob,
     FaultyConsensus,

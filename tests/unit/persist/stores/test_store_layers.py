@@ -22,7 +22,11 @@ from holdfast.persist.stores import (
     StoreMetrics,
 )
 from holdfast.persist.stores.cache import CachedBlob
-from holdfast.persist.stores.faults import (
+from holdfast.persist.stores.layer import BlobLayer, ConsensusLayer
+from holdfast.persist.stores.metrics import LATENCY_BOUNDS_S, MeteredBlob, MeteredConsensus
+from holdfast.persist.stores.retry import UNSUPERVISED, RetryingBlob, RetryingConsensus, RetryPolicy
+from holdfast.persist.stores.watch import Watch
+from testbed.faults import (
     Fault,
     FaultyBlob,
     FaultyConsensus,
@@ -30,10 +34,6 @@ from holdfast.persist.stores.faults import (
     ProcessDeath,
     ScriptedPlan,
 )
-from holdfast.persist.stores.layer import BlobLayer, ConsensusLayer
-from holdfast.persist.stores.metrics import LATENCY_BOUNDS_S, MeteredBlob, MeteredConsensus
-from holdfast.persist.stores.retry import UNSUPERVISED, RetryingBlob, RetryingConsensus, RetryPolicy
-from holdfast.persist.stores.watch import Watch
 
 BEFORE, AFTER, CERTAIN = Fault.INDETERMINATE_BEFORE, Fault.INDETERMINATE_AFTER, Fault.DETERMINATE
 

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - the trait documents its methods
 """Stores that fail on command, to prove that what is built on them keeps its promises.
 
 A `FaultyBlob` and a `FaultyConsensus` around real stores stand for the stores as one process sees them;
@@ -107,7 +106,7 @@ class SeededPlan:
     """
 
     def __init__(self, seed: int, *, rate: float, death_rate: float = 0.0) -> None:
-        self._random: Final = random.Random(seed)  # noqa: S311 - faults are no secret
+        self._random: Final = random.Random(seed)
         self._rate, self._death_rate = rate, death_rate
         self._lock: Final = threading.Lock()
         self._dead = False
