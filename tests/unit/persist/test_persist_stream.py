@@ -1,9 +1,11 @@
 """Snapshots as a stream: what comes is what `consolidate_at` gives, in order, whatever happens to parts."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -17,6 +19,7 @@ from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.consolidate import consolidate_at
 from holdfast.persist.rows.merge import merge_runs
 from testbed.faults import Fault, Operation
+from holdfast.persist.rows.spill import Spill
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
 from unit.persist.rows import strategies
 
@@ -57,6 +60,19 @@ def test_a_merge_is_the_contents_in_order(given: tuple[Schema, list[pa.RecordBat
     assert 0 not in found.column("_diff").to_pylist()
 
 
+@given(given=runs(), size=st.integers(1, 8))
+def test_a_merge_through_files_is_the_same(given: tuple[Schema, list[pa.RecordBatch]], size: int) -> None:
+    schema, batches = given
+    cuts = [cut(contents_of(sort_updates(schema, batch)), size) for batch in batches * 3]
+    expected = merge(schema, cuts)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("holdfast.persist.rows.merge.MERGE_BYTES", 0)
+        patched.setattr("holdfast.persist.rows.merge._FAN_IN", 2)
+        found = merge(schema, cuts)
+    assert strategies.comparable(schema, found) == strategies.comparable(schema, expected)
+    assert found.column("_diff").to_pylist() == expected.column("_diff").to_pylist()
+
+
 def batch(*updates: tuple[int, str, int]) -> pa.RecordBatch:
     keys, values, diffs = zip(*updates, strict=True)
     return pa.record_batch([pa.array(keys), pa.array(values), pa.array(diffs)], ["k", "v", "_diff"])
@@ -90,6 +106,72 @@ def test_a_merge_holds_few_batches_of_each_run() -> None:
         given += merged_rows.num_rows
         assert sum(taken) - given <= 2 * 2 * 10 + 20
     assert given == 2000
+
+
+def test_a_sum_may_pass_beyond_int64_in_a_file_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.persist.rows.merge.MERGE_BYTES", 0)
+    diffs = [HUGE] * 6 + [-HUGE] * 5
+    assert merge(SCHEMA, [[batch((1, "a", diff))] for diff in diffs]).to_pylist() == [
+        {"k": 1, "v": "a", "_diff": HUGE}
+    ]
+    with pytest.raises(DiffOverflow, match=r"row \(.*=.*\).* does not fit int64"):
+        merge(SCHEMA, [[batch((1, "a", diff))] for diff in [HUGE] * 6 + [-HUGE] * 4])
+
+
+class Kept:
+    """Runs whose batches are counted while somebody has them."""
+
+    def __init__(self) -> None:
+        self.alive = self.most = self.open = self.most_open = 0
+
+    def run(self, which: int, count: int) -> Iterator[pa.RecordBatch]:
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        for key in range(count):
+            data = np.frombuffer(bytes([which]) * (256 * 1024), np.uint8)
+            value = pa.Array.from_buffers(
+                pa.binary(), 1, [None, pa.py_buffer(np.array([0, len(data)], np.int32)), pa.py_buffer(data)]
+            )
+            self.alive += 1
+            self.most = max(self.most, self.alive)
+            weakref.finalize(data, self._gone)
+            columns = [pa.array([100 * key + which]), value, pa.array([1])]
+            del data, value
+            yield pa.record_batch(columns, ["k", "v", "_diff"])
+        self.open -= 1
+
+    def _gone(self) -> None:
+        self.alive -= 1
+
+
+def test_the_batches_in_memory_do_not_follow_the_number_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.persist.rows.merge.MERGE_BYTES", 6 * 256 * 1024)
+    kept, beats, found = Kept(), [], list[int]()
+    runs = [kept.run(which, 5) for which in range(60)]
+    for merged_rows in merge_runs(SCHEMA.names, runs, lambda: beats.append(1)):
+        found += merged_rows.column("k").to_pylist()
+    assert found == [100 * key + which for key in range(5) for which in range(60)]
+    assert kept.most <= 10
+    assert len(beats) > 50
+
+
+def test_the_files_of_a_merge_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.persist.rows.merge.MERGE_BYTES", 0)
+    files: list[Any] = []
+
+    class Noted(Spill):
+        def __init__(self, batches: Any) -> None:
+            super().__init__(batches)
+            files.append(self._file)
+
+    monkeypatch.setattr("holdfast.persist.rows.merge.Spill", Noted)
+    runs = [iter(cut(batch(*((9 * key + which, "x", 1) for key in range(5))), 2)) for which in range(9)]
+    found = merge_runs(SCHEMA.names, runs)
+    next(found)
+    assert files
+    assert not all(file.closed for file in files)
+    found.close()  # type: ignore[attr-defined]
+    assert all(file.closed for file in files)
 
 
 def many(client: PersistClient, appends: int = 4, count: int = 3000) -> list[tuple[int, str]]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.persist import Progress, Schema, Updates
 from holdfast.persist.handles.timeorder import LISTEN_BYTES
+from holdfast.persist.parts.runs import open_part
 from holdfast.persist.rows.merge import merge_runs
 from holdfast.persist.rows.schema import DIFF
 from holdfast.persist.rows.sizes import pieces_of
@@ -30,7 +32,8 @@ from pathlib import Path
 import pyarrow as pa
 from holdfast.persist import PersistClient, PersistConfig, Progress, Schema, Updates
 
-folder, width, rows, appends = sys.argv[1], *map(int, sys.argv[2:])
+folder, width, rows, appends = sys.argv[1], *map(int, sys.argv[2:5])
+phases = sys.argv[5:]
 schema = Schema.of({"k": "int64"}, {"v": "binary"})
 client = PersistClient.open(f"file://{folder}", config=PersistConfig(maintenance="off"))
 shard = client.create_or_load("wide", schema)
@@ -94,17 +97,28 @@ def compact():
     assert client.compactions.install(task, client.compactions.merge(task))
     return client.stored(shard).rows
 
-for name, work in [("build", build), ("stream", stream), ("listen", listen), ("compact", compact),
-                   ("stream compacted", stream), ("listen compacted", listen), ("subscribe", subscribe)]:
-    phase(name, work)
+for name, work in [("build", build), ("stream", stream), ("subscribe", subscribe), ("listen", listen),
+                   ("compact", compact), ("stream compacted", stream), ("listen compacted", listen),
+                   ("subscribe compacted", subscribe)]:
+    if not phases or name in phases:
+        phase(name, work)
 os._exit(0)
 """
 
 
-def grown(folder: Path, *, width: int, per_append: int, appends: int) -> dict[str, tuple[int, int]]:
+def grown(
+    folder: Path, *phases: str, width: int, per_append: int, appends: int
+) -> dict[str, tuple[int, int]]:
     environment = {**os.environ, "PYTHONPATH": plain_path(CATALOG), "TMPDIR": str(folder)}
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder / "location"), *map(str, (width, per_append, appends))],
+        [
+            sys.executable,
+            "-c",
+            CHILD,
+            str(folder / "location"),
+            *map(str, (width, per_append, appends)),
+            *phases,
+        ],
         capture_output=True,
         text=True,
         timeout=500,
@@ -122,10 +136,12 @@ def test_rows_of_one_mib_take_the_documented_memory(tmp_path: Path) -> None:
     counts = {name: count for name, (count, _) in found.items()}
     whole = 8 * per_append
     assert counts == {
-        **dict.fromkeys(("build", "stream", "compact", "stream compacted", "subscribe"), whole),
+        **dict.fromkeys((n for n in counts if not n.startswith("listen")), whole),
         **dict.fromkeys(("listen", "listen compacted"), 7 * per_append),
     }
-    most = dict.fromkeys(found, 256) | {"listen": 384, "listen compacted": 384, "subscribe": 384}
+    most = dict.fromkeys(found, 256)
+    most |= {name: 384 for name in found if name.startswith("listen")}
+    most |= {name: 448 for name in found if name.startswith("subscribe")}
     assert {name: mib for name, (_, mib) in found.items() if mib > most[name]} == {}
 
 
@@ -135,6 +151,26 @@ def test_rows_of_64_mib_take_the_documented_memory(tmp_path: Path) -> None:
     assert {count for count, _ in found.values()} == {6, 4}
     # 24 rows: all of them in memory several times would be more.
     assert {name: mib for name, (_, mib) in found.items() if mib > 24 * 64} == {}
+
+
+MERGES = ("stream", "subscribe", "compact")
+
+
+def test_many_batches_of_rows_of_one_mib_take_the_documented_memory(tmp_path: Path) -> None:
+    per_append = 100 if os.environ.get(WHOLE) else 10
+    found = grown(tmp_path, "build", *MERGES, width=MIB, per_append=per_append, appends=30)
+
+    assert {count for count, _ in found.values()} == {30 * per_append}
+    most = {"stream": 320, "subscribe": 320 + 128, "compact": 320 + 3 * 128}
+    assert {name: mib for name, mib in most.items() if found[name][1] > mib} == {}
+
+
+def test_many_batches_of_rows_of_64_mib_take_the_documented_memory(tmp_path: Path) -> None:
+    found = grown(tmp_path, "build", *MERGES, width=64 * MIB, per_append=1, appends=12)
+
+    assert {count for count, _ in found.values()} == {12}
+    most = {"stream": 12 * 64, "subscribe": 14 * 64, "compact": 12 * 64 + 3 * 128}
+    assert {name: mib for name, mib in most.items() if found[name][1] > mib} == {}
 
 
 @pytest.mark.parametrize("error", [pa.ArrowInvalid("offset overflow"), MemoryError(), KeyboardInterrupt()])
@@ -194,6 +230,76 @@ def test_pieces_have_about_so_many_bytes_however_rows_are_spread() -> None:
     assert max(piece.nbytes for piece in pieces) <= 1.25 * 256 * 1024
     assert len(pieces) < 80
     assert [piece.num_rows for piece in pieces_of(table.slice(5000, 3), 10)] == [1, 1, 1]
+
+
+def test_a_row_group_of_rows_of_one_mib_is_one_row(stores: Stores) -> None:
+    client = stores.open(inline_max_bytes=0)
+    schema = Schema.of({"k": "int64"}, {"v": "binary"})
+    tables = [[{"k": k, "v": bytes([k]) * MIB} for k in range(start, 40, 2)] for start in (0, 1)]
+    with client.writer(SHARD, schema, purpose="test") as writer:
+        writer.compare_and_append(tables[0], 0, 1)
+        with writer.batch_builder() as builder:
+            builder.add(tables[1])
+            builder.compare_and_append(1, 2)
+    machine = client.session.machine(SHARD)
+    for part in (part for batch in machine.state.batches for part in batch.parts):
+        with open_part(machine, part) as file:
+            metadata = pq.read_metadata(file)
+            groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+            assert groups == [1] * 20
+    # 20 MiB of rows in a run are as many pieces as they would be in usual row groups.
+    with client.reader(SHARD, purpose="test") as reader:
+        pieces = reader.snapshot_parts(1)
+        assert len(pieces) == 2
+        found = [
+            row["k"] for piece in pieces for rows in reader.snapshot_of(piece) for row in rows.to_pylist()
+        ]
+        assert found == list(range(40))
+
+
+def test_small_batches_of_many_columns_are_merged_at_once(stores: Stores) -> None:
+    columns = 300
+    schema = Schema.of({"k": "int64"}, {f"c{index}": "int64?" for index in range(columns)})
+    client = stores.open(inline_max_bytes=0)
+    with client.writer(SHARD, schema, purpose="test") as writer:
+        for time in range(10):
+            keys = range(time, 200, 10)
+            writer.compare_and_append(
+                pa.table({"k": keys} | {f"c{i}": [k + i for k in keys] for i in range(columns)}),
+                time,
+                time + 1,
+            )
+    with client.reader(SHARD, purpose="test") as reader:
+        # Each batch costs some time per column.
+        (rows,) = list(reader.snapshot(9))
+        assert rows.column("k").to_pylist() == list(range(200))
+        assert rows.column("c299").to_pylist() == [k + 299 for k in range(200)]
+        assert reader.snapshot(9).to_table().sort_by("k").equals(pa.Table.from_batches([rows]))
+
+
+def test_a_listener_gets_much_at_once_however_small_the_pieces_of_the_sort_are(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 8000
+    for name, value in (("LISTEN_BYTES", most), ("_CHUNK_BYTES", 1), ("_SPILL_BYTES", 1)):
+        monkeypatch.setattr(f"holdfast.persist.handles.timeorder.{name}", value)
+    client = stores.open(inline_max_bytes=0)
+    with client.writer(SHARD, SCHEMA, purpose="test") as writer:
+        for time in range(10):
+            writer.compare_and_append(rows(*range(time, 1000, 10)), time, time + 1)
+    task = client.compactions.claim(SHARD, purpose="test", full=True)
+    assert task is not None
+    assert client.compactions.install(task, client.compactions.merge(task))
+    found, size, calls = 0, 0, 0
+    with client.reader(SHARD, purpose="test") as reader:
+        listen = reader.listen(0)
+        while listen.frontier < 10:
+            calls += 1
+            for event in listen.next(5):
+                if isinstance(event, Updates):
+                    found, size = found + event.table.num_rows, size + event.table.nbytes
+    assert found == 900
+    assert calls <= 2 * size / most + 2
 
 
 @pytest.mark.parametrize("compacted", [False, True])

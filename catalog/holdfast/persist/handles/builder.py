@@ -4,7 +4,6 @@
   Files are merged into longer ones where there are many, and in the end into the parts of one run.
 - Memory is bounded in bytes: a chunk of a share of it, and of each file that is merged a batch. Of rows that
   are larger than that it takes about ten.
-- A temporary file has no name: it is gone with the process, however that ends.
 - Nothing is uploaded before the append is prepared, and what an append that was not committed has uploaded
   goes with the builder.
 """

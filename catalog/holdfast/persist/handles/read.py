@@ -42,6 +42,7 @@ from holdfast.persist.parts.snapshot import (
 from holdfast.persist.parts.times import TimeCounts, count_part
 from holdfast.persist.rows.order import EVERYTHING, KeyRange
 from holdfast.persist.rows.schema import TIME, Schema
+from holdfast.persist.rows.sizes import gathered
 from holdfast.persist.session import Session
 from holdfast.persist.state.command import (
     DowngradeReader,
@@ -90,7 +91,7 @@ class Listen:
         self._end = CLOSED if until is None else until + 1
         self._first: list[Event] = []
         # What is too much to be given at once, and up to which time that is.
-        self._rest: Iterator[pa.RecordBatch] | None = None
+        self._rest: Iterator[pa.Table] | None = None
         self._rest_end = 0
         self._failed = False
         self._watch: Watch | None = None
@@ -103,7 +104,7 @@ class Listen:
         """Give these events first."""
         self._first = list(events)
 
-    def begin_with(self, contents: Iterator[pa.RecordBatch], as_of: int) -> None:
+    def begin_with(self, contents: Iterator[pa.Table], as_of: int) -> None:
         """Give the contents at `as_of` first, a batch in each call, and then the progress beyond it."""
         self._rest, self._rest_end, self.frontier = contents, as_of + 1, as_of
 
@@ -158,7 +159,7 @@ class Listen:
             return self._from_rest(found.pieces)
         return self._given(found.table, found.frontier)
 
-    def _from_rest(self, pieces: Iterator[pa.RecordBatch]) -> list[Event]:
+    def _from_rest(self, pieces: Iterator[pa.Table]) -> list[Event]:
         self._pins.beat()
         try:
             rows = next(pieces, None)
@@ -170,7 +171,7 @@ class Listen:
             return self._given(None, self._rest_end)
         # More of the last time may come.
         last = rows.column(TIME)[rows.num_rows - 1].as_py()
-        return self._given(pa.Table.from_batches([rows]), last)
+        return self._given(rows, last)
 
     def _given(self, updates: pa.Table | None, frontier: int) -> list[Event]:
         events: list[Event] = [] if updates is None or not updates.num_rows else [Updates(updates)]
@@ -346,21 +347,17 @@ class ReadHandle:
         as_of = check_time(as_of)
         snapshot = self.snapshot(as_of)
         contents = (_at(rows, as_of) for rows in snapshot)
-        batches: list[pa.RecordBatch] = []
-        held = 0
-        for batch in contents:
-            batches.append(batch)
-            held += batch.nbytes
-            if held >= LISTEN_BYTES:
-                break
+        tables = gathered(contents, LISTEN_BYTES)
+        first = next(tables, None)
         listen = Listen(self._machine, self, as_of)
         listen.schema = snapshot.schema
-        if held >= LISTEN_BYTES:
-            listen.begin_with(chain(batches, contents), as_of)
+        if first is not None and first.nbytes >= LISTEN_BYTES:
+            listen.begin_with(chain((first,), tables), as_of)
+        elif (second := next(tables, None)) is not None:
+            listen.begin_with(chain((first, second), tables), as_of)
         else:
-            table = pa.Table.from_batches(batches, snapshot.schema.arrow_updates)
-            first: list[Event] = [Updates(table)] if table.num_rows else []
-            listen.begin_at_once([*first, Progress(as_of + 1)])
+            events: list[Event] = [Updates(first)] if first is not None else []
+            listen.begin_at_once([*events, Progress(as_of + 1)])
         return listen
 
     def change_counts(self, as_of: int) -> list[tuple[int, int, int]]:

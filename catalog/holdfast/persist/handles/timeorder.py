@@ -21,7 +21,7 @@ from holdfast.persist.rows.consolidate import consolidate_updates
 from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.merge import consolidate_chunk, merge_runs
 from holdfast.persist.rows.schema import TIME, Schema
-from holdfast.persist.rows.sizes import pieces_of
+from holdfast.persist.rows.sizes import gathered, pieces_of
 from holdfast.persist.rows.spill import Spill
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Batch, Part, ShardState
@@ -29,9 +29,8 @@ from holdfast.persist.state.state import Batch, Part, ShardState
 LISTEN_BYTES: Final = 64 * 1024 * 1024
 """About how many bytes of updates a listen has in memory, and gives at once; or those of one larger row."""
 
-_CHUNK_BYTES: Final = LISTEN_BYTES // 4
-_FAN_IN: Final = 16
-_SPILL_BYTES: Final = _CHUNK_BYTES // _FAN_IN
+_CHUNK_BYTES: Final = LISTEN_BYTES // 2
+_SPILL_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class InTime:
 
     frontier: int
     table: pa.Table | None
-    pieces: Iterator[pa.RecordBatch] | None = None
+    pieces: Iterator[pa.Table] | None = None
 
 
 def in_time(
@@ -131,7 +130,7 @@ def _tables(machine: Machine, schema: Schema, part: Part, frontier: int, end: in
 
 def _sorted_by_time(
     machine: Machine, schema: Schema, batch: Batch, frontier: int, until: int, beat: Callable[[], None]
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[pa.Table]:
     """The updates of a batch, consolidated, by time: all of them are in temporary files when this returns."""
     by = [TIME, *schema.names]
     spills: list[Spill] = []
@@ -142,7 +141,7 @@ def _sorted_by_time(
             with naming_shard(machine.shard_id):
                 rows = consolidate_chunk(by, waiting)
             waiting.clear()
-            spills.append(Spill(pieces_of(rows, _SPILL_BYTES), 0))
+            spills.append(Spill(pieces_of(rows, _SPILL_BYTES)))
             beat()
 
     try:
@@ -152,30 +151,19 @@ def _sorted_by_time(
                 if sum(each.nbytes for each in waiting) >= _CHUNK_BYTES:
                     spill()
         spill()
-        while len(spills) > (fan_in := _fan_in(spills)):
-            # The first are the shortest: a merged one goes to the end.
-            some, spills = spills[:fan_in], spills[fan_in:]
-            merged = merge_runs(by, map(iter, some))
-            spills.append(Spill((piece for rows in merged for piece in pieces_of(rows, _SPILL_BYTES)), 0))
-            for each in some:
-                each.close()
-            beat()
     except BaseException:
         for each in spills:
             each.close()
         raise
-    return _given(machine, by, spills)
+    return _given(machine, by, spills, beat)
 
 
-def _fan_in(spills: Sequence[Spill]) -> int:
-    largest = max((spill.largest_batch for spill in spills), default=0)
-    return max(2, min(_FAN_IN, _CHUNK_BYTES // max(1, largest)))
-
-
-def _given(machine: Machine, by: Sequence[str], spills: Sequence[Spill]) -> Iterator[pa.RecordBatch]:
+def _given(
+    machine: Machine, by: Sequence[str], spills: Sequence[Spill], beat: Callable[[], None]
+) -> Iterator[pa.Table]:
     try:
         with naming_shard(machine.shard_id):
-            yield from merge_runs(by, map(iter, spills))
+            yield from gathered(merge_runs(by, map(iter, spills), beat), LISTEN_BYTES // 2)
     finally:
         for spill in spills:
             spill.close()

@@ -6,12 +6,13 @@ Invariants
   decides what is skipped. That costs a second read of the bytes, which are in the page cache by then.
 - A row group is skipped only where its bounds exclude every row that is wanted; `audit_pushdown` reads it all
   the same and refuses the part where one is found.
-- In memory is one batch per run, plus what a store holds of an open object (a file: nothing; S3, and a cache
-  over any store: all of it). A batch is a run's share of `BUFFER_BYTES`, or
-  `_LEAST_COLUMN_BYTES` for each column, or one row, whichever is most.
+- In memory is one batch per run, what it is read through, and what a store holds of an open object. A batch
+  is a run's share of `BUFFER_BYTES`, or `_LEAST_COLUMN_BYTES` for each column but no more than its share of
+  `_WIDE_BYTES`; or one row. It is read through the pages of a row group that has more than a batch, or one
+  page of each column; a row group that is a batch is read as a whole, and nothing is held of it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
@@ -27,9 +28,9 @@ from holdfast.persist.rows.canonical import sort_updates, values_of
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.groups import bounds_through
-from holdfast.persist.rows.merge import merge_runs
+from holdfast.persist.rows.merge import MERGE_BYTES, Held, HeldRows, merge_runs
 from holdfast.persist.rows.order import EVERYTHING, KeyRange, RowKey
-from holdfast.persist.rows.part import ROW_GROUP_ROWS, UNREADABLE, check_footer, read_error
+from holdfast.persist.rows.part import PAGE_BYTES, ROW_GROUP_ROWS, UNREADABLE, check_footer, read_error
 from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.state.machine import Machine, Patience, read_twice, retry
 from holdfast.persist.state.state import Part
@@ -40,7 +41,10 @@ BUFFER_BYTES: Final = 16 * 1024 * 1024
 # A batch costs some time per column: it has so many rows at least, or so many bytes per column.
 _LEAST_ROWS: Final = 1024
 _LEAST_COLUMN_BYTES: Final = 16 * 1024
-_ALIKE: Final = 4
+_WIDE_BYTES: Final = MERGE_BYTES * 3 // 4
+# Of each column of a row group that is larger than a batch so much is read ahead.
+_COLUMN_BUFFER: Final = 64 * 1024
+_LEAST_PAGE_ROWS: Final = 1024
 _READ_BYTES: Final = 1024 * 1024
 
 Run: TypeAlias = Sequence[Part]
@@ -140,9 +144,11 @@ def open_runs(
     ]
     inline = [part for run in wanted_runs for part in run if part.inline is not None]
     stored = [[part for part in run if part.inline is None] for run in wanted_runs]
-    share = (buffer_bytes or BUFFER_BYTES) // max(1, sum(map(bool, stored)))
-    reader = _Reader(machine, schema, view, wanted, share, threads=buffer_bytes is None)
-    found = [reader.stored(run) for run in stored if run]
+    count = max(1, sum(map(bool, stored)))
+    share, most = (buffer_bytes or BUFFER_BYTES) // count, _WIDE_BYTES // count
+    threads = buffer_bytes is None
+    reader = _Reader(machine, schema, view, wanted, share, most, _least_width(schema), threads)
+    found: list[Iterator[pa.RecordBatch]] = [reader.stored(run) for run in stored if run]
     return [*found, reader.inline(inline)] if inline else found
 
 
@@ -154,11 +160,12 @@ def merged(
     wanted: KeyRange = EVERYTHING,
     *,
     buffer_bytes: int | None = None,
+    between: Callable[[], None] = lambda: None,
 ) -> Iterator[pa.Table]:
     """The rows of all runs consolidated, as `merge_runs` has them. Raises as it and `open_runs` do."""
     opened = open_runs(machine, schema, runs, view, wanted, buffer_bytes=buffer_bytes)
     with naming_shard(machine.shard_id):
-        for rows in merge_runs(view.names(schema), opened):
+        for rows in merge_runs(view.names(schema), opened, between):
             yield pa.Table.from_batches([rows])
 
 
@@ -169,6 +176,8 @@ class _Reader:
     view: View
     wanted: KeyRange
     buffer_bytes: int
+    most_bytes: int
+    least_width: int
     threads: bool
 
     def inline(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
@@ -179,23 +188,25 @@ class _Reader:
             self._see(batch) for batch in sort_updates(self.schema, rows).combine_chunks().to_batches()
         )
 
-    def stored(self, run: Run) -> Iterator[pa.RecordBatch]:
+    def stored(self, run: Run) -> HeldRows:
         """The parts of a run one after the other."""
+        held = Held()
+        return HeldRows(self._parts(run, held), held)
+
+    def _parts(self, run: Run, held: Held) -> Iterator[pa.RecordBatch]:
         names = self.view.names(self.schema)
         last: RowKey | None = None
         for part in run:
-            for batch in self._part(part):
+            for batch in self._part(part, held):
                 rows = self._see(within(batch, part))
                 if not rows.num_rows:
                     continue
                 if last is not None and RowKey(names, rows, 0) < last:
                     raise CorruptBlob(str(part.blob_key), "rows in the total order", "one after a later one")
                 last = RowKey(names, rows, rows.num_rows - 1)
-                if rows.num_rows > 1:
-                    last = last.detached()
                 yield rows
 
-    def _part(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def _part(self, part: Part, held: Held) -> Iterator[pa.RecordBatch]:
         """The batches of a part that may have rows that are wanted.
 
         A store that fails in the middle is asked again, within the retry deadline since the last batch: the
@@ -208,7 +219,7 @@ class _Reader:
         while True:
             try:
                 with open_part(self.machine, part) as file:
-                    for batch in self._batches(file, part, own, given):
+                    for batch in self._batches(file, part, own, given, held):
                         yield batch
                         given += batch.num_rows
                         patience = Patience(self.machine.config, clock)
@@ -221,7 +232,9 @@ class _Reader:
         rows = self.view.apply(batch)
         return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
 
-    def _batches(self, file: pa.NativeFile, part: Part, own: Schema, given: int) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, file: pa.NativeFile, part: Part, own: Schema, given: int, held: Held
+    ) -> Iterator[pa.RecordBatch]:
         """The row groups that may have rows that are wanted, of a part written under `own`, in batches.
 
         The first `given` rows are left out.
@@ -234,56 +247,118 @@ class _Reader:
                 times = self.view.earliest, self.view.latest
                 chosen = [i for i, group in enumerate(bounds) if group.may_meet(self.wanted, *times)]
                 if self.machine.config.audit_pushdown:
-                    self._audit(parquet, part, own, [i for i in range(len(bounds)) if i not in chosen])
+                    self._audit(file, parquet, part, own, [i for i in range(len(bounds)) if i not in chosen])
                 while chosen and given >= (skipped := parquet.metadata.row_group(chosen[0]).num_rows):
                     given -= skipped
                     del chosen[0]
-                for rows in self._decode(parquet, own, chosen):
+                for rows in self._decode(file, parquet, own, chosen, held):
                     if given < rows.num_rows:
                         yield rows.slice(given)
                     given = max(0, given - rows.num_rows)
         except UNREADABLE as error:
             raise read_error(error, key) from error
 
-    def _audit(self, parquet: pq.ParquetFile, part: Part, own: Schema, skipped: Sequence[int]) -> None:
+    def _audit(
+        self, file: pa.NativeFile, parquet: pq.ParquetFile, part: Part, own: Schema, skipped: Sequence[int]
+    ) -> None:
         for group in skipped:
-            rows = self._decode(parquet, own, [group])
+            rows = self._decode(file, parquet, own, [group], Held())
             if found := sum(self._see(within(batch, part)).num_rows for batch in rows):
                 what = f"no row that is wanted in row group {group}"
                 raise CorruptBlob(str(part.blob_key), what, f"{found}")
 
     def _decode(
-        self, parquet: pq.ParquetFile, own: Schema, groups: Sequence[int]
+        self,
+        file: pa.NativeFile,
+        parquet: pq.ParquetFile,
+        own: Schema,
+        groups: Sequence[int],
+        held: Held,
     ) -> Iterator[pa.RecordBatch]:
-        updates = own.arrow_updates
-        for size, span in self._spans(parquet.metadata, groups):
-            batches = parquet.iter_batches(
-                size, row_groups=span, columns=updates.names, use_threads=self.threads
-            )
+        buffered: pq.ParquetFile | None = None
+        for span in self._spans(parquet.metadata, file.size(), groups):
+            source, size = parquet, span.batch_rows
+            if span.is_buffered:
+                source = buffered = buffered or pq.ParquetFile(
+                    file, metadata=parquet.metadata, buffer_size=_COLUMN_BUFFER, pre_buffer=False
+                )
+            left = span.rows
+            batches = source.iter_batches(size, row_groups=span.groups, use_threads=self.threads)
             for batch in batches:
-                arrays = [batch.column(name) for name in updates.names]
-                yield upgraded(pa.RecordBatch.from_arrays(arrays, schema=updates), own, self.schema)
+                left -= batch.num_rows
+                held.size = span.held_bytes
+                if not left:
+                    # What the last batch was read through goes before it is used.
+                    held.size = 0
+                    batches.close()
+                # The columns are those of the schema: so the footer says.
+                yield upgraded(batch.replace_schema_metadata(), own, self.schema)
 
-    def _spans(self, metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """Row groups one after the other whose rows are about as large, and how many make a batch."""
-        span: list[int] = []
-        least = most = 0
-        for group in groups:
-            size = self._batch_rows(metadata.row_group(group))
-            if span and max(most, size) > _ALIKE * min(least, size):
-                yield least, span
-                span = []
-            least, most = (min(least, size), max(most, size)) if span else (size, size)
-            span.append(group)
-        if span:
-            yield least, span
+    def _spans(self, metadata: pq.FileMetaData, size: int, groups: Sequence[int]) -> Iterator["_Span"]:
+        """The row groups as they are read: some that make a batch, or one that has more than a batch."""
+        waiting: list[int] = []
+        waiting_rows = waiting_bytes = 0
+        for index in groups:
+            group = metadata.row_group(index)
+            rows, width = group.num_rows, self._width(group)
+            full = waiting_bytes + rows * width > self._share(width) or waiting_rows + rows > ROW_GROUP_ROWS
+            if waiting and full:
+                yield _Span(waiting, waiting_rows, waiting_rows)
+                waiting, waiting_rows, waiting_bytes = [], 0, 0
+            if rows > self._batch_rows(width):
+                yield self._large(group, index, width, size * rows // max(1, metadata.num_rows))
+                continue
+            waiting.append(index)
+            waiting_rows += rows
+            waiting_bytes += rows * width
+        if waiting:
+            yield _Span(waiting, waiting_rows, waiting_rows)
 
-    def _batch_rows(self, group: pq.RowGroupMetaData) -> int:
+    def _large(self, group: pq.RowGroupMetaData, index: int, width: int, stored_bytes: int) -> "_Span":
+        """A row group that is read through its pages, or as a whole where that takes no more."""
+        columns, rows, raw_bytes = group.num_columns, group.num_rows, group.total_byte_size
+        batch_rows = self._batch_rows(width)
+        is_buffered = columns * _COLUMN_BUFFER < stored_bytes
+        held = columns * _COLUMN_BUFFER if is_buffered else stored_bytes
+        # A page has so many rows at least. Besides it there is a dictionary.
+        held += raw_bytes if rows <= _LEAST_PAGE_ROWS else min(raw_bytes, columns * 2 * PAGE_BYTES)
+        if rows * width <= batch_rows * width + held and self.threads:
+            return _Span([index], rows, rows)
+        return _Span([index], rows, batch_rows, held, is_buffered)
+
+    def _width(self, group: pq.RowGroupMetaData) -> int:
         # What dictionaries and bit packing save in the file is there again in memory.
+        return int(max(self.least_width, group.total_byte_size // max(1, group.num_rows)))
+
+    def _share(self, width: int) -> int:
+        """How many bytes of rows so wide make a batch."""
         columns = len(self.schema.columns)
-        width: int = max(16 * columns, group.total_byte_size // max(1, group.num_rows))
-        least = min(_LEAST_ROWS, columns * _LEAST_COLUMN_BYTES // width)
-        return max(1, least, min(ROW_GROUP_ROWS, self.buffer_bytes // width))
+        least = min(_LEAST_ROWS * width, columns * _LEAST_COLUMN_BYTES, self.most_bytes)
+        return max(least, self.buffer_bytes)
+
+    def _batch_rows(self, width: int) -> int:
+        return max(1, min(ROW_GROUP_ROWS, self._share(width) // width))
+
+
+def _least_width(schema: Schema) -> int:
+    """About the fewest bytes that a row takes in memory: of text there is an offset, and a few bytes."""
+    return sum(
+        16
+        if pa.types.is_binary(field.type) or pa.types.is_string(field.type)
+        else field.type.bit_width // 8 + 1
+        for field in schema.arrow_updates
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Row groups that are read at once, in batches of so many rows, and what is held between two of them."""
+
+    groups: list[int]
+    rows: int
+    batch_rows: int
+    held_bytes: int = 0
+    is_buffered: bool = False
 
 
 def open_part(machine: Machine, part: Part) -> "closing[pa.NativeFile]":

@@ -21,7 +21,7 @@ from holdfast.errors import CLOSED
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.parts.partstore import delete_parts, put_part, write_parts
 from holdfast.persist.rows.canonical import Rows, time_bounds
-from holdfast.persist.rows.part import ROW_GROUP_BYTES, ROW_GROUP_ROWS, PartFile
+from holdfast.persist.rows.part import ROW_GROUP_BYTES, ROW_GROUP_ROWS, PartFile, row_group_bytes
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.state.machine import Machine
@@ -150,7 +150,8 @@ class _RunWriter:
     def _room(self, rows: Rows) -> int:
         """How many such rows more the row group takes; none or fewer where it is full."""
         width = max(1, int(rows.nbytes) // int(rows.num_rows))
-        return min(ROW_GROUP_ROWS - self._waiting_rows, (self._group_bytes - self._waiting_bytes) // width)
+        most = min(self._group_bytes, row_group_bytes(width, rows.num_columns))
+        return min(ROW_GROUP_ROWS - self._waiting_rows, (most - self._waiting_bytes) // width)
 
     def _write_group(self) -> None:
         group = pa.Table.from_batches(_batches(self._waiting))

@@ -184,7 +184,10 @@ class Snapshot:
         wanted = upgraded_range(wanted, self.schema, state.schema)
         view = At(self.as_of, 0 if self._after is None else self._after + 1)
         buffer_bytes = self._buffer_bytes
-        for rows in merged(self._machine, state.schema, runs, view, wanted, buffer_bytes=buffer_bytes):
+        beat = self._pins.beat
+        for rows in merged(
+            self._machine, state.schema, runs, view, wanted, buffer_bytes=buffer_bytes, between=beat
+        ):
             yield self._lower(state.schema, rows)
 
     def _project(self, rows: pa.Table) -> pa.Table:

@@ -43,7 +43,9 @@ def cuts(machine: Machine, state: ShardState, as_of: int, max_parts: int | None)
         for batch in state.batches
         for run in batch.runs
     ]
-    pieces = max(map(len, runs), default=1) if max_parts is None else max_parts
+    pieces = max_parts
+    if pieces is None:
+        pieces = max((math.ceil(sum(group.weight for group in run)) for run in runs), default=1)
     return choose([group for run in runs for group in run], pieces)
 
 

@@ -11,6 +11,7 @@ Invariants
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -20,13 +21,15 @@ import pyarrow as pa
 
 from holdfast.errors import DiffOverflow
 from holdfast.persist.rows import arrowrows
-from holdfast.persist.rows.order import numbers
+from holdfast.persist.rows.order import RowKey, numbers
 from holdfast.polarsforks import polars_works
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 INT64_MAX: Final = 2**63 - 1
 _HIGH_HALF: Final = np.uint64(32)
+# Comparing so few rows one by one costs less than a query.
+_FEW_ROWS: Final = 4
 
 
 def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) -> tuple[Indices, Any]:
@@ -35,6 +38,9 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
     Each row that is there is kept once, also where its sum is 0. The sums are an array of int64, or of Python
     integers where one might not fit.
     """
+    if _is_ascending(by, rows):
+        # One run, or one after the other.
+        return np.arange(rows.num_rows), diffs
     if polars_works():
         frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
         order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
@@ -73,6 +79,22 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
     else:
         order[places] = places[arrowrows.in_order(rows.take(pa.array(kept[places])), by)]
     return order
+
+
+def _is_ascending(by: Sequence[str], rows: pa.RecordBatch) -> bool:
+    """Whether each row is known to be after the one before it; False where finding out may cost something."""
+    first = numbers(rows.column(by[0]))
+    if first is not None and (first[1:] > first[:-1]).all():
+        return True
+    if rows.num_rows > _FEW_ROWS:
+        return False
+    keys = [RowKey(by, rows, index) for index in range(rows.num_rows)]
+    return all(before < after for before, after in pairwise(keys))
+
+
+def is_range(kept: Indices) -> bool:
+    """Whether these are neighbours in their order, and some."""
+    return len(kept) > 0 and bool((kept[1:] - kept[:-1] == 1).all())
 
 
 def _by_number(frame: pl.DataFrame, column: pa.Array) -> tuple[Indices, npt.NDArray[np.bool_]] | None:

@@ -18,7 +18,7 @@ from holdfast.errors import CLOSED
 from holdfast.persist.rows.canonical import canonical_floats, python_values
 from holdfast.persist.rows.evolution import upgraded_key
 from holdfast.persist.rows.order import NULL, Key, KeyRange
-from holdfast.persist.rows.part import KEY_HAS_NAN
+from holdfast.persist.rows.part import KEY_HAS_NAN, group_weight
 from holdfast.persist.rows.schema import Column, Schema
 
 
@@ -31,6 +31,8 @@ class GroupBounds:
     high: Key | None
     earliest: int
     latest: int = CLOSED
+    weight: float = 1
+    """How much it is of a usual row group."""
 
     def may_meet(self, wanted: KeyRange, earliest: int, latest: int) -> bool:
         """Whether the group can have rows of the range at times from `earliest` to `latest`."""
@@ -62,7 +64,8 @@ def group_bounds(schema: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]
         low, high = _bounds(column, group.column(0).statistics, group.num_rows)
         if nan is None or index in nan:
             high = None
-        found.append(GroupBounds(group.num_rows, low, high, earliest, latest))
+        weight = group_weight(group.total_byte_size, group.num_rows, group.num_columns)
+        found.append(GroupBounds(group.num_rows, low, high, earliest, latest, weight))
     return found
 
 

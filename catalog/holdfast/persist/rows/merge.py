@@ -4,15 +4,19 @@ Invariants
 - Input is any number of runs: batches of rows with the columns `by` and `_diff`, in the total order of `by`
   within a batch and from batch to batch. Output has each row of `by` once, in that order, with the sum of its
   diffs, never 0; a sum beyond int64 is an error, one that only passes beyond it is not.
-- Of each run one batch is in memory, or two of at most `_SMALL_BATCH_BYTES`, and of the output one chunk.
-  The least of the last keys in memory bounds a chunk: every row up to it, of every run, is there, but for
-  more rows equal to it. So the last row of a chunk is carried over to the next one.
+- All runs together have about `MERGE_BYTES` in memory, whatever their number, or a batch of each of
+  `_FAN_IN` runs where batches are larger. Where it would be more, some of the runs become one that is in a
+  temporary file. A run has one batch in memory, or two of no more than its share of half of `MERGE_BYTES`.
+- Of the output one chunk is in memory. The least of the last keys in memory bounds a chunk: every row up to
+  it, of every run, is there, but for more rows equal to it. So the last row of a chunk is carried over to the
+  next one. Runs that are in memory to their end bound no chunk, where all rows are few.
 - A chunk is in memory several times while it is sorted. Where there are more than `_LARGE_BYTES`
-  of rows of many MiB, a chunk is one row, which needs no sorting: memory is a row of each run and a few more.
+  of rows of many MiB, a chunk is one row, which needs no sorting: memory is a few rows more than that of the
+  runs.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,42 +24,130 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.persist.rows.canonical import values_of
-from holdfast.persist.rows.fold import INT64_MAX, Indices, first_beyond, fold, overflow, sort_ties
+from holdfast.persist.rows.fold import INT64_MAX, Indices, first_beyond, fold, is_range, overflow, sort_ties
 from holdfast.persist.rows.order import RowKey, rows_up_to
 from holdfast.persist.rows.schema import DIFF
+from holdfast.persist.rows.sizes import pieces_of
+from holdfast.persist.rows.spill import Spill
 
-_SMALL_BATCH_BYTES: Final = 8 * 1024 * 1024
+MERGE_BYTES: Final = 128 * 1024 * 1024
+"""About what all runs of a merge have in memory, with what they are read through."""
+
+_FAN_IN: Final = 4
+"""So many runs are merged at once, however large their batches are."""
+
+_SPILL_BYTES: Final = 1024 * 1024
+_FEW_ROWS: Final = 2
+_CHUNK_BYTES: Final = 32 * 1024 * 1024
 _LARGE_BYTES: Final = 32 * 1024 * 1024
 _LARGE_ROW_BYTES: Final = 4 * 1024 * 1024
 
 
-def merge_runs(by: Sequence[str], runs: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+class Held:
+    """About how many bytes are held to read the next batches of a run, besides those that it gave."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
+class HeldRows(Iterator[pa.RecordBatch]):
+    """The batches of a run, and what is held to read the next ones."""
+
+    def __init__(self, rows: Iterator[pa.RecordBatch], held: Held) -> None:
+        self._rows = rows
+        self.held = held
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._rows)
+
+
+def merge_runs(
+    by: Sequence[str],
+    runs: Iterable[Iterator[pa.RecordBatch]],
+    between: Callable[[], None] = lambda: None,
+) -> Iterator[pa.RecordBatch]:
     """The rows of all runs consolidated: batches of `by` and `_diff`, in the total order, none empty.
+
+    `between` is called now and then where much is done before the next batch.
 
     Raises:
         DiffOverflow: a sum of diffs leaves int64.
+        Determinate: there is no room for a temporary file.
     """
-    live = [_Run(by, run) for run in runs]
+    given = list(runs)
+    live = [_Run(by, run, MERGE_BYTES // 4 // max(1, len(given))) for run in given]
+    return _merged(by, live, between, _with_sums)
+
+
+_Sums = Callable[
+    [Sequence[str], pa.RecordBatch, npt.NDArray[Any] | Sequence[int]],
+    pa.RecordBatch,
+]
+
+
+def _merged(
+    by: Sequence[str], live: list["_Run"], between: Callable[[], None], with_sums: _Sums
+) -> Iterator[pa.RecordBatch]:
     carry: _Carry | None = None
-    while True:
-        live = [run for run in live if run.fill()]
-        bound = min((run.last for run in live), default=None)
-        if bound is None:
-            break
-        if sum(run.large_bytes for run in live) > _LARGE_BYTES:
-            row, diff = _least(live)
-            if carry is not None and RowKey(by, carry.row, 0) < RowKey(by, row, 0):
-                if carry.diff:
-                    yield _with_sums(by, carry.row, [carry.diff])
-                carry = None
-            carry = _Carry(row, diff + (carry.diff if carry is not None else 0))
+    spills: list[Spill] = []
+    try:
+        while live := _filled(by, live, spills, between):
+            if sum(run.large_bytes for run in live) > _LARGE_BYTES:
+                row, diff = _least(live)
+                if carry is not None and RowKey(by, carry.row, 0) < RowKey(by, row, 0):
+                    if carry.diff:
+                        yield with_sums(by, carry.row, [carry.diff])
+                    carry = None
+                carry = _Carry(row, diff + (carry.diff if carry is not None else 0))
+                continue
+            small = sum(run.held_bytes for run in live) <= _CHUNK_BYTES
+            bound = min((run.last for run in live if not (small and run.ended)), default=None)
+            pieces = [piece for run in live for piece in run.take(bound)]
+            chunk, carry = _consolidated(by, pieces, carry, with_sums, is_last=bound is None)
+            if chunk.num_rows:
+                yield chunk
+        if carry is not None and carry.diff:
+            yield with_sums(by, carry.row, [carry.diff])
+    finally:
+        for spill in spills:
+            spill.close()
+
+
+def _filled(
+    by: Sequence[str], live: Iterable["_Run"], spills: list[Spill], between: Callable[[], None]
+) -> list["_Run"]:
+    """The runs that have more, each with rows in memory: fewer than before where all would be too much."""
+    waiting, filled = deque(live), list["_Run"]()
+    held = sum(run.held_bytes for run in waiting)
+    while waiting:
+        run = waiting.popleft()
+        held -= run.held_bytes
+        if not run.fill():
             continue
-        pieces = [piece for run in live for piece in run.take(bound)]
-        chunk, carry = _consolidated(by, pieces, carry)
-        if chunk.num_rows:
-            yield chunk
-    if carry is not None and carry.diff:
-        yield _with_sums(by, carry.row, [carry.diff])
+        held += run.held_bytes
+        filled.append(run)
+        if held > MERGE_BYTES and len(filled) >= _FAN_IN and waiting:
+            held -= sum(each.held_bytes for each in filled)
+            # The first are the shortest: a merged one goes to the end.
+            waiting.append(_spilled(by, filled, spills, between))
+            filled = []
+    return filled
+
+
+def _spilled(
+    by: Sequence[str], runs: list["_Run"], spills: list[Spill], between: Callable[[], None]
+) -> "_Run":
+    """What is left of some runs, merged into a temporary file, as one run."""
+
+    def pieces() -> Iterator[pa.RecordBatch]:
+        for rows in _merged(by, runs, between, _with_parts_of_sums):
+            yield from pieces_of(rows, _SPILL_BYTES)
+            between()
+
+    share = min(run.share_bytes for run in runs)
+    spill = Spill(pieces())
+    spills.append(spill)
+    return _Run(by, iter(spill), share)
 
 
 def _least(live: Sequence["_Run"]) -> tuple[pa.RecordBatch, int]:
@@ -80,11 +172,17 @@ class _Carry(NamedTuple):
 class _Run:
     """The part of a run that is in memory, and the rest of it."""
 
-    def __init__(self, by: Sequence[str], batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, by: Sequence[str], batches: Iterator[pa.RecordBatch], share_bytes: int) -> None:
         self._by = by
         self._rest = batches
         self._pieces: deque[tuple[pa.RecordBatch, RowKey]] = deque()
         self._bytes: deque[int] = deque()
+        self._held = batches.held if isinstance(batches, HeldRows) else Held()
+        self._size = 0
+        self.share_bytes = share_bytes
+        """Of no more than so many bytes two batches are in memory."""
+        self.ended = False
+        """Whether all the rest is in memory."""
 
     @property
     def first(self) -> RowKey:
@@ -97,6 +195,11 @@ class _Run:
         return self._pieces[-1][1]
 
     @property
+    def held_bytes(self) -> int:
+        """About how many bytes are in memory, with what the run is read through."""
+        return self._size + self._held.size
+
+    @property
     def large_bytes(self) -> int:
         """About how many bytes are in memory of batches of large rows."""
         batches = zip(self._pieces, self._bytes, strict=True)
@@ -107,23 +210,32 @@ class _Run:
 
         With one, the run whose batch ends first would hold the others to what little is below that end.
         """
-        while not self._pieces or (len(self._pieces) == 1 and self._bytes[0] <= _SMALL_BATCH_BYTES):
+        while not self.ended and (not self._pieces or self._has_room()):
             batch = next(self._rest, None)
             if batch is None:
-                break
-            if batch.num_rows:
+                self.ended = True
+            elif batch.num_rows:
                 self._pieces.append((batch, RowKey(self._by, batch, batch.num_rows - 1)))
                 self._bytes.append(batch.nbytes)
+                self._size += self._bytes[-1]
         return bool(self._pieces)
 
-    def take(self, bound: RowKey) -> Iterator[pa.RecordBatch]:
-        """Remove the rows up to `bound`."""
-        while self._pieces and self._pieces[0][1] <= bound:
-            self._bytes.popleft()
+    def _has_room(self) -> bool:
+        return (
+            len(self._pieces) == 1
+            and self._bytes[0] <= self.share_bytes
+            and self._pieces[0][0].num_rows >= _FEW_ROWS
+        )
+
+    def take(self, bound: RowKey | None) -> Iterator[pa.RecordBatch]:
+        """Remove the rows up to `bound`; all where it is None."""
+        while self._pieces and (bound is None or self._pieces[0][1] <= bound):
+            self._size -= self._bytes.popleft()
             yield self._pieces.popleft()[0]
-        if self._pieces:
+        if self._pieces and bound is not None:
             batch, last = self._pieces[0]
-            if count := rows_up_to(self._by, batch, bound):
+            # The last is beyond the bound.
+            if batch.num_rows > 1 and (count := rows_up_to(self._by, batch, bound)):
                 self._pieces[0] = (batch.slice(count), last)
                 yield batch.slice(0, count)
 
@@ -131,18 +243,32 @@ class _Run:
 def consolidate_chunk(by: Sequence[str], pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Rows in any order, consolidated, in the total order. Raises as `merge_runs` does."""
     rows, kept, sums = _folded(by, pieces, None)
-    return _with_sums(by, rows.take(pa.array(kept)), sums)
+    return _with_sums(by, _taken(rows, kept), sums)
 
 
 def _consolidated(
-    by: Sequence[str], pieces: Sequence[pa.RecordBatch], carry: _Carry | None
+    by: Sequence[str],
+    pieces: Sequence[pa.RecordBatch],
+    carry: _Carry | None,
+    with_sums: _Sums,
+    *,
+    is_last: bool,
 ) -> tuple[pa.RecordBatch, _Carry | None]:
-    """The rows of a chunk but for the last, which is the next carry."""
+    """The rows of a chunk: but for the last, which is the next carry, where there may be more equal to it."""
     rows, kept, sums = _folded(by, pieces, carry)
     if not len(kept):
         return rows.slice(0, 0), None
+    if is_last:
+        return with_sums(by, _taken(rows, kept), sums), None
     last = rows.take(pa.array(kept[-1:]))
-    return _with_sums(by, rows.take(pa.array(kept[:-1])), sums[:-1]), _Carry(last, int(sums[-1]))
+    return with_sums(by, _taken(rows, kept[:-1]), sums[:-1]), _Carry(last, int(sums[-1]))
+
+
+def _taken(rows: pa.RecordBatch, kept: Indices) -> pa.RecordBatch:
+    # A slice keeps all rows in memory.
+    if 4 * len(kept) > 3 * rows.num_rows and is_range(kept):
+        return rows.slice(int(kept[0]), len(kept))
+    return rows.take(pa.array(kept))
 
 
 def _folded(
@@ -173,3 +299,21 @@ def _with_sums(
     except (OverflowError, pa.ArrowInvalid):
         raise overflow(by, rows, first_beyond(sums)) from None
     return rows.set_column(rows.num_columns - 1, rows.schema.field(DIFF), diffs)
+
+
+def _with_parts_of_sums(
+    by: Sequence[str], rows: pa.RecordBatch, sums: npt.NDArray[Any] | Sequence[int]
+) -> pa.RecordBatch:
+    """The same for rows that are merged again: one whose sum does not fit comes several times."""
+    if isinstance(sums, np.ndarray) and sums.dtype != np.object_:
+        return _with_sums(by, rows, sums)
+    indices, parts = [], []
+    for index, left in enumerate(map(int, sums)):
+        while True:
+            part = max(-INT64_MAX, min(left, INT64_MAX))
+            indices.append(index)
+            parts.append(part)
+            left -= part
+            if not left:
+                break
+    return _with_sums(by, rows.take(pa.array(indices, pa.int64())), parts)

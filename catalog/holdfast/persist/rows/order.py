@@ -136,10 +136,6 @@ class RowKey:
         """All of it."""
         return tuple(self[index] for index in range(len(self)))
 
-    def detached(self) -> "RowKey":
-        """The same, which keeps no more than its own row in memory."""
-        return RowKey(self._names, self._row.take(pa.array([0])), 0)
-
     def __lt__(self, other: "RowKey") -> bool:
         return self._compare(other) < 0
 
@@ -147,6 +143,8 @@ class RowKey:
         return self._compare(other) <= 0
 
     def _compare(self, other: "RowKey") -> int:
+        if other is self:
+            return 0
         for index in range(len(self)):
             mine, theirs = self[index], other[index]
             if mine != theirs:

@@ -14,7 +14,6 @@ Invariants
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -24,7 +23,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob, Determinate, HoldfastError
 from holdfast.persist.rows.canonical import Rows, values_of
-from holdfast.persist.rows.schema import Column, Schema
+from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.stores.formats import check_format
 
@@ -40,7 +39,15 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError)
 _CHECKSUM_BYTES = 1024 * 1024
 ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""The most bytes of a row group in memory, or one larger row: a reader holds about one of each run."""
+"""The most bytes of a row group in memory, or one larger row."""
+PAGE_BYTES = 128 * 1024
+"""About the most bytes of a page: of a large row group a reader holds one of each column."""
+# Of values so large, row groups have fewer bytes: a reader that merges many runs holds one of each run.
+_WIDE_VALUE_BYTES = 16 * 1024
+_WIDE_GROUP_BYTES = 1024 * 1024
+# Of many columns of so few bytes in a row group each, the start of zstd costs more than all else in decoding.
+_MANY_COLUMNS = 64
+_SMALL_CHUNK_BYTES = 16 * 1024
 # Rows by which it is decided how to encode the columns of a part.
 _SAMPLE_ROWS = 16 * 1024
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -108,12 +115,27 @@ def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
+def row_group_bytes(width: int, columns: int) -> int:
+    """How many bytes of rows of `width` bytes in so many columns make a row group, or one larger row."""
+    return _WIDE_GROUP_BYTES if width >= _WIDE_VALUE_BYTES * columns else ROW_GROUP_BYTES
+
+
+def group_weight(size: int, rows: int, columns: int) -> float:
+    """How much a row group of so many bytes is of a usual one: less than 1 where values are large."""
+    wide = rows > 0 and row_group_bytes(size // rows, columns) < ROW_GROUP_BYTES
+    return min(1.0, size / ROW_GROUP_BYTES) if wide else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The columns of a part that have a dictionary, and the encodings of others that are not plain."""
+    """The columns of a part that have a dictionary, and the encodings of others that are not plain.
+
+    `compression` is that of all columns.
+    """
 
     dictionary: tuple[str, ...]
     others: Mapping[str, str]
+    compression: str = "zstd"
 
 
 class PartFile:
@@ -163,7 +185,8 @@ class PartFile:
             self._sink,
             self._schema.arrow_updates,
             version="2.6",
-            compression="zstd",
+            compression=encoding.compression,
+            data_page_size=PAGE_BYTES,
             write_statistics=True,
             sorting_columns=[pq.SortingColumn(i, nulls_first=True) for i in range(columns)],
             write_page_checksum=True,
@@ -185,7 +208,8 @@ def encode_parquet(
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     file = PartFile(schema, schema_id, encoding)
-    for group in pieces_of(table, ROW_GROUP_BYTES, row_group_rows) if table.num_rows else [table]:
+    group_bytes = row_group_bytes(table.nbytes // max(1, table.num_rows), table.num_columns)
+    for group in pieces_of(table, group_bytes, row_group_rows) if table.num_rows else [table]:
         file.write_group(group)
     return bytes(file.finish())
 
@@ -200,6 +224,7 @@ def choose_encoding(schema: Schema, sample: Rows) -> Encoding:
     encodings = {}
     if pa.types.is_integer(first.type) or pa.types.is_temporal(first.type):
         encodings[first.name] = "DELTA_BINARY_PACKED"
+    small = sample.num_columns >= _MANY_COLUMNS and sample.nbytes < _SMALL_CHUNK_BYTES * sample.num_columns
     sample = sample.slice(0, _SAMPLE_ROWS)
     dictionary = tuple(
         name
@@ -207,7 +232,7 @@ def choose_encoding(schema: Schema, sample: Rows) -> Encoding:
         if name not in encodings
         and 2 * pc.count_distinct(sample.column(name), mode="all").as_py() <= sample.num_rows
     )
-    return Encoding(dictionary, encodings)
+    return Encoding(dictionary, encodings, "lz4" if small else "zstd")
 
 
 def decode_parquet(
@@ -249,17 +274,7 @@ def check_footer(metadata: pq.FileMetaData, schema: Schema, *, key: str) -> None
 
 def schema_json(schema: Schema) -> str:
     """The schema as it stands in the footer: canonical JSON."""
-    value: dict[str, Any] = {
-        "key": [_column_json(column) for column in schema.key],
-        "value": [_column_json(column) for column in schema.value],
-    }
-    if schema.codec is not None:
-        value["codec"] = list(schema.codec)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _column_json(column: Column) -> dict[str, Any]:
-    return {"name": column.name, "type": column.type, "nullable": column.nullable}
+    return schema.as_json
 
 
 def _columns_with_nan(schema: Schema, rows: pa.Table) -> list[str]:

@@ -9,9 +9,11 @@ Invariants
 """
 
 import functools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
@@ -195,6 +197,17 @@ class Schema:
         return self.names[len(self.key) :]
 
     @functools.cached_property
+    def as_json(self) -> str:
+        """The schema as it stands in the footer of a part: canonical JSON."""
+        value: dict[str, Any] = {
+            "key": [_column_json(column) for column in self.key],
+            "value": [_column_json(column) for column in self.value],
+        }
+        if self.codec is not None:
+            value["codec"] = list(self.codec)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    @functools.cached_property
     def arrow(self) -> pa.Schema:
         """Key and value columns as Arrow: what a caller sees without time and diff."""
         return pa.schema([column.arrow for column in self.columns])
@@ -256,3 +269,7 @@ def _from_field(field: pa.Field) -> Column:
         if not message.startswith("column "):
             message = f"column {field.name!r}: {message}"
         raise BadInput(message, hint=error.hint) from None
+
+
+def _column_json(column: Column) -> dict[str, Any]:
+    return {"name": column.name, "type": column.type, "nullable": column.nullable}

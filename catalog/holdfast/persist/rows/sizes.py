@@ -5,7 +5,9 @@ least one row, so a bound is the greater of the bytes that it names and one row.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
 
 from holdfast.persist.rows.canonical import R
 
@@ -34,3 +36,17 @@ def pieces_of(rows: R, most_bytes: int, most_rows: int | None = None) -> Iterato
             yield piece
         else:
             yield from pieces_of(piece, most_bytes)
+
+
+def gathered(pieces: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[pa.Table]:
+    """The pieces, none empty, together in tables of at least so many bytes, but for the last."""
+    waiting: list[pa.RecordBatch] = []
+    held = 0
+    for piece in pieces:
+        waiting.append(piece)
+        held += piece.nbytes
+        if held >= least_bytes:
+            yield pa.Table.from_batches(waiting)
+            waiting, held = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

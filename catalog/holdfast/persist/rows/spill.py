@@ -1,4 +1,7 @@
-"""Sorted rows that don't fit in memory, in temporary files: written once, read any number of times."""
+"""Sorted rows that don't fit in memory, in temporary files: written once, read any number of times.
+
+A temporary file has no name: it is gone with the process, however that ends.
+"""
 
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -12,27 +15,40 @@ _FILE_BUFFER: Final = 256 * 1024
 
 
 class Spill:
-    """Sorted rows in a temporary file without a name: `batches` are written, and read any number of times."""
+    """Sorted rows in a temporary file without a name: `batches` are written, and read any number of times.
 
-    def __init__(self, batches: Iterable[pa.RecordBatch], level: int) -> None:
+    Raises `Determinate` where there is no room for it.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], level: int = 0) -> None:
         self.level = level
         self.largest_batch = 0
         """The bytes of the largest batch."""
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(buffering=_FILE_BUFFER)  # noqa: SIM115 - until `close`
-            self._write(batches)
         except OSError as error:
             raise _no_room(error) from error
+        try:
+            self._write(batches)
+        except BaseException:
+            self._file.close()
+            raise
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> None:
         writer = None
         for batch in batches:
-            writer = writer or pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema)
-            writer.write_batch(batch)
+            try:
+                writer = writer or pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema)
+                writer.write_batch(batch)
+            except OSError as error:
+                raise _no_room(error) from error
             self.largest_batch = max(self.largest_batch, int(batch.nbytes))
-        if writer is not None:
-            writer.close()
-        self._file.flush()
+        try:
+            if writer is not None:
+                writer.close()
+            self._file.flush()
+        except OSError as error:
+            raise _no_room(error) from error
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         self._file.seek(0, 2)

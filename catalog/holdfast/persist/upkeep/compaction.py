@@ -340,6 +340,6 @@ def consolidated(
             updates = consolidate_updates(schema, sources, since)
         yield updates
         return
-    for piece in merged(machine, schema, runs, Since(since), wanted):
+    for piece in merged(machine, schema, runs, Since(since), wanted, between=between):
         yield piece
         between()
