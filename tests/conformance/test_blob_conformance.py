@@ -103,14 +103,21 @@ def test_part_of_an_object_can_be_read(blob: Blob) -> None:
         assert opened.read(3) == b"456"
 
 
-def test_an_open_object_outlives_its_deletion(blob: Blob) -> None:
-    blob.put("key", b"0123456789")
+@pytest.mark.parametrize("size", [10, 3 * 1024 * 1024])
+def test_an_open_object_outlives_its_deletion(blob: Blob, size: int) -> None:
+    data = bytes(range(256)) * (size // 256) + b"0123456789"
+    blob.put("key", data)
     opened = blob.open_input("key")
     assert opened is not None
 
     blob.delete("key")
 
-    assert opened.read() == b"0123456789"
+    with opened:
+        assert opened.size() == len(data)
+        opened.seek(len(data) - 10)
+        assert opened.read() == b"0123456789"
+        opened.seek(0)
+        assert opened.read() == data
 
 
 def test_unicode_keys_come_back_as_they_were(blob: Blob) -> None:

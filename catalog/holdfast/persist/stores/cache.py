@@ -10,7 +10,7 @@ Invariants:
 - A file of the cache is whole: it is renamed into place, and its bytes carry their key, length and checksum,
   which are checked at each read. A file that is anything else is dropped and counts as a miss, so nothing
   that happens to the folder, from power loss to a flipped bit, is ever read as data.
-- An open object is in memory as a whole: a cache pays over S3, where that is so without one too.
+- A large object that is open is in a temporary file: a cache pays over S3, where that is so without one too.
 - A cache that can't be read or written is slower, never wrong: its errors are counted and raised to nobody.
 - Any number of processes may share a folder, for any locations. What was used least lately goes first. The
   bound is kept but for what other processes write between two looks at the folder: each at most a
@@ -33,6 +33,7 @@ import pyarrow as pa
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.persist.stores.frame import seal, unseal
 from holdfast.persist.stores.layer import BlobLayer
+from holdfast.persist.stores.spool import opened
 from holdfast.persist.stores.traits import Blob, check_key
 
 MAGIC: Final = b"HFb\n"
@@ -134,7 +135,7 @@ class CachedBlob(BlobLayer):
 
     def open_input(self, key: str) -> pa.NativeFile | None:
         data = self.get(key)
-        return None if data is None else pa.BufferReader(data)
+        return None if data is None else opened(data)
 
     def forget(self, key: str) -> None:
         self._drop(check_key(key))

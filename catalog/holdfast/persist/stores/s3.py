@@ -20,6 +20,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+import pyarrow as pa
+
 from holdfast.errors import BadInput, Determinate, NotWritable
 from holdfast.persist.stores.s3errors import FAILURES, cause, code, failed, passing
 from holdfast.persist.stores.s3place import S3Place
@@ -31,6 +33,7 @@ from holdfast.persist.stores.s3session import (
     patiently,
     read_body,
 )
+from holdfast.persist.stores.spool import opened
 from holdfast.persist.stores.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix, is_key
 
 PART_BYTES: Final = 8 * 1024 * 1024
@@ -70,6 +73,10 @@ class S3Blob(Blob):
 
     def get_start(self, key: str, most: int) -> bytes | None:
         return self._get(key, most)
+
+    def open_input(self, key: str) -> pa.NativeFile | None:
+        data = self.get(key)
+        return None if data is None else opened(data)
 
     def _get(self, key: str, most: int | None = None) -> bytes | None:
         name = self._name(key)

@@ -3,14 +3,17 @@
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from holdfast.errors import BadInput, Indeterminate
 from holdfast.persist.stores import CacheConfig, CachedBlob, MemoryBlob
 from testbed.faults import Fault, FaultyBlob, ScriptedPlan
+from holdfast.persist.stores import CacheConfig, CachedBlob, MemoryBlob, spool
 
 
 class Counting(MemoryBlob):
@@ -49,6 +52,28 @@ def test_what_was_read_or_written_is_not_read_again(tmp_path: Path) -> None:
             assert opened.read() == b"b"
             assert cached.get("s/c") is None
         assert inner.gets == 1 + 3
+
+
+def test_a_large_object_that_is_open_is_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    small, large = b"s" * spool.IN_MEMORY_BYTES, os.urandom(spool.IN_MEMORY_BYTES + 1)
+    cached = CachedBlob(MemoryBlob(), CacheConfig(), scope="l")
+    cached.put("small", small)
+    cached.put("large", large)
+
+    for key, data, type_ in (("small", small, pa.BufferReader), ("large", large, pa.OSFile)):
+        opened = cached.open_input(key)
+        assert isinstance(opened, type_)
+        # It has no name that could stay.
+        assert files(tmp_path) == []
+        assert opened.size() == len(data)
+        opened.seek(7)
+        assert opened.read() == data[7:]
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    opened = cached.open_input("large")
+    assert opened is not None
+    assert opened.read() == large
 
 
 def test_memory_is_bounded_and_what_was_used_last_stays() -> None:
