@@ -8,8 +8,9 @@ Invariants
   the same and refuses the part where one is found.
 - In memory is one batch per run, what it is read through, and what a store holds of an open object. A batch
   is a run's share of `BUFFER_BYTES`, or `_LEAST_COLUMN_BYTES` for each column but no more than its share of
-  `_WIDE_BYTES`; or one row. It is read through the pages of a row group that has more than a batch, or one
-  page of each column; a row group that is a batch is read as a whole, and nothing is held of it.
+  `_WIDE_BYTES`; of large values it has at most `_WIDE_VALUES_BYTES`; or it is one row. It is read through the
+  pages of a row group that has more than a batch, or one page of each column. A row group that is a batch is
+  read as a whole, and nothing is held of it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,14 @@ from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.groups import bounds_through
 from holdfast.persist.rows.merge import MERGE_BYTES, Held, HeldRows, merge_runs
 from holdfast.persist.rows.order import EVERYTHING, KeyRange, RowKey
-from holdfast.persist.rows.part import PAGE_BYTES, ROW_GROUP_ROWS, UNREADABLE, check_footer, read_error
+from holdfast.persist.rows.part import (
+    PAGE_BYTES,
+    ROW_GROUP_ROWS,
+    UNREADABLE,
+    check_footer,
+    has_wide_values,
+    read_error,
+)
 from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.state.machine import Machine, Patience, read_twice, retry
 from holdfast.persist.state.state import Part
@@ -41,6 +49,7 @@ BUFFER_BYTES: Final = 16 * 1024 * 1024
 # A batch costs some time per column: it has so many rows at least, or so many bytes per column.
 _LEAST_ROWS: Final = 1024
 _LEAST_COLUMN_BYTES: Final = 16 * 1024
+_WIDE_VALUES_BYTES: Final = 4 * 1024 * 1024
 _WIDE_BYTES: Final = MERGE_BYTES * 3 // 4
 # Of each column of a row group that is larger than a batch so much is read ahead.
 _COLUMN_BUFFER: Final = 64 * 1024
@@ -333,6 +342,9 @@ class _Reader:
     def _share(self, width: int) -> int:
         """How many bytes of rows so wide make a batch."""
         columns = len(self.schema.columns)
+        if has_wide_values(width, columns):
+            # Larger batches would save nothing.
+            return min(self.buffer_bytes, _WIDE_VALUES_BYTES)
         least = min(_LEAST_ROWS * width, columns * _LEAST_COLUMN_BYTES, self.most_bytes)
         return max(least, self.buffer_bytes)
 

@@ -104,8 +104,11 @@ def _merged(
             bound = min((run.last for run in live if not (small and run.ended)), default=None)
             pieces = [piece for run in live for piece in run.take(bound)]
             chunk, carry = _consolidated(by, pieces, carry, with_sums, is_last=bound is None)
+            # Nothing of the chunk is needed while the next one is read.
+            pieces.clear()
             if chunk.num_rows:
                 yield chunk
+            del chunk
         if carry is not None and carry.diff:
             yield with_sums(by, carry.row, [carry.diff])
     finally:

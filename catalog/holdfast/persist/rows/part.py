@@ -115,9 +115,14 @@ def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
+def has_wide_values(width: int, columns: int) -> bool:
+    """Whether rows of `width` bytes in so many columns have large values."""
+    return width >= _WIDE_VALUE_BYTES * columns
+
+
 def row_group_bytes(width: int, columns: int) -> int:
     """How many bytes of rows of `width` bytes in so many columns make a row group, or one larger row."""
-    return _WIDE_GROUP_BYTES if width >= _WIDE_VALUE_BYTES * columns else ROW_GROUP_BYTES
+    return _WIDE_GROUP_BYTES if has_wide_values(width, columns) else ROW_GROUP_BYTES
 
 
 def group_weight(size: int, rows: int, columns: int) -> float:
