@@ -127,6 +127,17 @@ def test_a_stream_of_none_or_more_than_one_batch_is_refused() -> None:
         decode_inline(encode_inline(batch) * 2, POINTS, key="k")
 
 
+def test_a_stream_that_begins_in_another_way_is_read_too() -> None:
+    batch = points(2)
+    sink = pa.BufferOutputStream()
+    older = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, batch.schema, options=older) as writer:
+        writer.write_batch(batch)
+    data = bytes(sink.getvalue())
+    assert not data.startswith(POINTS.stream_begin)
+    assert decode_inline(data, POINTS, key="k").equals(pa.Table.from_batches([batch]))
+
+
 def test_parts_of_another_schema_are_refused() -> None:
     other = Schema.of(key={"id": "int64"}, value={"x": "float64", "tag": "string"})
     with pytest.raises(CorruptBlob, match="x float64"):
