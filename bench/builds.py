@@ -10,7 +10,7 @@ leaves out the disk.
 
 Work: `append` is a `compare_and_append` of 10 rows, as in `append.py`. `head` is `recent_upper` of a shard
 that nobody else writes. Blobs are files. Consensus is a SQLite file, or with `-postgres` and `-s3` a server
-of the test bed.
+of the test bed. `stash-append` is an `append` of one row to a stash in SQLite, `stash-append-20` of 20 rows.
 """
 
 import argparse
@@ -33,7 +33,8 @@ from testbed.minio import Minio
 from testbed.postgres import PostgresServer
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-WORK: Final = ("append", "head", "append-postgres", "head-postgres", "append-s3", "head-s3")
+STASH_WORK: Final = ("stash-append", "stash-append-20")
+WORK: Final = ("append", "head", "append-postgres", "head-postgres", "append-s3", "head-s3", *STASH_WORK)
 CONFIDENCE: Final = 0.95
 TURN: Final = 100
 WARMUP: Final = 200
@@ -82,12 +83,13 @@ def checkout(commit: str) -> Iterator[Path]:
 def measure(work: str, trees: tuple[Path, Path], pairs: int, times: int) -> tuple[list[float], list[float]]:
     """The CPU seconds that each tree took for `times` of the work, in pairs."""
     seconds: tuple[list[float], list[float]] = ([], [])
-    kind, _, store = work.partition("-")
+    kind, _, store = (work, "", "") if work in STASH_WORK else work.partition("-")
     with consensus(store) as new_consensus, Library(trees[0]) as ours, Library(trees[1]) as theirs:
         for pair in range(pairs):
             with scratch() as folder:
                 for side, library in enumerate((ours, theirs)):
-                    library.ask(f"{kind} file://{folder}/{side} {new_consensus()}")
+                    scheme = "sqlite" if work in STASH_WORK else "file"
+                    library.ask(f"{kind} {scheme}://{folder}/{side} {new_consensus()}")
                 found = take_turns((ours, theirs), times, first=pair % 2)
             for side_seconds, one in zip(seconds, found, strict=True):
                 side_seconds.append(one)

@@ -6,12 +6,15 @@ The library is the one that PYTHONPATH leads to. To import it takes longer than 
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 
 import pyarrow as pa
 
 import holdfast
 from holdfast.persist import PersistClient, Schema
+from holdfast.stash import Update, open_stash
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string", "price": "float64", "at": "timestamp_utc"})
 TEN = range(10)
@@ -26,6 +29,31 @@ ROWS = pa.table(
 
 
 _stdin = io.FileIO(0, closefd=False)
+
+
+@contextmanager
+def stash_work(kind: str, url: str) -> Iterator[Callable[[], object]]:
+    """Appends of one row or 20 rows to a new stash."""
+    times = count()
+    rows = 20 if kind.endswith("-20") else 1
+    value = bytes(range(200))
+
+    with open_stash(url, create=True, names={1: "one"}) as stash:
+
+        def append() -> None:
+            at = next(times)
+            stash.append([Update(1, b"key-%d-%d" % (number, at), value, 1) for number in range(rows)], at)
+
+        append()
+        yield append
+
+
+@contextmanager
+def persist_work(kind: str, blob: str, consensus: str = "") -> Iterator[Callable[[], object]]:
+    """What is done many times, on a new shard of a new location."""
+    stores = {"blob": blob, "consensus": consensus} if consensus else {"url": blob}
+    with PersistClient.open(**stores) as client:
+        yield work_of(kind, client)
 
 
 def work_of(kind: str, client: PersistClient) -> Callable[[], object]:
@@ -51,11 +79,9 @@ def main() -> None:
         os.wait()
 
 
-def run(kind: str, blob: str, consensus: str = "") -> None:
+def run(kind: str, *urls: str) -> None:
     """Work as often as each line says, and print the CPU seconds so far after each."""
-    stores = {"blob": blob, "consensus": consensus} if consensus else {"url": blob}
-    with PersistClient.open(**stores) as client:
-        work = work_of(kind, client)
+    with (stash_work if kind.startswith("stash") else persist_work)(kind, *urls) as work:
         while times := _line():
             for _ in range(int(times)):
                 work()

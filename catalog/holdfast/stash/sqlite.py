@@ -13,8 +13,8 @@ Why it is safe
   which can't delete the WAL: so a process that only reads makes no file.
 - The device and inode of the three files are compared before each call and after each commit, see
   `sqliteguard`. A file of up to 4 MB is checked for damage when it is opened, a larger one when it is
-  consolidated. All that a stash has is in two places, see `sqlitefile`. Once damage was found, every call
-  raises.
+  consolidated. All that a stash has is in two places or has a checksum, see `sqlitefile`, and a read compares
+  what it gives. Once damage was found, every call raises.
 - No connection is used on both sides of a fork: in a child every call raises.
 - A commit that another process has seen is lost only with the file, which the comparison of device and inode
   finds: nobody can go on without it at the same upper. So no history is compared.
@@ -51,6 +51,7 @@ from holdfast.sqliteguard import (
     FOREIGN,
     OpenFiles,
     check_pages,
+    damaged,
     diagnose,
     is_damage,
     primary_code,
@@ -58,11 +59,14 @@ from holdfast.sqliteguard import (
 )
 from holdfast.sqlitewal import check_wal
 from holdfast.stash.sqlitefile import (
-    add_copies,
+    Connection,
+    add_checksums,
     check_is_stash,
+    check_rows,
     check_usable_file,
+    checksum_of,
     connect,
-    lacks_copies,
+    is_sound,
     make_file,
 )
 from holdfast.stash.stash import (
@@ -91,36 +95,39 @@ log = logging.getLogger(__name__)
 BUSY_TIMEOUT_S: Final = 30.0
 """How long a call waits for a writer of another process."""
 _MOST_LOG_BYTES: Final = 64 << 20
-_ROW_TYPES: Final = (int, bytes, bytes, int)
-"""Collection, key, value and diff: in SQLite any value may be in any column."""
 _CHECK_EVERY_S: Final = 3600.0
 """How often a consolidation looks for damaged pages."""
 
-_FRONTIERS: Final = "SELECT since, upper FROM sinces, uppers"
-_PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff) VALUES (?, ?, ?, ?, ?)"
+_FRONTIERS: Final = "SELECT since, upper, ~sinces.copy, ~uppers.copy FROM sinces, uppers"
+_PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff, checksum) VALUES (?, ?, ?, ?, ?, ?)"
 _NAME: Final = "INSERT OR IGNORE INTO collections (id, name) VALUES (?, ?)"
 _MOVE_UPPER: Final = "UPDATE uppers SET upper = ?"
-_MOVE_SINCE: Final = """UPDATE sinces
-  SET since = max(since, min(?1, coalesce((SELECT min(time) FROM holds), ?1)))"""
+_MOVE_SINCE: Final = "UPDATE sinces SET since = max(since, ?)"
 _HOLD: Final = "INSERT OR REPLACE INTO holds VALUES (?, ?)"
-_HOLDS: Final = "SELECT name, time FROM holds"
+_HOLDS: Final = "SELECT name, time, ~copy FROM holds"
 _RELEASE: Final = "DELETE FROM holds WHERE name = ?"
-_COLLECTIONS: Final = "SELECT id FROM collections"
+_COLLECTIONS: Final = "SELECT id, copy IS id || ' ' || name FROM collections"
 # The index gives all updates of a key one after the other. A sorter would keep rows in memory, however large.
-_ROWS: Final = """SELECT collection_id, key, value, diff FROM data
+_ROWS: Final = """SELECT collection_id, key, value, diff, time, checksum FROM data
   WHERE collection_id = ? AND time <= ? ORDER BY key"""
-_BEFORE: Final = """SELECT collection_id, key, value, diff FROM data
+_BEFORE: Final = """SELECT collection_id, key, value, diff, time, checksum FROM data
   WHERE collection_id = ? AND time < ? ORDER BY key"""
-_SIZES: Final = "SELECT collection_id, sum(diff) FROM data WHERE time <= ? GROUP BY collection_id"
+_SIZES: Final = "SELECT collection_id, key, value, diff, time, checksum FROM data WHERE time <= ?"
 # For the same reason values are not sorted, but looked up; the LIMIT keeps the two steps apart.
-_CHANGES: Final = """SELECT d.time, d.collection_id, d.key, d.value, d.diff
+_CHANGES: Final = """SELECT d.time, d.collection_id, d.key, d.value, d.diff, d.time, checksum
   FROM (SELECT rowid AS id FROM data WHERE time >= ? AND time < ? ORDER BY time, collection_id, key LIMIT -1)
   CROSS JOIN data AS d ON d.rowid = id"""
 _RETRACTIONS: Final = """SELECT collection_id, key, value, diff FROM data
   WHERE diff < 0 AND time <= ? ORDER BY time"""
-_COPIES: Final = """SELECT rowid, time, diff FROM data
+_COPIES: Final = """SELECT rowid, collection_id, key, value, diff, time, checksum FROM data
   WHERE collection_id = ? AND key = ? AND value = ? AND time <= ?"""
 _DELETE: Final = "DELETE FROM data WHERE rowid = ?"
+_EARLIER: Final = {
+    _FRONTIERS: "SELECT since, upper, since, upper FROM sinces, uppers",
+    _HOLDS: "SELECT name, time, time FROM holds",
+    _COLLECTIONS: "SELECT id, 1 FROM collections",
+} | {each: each.replace("checksum", "NULL") for each in (_ROWS, _BEFORE, _SIZES, _CHANGES)}
+"""What a reader asks of a file that has no checksums yet."""
 
 # Refused before anything reached the log. SQLITE_FULL too: a frame that did not fit is no commit.
 _NOT_DONE: Final = frozenset(
@@ -161,11 +168,15 @@ class SqliteStash(Stash):
         self._lock = threading.Lock()
         self._closed = False
         self._damage: CorruptBlob | None = None
+        # Whether every row had a checksum when they were last compared; not yet looked at in a large file.
+        self._all_checked = True
+        # Collections whose name is in the file.
+        self._named: set[int] = set()
         self._next_check_s = 0.0
         # The main file as it was when the writer last dropped its page cache.
         self._cached = (0, 0)
-        self._writer: sqlite3.Connection | None = None
-        self._keeper: sqlite3.Connection | None = None
+        self._writer: Connection | None = None
+        self._keeper: Connection | None = None
         if not check_usable_file(path, create=create, write=not read_only) and not create:
             raise NoLocation(
                 f"there is no stash {path}",
@@ -183,7 +194,7 @@ class SqliteStash(Stash):
             if size_of(path) <= CHECK_AT_OPEN_BYTES:
                 self._check_integrity()
             if not read_only:
-                self._add_copies(self._keeper)
+                self._add_checksums(self._keeper.has_checksums)
         except OSError as error:
             self._close_connections()
             raise open_error(f"can't make {path}", error, missing_is_bad=True) from error
@@ -198,7 +209,7 @@ class SqliteStash(Stash):
 
     def frontiers(self, *, history: KnownPast | None = None) -> Frontiers:  # noqa: ARG002 - see above
         with self._snapshot() as connection:
-            return _frontiers(connection)
+            return self._frontiers(connection)
 
     def append(
         self,
@@ -211,16 +222,26 @@ class SqliteStash(Stash):
     ) -> None:
         after = check_commit_time(at, upper)
         with self._transaction() as connection:
-            found = _frontiers(connection).upper
+            found = self._frontiers(connection).upper
             if found != at:
                 raise UpperMismatch(at, found, shard_id=f"the {self.description}")
             self._check_sole(connection, sole, at)
             used: set[int] = set()
             for batch in in_statements(updates, self._names):
-                connection.executemany(_PUT, ((id_, key, value, at, diff) for id_, key, value, diff in batch))
-                used.update(update.collection for update in batch)
-            connection.executemany(_NAME, [(id_, name_of(id_, self._names)) for id_ in sorted(used)])
+                connection.executemany(
+                    _PUT,
+                    (
+                        (id_, key, value, at, diff, checksum_of(id_, key, value, diff, at))
+                        for id_, key, value, diff in batch
+                    ),
+                )
+                used.update([id_ for id_, _, _, _ in batch])
+            named = self._named
+            new = used - named
+            if new:
+                connection.executemany(_NAME, [(id_, name_of(id_, self._names)) for id_ in sorted(new)])
             connection.execute(_MOVE_UPPER, (after,))
+        named |= new
 
     def rows(
         self,
@@ -231,15 +252,21 @@ class SqliteStash(Stash):
         history: KnownPast | None = None,  # noqa: ARG002 - see above
     ) -> Iterator[Update]:
         with self._snapshot() as connection:
-            check_as_of(as_of, _frontiers(connection))
-            stored = collections or [id_ for (id_,) in connection.execute(_COLLECTIONS)]
+            check_as_of(as_of, self._frontiers(connection))
+            stored = collections or self._collections(connection)
             for id_ in sorted(set(stored) - set(but)):
-                yield from map(Update._make, self._summed(connection.execute(_ROWS, (id_, as_of))))
+                yield from map(Update._make, self._summed(_find(connection, _ROWS, (id_, as_of))))
 
     def sizes(self, as_of: int) -> dict[int, int]:
         with self._snapshot() as connection:
-            check_as_of(as_of, _frontiers(connection))
-            return dict(connection.execute(_SIZES, (as_of,)))
+            check_as_of(as_of, self._frontiers(connection))
+            sizes: dict[int, int] = {}
+            for row in _find(connection, _SIZES, (as_of,)):
+                self._check_row(row)
+                sizes[row[0]] = sizes.get(row[0], 0) + row[3]
+        if not all(size in INT64 for size in sizes.values()):
+            raise self._overflow()
+        return sizes
 
     def changes(
         self,
@@ -250,48 +277,63 @@ class SqliteStash(Stash):
         history: KnownPast | None = None,  # noqa: ARG002 - see above
     ) -> Iterator[tuple[int, Update]]:
         with self._snapshot() as connection:
-            frontiers = _frontiers(connection)
+            frontiers = self._frontiers(connection)
             if sole is not None:
                 check_reached(max(lower, upper or 0), frontiers, self.description)
             check_lower(lower, frontiers)
             self._check_sole(connection, sole, lower)
             until = frontiers.upper if upper is None else min(upper, frontiers.upper)
-            for time_, *row in self._summed(connection.execute(_CHANGES, (min(lower, until), until))):
+            for time_, *row in self._summed(_find(connection, _CHANGES, (min(lower, until), until))):
                 yield time_, Update(*row)
 
-    def _check_sole(self, connection: sqlite3.Connection, sole: Update | None, before: int) -> None:
+    def _check_sole(self, connection: Connection, sole: Update | None, before: int) -> None:
         if sole is not None:
-            found = connection.execute(_BEFORE, (sole.collection, before))
+            found = _find(connection, _BEFORE, (sole.collection, before))
             check_sole((tuple(row) for row in self._summed(found)), sole, self.description)
 
     def _summed(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The same with the diffs of equal rows added up: last come value and diff, before them the key."""
-        for key, updates in groupby(rows, lambda row: row[:-2]):
+        """The same with the diffs of equal rows added up: last come value and diff, before them the key.
+
+        The last six columns of `rows` are those of `is_sound`.
+        """
+        for key, updates in groupby(rows, lambda row: row[:-4]):
             self._owner.check(_WHAT)
             sums: dict[bytes, int] = {}
             for row in updates:
-                if tuple(map(type, row[-4:])) != _ROW_TYPES:
-                    raise CorruptBlob(f"a row of the {self.description}", "bytes and numbers", "other values")
-                sums[row[-2]] = sums.get(row[-2], 0) + row[-1]
+                self._check_row(row[-6:])
+                sums[row[-4]] = sums.get(row[-4], 0) + row[-3]
             for value, diff in sums.items():
                 if diff not in INT64:
-                    raise DiffOverflow(f"one of the {self.description}")
+                    raise self._overflow()
                 if diff:
                     yield *key, value, diff
 
+    def _check_row(self, row: tuple[Any, ...]) -> None:
+        if not is_sound(*row):
+            raise self._damaged("a row of data that is not as its checksum")
+
+    def _damaged(self, found: str) -> CorruptBlob:
+        """What this call raises, and each later one."""
+        self._damage = damaged(self._path, found)
+        return self._damage
+
+    def _overflow(self) -> DiffOverflow:
+        return DiffOverflow(f"one of the {self.description}")
+
     def allow_compaction(self, since: int) -> None:
         with self._transaction() as connection:
-            check_since(since, _frontiers(connection))
-            connection.execute(_MOVE_SINCE, (since,))
+            check_since(since, self._frontiers(connection))
+            held = self._holds(connection).values()
+            connection.execute(_MOVE_SINCE, (min([since, *held]),))
 
     def hold(self, name: str, time: int) -> None:
         with self._transaction() as connection:
-            check_held(time, _frontiers(connection).since)
+            check_held(time, self._frontiers(connection).since)
             connection.execute(_HOLD, (name, time))
 
     def holds(self) -> dict[str, int]:
         with self._snapshot() as connection:
-            return dict(connection.execute(_HOLDS))
+            return self._holds(connection)
 
     def release(self, name: str) -> None:
         with self._transaction() as connection:
@@ -301,18 +343,53 @@ class SqliteStash(Stash):
         self._check_writable()
         if time.monotonic() >= self._next_check_s:
             self._check_integrity()
+            self._add_checksums()
         for number, batch in enumerate(in_batches(self._retractions(), CONSOLIDATION_ROWS)):
             if number == max_batches:
                 return False
             with self._transaction() as connection:
-                since = _frontiers(connection).since
+                since = self._frontiers(connection).since
                 for row in batch:
-                    _consolidate(connection, row, since)
+                    self._consolidate(connection, row, since)
         return True
+
+    def _consolidate(self, connection: Connection, row: Update, since: int) -> None:
+        """Leave one row with the sum of the row's copies, or none."""
+        copies = connection.execute(_COPIES, (*row[:3], since)).fetchall()
+        for each in copies:
+            self._check_row(each[1:])
+        total = sum(diff for _, _, _, _, diff, _, _ in copies)
+        if total not in INT64:
+            return
+        connection.executemany(_DELETE, [each[:1] for each in copies])
+        if total:
+            latest = max(time_ for _, _, _, _, _, time_, _ in copies)
+            checksum = checksum_of(*row[:3], total, latest)
+            connection.execute(_PUT, (*row[:3], latest, total, checksum))
+
+    def _frontiers(self, connection: Connection) -> Frontiers:
+        found = _find(connection, _FRONTIERS).fetchall()
+        if len(found) != 1 or not all(isinstance(each, int) and each >= 0 for each in found[0][:2]):
+            raise CorruptBlob("the frontiers of the stash", "one since and one upper", f"{len(found)} rows")
+        if found[0][:2] != found[0][2:]:
+            raise self._damaged("frontiers that are not as their copies")
+        return Frontiers(*found[0][:2])
+
+    def _holds(self, connection: Connection) -> dict[str, int]:
+        found = _find(connection, _HOLDS).fetchall()
+        if any(time_ != copy for _, time_, copy in found):
+            raise self._damaged("a hold that is not as its copy")
+        return {name: time_ for name, time_, _ in found}
+
+    def _collections(self, connection: Connection) -> list[int]:
+        found = _find(connection, _COLLECTIONS).fetchall()
+        if not all(same for _, same in found):
+            raise self._damaged("a collection that is not as its copy")
+        return [id_ for id_, _ in found]
 
     def _retractions(self) -> Iterator[Update]:
         with self._snapshot() as connection:
-            since = _frontiers(connection).since
+            since = self._frontiers(connection).since
             yield from map(Update._make, connection.execute(_RETRACTIONS, (since,)))
 
     def close(self) -> None:
@@ -337,7 +414,7 @@ class SqliteStash(Stash):
         self._files.close()
 
     @contextmanager
-    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+    def _snapshot(self) -> Iterator[Connection]:
         """A connection of its own that sees the file as it is now."""
         self._check_open()
         connection = self._open("ro")
@@ -353,20 +430,20 @@ class SqliteStash(Stash):
                 _abandoned.append(connection)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[Connection]:
         """The writing connection, with the write lock, until a COMMIT; rolled back where the body raises."""
         self._check_writable()
         with self._lock:
             self._check_open()
             if self._writer is None:
-                self._writer = self._open("rw")
-                self._check_open()
+                self._writer = self._open_writer()
             connection = self._writer
             try:
                 with self._translated(Determinate):
                     if self._cached != self._files.contents:
                         # Somebody wrote to the main file: what is cached may be another's.
                         connection.execute("PRAGMA shrink_memory")
+                        self._named = set()
                         self._cached = self._files.contents
                     self._again_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
                     yield connection
@@ -382,6 +459,18 @@ class SqliteStash(Stash):
                     connection.close()
                 raise
 
+    def _open_writer(self) -> Connection:
+        """A writing connection, once the file has what it needs to store checksums."""
+        connection = self._open("rw")
+        with ExitStack() as undo:
+            undo.callback(connection.close)
+            self._check_open()
+            if not connection.has_checksums:
+                with self._translated(Determinate):
+                    self._again_while_busy(lambda: add_checksums(connection))
+            undo.pop_all()
+        return connection
+
     def _check_writable(self) -> None:
         self._owner.check(_WHAT)
         if self._read_only:
@@ -395,20 +484,22 @@ class SqliteStash(Stash):
                 self._check_open(look=False)
                 with self._files.checking():
                     check_pages(connection, self._path)
+                    self._all_checked = check_rows(connection, self._path)
         except CorruptBlob as error:
             self._damage = error
             raise
 
-    def _add_copies(self, keeper: sqlite3.Connection) -> None:
-        """Give the values of a file that an earlier client made a second copy; the next open tries again."""
-        with self._translated(StoreUnreachable):
-            if not lacks_copies(keeper):
-                return
-            with closing(self._open("rw")) as connection:
-                try:
-                    add_copies(connection)
-                except sqlite3.OperationalError as error:
-                    log.warning("%s has no second copy of its values yet: %s", self.description, error)
+    def _add_checksums(self, has_checksums: bool = True) -> None:
+        """Give what earlier clients wrote its checksums. If the file is locked, the next open does it."""
+        if self._all_checked and has_checksums:
+            return
+        with self._translated(StoreUnreachable), closing(self._open("rw")) as connection:
+            try:
+                add_checksums(connection)
+            except sqlite3.OperationalError as error:
+                log.warning("%s has rows without a checksum: %s", self.description, error)
+            else:
+                self._all_checked = True
 
     def _check_open(self, *, look: bool = True) -> None:
         self._owner.check(_WHAT)
@@ -421,7 +512,7 @@ class SqliteStash(Stash):
         if look and self._files.is_due():
             self._check_integrity()
 
-    def _open(self, mode: str) -> sqlite3.Connection:
+    def _open(self, mode: str) -> Connection:
         # Writers wait in `_again_while_busy`; a reader waits only for a log that is being recovered.
         with self._translated(StoreUnreachable):
             connection = connect(self._path, mode, timeout_s=0 if mode == "rw" else self._busy_timeout_s)
@@ -470,7 +561,7 @@ class SqliteStash(Stash):
                 hint="check the path, or restore the file from a backup",
             )
         if str(error) == "integer overflow":
-            return DiffOverflow(f"one of the {self.description}")
+            return self._overflow()
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             message = f"{self.description} was locked by another process for {self._busy_timeout_s:g} s"
         else:
@@ -486,22 +577,8 @@ class SqliteStash(Stash):
         self._writer = self._keeper = None
 
 
-def _consolidate(connection: sqlite3.Connection, row: Update, since: int) -> None:
-    """Leave one row with the sum of the row's copies, or none."""
-    copies = connection.execute(_COPIES, (*row[:3], since)).fetchall()
-    total = sum(diff for _, _, diff in copies)
-    if total not in INT64:
-        return
-    connection.executemany(_DELETE, [(rowid,) for rowid, _, _ in copies])
-    if total:
-        connection.execute(_PUT, (*row[:3], max(time_ for _, time_, _ in copies), total))
-
-
-def _frontiers(connection: sqlite3.Connection) -> Frontiers:
-    found = connection.execute(_FRONTIERS).fetchall()
-    if len(found) != 1 or not all(isinstance(each, int) and each >= 0 for each in found[0]):
-        raise CorruptBlob("the frontiers of the stash", "one since and one upper", f"{len(found)} rows")
-    return Frontiers(*found[0])
+def _find(connection: Connection, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+    return connection.execute(statement if connection.has_checksums else _EARLIER[statement], values)
 
 
 # What a child of a fork inherited is kept for ever: to close it would end the parent's locks.

@@ -3,54 +3,85 @@
 `application_id` and `user_version` show what it is and which layout it has. It is made whole or not at all,
 also if another process makes it at the same time.
 
-Each value, count, frontier and time of a hold has a second copy, in an index that no query uses. SQLite
-maintains it, also for a client that doesn't know of it, and `integrity_check` compares it with its table: so
-a flipped bit in either is found. A file that an earlier client made gets these indexes at its next open for
-writing.
+SQLite has no checksums, so the tables have their own, in the same pages:
+- Each row of `data` has a checksum, which the client that puts it in computes. A row of an earlier client,
+  which doesn't know of it, has NULL. It gets its checksum when a client that may write looks for damage.
+- Each row of the other tables has a second form of its values in `copy`, which SQLite computes whoever
+  writes. `integrity_check` compares it, because the table has a CHECK for it.
+The rest has a second copy in an index, which `integrity_check` compares with its table. A file that an
+earlier client made gets all this at its next open for writing.
 """
 
 import os
 import sqlite3
+import struct
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
+
+import google_crc32c
 
 from holdfast.errors import BadInput, NoLocation, UnusablePath
 from holdfast.folders import check_usable, open_error
-from holdfast.sqliteguard import check_schema
+from holdfast.sqliteguard import check_schema, damaged
 from holdfast.stash.stash import LAYOUT_VERSION, check_layout
 
 APPLICATION_ID: Final = 0x48465354  # "HFST"
 
-_CREATE: Final = (
-    "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
-    """CREATE TABLE data (collection_id INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
-      time INTEGER NOT NULL, diff INTEGER NOT NULL)""",
+_DATA: Final = """CREATE TABLE data (collection_id INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
+      time INTEGER NOT NULL, diff INTEGER NOT NULL"""
+_INDEXES: Final = (
     "CREATE INDEX data_by_time ON data (time)",
     "CREATE INDEX data_by_key ON data (collection_id, key)",
     "CREATE INDEX data_retractions ON data (time) WHERE diff < 0",
+)
+_ADD_CHECKSUM: Final = "ALTER TABLE data ADD COLUMN checksum INTEGER"
+_SMALL_TABLES: Final = {
+    "collections": """CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL,
+      copy TEXT AS (id || ' ' || name) STORED, CHECK (copy IS id || ' ' || name))""",
+    "sinces": """CREATE TABLE sinces (since INTEGER NOT NULL,
+      copy INTEGER AS (~since) STORED, CHECK (copy IS ~since))""",
+    "uppers": """CREATE TABLE uppers (upper INTEGER NOT NULL,
+      copy INTEGER AS (~upper) STORED, CHECK (copy IS ~upper))""",
+    "holds": """CREATE TABLE holds (name TEXT PRIMARY KEY, time INTEGER NOT NULL,
+      copy INTEGER AS (~time) STORED, CHECK (copy IS ~time))""",
+}
+# As `_ADD_CHECKSUM` leaves it.
+_CREATE_DATA: Final = f"{_DATA}, checksum INTEGER)"
+_CREATE: Final = (_CREATE_DATA, *_INDEXES, *_SMALL_TABLES.values())
+_FIRST_ROWS: Final = ("INSERT INTO sinces VALUES (0)", "INSERT INTO uppers VALUES (0)")
+_CREATED_EARLIER: Final = (
+    f"{_DATA})",
+    *_INDEXES,
+    "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
     "CREATE TABLE sinces (since INTEGER NOT NULL)",
-    "INSERT INTO sinces VALUES (0)",
     "CREATE TABLE uppers (upper INTEGER NOT NULL)",
-    "INSERT INTO uppers VALUES (0)",
     "CREATE TABLE holds (name TEXT PRIMARY KEY, time INTEGER NOT NULL)",
 )
-_COPIES: Final = {
-    # By time, so that an append writes at the end. The condition always holds, but SQLite doesn't know it,
-    # and so no query reads this index in place of a smaller one.
-    "data_copy": "CREATE INDEX data_copy ON data (time, diff, value) WHERE length(value) >= 0",
-    "sinces_copy": "CREATE INDEX sinces_copy ON sinces (since)",
-    "uppers_copy": "CREATE INDEX uppers_copy ON uppers (upper)",
-    "holds_copy": "CREATE INDEX holds_copy ON holds (time)",
-    "collections_copy": "CREATE INDEX collections_copy ON collections (name)",
-}
+# What some files have in place of checksums.
+_COPIES: Final = ("data_copy", "sinces_copy", "uppers_copy", "holds_copy", "collections_copy")
 TABLES: Final = frozenset({"collections", "data", "sinces", "uppers", "holds"})
 _LISTING: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
-_INDEXES: Final = "SELECT name FROM sqlite_schema WHERE type = 'index'"
+_ADD_CHECKSUMS: Final = """UPDATE data SET checksum = checksum_of(collection_id, key, value, diff, time)
+  WHERE checksum IS NULL"""
+_HAS_CHECKSUMS: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE sql = ?)"
+_EVERY_ROW: Final = "SELECT collection_id, key, value, diff, time, checksum FROM data"
+_ROW_TYPES: Final = (int, bytes, bytes, int, int)
+"""Collection, key, value, diff and time: in SQLite any value may be in any column."""
+_numbers: Final = struct.Struct("<qqqq").pack
+_crc32c: Final[Callable[[bytes], int]] = google_crc32c.value
 
 
-def connect(path: Path, mode: str, *, timeout_s: float) -> sqlite3.Connection:
+class Connection(sqlite3.Connection):
+    """A connection to the file of a stash."""
+
+    has_checksums = False
+    """Whether the file had them when `check_is_stash` looked. It never loses them."""
+
+
+def connect(path: Path, mode: str, *, timeout_s: float) -> Connection:
     """A connection in autocommit mode, which waits for other processes for so long."""
     return sqlite3.connect(
         f"file:{quote(str(path))}?mode={mode}",
@@ -58,6 +89,7 @@ def connect(path: Path, mode: str, *, timeout_s: float) -> sqlite3.Connection:
         timeout=timeout_s,
         isolation_level=None,
         check_same_thread=False,
+        factory=Connection,
     )
 
 
@@ -70,41 +102,92 @@ def make_file(path: Path) -> None:
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute("BEGIN IMMEDIATE")
         if not connection.execute(_LISTING).fetchall():  # else another process was faster
-            for statement in (*_CREATE, *_COPIES.values()):
+            for statement in (*_CREATE, *_FIRST_ROWS):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
         connection.execute("COMMIT")
 
 
-def lacks_copies(connection: sqlite3.Connection) -> bool:
-    """Whether an earlier client made the file, and its values have no second copy."""
-    return not _COPIES.keys() <= {str(name) for (name,) in connection.execute(_INDEXES)}
+def checksum_of(collection: int, key: bytes, value: bytes, diff: int, time: int) -> int:
+    """The CRC-32C of four numbers of 8 bytes, little-endian, key and value; see FORMAT.md."""
+    return _crc32c(_numbers(collection, time, diff, len(key)) + key + value)
 
 
-def add_copies(connection: sqlite3.Connection) -> None:
-    """Make the second copies that are missing. Takes the write lock for about 10 ms per MB."""
+def is_sound(
+    collection: object, key: object, value: object, diff: object, time: object, checksum: object
+) -> bool:
+    """Whether a row of `data` is as it was put in, as far as one without a checksum shows it."""
+    if checksum is None:
+        return tuple(map(type, (collection, key, value, diff, time))) == _ROW_TYPES
+    computed = _checksum_or_null(collection, key, value, diff, time)
+    return computed is not None and checksum == computed
+
+
+def _checksum_or_null(*row: Any) -> int | None:
+    try:
+        return checksum_of(*row)
+    except (TypeError, struct.error):
+        return None
+
+
+def check_rows(connection: Connection, path: Path) -> bool:
+    """Compare each row of `data` with its checksum; whether all have one. Raises `CorruptBlob`."""
+    if not connection.has_checksums:
+        return False
+    complete = True
+    for row in connection.execute(_EVERY_ROW):
+        if not is_sound(*row):
+            raise damaged(path, "a row of data that is not as its checksum")
+        complete = complete and row[-1] is not None
+    return complete
+
+
+def add_checksums(connection: Connection) -> None:
+    """Add the checksums and copies that are missing. Takes the write lock for about 20 ms per MB."""
+    connection.create_function("checksum_of", 5, _checksum_or_null, deterministic=True)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        there = {str(name) for (name,) in connection.execute(_INDEXES)}
-        for name, statement in _COPIES.items():
-            if name not in there:
-                connection.execute(statement)
+        if not _has_checksums(connection):
+            for name in _COPIES:
+                connection.execute(f"DROP INDEX IF EXISTS {name}")
+            connection.execute(_ADD_CHECKSUM)
+            for name, statement in _SMALL_TABLES.items():
+                _make_anew(connection, name, statement)
+        connection.execute(_ADD_CHECKSUMS)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    connection.has_checksums = True
 
 
-def check_is_stash(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise what `open_stash` does for a file that is empty, of something else, or of another version."""
+def _make_anew(connection: Connection, table: str, statement: str) -> None:
+    """Make a table again with a column that is computed, which SQLite can't add to one."""
+    rows = connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - a name of ours
+    connection.execute(f"DROP TABLE {table}")
+    connection.execute(statement)
+    for row in rows:
+        connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+
+
+def _has_checksums(connection: Connection) -> bool:
+    return bool(connection.execute(_HAS_CHECKSUMS, (_CREATE_DATA,)).fetchone()[0])
+
+
+def check_is_stash(connection: Connection, path: Path) -> None:
+    """Raise what `open_stash` does for a file that is empty, of something else, or of another version.
+
+    The connection knows then whether there are checksums.
+    """
     connection.execute("BEGIN")  # its mark and its tables at one instant, whoever makes it meanwhile
     application = _number(connection, "PRAGMA application_id")
     version = _number(connection, "PRAGMA user_version")
     tables = [str(name) for (name,) in connection.execute(_LISTING)]
     if application == APPLICATION_ID and version == LAYOUT_VERSION:
-        check_schema(connection, path, _CREATE)
+        connection.has_checksums = _has_checksums(connection)
+        check_schema(connection, path, _CREATE if connection.has_checksums else _CREATED_EARLIER)
     connection.execute("COMMIT")
     if application == 0 and not tables:
         raise NoLocation(
