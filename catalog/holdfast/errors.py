@@ -6,6 +6,7 @@ domain and are certain.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from typing import ClassVar, Self
 
@@ -119,16 +120,39 @@ class LogRegressed(CorruptBlob):
 
     The consensus store went back in time: a lagging standby was promoted, or an older copy was restored. All
     handles of the client end with this error. A new client goes on with the history that the store has now.
+    `key` says which log in which store, `expected` what the client saw, and `actual` what the store has.
     """
 
     hint = (
-        "find out which history is the right one ('holdfast persist recover' shows what each has);"
-        " a new client uses the history that the store has now"
+        "'holdfast persist recover URL --accept' shows what each history has, and with --yes keeps the one"
+        " that the store has now; to keep the other one, stop all clients and restore the newer state"
     )
 
-    def again(self) -> "LogRegressed":
+    def __init__(
+        self,
+        key: str,
+        expected: str,
+        actual: str,
+        *,
+        causes: str = "a failover to a lagging standby, or a restored backup",
+    ) -> None:
+        HoldfastError.__init__(
+            self,
+            f"{key} has another history than this client saw: it saw {expected}, and the store now has"
+            f" {actual}; the store went back to an older state (likely {causes})",
+        )
+        self.key, self.expected, self.actual = key, expected, actual
+
+    def again(self) -> Self:
         """The same error, to be raised once more."""
-        return LogRegressed(self.key, self.expected, self.actual)
+        return copy(self)
+
+    def kept(self) -> Self:
+        """The same error, after a marker was left that keeps the blobs of both histories."""
+        error = copy(self)
+        error.hint = f"nothing of either history is deleted until somebody decides: {type(self).hint}"
+        error.__notes__ = [f"hint: {error.hint}"]
+        return error
 
 
 class VersionTooNew(HoldfastError):

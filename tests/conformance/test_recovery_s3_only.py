@@ -110,7 +110,7 @@ def test_a_client_whose_newest_objects_are_gone_ends(url: str, minio: Minio, buc
     write(client, 8, 2)
     for key in {*log_objects(minio, bucket)} - {*before}:
         minio.client.delete_object(Bucket=bucket, Key=key)
-    with pytest.raises(LogRegressed, match="found nothing"):
+    with pytest.raises(LogRegressed, match="now has nothing in its place"):
         client.recent_upper(SHARD)
     with pytest.raises(LogRegressed):
         write(client, 10, 1)

@@ -45,7 +45,7 @@ class Session:
         self.fence = Fence()
         """What the commits of this client must find of the write lock, if it took that."""
         self.history = ForkGuard(
-            location.blob,
+            location,
             hostname=config.hostname,
             read_only=mode == "read",
             known=self._known_rows,

@@ -72,7 +72,7 @@ def forked(stores: Stores, **settings: object) -> tuple[PersistClient, PersistCl
 @pytest.mark.parametrize("settings", [{}, BLOBS], ids=["inline", "blobs"])
 def test_a_client_of_the_lost_history_neither_reads_nor_writes(stores: Stores, settings: dict) -> None:  # type: ignore[type-arg]
     a, b = forked(stores, **settings)
-    with pytest.raises(LogRegressed, match="with other bytes") as raised:
+    with pytest.raises(LogRegressed, match="another version") as raised:
         a.recent_upper(SHARD)
     assert "recover" in raised.value.hint
     with pytest.raises(LogRegressed):
@@ -83,6 +83,37 @@ def test_a_client_of_the_lost_history_neither_reads_nor_writes(stores: Stores, s
         **{(time, "x"): 1 for time in range(8)},
         **{(time, "b"): 1 for time in range(8, 12)},
     }
+
+
+@pytest.mark.parametrize("written_to", [False, True])
+def test_the_error_says_in_one_line_what_happened_and_what_to_do(stores: Stores, written_to: bool) -> None:
+    a = stores.open()
+    append(a, *range(8))
+    standby, kept = copied(stores.consensus), a.session.machine(SHARD).state.seqno
+    append(a, 8, 9)
+    known = a.session.machine(SHARD).state.seqno
+    promote(stores, standby)
+    if written_to:
+        append(stores.open(), *range(8, 12), value="b")
+    now = stores.consensus.heads([SHARD])[SHARD].seqno
+    assert (now > known) == written_to
+    other = f"another version {known}, with version {now} as its newest"
+    for call in (lambda: a.recent_upper(SHARD), lambda: append(a, 12)):
+        with pytest.raises(LogRegressed) as raised:
+            call()
+        error = raised.value
+        assert str(error) == (
+            f"the log of {SHARD} in {stores.consensus.description} has another history than this client saw:"
+            f" it saw version {known}, and the store now has"
+            f" {other if written_to else f'version {kept} as its newest'};"
+            " the store went back to an older state (likely a failover to a lagging standby, or a restored"
+            " backup)"
+        )
+        assert error.hint.startswith("nothing of either history is deleted until somebody decides: 'holdfast")
+        assert "persist recover URL --accept" in error.hint
+        assert error.__notes__ == [f"hint: {error.hint}"]
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.hint, again.actual) == (str(error), error.hint, error.actual)
 
 
 def test_an_append_of_the_lost_history_loses(stores: Stores) -> None:
@@ -291,8 +322,9 @@ def test_a_reader_raises_and_leaves_no_marker(stores: Stores) -> None:
     reader = stores.open(mode="read")
     assert reader.recent_upper(SHARD) == 9
     promote(stores, standby)
-    with pytest.raises(LogRegressed, match="expected version"):
+    with pytest.raises(LogRegressed, match="it saw version") as raised:
         reader.recent_upper(SHARD)
+    assert "nothing" not in raised.value.hint, "it has left no marker that would keep anything"
     assert list(markers_of(stores.blob, SHARD)) == []
 
 

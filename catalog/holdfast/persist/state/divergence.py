@@ -94,14 +94,15 @@ class ForkGuard:
 
     def __init__(
         self,
-        blob: Blob,
+        location: Location,
         *,
         hostname: str,
         read_only: bool = False,
         known: Callable[[], Iterable[KnownRow]] = tuple,
     ) -> None:
         self._known: Final = known
-        self._blob: Final = blob
+        self._blob: Final = location.blob
+        self._where: Final = location.consensus.description
         self._hostname: Final = hostname
         self._read_only: Final = read_only
         self._lock: Final = threading.Lock()
@@ -127,19 +128,24 @@ class ForkGuard:
         self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int
     ) -> LogRegressed:
         """End the client's history, leave a marker, and return the error that all of its handles raise."""
-        actual = f"version {head}" if found is None else f"version {seqno} with other bytes"
-        expected = f"version {seqno} or later" if found is None else f"version {seqno} as it was read before"
-        error = LogRegressed(f"the log of {shard_id}", expected, actual)
+        if found is None:
+            actual = f"version {head} as its newest" if head else "no version of it"
+        else:
+            actual = f"another version {seqno}, with version {head} as its newest"
+        error = LogRegressed(f"the log of {shard_id} in {self._where}", f"version {seqno}", actual)
         with self._lock:
             if self._ended is not None:
                 return self._ended.again()
             self._ended = error
-        if not self._read_only:
-            try:
-                self._leave(shard_id, seqno, known, found, head, wall_ms)
-            except (StorageError, ValueError) as failed:
-                error.add_note(f"the marker for garbage collection could not be written: {failed}")
-        return error
+        if self._read_only:
+            return error
+        try:
+            self._leave(shard_id, seqno, known, found, head, wall_ms)
+        except (StorageError, ValueError) as failed:
+            error.add_note(f"the marker for garbage collection could not be written: {failed}")
+            return error
+        self._ended = error.kept()
+        return self._ended.again()
 
     @contextmanager
     def watching(self, clock: Clock) -> Iterator[None]:
@@ -150,16 +156,20 @@ class ForkGuard:
             with self._lock:
                 is_first = self._ended is None
                 self._ended = self._ended or error
-            if is_first and not self._read_only:
-                self._leave_all(error, clock.wall_ms())
-            raise
+            if not is_first or self._read_only or not self._leave_all(error, clock.wall_ms()):
+                raise
+            self._ended = error.kept()
+            raise self._ended.again() from None
 
-    def _leave_all(self, error: LogRegressed, wall_ms: int) -> None:
+    def _leave_all(self, error: LogRegressed, wall_ms: int) -> bool:
+        """Leave a marker for every shard that the client knows; whether all of them are there."""
         try:
             for shard_id, seqno, known in self._known():
                 self._leave(shard_id, seqno, known, None, 0, wall_ms)
         except (StorageError, ValueError) as failed:
             error.add_note(f"markers for garbage collection could not be written: {failed}")
+            return False
+        return True
 
     def _leave(
         self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int

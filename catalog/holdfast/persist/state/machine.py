@@ -107,7 +107,7 @@ class Machine:
         self.config = config
         self.clock = clock
         self.fence = fence or Fence()
-        self.history = history or ForkGuard(location.blob, hostname=config.hostname, read_only=True)
+        self.history = history or ForkGuard(location, hostname=config.hostname, read_only=True)
         self.owner = OwnerProcess()
         self.lock = threading.RLock()
         self.watches = Watches()

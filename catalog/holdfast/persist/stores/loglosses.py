@@ -23,11 +23,15 @@ HINT: Final = (
     "stop all processes that use the location; put the missing objects back, or run 'holdfast persist"
     " recover', which shows what is left and goes on from there"
 )
+LOG_CAUSES: Final = "objects that were deleted, or a restored backup"
+"""Why a log of objects goes back to an older state."""
 
 
 def regressed(where: str, position: int, found: str) -> LogRegressed:
     """The error for a log whose object at `position` is not there any more."""
-    return LogRegressed(f"the log in {where}", f"object {position} as this process knows it", found)
+    return LogRegressed(
+        f"the log in {where}", f"object {position}", f"{found} in its place", causes=LOG_CAUSES
+    )
 
 
 def gap(where: str, position: int, beyond: int) -> CorruptBlob:

@@ -71,6 +71,7 @@ from holdfast.persist.stores.logcodec import (
 )
 from holdfast.persist.stores.loglosses import (
     HINT,
+    LOG_CAUSES,
     first_missing,
     gap,
     lost,
@@ -616,8 +617,11 @@ class S3LogConsensus(Consensus):
             raise self._end(
                 LogRegressed(
                     f"{FLOOR_NAME} in {self._objects.description}",
-                    f"floor {seen.floor} and checkpoint {seen.checkpoint_position}, or later ones",
-                    "another checkpoint" if is_other else f"{floor.floor} and {floor.checkpoint_position}",
+                    f"floor {seen.floor} and checkpoint {seen.checkpoint_position}",
+                    f"another checkpoint {floor.checkpoint_position}"
+                    if is_other
+                    else f"floor {floor.floor} and checkpoint {floor.checkpoint_position}",
+                    causes=LOG_CAUSES,
                 )
             )
         self._see(floor)
