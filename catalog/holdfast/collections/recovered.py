@@ -49,6 +49,18 @@ class Recovered:
 
 def look_at_recovered(client: PersistClient) -> Recovered:
     """Look at all collections and names; `problem` says why they could not be read. Nothing is written."""
+    infos, shards, problem = _recorded(client)
+    found = tuple(_look_at(client, info) for info in infos if info.state is CollectionState.ACTIVE)
+    return Recovered(found, shards, problem)
+
+
+def purposes(client: PersistClient) -> dict[str, str]:
+    """What each shard is for, as far as the records and names can be read. Nothing is written."""
+    return _recorded(client)[1]
+
+
+def _recorded(client: PersistClient) -> tuple[Sequence[CollectionInfo], dict[str, str], str]:
+    """The collections on record, what each shard is for, and why something of it could not be read."""
     shards = {
         controller_shard_id(client.location_id): "records of collections",
         names_shard_id(client.location_id): "names of shards",
@@ -66,8 +78,7 @@ def look_at_recovered(client: PersistClient) -> Recovered:
         problems.append(f"the records of collections can't be read: {error}")
     for info in infos:
         shards |= _purposes(info)
-    found = tuple(_look_at(client, info) for info in infos if info.state is CollectionState.ACTIVE)
-    return Recovered(found, shards, "; ".join(problems))
+    return infos, shards, "; ".join(problems)
 
 
 def mend(client: PersistClient, found: RecoveredCollection) -> None:

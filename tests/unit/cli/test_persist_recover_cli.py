@@ -2,15 +2,18 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
 from holdfast.collections import CollectionSpec, StorageController
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, LogRegressed
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.state.divergence import Marker, encode_marker
 from holdfast.persist.stores import BlobMeta, Digest, FileBlob
@@ -170,9 +173,117 @@ def test_an_accepted_log_may_be_collected_again(url: str, folder: Path) -> None:
     assert (done.exit_code, "accepted the log of 1 shard" in done.stderr) == (0, True)
     assert list((folder / "blob" / shard).glob("f*")) == []
     again = json.loads(run("persist", "recover", url, "--accept", "--json").stdout)
-    assert again == {"done": False, "shards": {}}
+    assert again == {"done": False, "shards": {}, "histories": []}
     refused = run("persist", "recover", url, "--accept", "--restored")
     assert refused.exit_code == 2
+
+
+def write_rows(url: str, folder: Path, first: int) -> None:
+    """Ten rows, by a client that closes: it writes rollups."""
+    file = folder.parent / "new.csv"
+    file.write_text("id\n" + "\n".join(str(first + row) for row in range(10)))
+    assert run("collection", "write", "orders", str(file), "--url", url).exit_code == 0
+
+
+def overwrite(path: Path, copy: Path) -> None:
+    """As `cp` does, with nothing in the WAL, and in another process: this one has locks on the file."""
+    code = (
+        "import shutil, sqlite3, sys; copy, path = sys.argv[1:];"
+        " sqlite3.connect(path).execute('PRAGMA wal_checkpoint(TRUNCATE)'); shutil.copyfile(copy, path)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(copy), str(path)], check=True)
+
+
+@pytest.mark.parametrize("went_on", [False, True], ids=["an older log", "two logs"])
+def test_accept_shows_for_each_shard_what_is_kept_and_what_is_lost(
+    url: str, folder: Path, went_on: bool
+) -> None:
+    path, copy = folder / "consensus.sqlite", folder.parent / "copy.sqlite"
+    assert run("collection", "create", "orders", "--url", url, "--key", "id:int64").exit_code == 0
+    write_rows(url, folder, 0)
+    # The last client that closed has emptied the WAL.
+    shutil.copyfile(path, copy)
+    for number in (1, 2):
+        write_rows(url, folder, number * 10)
+    with PersistClient.open(url, config=PersistConfig(maintenance="off", hostname="ship")) as living:
+        known = {shard: (living.recent_upper(shard), _seqno(living, shard)) for shard in living.shards()}
+        overwrite(path, copy)
+        if went_on:
+            write_rows(url, folder, 500)
+        regressed = 0
+        for shard in known:
+            try:
+                living.recent_upper(shard)
+            except LogRegressed:
+                regressed += 1
+        assert regressed == len(known)
+    with PersistClient.open(url, mode="read") as client:
+        log = {shard: (client.recent_upper(shard), _seqno(client, shard)) for shard in client.shards()}
+    report = json.loads(run("persist", "recover", url, "--accept", "--json").stdout)
+    assert report["shards"].keys() == {each["shard_id"] for each in report["histories"]}
+    names = {each["of"] for each in report["histories"]}
+    # The shard of the metadata gets a version only now and then.
+    assert {"orders: r1, 1 of 1", "records of collections"} <= names
+    assert names <= {"orders: r1, 1 of 1", "records of collections", "orders: metadata"}
+    clients = 0
+    for each in report["histories"]:
+        shard = each["shard_id"]
+        assert (each["kept"]["upper"], each["kept"]["seqno"]) == log[shard]
+        by = {side["source"]: side for side in each["others"]}
+        if "client" in by:
+            clients += 1
+            assert (by["client"]["seqno"], by["client"]["hostname"]) == (known[shard][1], "ship")
+            assert 0 < by["client"]["lost"] <= known[shard][1]
+            assert by["client"]["wall_ms"] >= each["kept"]["wall_ms"]
+        # The newest rollup is of the last client that closed, which knew all.
+        assert (by["rollup"]["upper"], by["rollup"]["seqno"] <= known[shard][1]) == (known[shard][0], True)
+    assert clients == 1, "the one shard that it read first after the file was replaced"
+    looked = run("persist", "recover", url, "--accept")
+    assert looked.exit_code == 0
+    rows = [line for line in looked.stdout.splitlines() if " kept " in line or " lost " in line]
+    kept = [line for line in rows if " kept " in line]
+    assert (len(kept), len(rows)) == (len(names), 2 * len(names) + 1)
+    assert [line for line in rows if "ship" in line and f" {known_of_client(report)} " in line]
+    assert "the log's history is kept; what only the other one has becomes garbage" in looked.stderr
+    if went_on:
+        plain = run("persist", "recover", url)
+        assert "(orders: r1, 1 of 1): the log's history ends with version" in plain.stderr
+        assert "see --accept" in plain.stderr
+    assert run("persist", "recover", url, "--accept", "--yes").exit_code == 0
+    assert json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"] == []
+    with PersistClient.open(url, mode="read") as client:
+        assert {shard: client.recent_upper(shard) for shard in log} == {
+            shard: upper for shard, (upper, _) in log.items()
+        }
+
+
+def known_of_client(report: Any) -> int:
+    """The version that the client knew which left a marker."""
+    (found,) = [
+        side["seqno"] for each in report["histories"] for side in each["others"] if side["source"] == "client"
+    ]
+    assert isinstance(found, int)
+    return found
+
+
+def _seqno(client: PersistClient, shard: str) -> int:
+    return client.session.machine(shard).state.seqno
+
+
+def test_many_shards_with_two_histories_are_cut_for_people_and_not_in_json(url: str) -> None:
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        for _ in range(23):
+            shard = client.new_shard_id()
+            with client.writer(shard, Schema.of({"k": "int64"}), purpose="test") as writer:
+                writer.compare_and_append([{"k": 0}], 0, 1)
+            for seqno in (98, 99):
+                marker = Marker(shard, 0, seqno, Digest(9, b"mine"), None, 1, "ship", 1_700_000_000_000)
+                client.location.blob.put(marker.key, encode_marker(marker))
+    looked = run("persist", "recover", url, "--accept")
+    assert (looked.stdout.count(" kept "), looked.stdout.count(" lost ")) == (20, 20)
+    assert looked.stdout.count("98 versions or more would be lost; 1 more sign of it") == 20
+    assert "and 3 more shards: --json shows all" in looked.stderr
+    assert len(json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"]) == 23
 
 
 @pytest.mark.parametrize("command", [["recover", "--accept", "--yes"], ["verify"]])

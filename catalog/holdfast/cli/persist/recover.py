@@ -5,7 +5,8 @@ whether anything was committed after the newest rollup, and that is 1 too.
 """
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,14 +15,18 @@ from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.cli.persist.arguments import location_arguments
 from holdfast.cli.progress import Progress
 from holdfast.cli.rows.text import render
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.collections.recovered import Recovered, RecoveredCollection
     from holdfast.persist import PersistClient
+    from holdfast.persist.admin.accept import Side, TwoHistories
     from holdfast.persist.admin.recover import RecoveryPlan
     from holdfast.persist.admin.recoverable import Choice, ShardPlan
     from holdfast.persist.stores import Location
+
+_MOST_SHOWN: Final = 20
+"""Shards with two histories that are shown to people; JSON has all."""
 
 
 @click.command(short_help="Make the logs anew after the consensus store was lost.")
@@ -90,6 +95,9 @@ def recover(
             recovery = Recovery(blobs, logs, choice=choice, looking_at=progress)
         plan = recovery.plan
         found = _look(recovery.preview())
+        if any(shard.undecided for shard in plan.shards):
+            # The records of collections may be among them; by the logs as they are most shards have a name.
+            found = replace(found, shards=_purposes(recovery.opened()) | found.shards)
         torn = any(each.lagging for each in found.collections)
         if plan.healthy and not restored and not torn:
             _check_one_history(recovery.opened())
@@ -129,31 +137,87 @@ def _check_one_history(location: "Location") -> None:
 
 
 def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> None:
-    from holdfast.persist.admin.accept import accept
-    from holdfast.persist.state.divergence import accept_line, why_keep
+    from holdfast.persist.admin.accept import accept, two_histories
+    from holdfast.persist.state.divergence import accept_line
 
     opened = open_to_write(url, consensus, create=False) if yes else open_to_look(url, consensus)
     with opened as client:
-        found = {}
+        found: list[TwoHistories] = []
         for shard in client.shards():
             machine = client.session.machine(shard)
             machine.refresh()
-            why = why_keep(machine)
-            if why:
-                found[shard] = why
+            histories = two_histories(machine)
+            if histories is not None:
+                found.append(histories)
                 if yes:
                     accept(machine)
         if yes:
             accept_line(client.location, client.config.hostname)
+        purposes = _purposes(client.location) if found else {}
     if as_json:
-        emit_json({"done": yes, "shards": found})
+        why = {each.shard_id: each.others[0].why for each in found}
+        shown = [{"of": purposes.get(each.shard_id, ""), **asdict(each)} for each in found]
+        emit_json({"done": yes, "shards": why, "histories": shown})
         return
-    if found:
-        click.echo(render(["SHARD", "WHY NOTHING IS DELETED"], [[*each] for each in found.items()]), nl=False)
+    _show_histories(found, purposes)
     verb = "accepted" if yes else "would accept"
     click.echo(f"{verb} the log of {count(len(found), 'shard')} that may have two histories", err=True)
-    if found and not yes:
-        click.echo("nothing was written: --yes does it; what only the other history has is lost", err=True)
+    if not found:
+        return
+    became = "has become" if yes else "becomes"
+    click.echo(f"the log's history is kept; what only the other one has {became} garbage", err=True)
+    if not yes:
+        click.echo(
+            "nothing was written: --yes does it, also while clients write; to keep the other history instead,"
+            " stop all clients, and restore the newer state of the consensus store or see what"
+            " 'holdfast persist recover' without --accept can bring back",
+            err=True,
+        )
+
+
+def _show_histories(found: "list[TwoHistories]", purposes: dict[str, str]) -> None:
+    """Two rows or more per shard: the history that is kept, and what is known of the other one."""
+    if not found:
+        return
+    rows: list[list[str]] = []
+    for each in found[:_MOST_SHOWN]:
+        of = purposes.get(each.shard_id, "-")
+        rows.append([each.shard_id, of, "kept", *_facts(each.kept), "what the log has now"])
+        rows += [["", "", "lost", *_facts(side), _note(side)] for side in each.others]
+        if each.more:
+            rows[-1][-1] += f"; {count(each.more, 'more sign')} of it"
+    columns = ["SHARD", "OF", "HISTORY", "VERSION", "UPPER", "ON", "BY HOST", "NOTE"]
+    click.echo(render(columns, rows), nl=False)
+    if len(found) > _MOST_SHOWN:
+        click.echo(f"and {count(len(found) - _MOST_SHOWN, 'more shard')}: --json shows all", err=True)
+
+
+def _facts(side: "Side") -> list[str]:
+    version, upper = (("?" if each is None else each) for each in (side.seqno, side.upper))
+    return [
+        str(version),
+        upper if isinstance(upper, str) else shown_moment(upper),
+        "?" if side.wall_ms is None else moment(side.wall_ms),
+        side.hostname or "?",
+    ]
+
+
+def _note(side: "Side") -> str:
+    how = {
+        "client": "a client knew this version when it met the log's history",
+        "rollup": "a rollup has this version",
+    }.get(side.source, side.why)
+    return how if side.lost is None else f"{how}; {count(side.lost, 'version')} or more would be lost"
+
+
+def _purposes(location: "Location") -> dict[str, str]:
+    """What each shard is for, by the logs as they are; empty where they can't be read."""
+    from holdfast.collections.recovered import purposes
+
+    try:
+        return purposes(_client(location, "read"))
+    except HoldfastError:
+        return {}
 
 
 def _choice(take: tuple[str, ...]) -> "Choice":
@@ -202,14 +266,19 @@ def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool) 
         click.echo(f"the log breaks off: {plan.lost}", err=True)
     columns = ["SHARD", "OF", "LOG ENDS", "COMES BACK AT", "UPPER", "LEFT OVER", "NOTE"]
     click.echo(render(columns, [_row(shard, found) for shard in plan.shards]), nl=False)
-    for shard in plan.shards:
+    divided = [shard for shard in plan.shards if shard.histories]
+    for shard in divided[:_MOST_SHOWN]:
+        of = f" ({found.shards[shard.shard_id]})" if shard.shard_id in found.shards else ""
         for each in shard.histories:
             click.echo(
-                f"{shard.shard_id}: the {each.source}'s history ends with version {each.seqno}, upper"
+                f"{shard.shard_id}{of}: the {each.source}'s history ends with version {each.seqno}, upper"
                 f" {shown_moment(each.upper)}, written on {moment(each.wall_ms)} by {each.hostname}"
                 f"{'' if each.whole else ', and blobs of it are gone'}",
                 err=True,
             )
+    if len(divided) > _MOST_SHOWN:
+        left = count(len(divided) - _MOST_SHOWN, "more shard")
+        click.echo(f"and {left} with two histories: --json shows all", err=True)
     for collection in found.collections:
         _show_collection(collection, plan, done=done)
     if found.problem:
@@ -238,7 +307,8 @@ def _conclude(plan: "RecoveryPlan", *, done: bool, restored: bool) -> None:
     if undecided:
         click.echo(
             f"{count(undecided, 'shard')} with two histories: clients wrote to an older copy;"
-            " choose with --take log, --take newest or --take SHARD=VERSION, the other history is lost",
+            " choose with --take log, --take newest or --take SHARD=VERSION, the other history is lost;"
+            " to keep what the logs have now and let clients go on, see --accept",
             err=True,
         )
     if gone:

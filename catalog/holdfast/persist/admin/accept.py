@@ -15,11 +15,116 @@ What remains: a store that shows an older log for a moment, against its promise,
 lost what was committed since, and the rollups of those versions become garbage like the rest of them.
 """
 
-from holdfast.persist.ids import rollup_seqno
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.errors import CorruptBlob, HoldfastError
+from holdfast.persist.ids import MARKER_NAME, rollup_seqno
 from holdfast.persist.state.command import CondemnOrphans
-from holdfast.persist.state.divergence import marker_keys, unknown_rollups
+from holdfast.persist.state.divergence import (
+    Doubt,
+    Marker,
+    doubts,
+    marker_keys,
+    read_marker,
+    read_rollup,
+    unknown_rollups,
+)
 from holdfast.persist.state.machine import Machine, commit
+from holdfast.persist.state.state import ShardState
 from holdfast.persist.upkeep.rollup import write_rollup
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What is known of one history of a shard, and what it is known from.
+
+    `source` is the log, a client that ended and left a marker, a rollup, or what can't be read. A client knew
+    version `seqno`, and noticed at `wall_ms` on `hostname` that the log had another history. A version of the
+    log or of a rollup was written there and then. `lost` is how many versions are lost at least if the log is
+    kept. A field is None where nobody knows; `why` says in words what shows the history.
+    """
+
+    source: Literal["log", "client", "rollup", "unknown"]
+    seqno: int | None = None
+    upper: int | None = None
+    wall_ms: int | None = None
+    hostname: str | None = None
+    lost: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TwoHistories:
+    """A shard that may have two histories: the log's, which `accept` keeps, and what shows another one.
+
+    `others` has the newest of each source, and `more` counts the rest.
+    """
+
+    shard_id: str
+    kept: Side
+    others: tuple[Side, ...]
+    more: int = 0
+
+
+def two_histories(machine: Machine) -> TwoHistories | None:
+    """What is known of the histories of a shard; None if nothing shows that it has two.
+
+    The machine has refreshed. Of the markers and rollups only the newest is read here.
+    """
+    found = list(doubts(machine))
+    if not found:
+        return None
+    log = machine.state
+    markers = sorted((each for each in found if MARKER_NAME.fullmatch(each.key)), key=_marker_seqno)
+    rollups = sorted((each for each in found if rollup_seqno(each.key) is not None), key=_rollup_seqno)
+    rest = [each for each in found if each not in markers and each not in rollups]
+    others = [
+        *(Side("unknown", why=each.why) for each in rest[:1]),
+        *(_of_marker(machine, each) for each in markers[-1:]),
+        *(_of_rollup(machine, each) for each in rollups[-1:]),
+    ]
+    kept = Side("log", log.seqno, log.upper, log.wall_ms, log.hostname)
+    return TwoHistories(machine.shard_id, kept, tuple(others), len(found) - len(others))
+
+
+def _marker_seqno(doubt: Doubt) -> int:
+    found = MARKER_NAME.fullmatch(doubt.key)
+    return int(found["seqno"]) if found is not None else 0
+
+
+def _rollup_seqno(doubt: Doubt) -> int:
+    return rollup_seqno(doubt.key) or 0
+
+
+def _of_marker(machine: Machine, doubt: Doubt) -> Side:
+    try:
+        marker = read_marker(machine.location.blob, doubt.key)
+    except CorruptBlob:
+        marker = None
+    if marker is None:
+        return Side("unknown", why=doubt.why)
+    lost = _lost_since(marker, machine.state)
+    return Side("client", marker.seqno, None, marker.wall_ms, marker.hostname, lost, doubt.why)
+
+
+def _lost_since(marker: Marker, log: ShardState) -> int | None:
+    """How many versions at least only the client's history has: those after the end that the log had."""
+    if marker.found is not None:
+        return 1
+    return marker.seqno - (marker.head or min(log.seqno, marker.seqno - 1))
+
+
+def _of_rollup(machine: Machine, doubt: Doubt) -> Side:
+    seqno = _rollup_seqno(doubt)
+    lost = max(seqno - machine.state.seqno, 1)
+    try:
+        state = read_rollup(machine.location, machine.shard_id, doubt.key, seqno)
+    except HoldfastError:
+        state = None
+    if state is None:
+        return Side("unknown", seqno, why=doubt.why)
+    return Side("rollup", seqno, state.upper, state.wall_ms, state.hostname, lost, doubt.why)
 
 
 def accept(machine: Machine) -> None:

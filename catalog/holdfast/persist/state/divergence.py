@@ -256,7 +256,7 @@ def _standing_markers(location: Location, shard_id: str, recoveries: int) -> Ite
         if int(name["recoveries"]) != recoveries:
             continue
         try:
-            marker = _read_marker(location.blob, name.string)
+            marker = read_marker(location.blob, name.string)
         except CorruptBlob as error:
             yield Doubt(name.string, str(error))
             continue
@@ -310,14 +310,15 @@ def unknown_rollups(machine: Refreshing) -> Iterator[Doubt]:
             )
             continue
         try:
-            found = _read_rollup(location, shard_id, key, seqno)
+            found = read_rollup(location, shard_id, key, seqno)
             if found is not None and contradiction(found, state, row_of(location, shard_id, seqno)):
                 yield Doubt(key, f"{key} is a rollup of another version {seqno} than the log has")
         except CorruptBlob as error:
             yield Doubt(key, str(error))
 
 
-def _read_rollup(location: Location, shard_id: str, key: str, seqno: int) -> ShardState | None:
+def read_rollup(location: Location, shard_id: str, key: str, seqno: int) -> ShardState | None:
+    """The version in a rollup; None if it is gone. Raises `CorruptBlob`."""
     data = location.blob.direct.get(key)
     if data is None:
         return None
@@ -381,7 +382,7 @@ def decode_marker(data: bytes, key: str) -> Marker:
 def markers_of(blob: Blob, shard_id: str) -> Iterator[Marker]:
     """The markers of a shard, whether they stand or not. Raises `CorruptBlob`."""
     for key in marker_keys(blob, shard_id):
-        marker = _read_marker(blob, key)
+        marker = read_marker(blob, key)
         if marker is not None:
             yield marker
 
@@ -396,7 +397,8 @@ def _marker_names(blob: Blob, shard_id: str) -> Iterator[re.Match[str]]:
     return (name for name in names if name is not None)
 
 
-def _read_marker(blob: Blob, key: str) -> Marker | None:
+def read_marker(blob: Blob, key: str) -> Marker | None:
+    """The marker at a key; None if it is gone. Raises `CorruptBlob`."""
     data = blob.direct.get(key)
     return None if data is None else decode_marker(data, key)
 
