@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast_operator.api.catalog import DeletionPolicy
-from holdfast_operator.api.names import ANNOTATION_ABANDON, FINALIZER, Kind, Reason
+from holdfast_operator.api.names import ANNOTATION_ABANDON, FINALIZER, ConditionType, Kind, Reason
 from holdfast_operator.engine.clock import Clock
-from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.events import Note, transitions
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import Phase, shown
+from holdfast_operator.engine.status import Phase, shown, shown_with, timestamp
 from holdfast_operator.engine.steps import Settle
 
 Json = dict[str, Any]
@@ -117,10 +117,13 @@ class Deletions:
         self._clock = clock
         self._failing: dict[ObjectKey, tuple[float, float]] = {}
         """Seconds that count, and when the last try failed."""
+        self._since: dict[ObjectKey, str] = {}
+        """Since when the store of an object fails, kept so that the text stays the same at each try."""
 
     def forget(self, key: ObjectKey) -> None:
         """The object is gone."""
         self._failing.pop(key, None)
+        self._since.pop(key, None)
 
     def account(self, key: ObjectKey, body: Json, step: Settle) -> Settle:
         """The same with what its status keeps of the deletion, and with the way out where it needs one."""
@@ -149,16 +152,38 @@ class Deletions:
         return min(int(counted) // _GRAIN * _GRAIN, LIMIT)
 
     def _with_way_out(self, key: ObjectKey, body: Json, step: Settle, seconds: int) -> Settle:
-        """A store that doesn't answer may be back soon; anything else, and a long time, needs somebody."""
+        """Why it waits, since when it fails, and how somebody ends that: from the first try that failed.
+
+        A store that doesn't answer may be back soon: until `LIMIT` the text says that it goes on then.
+        """
         if step.health.phase is not Phase.STALLED:
+            self._since.pop(key, None)
             return step
         if key.kind is not Kind.CATALOG_MIGRATION and not asks_to_delete(body):
             return step
-        if step.health.reason is Reason.STORE_UNREACHABLE and seconds < LIMIT:
-            return step
         how = abandon_command(key.kind, key.name, key.namespace)
-        text = f"{step.health.message}; to delete the resource and leave its data where it is, run: {how}"
-        return replace(step, health=replace(step.health, message=text))
+        text = f"; to delete the resource and leave its data where it is, run: {how}"
+        if step.health.reason is Reason.STORE_UNREACHABLE:
+            since = self._since.setdefault(key, _stalled_since(body) or timestamp(self._clock.wall()))
+            waits = "; the deletion goes on when it answers" if seconds < LIMIT else ""
+            text = f"; the deletion waits for the store, which fails since {since}{waits}{text}"
+        # The command is what somebody needs, however much a store says.
+        message = shown_with(step.health.message, text)
+        health = replace(step.health, message=message)
+        notes = step.notes
+        known = body.get("status", {}).get("conditions", ())
+        if not deletion_of(body).tried and not transitions(known, health, ()):
+            # It failed so before it was to be deleted: no condition changes, and that it waits is news.
+            notes = (*notes, Note(health.reason, message, warning=True))
+        return replace(step, health=health, notes=notes)
+
+
+def _stalled_since(body: Json) -> str:
+    """Since when an object is Stalled, by its status; empty where it isn't."""
+    for each in body.get("status", {}).get("conditions", ()):
+        if (each.get("type"), each.get("status")) == (ConditionType.STALLED.value, "True"):
+            return str(each.get("lastTransitionTime", ""))
+    return ""
 
 
 def _fields(body: Json, step: Settle) -> Mapping[str, Any]:

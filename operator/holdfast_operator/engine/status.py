@@ -121,6 +121,11 @@ def shown(message: str) -> str:
     return cut(redact(message), _MAX_MESSAGE)
 
 
+def shown_with(message: str, end: str) -> str:
+    """As `shown`, of a message and an end that is never cut."""
+    return cut(redact(message), max(_MAX_MESSAGE - len(end), 0)) + end
+
+
 def _bounded(value: Any) -> Any:
     """The same with no text that is longer than `_MAX_TEXT`, at any depth."""
     match value:

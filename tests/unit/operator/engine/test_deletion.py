@@ -1,5 +1,6 @@
 """For how long a deletion failed: only what was tried counts, and only somebody's word ends it otherwise."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from holdfast_operator.api.names import FINALIZER, Kind, Reason
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.deletion import LIMIT, Deletions, deletion_of, left_at_once
 from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.engine.status import shown
 from holdfast_operator.engine.steps import Settle, reconciling, stalled
 
 Json = dict[str, Any]
@@ -23,6 +25,9 @@ class Clock(SystemClock):
 
     def monotonic(self) -> float:
         return self.now
+
+    def wall(self) -> datetime:
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(seconds=self.now)
 
 
 def body(policy: str = "Delete", status: Json | None = None, **annotations: str) -> Json:
@@ -54,10 +59,15 @@ def test_only_the_time_between_two_tries_that_failed_counts() -> None:
     first = failed(deletions, status)
     assert status["deletion"] == {"storeFailedSeconds": 0, "lastFailure": "no answer"}
     assert status["shardId"] == "s"
-    assert COMMAND not in first.health.message
+    told = first.health.message
+    assert told.startswith(
+        "no answer; the deletion waits for the store, which fails since 2026-01-02T03:04:05Z"
+    )
+    assert "the deletion goes on when it answers" in told
+    assert told.endswith(COMMAND)
     for _ in range(4):
         clock.now += 20
-        failed(deletions, status)
+        assert failed(deletions, status).health.message == told, "it is written, and told, once"
     # The status isn't written at each try.
     assert status["deletion"]["storeFailedSeconds"] == 60
     # A process that is stopped tries nothing.
@@ -80,7 +90,49 @@ def test_only_the_time_between_two_tries_that_failed_counts() -> None:
         last = failed(deletions, status)
     assert status["deletion"]["storeFailedSeconds"] == LIMIT
     assert last.health.message.endswith(COMMAND)
+    assert "when it answers" not in last.health.message
     assert status["deletion"]["lastFailure"] == "no answer"
+
+
+def test_since_when_it_fails_outlives_the_process_that_saw_it() -> None:
+    stalled_before: Json = {
+        "conditions": [{"type": "Stalled", "status": "True", "lastTransitionTime": "2025-12-31T23:59:59Z"}]
+    }
+    later = Deletions(Clock()).account(KEY, body(status=stalled_before), DEAF)
+    assert "fails since 2025-12-31T23:59:59Z" in later.health.message
+
+
+def test_an_event_tells_once_that_a_deletion_waits_for_a_store_that_failed_before() -> None:
+    reason = {"reason": "StoreUnreachable", "lastTransitionTime": "2025-12-31T23:59:59Z"}
+    shown_before: Json = {
+        "conditions": [
+            {"type": "Ready", "status": "False", **reason},
+            {"type": "Stalled", "status": "True", **reason},
+        ]
+    }
+    deletions, status = Deletions(Clock()), dict(shown_before)
+    (note,) = failed(deletions, status).notes
+    assert (note.reason, note.warning) == (Reason.STORE_UNREACHABLE, True)
+    assert note.message.endswith(COMMAND)
+    assert failed(deletions, {**shown_before, **status}).notes == ()
+    # What changes the conditions is told by them.
+    assert failed(Deletions(Clock()), {}).notes == ()
+
+
+def test_a_store_that_answered_in_between_fails_anew() -> None:
+    clock = Clock()
+    deletions = Deletions(clock)
+    failed(deletions, {})
+    deletions.account(KEY, body(), Settle(reconciling(Reason.WAITING_FOR_COLLECTIONS, "waits")))
+    clock.now += 60
+    assert "fails since 2026-01-02T03:05:05Z" in failed(deletions, {}).health.message
+
+
+def test_a_store_that_says_much_does_not_hide_the_way_out() -> None:
+    loud = Settle(stalled(Reason.STORE_UNREACHABLE, "no answer " * 1000), retry=True)
+    message = failed(Deletions(Clock()), {}, loud).health.message
+    assert shown(message).endswith(COMMAND)
+    assert len(message) <= 1024
 
 
 def test_what_no_time_mends_shows_the_way_out_at_once() -> None:
