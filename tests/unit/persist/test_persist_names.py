@@ -60,7 +60,7 @@ def test_a_named_shard_has_its_mode(stores: Stores) -> None:
     shard = client.create_or_load("orders", SCHEMA, mode=WriteMode.WRITE_SEAL)
     assert stores.state(shard).write_mode is WriteMode.WRITE_SEAL
     assert client.create_or_load("orders", SCHEMA, mode=WriteMode.WRITE_SEAL) == shard
-    with pytest.raises(BadInput, match=r"'orders': shard .* was made with write mode WRITE_SEAL"):
+    with pytest.raises(BadInput, match=r"'orders': shard .* has write mode WRITE_SEAL"):
         client.create_or_load("orders", SCHEMA)
 
 

@@ -213,10 +213,10 @@ def test_the_mode_of_a_shard_is_fixed(stores: Stores) -> None:
         late.write(rows(1))
     writer.seal(1)
     before = stores.stored()
-    with pytest.raises(BadInput, match=f"shard {SHARD} was made with write mode WRITE_SEAL, not APPEND"):
+    with pytest.raises(BadInput, match=f"shard {SHARD} has write mode WRITE_SEAL, not APPEND"):
         client.writer(SHARD, SCHEMA, purpose="test")
     for attempt in (lambda: late.compare_and_append(rows(1), 1, 2), lambda: late.seal(2)):
-        with pytest.raises(BadInput, match="was made with write mode WRITE_SEAL, not APPEND"):
+        with pytest.raises(BadInput, match="has write mode WRITE_SEAL, not APPEND"):
             attempt()
     assert stores.stored() == before
     client.writer(OTHER, SCHEMA, purpose="test").compare_and_append(rows(1), 0, 1)

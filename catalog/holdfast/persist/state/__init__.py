@@ -1,4 +1,5 @@
 """The durable state of a shard: values, commands, pure transitions, and their stored form.
 
-Only `machine`, the one compare-and-set loop, and `divergence`, which notices a second history, do I/O.
+Only two modules do I/O: `machine`, the compare-and-set loop, and `divergence`, which detects a second
+history.
 """

@@ -1,7 +1,7 @@
-"""Between state values and their stored bytes: a framed protobuf message (docs/reference/FORMAT.md).
+"""The stored form of state values: framed protobuf messages (docs/reference/FORMAT.md).
 
-What is newer than this Holdfast is `VersionTooNew`; anything else that is not as written is `CorruptBlob`,
-naming the key.
+Decoding raises `VersionTooNew` for data of a newer Holdfast, and `CorruptBlob` for any other unexpected
+bytes. Both name the key.
 """
 
 from collections.abc import Callable
@@ -47,24 +47,24 @@ LAST_WALL_MS: Final = 253_402_300_799_999
 
 
 def seal_frame(magic: bytes, body: bytes) -> bytes:
-    """The frame around `body`."""
+    """Return the frame around `body`."""
     return seal(magic, FORMAT_VERSION, body)
 
 
 def check_moment(wall_ms: int, key: str) -> int:
-    """Return a stored time in ms since the epoch. Raises `CorruptBlob` for one that no clock shows."""
+    """Return a stored time in ms since the epoch. Raises `CorruptBlob` if it is after the year 9999."""
     if wall_ms > LAST_WALL_MS:
         raise CorruptBlob(key, "a time before the year 10000", f"{wall_ms} ms")
     return wall_ms
 
 
 def open_frame(magic: bytes, data: bytes, key: str) -> bytes:
-    """The body of a frame; raises as `unseal` does."""
+    """Return the body of a frame; raises the errors of `unseal`."""
     return unseal(magic, FORMAT_VERSION, data, key)
 
 
 def encode_diff(diff: StateDiff) -> bytes:
-    """The bytes of one row of the log."""
+    """Encode one row of the log."""
     message = pb.StateDiff(
         seqno=diff.seqno,
         shard_id=diff.shard_id,
@@ -80,7 +80,7 @@ def encode_diff(diff: StateDiff) -> bytes:
 
 
 def decode_diff(data: bytes, key: str) -> StateDiff:
-    """The diff of one row of the log; `key` names it in errors."""
+    """Decode one row of the log. Errors name it by `key`."""
     message = parse(pb.StateDiff(), open_frame(DIFF_MAGIC, data, key), key)
     return StateDiff(
         message.seqno,
@@ -94,7 +94,7 @@ def decode_diff(data: bytes, key: str) -> StateDiff:
 
 
 def encode_state(state: ShardState) -> bytes:
-    """The bytes of a rollup."""
+    """Encode a state as a rollup."""
     message = pb.ShardState(
         shard_id=state.shard_id,
         applier_version=state.applier_version,
@@ -117,7 +117,7 @@ def encode_state(state: ShardState) -> bytes:
 
 
 def decode_state(data: bytes, key: str) -> ShardState:
-    """The state in a rollup; `key` names it in errors."""
+    """Decode the state in a rollup. Errors name it by `key`."""
     message = parse(pb.ShardState(), open_frame(ROLLUP_MAGIC, data, key), key)
     tables: dict[str, Any] = {}
     for kind, (name, id_name) in TABLES.items():
@@ -143,13 +143,13 @@ def _write_mode(value: int, key: str) -> WriteMode:
     try:
         return WriteMode(value)
     except ValueError:
-        raise VersionTooNew(f"{key} has a write mode that this Holdfast does not know: {value}") from None
+        raise VersionTooNew(f"{key} has write mode {value}, which this Holdfast does not know") from None
 
 
 def _fill(message: Any, value: Any) -> None:
-    """Write a value into its message, whose fields have the names of its own.
+    """Write a value into a message whose fields have the same names.
 
-    In place: a message that is made first and copied into another costs three times as much.
+    It fills the message in place. Copying a separate message into it takes three times as long.
     """
     plain, frontiers = _FIELDS[type(value)]
     for name in plain:
@@ -232,7 +232,7 @@ def _rollup_from(message: pb.Rollup) -> Rollup:
     return Rollup(message.seqno, message.blob_key, message.size_bytes, message.crc32c)
 
 
-# The plain fields of each kind of value, and those that are frontiers.
+# For each kind of value: the plain fields, and the fields that are frontiers.
 _FIELDS: Final[dict[type, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     Part: (("blob_key", "inline", "size_bytes", "crc32c", "rows", "schema_id"), ("lower", "upper")),
     Batch: (("id", "level"), ("lower", "upper", "since")),

@@ -1,4 +1,4 @@
-"""What can be asked of a shard, as values: the commands, and the three answers to them."""
+"""The commands on a shard, and the three possible outcomes, as values."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from holdfast.persist.state.state import Change, Part, PendingBatch, Rollup, Wri
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """These changes make the next version; `result` is the answer once they are durable."""
+    """The changes make the next version. The command returns `result` once they are durable."""
 
     changes: tuple[Change, ...]
     result: object = None
@@ -17,14 +17,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class NoOp:
-    """Nothing has to change: the effect is there already, or there is none."""
+    """Nothing has to change: the command has no effect, or its effect is there already."""
 
     result: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The command can't be done on this version."""
+    """The command is not possible on this version."""
 
     error: HoldfastError
 
@@ -34,10 +34,10 @@ Outcome = Commit | NoOp | Reject
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Who acts: what is recorded of a writer or reader when it registers.
+    """The identity of a writer or reader, as it is recorded when it registers.
 
-    A writer that was `registered`, to upload, must still be known when it writes: once its entry is gone a
-    sweeper takes what it uploaded for orphans.
+    A `registered` writer has an entry because it uploads. The entry must still exist when the writer commits:
+    without the entry, a sweeper treats the uploads as orphans.
     """
 
     id: str
@@ -49,9 +49,9 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class RegisterWriter:
-    """Make the writer known before its first upload, and the shard with it. Result: the schema id.
+    """Register a writer before its first upload, and create the shard if needed. Result: the schema id.
 
-    With a `heartbeat`, the count of these, it is known already and lives.
+    A `heartbeat` above 0 renews the lease of a registered writer. It counts the heartbeats.
     """
 
     writer: Handle
@@ -71,7 +71,7 @@ class EvolveSchema:
 class Append:
     """Add `runs` at `expected_upper` and move the upper. Result: the new upper.
 
-    The parts of a run follow each other in the total order.
+    Each run is sorted as a whole.
     """
 
     writer: Handle
@@ -84,9 +84,9 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Add `runs`, of times from the upper on, to what is pending, under the id `batch_id`.
+    """Add `runs` as the pending batch `batch_id`. Their times are at or after the upper.
 
-    Only under the write lock of the location.
+    The client must hold the write lock of the location.
     """
 
     writer: Handle
@@ -98,9 +98,9 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Move the upper over all that is pending below `new_upper`. Result: the new upper.
+    """Move the upper to `new_upper`, past all pending updates below it. Result: the new upper.
 
-    Only under the write lock of the location.
+    The client must hold the write lock of the location.
     """
 
     writer: Handle
@@ -119,7 +119,7 @@ class RegisterReader:
 
 @dataclass(frozen=True, slots=True)
 class DowngradeReader:
-    """Move a reader's hold forward (never back) and say that it lives. Result: the `LeasedReader`."""
+    """Renew a reader's lease and move its hold forward (never back). Result: the `LeasedReader`."""
 
     reader_id: str
     since: int
@@ -129,17 +129,18 @@ class DowngradeReader:
 
 @dataclass(frozen=True, slots=True)
 class DropReader:
-    """Give up a leased hold."""
+    """Release a leased hold."""
 
     reader_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireHandles:
-    """Drop readers and writers that have not moved beyond these heartbeat counts.
+    """Drop readers and writers whose heartbeat counts are still these.
 
-    A writer whose entry goes too early loses nothing: its next append makes it anew, or is refused where it
-    may have uploaded, and only one that is in doubt at that moment stays `Indeterminate`: no record tells.
+    A writer whose entry is dropped too early loses no data. Its next append makes a new entry, or is refused
+    if the writer may have uploaded. Only an append whose outcome is unknown at that moment stays
+    `Indeterminate`, because the record that would settle it is gone.
     """
 
     readers: tuple[tuple[str, int], ...]
@@ -148,9 +149,9 @@ class ExpireHandles:
 
 @dataclass(frozen=True, slots=True)
 class RegisterCritical:
-    """Take the hold of this purpose with a token, or find it with whatever token it has.
+    """Take the critical hold of this purpose with a token, or find the existing one with any token.
 
-    One that is not there is refused where since is past `not_past` already. Result: the `CriticalReader`.
+    A new hold is refused if since is already past `not_past`. Result: the `CriticalReader`.
     """
 
     purpose: str
@@ -160,7 +161,7 @@ class RegisterCritical:
 
 @dataclass(frozen=True, slots=True)
 class DowngradeCritical:
-    """Move a critical hold forward and store `new_opaque`, if `opaque` is stored.
+    """Move a critical hold forward and store `new_opaque`, if the stored token is `opaque`.
 
     Result: the `CriticalReader`.
     """
@@ -173,14 +174,14 @@ class DowngradeCritical:
 
 @dataclass(frozen=True, slots=True)
 class ExpectUpper:
-    """Change nothing; be rejected unless the upper is this. With other commands it is what they depend on."""
+    """Require that the upper is `upper`, and change nothing. Other commands of the commit depend on it."""
 
     upper: int
 
 
 @dataclass(frozen=True, slots=True)
 class DropCritical:
-    """Give up a critical hold, if `opaque` is stored."""
+    """Release a critical hold, if the stored token is `opaque`."""
 
     id: str
     opaque: bytes = b""
@@ -188,7 +189,7 @@ class DropCritical:
 
 @dataclass(frozen=True, slots=True)
 class AddRollup:
-    """Record a rollup; older ones become garbage."""
+    """Record a rollup. Older rollups become garbage."""
 
     rollup: Rollup
     wall_ms: int
@@ -196,11 +197,12 @@ class AddRollup:
 
 @dataclass(frozen=True, slots=True)
 class InstallCompaction:
-    """Replace exactly these batches by the result. Result: whether it is in; if not, none of it ever was.
+    """Replace exactly these batches by the merged parts. Result: whether the parts are installed.
 
-    `since` is what the times were advanced to. The writer was registered before it uploaded anything, and is
-    needed for what it uploaded; its entry ends with the result. With `fingerprint`, the batches must also
-    have these contents: two histories of a log may give one id to different batches.
+    If the result is False, none of the parts was ever part of the shard. The times of the parts were advanced
+    to `since`. The writer registered before its first upload. If the parts have blobs, its entry must still
+    exist; the command drops it. With `fingerprint`, the batches must also have these contents, because two
+    histories of a log may give the same id to different batches.
     """
 
     batch_ids: tuple[int, ...]
@@ -213,10 +215,11 @@ class InstallCompaction:
 
 @dataclass(frozen=True, slots=True)
 class ClaimBatches:
-    """Announce that a writer compacts these batches, or that it still does: `heartbeat` counts these, from 0.
+    """Announce that a writer compacts these batches, or still does; `heartbeat` counts the calls, from 0.
 
-    Result: whether it may. It may not where another claims one of them or they are gone, nor with a heartbeat
-    once its writer's entry is gone. A claim is no lock: it only saves work that is done already.
+    Result: whether the writer may compact them. It may not if another claim has one of the batches, if a
+    batch is gone, or if this is a heartbeat and the writer's entry is gone. A claim is not a lock. It only
+    avoids duplicate work.
     """
 
     claim_id: str
@@ -227,16 +230,16 @@ class ClaimBatches:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseClaim:
-    """Give up a claim."""
+    """Release a claim."""
 
     claim_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class CondemnOrphans:
-    """Make garbage of blobs (key, last put in ms) that no version names. Result: the keys that now are.
+    """Make garbage of orphans, given as pairs (key, last put in ms). Result: the keys that are garbage now.
 
-    What the state names, and what a registered writer has put, is spared.
+    Blobs that the state names are spared, and so are the blobs of registered writers.
     """
 
     blobs: tuple[tuple[str, int], ...]
@@ -244,7 +247,7 @@ class CondemnOrphans:
 
 @dataclass(frozen=True, slots=True)
 class InstallPending:
-    """As `InstallCompaction`, for pending batches: replace exactly these, if they are unchanged."""
+    """Replace exactly these pending batches, if they are unchanged; see `InstallCompaction`."""
 
     replaced: tuple[PendingBatch, ...]
     batch_id: str
@@ -255,7 +258,7 @@ class InstallPending:
 
 @dataclass(frozen=True, slots=True)
 class ForgetGarbage:
-    """These blobs are deleted and the log is to be truncated below `gc_seqno`."""
+    """Record that these blobs are deleted and that the log is to be truncated below `gc_seqno`."""
 
     blob_keys: tuple[str, ...]
     gc_seqno: int
@@ -263,7 +266,7 @@ class ForgetGarbage:
 
 @dataclass(frozen=True, slots=True)
 class FinalizeShard:
-    """Close the shard for ever and drop all its data."""
+    """Close the shard for ever and drop all of its data."""
 
     wall_ms: int
 

@@ -1,26 +1,27 @@
-"""The cut of a log below its newest rollup, and what is kept of the rows that it drops: their digests.
+"""Cuts of a shard's log, and the digests of the rows that a cut removes.
 
-A client that is idle for a long time finds that the row that it knows is gone. It still has to tell whether
-the log goes on from that row. So a cut at version S works in this order:
+Garbage collection cuts the log: it removes the rows below the newest rollup. A client that was idle for a
+long time may know a row that was removed. It must still be able to check whether the log continues from that
+row. So a cut keeps the digests of removed rows. A cut at version S has three steps:
 
-1. The digests of the last `MOST_DIGESTS` rows up to S go into a blob that is written once. Its key names S
-   and the digest of row S, so a blob of another history is never taken for it.
-2. The rows below S are dropped, if the log has a row that the collector knows and that names the rollup of
-   version S. A failover may take back that row and keep row S: then nothing leads to the rollup, and the rows
-   below S are needed. Row S stays as the anchor that leads to the blob.
-3. The blob of the cut before is deleted: the new one contains its digests.
+1. Write the digests of the last `MOST_DIGESTS` rows up to S into a new blob. Its key contains S and the
+   digest of row S, so nobody takes the blob of another history for it.
+2. Remove the rows below S, if the log still has a row that the collector knows and that names the rollup of
+   version S. This condition matters after a failover: it may remove that row and keep row S. Then nothing
+   leads to the rollup, and the rows below S are needed. Row S stays as the anchor, which leads to the blob.
+3. Delete the blob of the previous cut. The new blob contains its digests.
 
-A crash after step 1 or 2 leaves one small blob more than is needed, which the sweeper finds. A blob has 8
-bytes per row, so at most 128 KiB.
+A crash after step 1 or 2 leaves one small blob too many, which the sweeper finds. A blob has 8 bytes per row,
+so it has at most 128 KiB.
 
-A failover can take back a cut after step 3: the log then begins at an older anchor, and the blob of that
-anchor is gone. The blob of the lost cut is still there and contains the digest of that anchor. So it is of
-the same history up to that row, and its digests below it are those of the log.
+A failover can undo a cut after step 3. The log then begins at an older anchor, and the blob of that anchor is
+gone. The blob of the undone cut is still there, and contains the digest of the older anchor. So both belong
+to the same history up to that anchor, and the digests below it are valid for the log.
 
-A blob that is damaged counts as none. The next cut keeps the digests of the rows that are there, and deletes
-the damaged blob. A client that knows an older row is refused until it is opened anew.
+A damaged blob counts as missing. The next cut keeps the digests of the rows that are still there, and deletes
+the damaged blob. A client that knows an older row gets an error and must be opened again.
 
-Of a finalized shard nothing is kept: nobody can write to it, so there is nothing to compare.
+No digests are kept for a finalized shard. Nobody can write to it, so there is nothing to compare.
 """
 
 import logging
@@ -43,17 +44,20 @@ _ROW: Final = struct.Struct("<I4s")
 
 
 def cut_key(shard_id: str, seqno: int, digest: Digest) -> str:
-    """The key of the blob of a cut whose anchor is row `seqno`."""
+    """Return the key of the blob of a cut whose anchor is row `seqno`."""
     return f"{shard_id}/c{seqno}-{digest}"
 
 
 def encode_digests(first: int, rows: bytes) -> bytes:
-    """The bytes of the blob: the number of the first row, then `rows`, the packed digest of each."""
+    """Encode a digest blob: the number of the first row, then `rows`, the packed digests."""
     return seal(_MAGIC, _FORMAT, _FIRST.pack(first) + rows)
 
 
 def decode_digests(data: bytes, key: str) -> tuple[int, bytes]:
-    """The first row's number and all packed digests; raises `CorruptBlob` and `VersionTooNew`."""
+    """Decode a digest blob into the first row's number and the packed digests.
+
+    Raises `CorruptBlob` and `VersionTooNew`.
+    """
     body = unseal(_MAGIC, _FORMAT, data, key)
     if len(body) < _FIRST.size or (len(body) - _FIRST.size) % _ROW.size:
         raise CorruptBlob(key, "digests of 8 bytes each", f"{len(body)} bytes")
@@ -61,7 +65,7 @@ def decode_digests(data: bytes, key: str) -> tuple[int, bytes]:
 
 
 def cut_log(location: Location, shard_id: str, seqno: int, known: Row) -> bool:
-    """Drop the rows below `seqno`, keeping their digests; False if the log does not have row `seqno`.
+    """Remove the rows below `seqno` and keep their digests. Return False if the log has no row `seqno`.
 
     `known` is a version that names the rollup of version `seqno`.
     """
@@ -72,7 +76,7 @@ def cut_log(location: Location, shard_id: str, seqno: int, known: Row) -> bool:
     (first, oldest), (_, newest) = rows[0], rows[-1]
     packed = b"".join([_ROW.pack(*digest) for _, digest in rows])
     before = cut_key(shard_id, first, oldest)
-    # The first cut of a log that was cut by none before has nothing to take over.
+    # A log that begins at row 1 was never cut, so there are no earlier digests to take over.
     was_cut = first > 1
     kept = _digests_to(location, shard_id, first, oldest) if was_cut else None
     if kept is not None:
@@ -88,24 +92,24 @@ def cut_log(location: Location, shard_id: str, seqno: int, known: Row) -> bool:
 
 
 def cut_finalized_log(location: Location, shard_id: str, seqno: int, known: Row) -> None:
-    """Drop the rows below `seqno`, if the log has `known`, and the digests that were kept of earlier ones."""
+    """Remove the rows below `seqno` if the log has `known`, and delete the digests of earlier cuts."""
     oldest = _anchor(location.consensus, shard_id)
     if location.consensus.truncate(shard_id, seqno, known) and oldest is not None:
         location.blob.delete(cut_key(shard_id, *oldest))
 
 
 def known_digest(location: Location, shard_id: str, seqno: int) -> Digest | None:
-    """The digest of a row, also of one that was cut; None if it was not kept."""
+    """Return the digest of a row, even if it was cut; None if its digest was not kept."""
     anchor = _anchor(location.consensus, shard_id)
     while anchor is not None:
         if anchor[0] <= seqno:
-            # The row is there: it was not cut, or the store went back while we looked.
+            # The row should be there: it was not cut, or the store went back during the search.
             found = dict(location.consensus.digests(shard_id, seqno, 1))
             return found.get(seqno)
         kept = _digests_to(location, shard_id, *anchor)
         if kept is not None:
             return _digest_at(kept, seqno)
-        # Without a blob the next cut has come meanwhile, or a client that keeps none made the cut.
+            # The blob is missing: there was another cut meanwhile, or the client that cut kept no digests.
         after = _anchor(location.consensus, shard_id)
         if after == anchor:
             return None
@@ -114,9 +118,9 @@ def known_digest(location: Location, shard_id: str, seqno: int) -> Digest | None
 
 
 def _digests_to(location: Location, shard_id: str, seqno: int, digest: Digest) -> tuple[int, bytes] | None:
-    """What is kept of the rows up to an anchor: the first row's number and all digests; None if nothing is.
+    """Return the digests up to an anchor, with the first row's number; None if none were kept.
 
-    If the anchor has no blob of its own, it is looked up in the blobs of other cuts.
+    If the anchor has no blob of its own, search the blobs of other cuts for its digest.
     """
     own = cut_key(shard_id, seqno, digest)
     kept = _read(location, own)
@@ -140,7 +144,7 @@ def _digest_at(kept: tuple[int, bytes], seqno: int) -> Digest | None:
 
 
 def damaged_digests(location: Location, shard_id: str) -> Iterator[tuple[str, str]]:
-    """The blobs of cuts that are not what was written, each with what is wrong with it."""
+    """Return the keys of damaged digest blobs, each with a description of the damage."""
     for meta in location.blob.direct.list(f"{shard_id}/c"):
         name = CUT_NAME.fullmatch(meta.key)
         data = location.blob.direct.get(meta.key) if name is not None else None
@@ -154,7 +158,7 @@ def damaged_digests(location: Location, shard_id: str) -> Iterator[tuple[str, st
         seqno = int(name["seqno"])
         digest = _digest_at(kept, seqno)
         if digest is None or cut_key(shard_id, seqno, digest) != meta.key:
-            yield meta.key, f"it does not have the digest of row {seqno} that its name has"
+            yield meta.key, f"its digest of row {seqno} is not the one in its name"
 
 
 def _anchor(consensus: Consensus, shard_id: str) -> tuple[int, Digest] | None:
@@ -163,12 +167,12 @@ def _anchor(consensus: Consensus, shard_id: str) -> tuple[int, Digest] | None:
 
 
 def _read(location: Location, key: str) -> tuple[int, bytes] | None:
-    """What a blob has; None if there is none, or it is damaged."""
+    """Read a digest blob; None if it is missing or damaged."""
     data = location.blob.direct.get(key)
     if data is None:
         return None
     try:
         return decode_digests(data, key)
     except CorruptBlob as error:
-        log.warning("what a cut of %s has kept can't be used: %s", location.blob.description, error)
+        log.warning("can't use a damaged blob of row digests in %s: %s", location.blob.description, error)
         return None

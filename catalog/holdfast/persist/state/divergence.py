@@ -1,28 +1,29 @@
-"""Two histories of one log: how a client notices that it met another one, and what it leaves behind.
+"""Two histories of one log: how clients notice a second history, and what they leave behind.
 
 A consensus store may go back in time at any moment: a lagging standby is promoted, an older copy is restored,
-the wrong volume is mounted. Then the numbers of versions that were acknowledged are given to other versions.
-Everything here relies on one fact: a version number together with the digest of its row identifies a history.
+or the wrong volume is mounted. Then the numbers of acknowledged versions are given to other versions. All
+checks rely on one fact: a version number together with the digest of its row identifies a history.
 
-- Every client remembers the number and the digest of the newest row that it has verified, per shard. Each
-  read of the head and each append compares them inside the store's own statement.
-- A client that finds other bytes at that number, or a shorter log, has met another history. It ends: all of
-  its handles in the location raise `LogRegressed`, and only a new client goes on, with the history that the
-  store has now.
-- A store that notices by itself that it went back (a log of objects) raises `LogRegressed`. The client ends
-  in the same way, and leaves a marker for every shard that it knows: a marker stands only if its row is lost.
-- A client that may write also leaves a marker in Blob, beside the blobs of the shard. While a marker stands,
-  nobody deletes anything of that shard: the blobs of both histories stay until a person decides with
+- Per shard, a client remembers the number and the digest of the newest row that it has verified. Each read of
+  the head and each append compares them inside one statement of the store.
+- If a client finds other bytes at that number, or a shorter log, it has met another history. The client ends:
+  all of its handles in the location raise `LogRegressed`. Only a new client continues, with the history that
+  the store has now.
+- A store may notice by itself that it went back (a log of objects does). It raises `LogRegressed`. The client
+  ends in the same way, and leaves a marker for every shard that it knows. A marker counts only if its row is
+  lost.
+- A client that may write also leaves a marker in Blob, next to the blobs of the shard. While a marker counts,
+  nobody deletes anything of that shard. So the blobs of both histories stay until a person chooses one with
   `holdfast persist recover`.
-- The blobs show two histories by themselves where a rollup is newer than the log, or another one than the log
-  of its version can have made. Nothing is deleted then either. A rollup is put after its version was
-  committed. So the rollups are listed first, and the head that they are compared with is read after that.
-- Where the store knows in which line of its own history it is (a Postgres server and its timeline), the first
-  client that writes there records it in Blob. Who collects garbage on another line than the newest deletes
-  nothing: that is a partitioned old primary.
-- A marker or a rollup that is damaged is a reason to keep everything too. Nobody knows what it was.
-- A marker no longer stands after a recovery, or if the log has the row that the client knew: then the client
-  was confused, not the log.
+- The blobs themselves can show two histories: a rollup is newer than the log, or the log can't have made the
+  version in the rollup. Nothing is deleted then either. A writer puts a rollup after it has committed the
+  rollup's version. So the check lists the rollups first, and then reads the head that it compares them with.
+- Some stores know the line of their own history, such as the timeline of a Postgres server. The first client
+  that writes on a line records it in Blob. A garbage collector on any line but the newest deletes nothing,
+  because its server may be an old primary behind a network partition.
+- If a marker or a rollup is damaged, nobody knows what it was. Nothing is deleted in this case either.
+- A marker stops counting after a recovery. It also stops counting if the log has the row that the client
+  knew, because then the client was wrong, not the log.
 """
 
 import json
@@ -49,10 +50,10 @@ _LINES: Final = "lines/"
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a client found that met another history: the row that it knew, and what the log had instead.
+    """The record of a client that met another history: the row that it knew, and what the log had instead.
 
-    `found` is None where the log ended before `seqno`; `head` is 0 if the client doesn't know where.
-    `wall_ms` is the time of the client's host in ms since the epoch.
+    `found` is None if the log ended before `seqno`. `head` is 0 if the client does not know the end of the
+    log. `wall_ms` is the time of the client's host in ms since the epoch.
     """
 
     shard_id: str
@@ -66,7 +67,7 @@ class Marker:
 
     @property
     def key(self) -> str:
-        """Where the marker lies in Blob. Clients that found the same write the same key."""
+        """The key of the marker in Blob. Clients that found the same rows write the same key."""
         found = "none" if self.found is None else str(self.found)
         return f"{self.shard_id}/{_MARKER}{self.seqno}-{self.recoveries}-{self.known}-{found}"
 
@@ -87,9 +88,9 @@ class KnownRow(NamedTuple):
 
 
 class ForkGuard:
-    """Whether the client met another history than its own; shared by its machines. Thread-safe.
+    """Records whether a client met another history. All machines of the client share it. Thread-safe.
 
-    `known` lists the newest rows that the client has verified.
+    `known` returns the newest rows that the client has verified.
     """
 
     def __init__(
@@ -110,12 +111,12 @@ class ForkGuard:
         self._line: str | None = None
 
     def check(self) -> None:
-        """Raise `LogRegressed` once the client has met another history."""
+        """Raise `LogRegressed` if the client has met another history."""
         if self._ended is not None:
             raise self._ended.again()
 
     def record_line(self, line: str | None) -> None:
-        """Record in Blob that a client writes on this line of the store's history, the first time it does."""
+        """On the client's first write on a line of the store's history, record the line in Blob."""
         if line is None or line == self._line or self._read_only:
             return
         lines = lines_of(self._blob)
@@ -127,7 +128,7 @@ class ForkGuard:
     def end(
         self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int
     ) -> LogRegressed:
-        """End the client's history, leave a marker, and return the error that all of its handles raise."""
+        """End the client's history and leave a marker. Return the error that all of its handles raise."""
         if found is None:
             actual = f"version {head} as its newest" if head else "no version of it"
         else:
@@ -149,7 +150,7 @@ class ForkGuard:
 
     @contextmanager
     def watching(self, clock: Clock) -> Iterator[None]:
-        """For calls of the consensus store: if it raises `LogRegressed`, the client's history ends."""
+        """Wrap calls of the consensus store. If one raises `LogRegressed`, the client's history ends."""
         try:
             yield
         except LogRegressed as error:
@@ -180,7 +181,7 @@ class ForkGuard:
 
 
 def read_recoveries(blob: Blob) -> int:
-    """How often the location was recovered, from its blob store itself."""
+    """Return how often the location was recovered, as its blob store records it."""
     stored = read_location(blob.direct)
     if stored is None:
         raise CorruptBlob(BLOB_KEY, "the identity of the location", "nothing")
@@ -188,7 +189,7 @@ def read_recoveries(blob: Blob) -> int:
 
 
 class Line(NamedTuple):
-    """A record that clients wrote on this line of the store's history; the greatest number is the newest."""
+    """A record that clients wrote on a line of the store's history. The newest has the greatest number."""
 
     number: int
     recoveries: int
@@ -196,7 +197,7 @@ class Line(NamedTuple):
 
 
 def lines_of(blob: Blob) -> list[Line]:
-    """The records of a location, oldest first."""
+    """Return the records of a location, oldest first."""
     names = (LINE_NAME.fullmatch(meta.key) for meta in blob.direct.list(_LINES))
     return sorted(
         Line(int(name["number"]), int(name["recoveries"]), name["line"]) for name in names if name is not None
@@ -210,7 +211,7 @@ def _record_line(blob: Blob, lines: Sequence[Line], recoveries: int, line: str, 
 
 
 class Doubt(NamedTuple):
-    """Why a shard may have two histories: the key of the blob that shows it, and how it does."""
+    """A reason to believe that a shard has two histories, and the key of the blob that shows it."""
 
     key: str
     why: str
@@ -227,21 +228,21 @@ class Refreshing(Protocol):
         """The newest version that this process knows."""
 
     def refresh(self) -> ShardState:
-        """The newest version, read from the store."""
+        """Read and return the newest version in the store."""
 
 
 def why_keep(machine: Refreshing) -> str:
-    """Why nothing of a shard may be deleted now; empty if it may.
+    """Return why nothing of a shard may be deleted now, or "" if it may. The machine has refreshed.
 
-    The machine has refreshed. Between this check and a deletion another history can still begin: what is
-    deleted then was garbage in the history that ended, too long ago for the new one to lack it unless the
-    store went back further than `gc_grace_s` and `retain_for_s`.
+    Another history can still begin between this check and a deletion. A deleted blob was garbage in the
+    history that ended, for at least `gc_grace_s`. The new history needs it only if the store went back
+    further than `gc_grace_s` and `retain_for_s`.
     """
     return next((doubt.why for doubt in doubts(machine)), "")
 
 
 def doubts(machine: Refreshing) -> Iterator[Doubt]:
-    """All reasons for which nothing of a shard may be deleted now. The machine has refreshed."""
+    """Yield all reasons why nothing of a shard may be deleted now. The machine has refreshed."""
     location = machine.location
     recoveries = read_recoveries(location.blob)
     why = why_old_line(location, recoveries)
@@ -265,7 +266,7 @@ def _standing_markers(location: Location, shard_id: str, recoveries: int) -> Ite
 
 
 def why_old_line(location: Location, recoveries: int) -> str:
-    """How it shows that the store is an old primary, or a copy; empty if nothing shows it."""
+    """Return why the store looks like an old primary or a copy, or "" if it does not."""
     line = location.consensus.line()
     lines = [each for each in lines_of(location.blob) if each.recoveries == recoveries]
     if line is None or not lines or lines[-1].line == line:
@@ -277,7 +278,7 @@ def why_old_line(location: Location, recoveries: int) -> str:
 
 
 def accept_line(location: Location, hostname: str) -> None:
-    """Record that the consensus store as it is now is the newest."""
+    """Record that the consensus store, as it is now, is the newest."""
     line = location.consensus.line()
     recoveries = read_recoveries(location.blob)
     if line is not None and why_old_line(location, recoveries):
@@ -285,10 +286,10 @@ def accept_line(location: Location, hostname: str) -> None:
 
 
 def unknown_rollups(machine: Refreshing) -> Iterator[Doubt]:
-    """The rollups in Blob that are of another history than the log. The machine has refreshed.
+    """Yield the rollups in Blob that belong to another history than the log. The machine has refreshed.
 
-    A rollup that a writer uploaded before it died is of this history: its version leads to the log's. So is
-    one whose writer is about to record it. Of one that is damaged nobody knows.
+    A rollup that a writer uploaded before it died belongs to this history, because its version is in the log.
+    So does a rollup that a writer is about to record. The history of a damaged rollup is unknown.
     """
     location, shard_id = machine.location, machine.shard_id
     listed = {
@@ -298,7 +299,7 @@ def unknown_rollups(machine: Refreshing) -> Iterator[Doubt]:
     }
     if _named_rollups(machine.state) >= listed.keys():
         return
-    # Only now: a writer commits, uploads and records meanwhile.
+    # Refresh after the listing: meanwhile a writer may commit, upload a rollup and record it.
     state = machine.refresh()
     named = _named_rollups(state)
     for key, seqno in listed.items():
@@ -334,7 +335,7 @@ def _named_rollups(state: ShardState) -> set[str]:
 
 
 def row_of(location: Location, shard_id: str, seqno: int) -> StateDiff | None:
-    """Row `seqno` of the log of a shard; None if the log does not have it any more."""
+    """Return row `seqno` of a shard's log; None if the log no longer has it."""
     rows = location.consensus.scan(shard_id, seqno, 1)
     if not rows or rows[0].seqno != seqno:
         return None
@@ -342,7 +343,7 @@ def row_of(location: Location, shard_id: str, seqno: int) -> StateDiff | None:
 
 
 def encode_marker(marker: Marker) -> bytes:
-    """The bytes of a marker: one JSON object."""
+    """Encode a marker as one JSON object."""
     fields = {
         "format": 1,
         "shard_id": marker.shard_id,
@@ -358,7 +359,7 @@ def encode_marker(marker: Marker) -> bytes:
 
 
 def decode_marker(data: bytes, key: str) -> Marker:
-    """The marker in a blob; raises `CorruptBlob`."""
+    """Decode the marker in a blob; raises `CorruptBlob`."""
     try:
         fields = json.loads(data)
         found = fields["found"]
@@ -380,7 +381,7 @@ def decode_marker(data: bytes, key: str) -> Marker:
 
 
 def markers_of(blob: Blob, shard_id: str) -> Iterator[Marker]:
-    """The markers of a shard, whether they stand or not. Raises `CorruptBlob`."""
+    """Yield all markers of a shard, whether they still count or not. Raises `CorruptBlob`."""
     for key in marker_keys(blob, shard_id):
         marker = read_marker(blob, key)
         if marker is not None:
@@ -388,7 +389,7 @@ def markers_of(blob: Blob, shard_id: str) -> Iterator[Marker]:
 
 
 def marker_keys(blob: Blob, shard_id: str) -> list[str]:
-    """The keys of all markers of a shard, also of damaged ones."""
+    """Return the keys of all markers of a shard, including damaged ones."""
     return [name.string for name in _marker_names(blob, shard_id)]
 
 

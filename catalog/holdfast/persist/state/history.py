@@ -1,7 +1,8 @@
-"""Whether two known versions of a shard are of one history, or of two.
+"""Checks whether two versions of a shard belong to the same history.
 
-A store that was restored from an older copy, and written to since, leaves two histories: the rollups of the
-lost versions are still in Blob, and the log goes on without them. Both have versions with the same numbers.
+If a store is restored from an older copy and written to afterwards, the shard has two histories. The rollups
+of the lost versions are still in Blob, and the log continues without these versions. Both histories have
+versions with the same numbers.
 """
 
 from dataclasses import dataclass, replace
@@ -26,9 +27,10 @@ Source = Literal["log", "rollup"]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The newest version that is known of one history of a shard, and where it was found.
+    """The newest known version of one history of a shard, and its source.
 
-    `wall_ms` and `hostname` say when and where it was written; `whole` is whether all its blobs are there.
+    `wall_ms` and `hostname` are when and where the version was written. `whole` is whether all of its blobs
+    exist.
     """
 
     source: Source
@@ -40,24 +42,25 @@ class History:
 
 
 def history_of(state: ShardState, source: Source, *, whole: bool) -> History:
-    """The history that ends with a version."""
+    """Describe the history that ends with the version `state`."""
     return History(source, state.seqno, state.upper, state.wall_ms, state.hostname, whole)
 
 
 def contradiction(older: ShardState, newer: ShardState, row: StateDiff | None = None) -> str:
-    """Why `newer`, which has a greater number, can't have come from `older`; "" where it can.
+    """Return why `newer` can't have come from `older`, or "" if it can. `newer` has the greater number.
 
-    `row` is the row of version `older.seqno` in the log that `newer` is of, if the log still has it.
+    `row` is the row of version `older.seqno` in the log that `newer` comes from, if the log still has it.
 
-    A batch keeps its id, the version that first held it, for as long as it exists. So what `newer` has from
-    versions up to `older` must be in `older` too, byte for byte. Compaction replaces old batches by new ones;
-    then the times at which the versions were written still tell: they never go back in one history.
+    A batch keeps its id for as long as it exists: the number of the version that added it. So each batch of
+    `newer` that a version up to `older` added must be in `older` too, and be equal. Compaction replaces old
+    batches by new ones. In that case the times of the versions still decide: in one history they never go
+    back.
     """
     if row is not None and not _has_made(row, older):
-        return f"version {older.seqno} is another one than the log has"
+        return f"version {older.seqno} differs from the one in the log"
     if newer.seqno == older.seqno:
         same = older.batches == newer.batches and older.wall_ms == newer.wall_ms
-        return "" if same else f"there are two versions {older.seqno}"
+        return "" if same else f"there are two different versions {older.seqno}"
     if newer.wall_ms <= older.wall_ms:
         return f"version {newer.seqno} was written before version {older.seqno}"
     for what in ("upper", "since", "finalized"):
@@ -71,15 +74,15 @@ def contradiction(older: ShardState, newer: ShardState, row: StateDiff | None = 
         if batch.id <= older.seqno and not _is_same(
             known.get(batch.id), batch, may_reach_on=batch.id == last
         ):
-            return f"version {newer.seqno} has another batch {batch.id} than version {older.seqno}"
+            return f"batch {batch.id} differs between version {newer.seqno} and version {older.seqno}"
     return ""
 
 
 def _has_made(row: StateDiff, state: ShardState) -> bool:
-    """Whether a row of a log can have made this version: all that the row changes is in it.
+    """Whether a row of a log can have made this version: the version has everything that the row changes.
 
-    The time alone doesn't show it. After a commit by a host with a fast clock, the following versions are a
-    millisecond apart in both histories.
+    Comparing the time is not enough. After a commit by a host with a fast clock, the next versions of both
+    histories are one millisecond apart.
     """
     sealed = any(isinstance(change, SealPending) for change in row.changes)
     again = []
@@ -102,26 +105,26 @@ def _has_made(row: StateDiff, state: ShardState) -> bool:
                 pass
             case _:
                 again.append(change)
-    # The other changes put, drop or set values: to do it twice changes nothing.
+    # The remaining changes put, drop or set values, so applying them twice makes no difference.
     return apply(replace(state, seqno=row.seqno - 1), replace(row, changes=tuple(again))) == state
 
 
 def _is_same(before: Batch | None, after: Batch, *, may_reach_on: bool) -> bool:
-    """Whether a batch is what it was; the last one may be extended by times without updates."""
+    """Whether a batch is unchanged. The last batch may have a later upper, if no updates were added."""
     if before is None:
         return False
     return before == (replace(after, upper=before.upper) if may_reach_on else after)
 
 
 def is_decided(seqno: int, head: int) -> bool:
-    """Whether a recovery has decided between version `seqno` and the history that `head` is of."""
+    """Whether a recovery has chosen between version `seqno` and the history of `head`."""
     return seqno >> EPOCH_BITS < head >> EPOCH_BITS
 
 
 def is_one_history(one: ShardState, other: ShardState, row: StateDiff | None = None) -> bool:
-    """Whether two versions can be of one history, or need no decision any more.
+    """Whether two versions can belong to one history, or a recovery has already chosen between them.
 
-    `row` is as in `contradiction`.
+    `row` is the same as in `contradiction`.
     """
     older, newer = sorted((one, other), key=lambda each: each.seqno)
     return is_decided(older.seqno, newer.seqno) or not contradiction(older, newer, row)

@@ -1,4 +1,4 @@
-"""What people and tools see of a shard: one value, made from its newest version."""
+"""A summary of a shard for people and tools, made from its newest version."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from holdfast.persist.state.state import ShardState
 
 @dataclass(frozen=True, slots=True)
 class HoldInfo:
-    """What keeps `since` back."""
+    """A hold that keeps `since` back."""
 
     id: str
     kind: str
@@ -19,32 +19,32 @@ class HoldInfo:
     since: int
     hostname: str = ""
     token: str = ""
-    """Of a critical hold: the fingerprint of its token, "none" for the empty one; never the token."""
+    """For a critical hold: the fingerprint of its token, "none" if the token is empty; never the token."""
     lease_s: float | None = None
-    """Seconds without a heartbeat after which it ends; None for one that never does."""
+    """The number of seconds without a heartbeat after which the hold ends; None if it never ends."""
     version: int | None = None
-    """Of a leased hold: the version whose parts it keeps from deletion."""
+    """For a leased hold: the version whose blobs it protects from deletion."""
 
 
 class StoredSize(NamedTuple):
-    """How many updates are stored, and in how many bytes."""
+    """The number of stored updates, and their size in bytes."""
 
     rows: int
     size_bytes: int
 
 
 def stored_size(state: ShardState) -> StoredSize:
-    """What a version has in its parts."""
+    """Return the rows and bytes in the batches of a version."""
     parts = [part for batch in state.batches for part in batch.parts]
     return StoredSize(sum(part.rows for part in parts), sum(part.size_bytes for part in parts))
 
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """A shard at a glance. Sizes are stored bytes, rows are stored updates; frontiers, 2^64 is closed.
+    """A summary of a shard. Sizes are stored bytes, rows are stored updates, and frontier 2^64 means closed.
 
-    `key` and `value` are the columns of the newest schema; `schemas` are all that it ever had, by their id.
-    What a seal has cut counts on both sides of it.
+    `key` and `value` are the columns of the newest schema. `schemas` are all schemas of the shard, with their
+    ids. If a seal split a part, the part counts both as sealed and as pending.
     """
 
     shard_id: str
@@ -74,7 +74,7 @@ class ShardInfo:
     holds: tuple[HoldInfo, ...]
 
     def to_json(self) -> str:
-        """The same as JSON; a closed frontier is null."""
+        """Return the summary as JSON. A closed frontier is null."""
         value = asdict(self)
         for item in (value, *value["holds"]):
             for name in ("since", "upper"):
@@ -84,7 +84,7 @@ class ShardInfo:
 
 
 def shard_info(state: ShardState) -> ShardInfo:
-    """Look at a version."""
+    """Summarize a version."""
     parts = [part for batch in state.batches for part in batch.parts]
     pending = [part for batch in state.pending.values() for part in batch.parts]
     schema = state.schema

@@ -1,18 +1,18 @@
-"""What must hold of every version of a shard, and of every step to the next.
+"""The invariants of every version of a shard, and of every step to the next version.
 
-- Batches tile `[0, upper)`: the first begins at 0, each begins where the one before it ends.
-- A part's times are at or after its batch's lower, and before its upper or at its since: only compaction
-  moves a time, and only up to `since`.
-- What is pending is at times from the upper on. A blob may be named several times, in batches and pending,
-  but never twice for one time; a seal loses no time of what was pending.
-- `since <= max(upper - 1, 0)` and `since` is at most every reader's hold, unless the shard is finalized.
-- No blob is both named, by a batch, a pending batch or a rollup, and in `garbage`.
+- Batches cover `[0, upper)` without gaps. The first begins at 0, and each begins where the previous one ends.
+- The times of a part are at or after the lower of its batch, and before the upper of its batch or at its
+  since. Only compaction moves a time, and at most to `since`.
+- Pending updates are at times from the upper on. Batches and pending batches may name a blob several times,
+  but not twice for the same time. A seal loses no time of the pending updates.
+- `since <= max(upper - 1, 0)`, and `since` is at most every reader's hold, unless the shard is finalized.
+- A blob in `garbage` is not named by a batch, a pending batch or a rollup.
 - Rollups and holds are never ahead of the version that names them.
-- A claim is of a registered writer, on batches that are there and that no other claims.
-- Schemas have the ids 1, 2, ..., each may follow the one before it (`holdfast.persist.rows.evolution`), and
-  every part names one of them. None ever changes.
+- A claim belongs to a registered writer. Its batches exist, and no other claim has them.
+- Schemas have the ids 1, 2, .... Each may follow the one before it (`holdfast.persist.rows.evolution`), and
+  every part names one of them. A schema never changes.
 
-Checked by tests after each step, and by clients with `debug_validate`.
+Tests check them after each step. Clients with `debug_validate` check them too.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ from holdfast.persist.state.state import Part, ShardState, WriteMode, part_keys
 
 
 def check_state(state: ShardState) -> None:
-    """Raise `AssertionError`, naming the invariant, if `state` is one that must not be."""
+    """Raise `AssertionError`, which names the broken invariant, if `state` breaks one."""
     for fault in _faults(state):
         raise AssertionError(f"{state.shard_id} version {state.seqno}: {fault}")
 
 
 def _faults(state: ShardState) -> Iterator[str]:
-    """What is wrong with `state`."""
+    """Yield the broken invariants of `state`."""
     yield from _faults_of_schemas(state)
     yield from _faults_of_batches(state)
     yield from _faults_of_pending(state)
@@ -128,7 +128,7 @@ def _faults_of_frontiers(state: ShardState) -> Iterator[str]:
 
 
 def _overlapping(state: ShardState) -> bool:
-    """Whether a blob's updates of one time are in the state twice; in mode APPEND nothing cuts a blob."""
+    """Whether the state has the updates of a blob at one time twice. In mode APPEND nothing splits a blob."""
     spans: dict[str, list[tuple[int, int]]] = {}
     parts = [part for batch in state.batches for part in batch.parts]
     parts += [part for batch in state.pending.values() for part in batch.parts]
@@ -142,9 +142,10 @@ def _overlapping(state: ShardState) -> bool:
 
 
 def check_step(old: ShardState, new: ShardState) -> None:
-    """Raise `AssertionError` if `new` is broken, or a frontier of it lies before that of `old`.
+    """Raise `AssertionError` if `new` breaks an invariant, or if a frontier of `old` moved back.
 
-    Of the very next version also if it has lost what was pending: a seal takes or leaves each time of it.
+    If `new` is the very next version, also check that it lost no pending updates: a seal takes or leaves
+    each.
     """
     check_state(new)
     for name in ("since", "upper", "gc_seqno", "wall_ms"):
@@ -165,7 +166,7 @@ def _check_seal(old: ShardState, new: ShardState) -> None:
         for part in batch.parts:
             same = [p for p in held if (p.blob_key, p.inline) == (part.blob_key, part.inline)]
             times = sum(p.upper - p.lower for p in same if part.lower <= p.lower and p.upper <= part.upper)
-            # The same small updates may be written twice.
+            # The same inline updates may be written twice.
             if times < part.upper - part.lower:
                 raise AssertionError(
                     f"{new.shard_id} version {new.seqno}: the seal lost updates of pending batch {batch.id}"

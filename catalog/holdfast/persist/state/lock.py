@@ -1,10 +1,10 @@
-"""The write lock of a location: its rows in Consensus, and what a client's commits must find there.
+"""The write lock of a location: its rows in Consensus, and the condition that commits carry.
 
-- The head of the key `lock` tells who holds it. A row is never changed: who takes the lock, and who gives it
-  up, appends one. So the number of the row is the fence: whoever holds an older one has lost it. After a
-  recovery the rows go on at `recoveries * 2^40`, which nobody has held.
-- Each commit of a client that took the lock carries the condition that the head is still its own row, checked
-  by the store at the commit point. An attempt of a fenced client can't land any more, however late.
+- The head of the key `lock` shows who holds the lock. Rows are never changed. A client that takes or releases
+  the lock appends a row. So the row number is the fence: a client whose row is older has lost the lock. After
+  a recovery, row numbers continue at `recoveries * 2^40`, which nobody has held before.
+- Each commit of a client that holds the lock carries the condition that the head is still its own row. The
+  store checks the condition at the commit point. So no attempt of a fenced client can land, even a late one.
 """
 
 import threading
@@ -25,7 +25,7 @@ LOCK_MAGIC: Final = b"HFl\n"
 
 @dataclass(frozen=True)
 class LockRow:
-    """Row `seqno` of the lock: who took it, or gave it up. `token` (16 bytes) tells apart attempts."""
+    """Row `seqno` of the lock: who took or released it. `token` (16 random bytes) identifies the attempt."""
 
     seqno: int
     reentrance_id: str
@@ -37,7 +37,7 @@ class LockRow:
 
     @cached_property
     def digest(self) -> Digest:
-        """The digest of the row as it is stored."""
+        """The digest of the stored row."""
         return digest_of(encode_lock(self))
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class LockRow:
 
 
 def encode_lock(row: LockRow) -> bytes:
-    """The bytes of a row."""
+    """Encode a row of the lock."""
     message = pb.ExclusiveLock(
         reentrance_id=row.reentrance_id,
         purpose=row.purpose,
@@ -64,10 +64,10 @@ def encode_lock(row: LockRow) -> bytes:
 
 
 def decode_lock(entry: Entry | Head) -> LockRow:
-    """The row in an entry; raises `CorruptBlob` and `VersionTooNew`."""
+    """Decode a row of the lock. Raises `CorruptBlob` and `VersionTooNew`."""
     key = f"{LOCK_KEY} log {entry.seqno}"
     message = parse(pb.ExclusiveLock(), open_frame(LOCK_MAGIC, entry.data, key), key)
-    # Rows of before their number was recorded have none.
+    # Early versions of Holdfast did not store the number in the row.
     if message.seqno not in (0, entry.seqno):
         raise CorruptBlob(key, f"row {entry.seqno}", f"row {message.seqno}")
     return LockRow(
@@ -82,9 +82,9 @@ def decode_lock(entry: Entry | Head) -> LockRow:
 
 
 class Fence:
-    """What the commits of one client must find at the lock; shared by its machines. Thread-safe.
+    """The lock row that the commits of one client must find. The client's machines share it. Thread-safe.
 
-    Once a client has lost the lock it stays fenced, and commits nothing at all, until it takes it again.
+    A client that has lost the lock is fenced: it can't commit anything until it takes the lock again.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Fence:
 
     @property
     def held(self) -> LockRow | None:
-        """The row that this client holds the lock by; None where it does not use the lock.
+        """The row by which this client holds the lock; None if it does not use the lock.
 
         Raises:
             Fenced: the client has lost the lock.
@@ -106,21 +106,21 @@ class Fence:
         return held
 
     def take(self, row: LockRow) -> None:
-        """Hold the lock by `row` from now on."""
+        """Record that the client holds the lock by `row`."""
         with self._lock:
             self._held, self._lost = row, None
 
     def release(self, row: LockRow, *, given_up: bool) -> None:
-        """Note that nothing holds the lock by `row` any more, `given_up` being whether that is why."""
+        """Record that the client no longer holds the lock by `row`; `given_up` is whether it released it."""
         with self._lock:
             if self._held is row:
                 self._held = None
                 if self._lost is not None and (given_up or _is_release(self._lost[1], row)):
-                    # A commit saw the release before we came here: nobody took the lock away.
+                    # A commit saw the release before this call. Nobody took the lock away.
                     self._lost = None
 
     def judge(self, held: LockRow, head: Head | None) -> HoldfastError | None:
-        """What the head of the lock means for a commit under `held`: None, or why it is fenced."""
+        """Return None if the head allows a commit under `held`, else the error that fences it."""
         if head is not None and head.seqno == held.seqno and digest_of(head.data) == held.digest:
             return None
         found = decode_lock(head) if head is not None else None
@@ -141,7 +141,7 @@ def _fenced(held: LockRow, found: LockRow | None) -> HoldfastError:
 
 
 def no_lock(shard_id: str) -> NotWritable:
-    """What is wrong with a write or seal by a client that does not have the lock."""
+    """Return the error for a write or seal by a client that has not taken the lock."""
     return NotWritable(
         f"shard {shard_id} has the write mode WRITE_SEAL, and this client has not taken the write lock",
         hint="take it first: with client.exclusive('<the name of this job>'): ...",
@@ -149,5 +149,5 @@ def no_lock(shard_id: str) -> NotWritable:
 
 
 def expectation(held: LockRow | None) -> tuple[Expect, ...]:
-    """The condition that a commit under `held` carries."""
+    """Return the condition that a commit under `held` carries."""
     return () if held is None else (Expect(LOCK_KEY, held.seqno, held.digest),)

@@ -1,21 +1,62 @@
-"""One shard in one process: the cached newest version, and the one loop that commits the next.
+"""The state cache of a shard, and the compare-and-set loop that commits its next version.
 
-- A `Machine` is the state cache of its shard: all handles of a client share it, under one lock (the
-  turnstile), so a process has at most one compare-and-set in flight per shard and never races itself.
-- `commit` runs commands on any number of shards, all or nothing. Locks are taken in shard-id order.
-- The cache may be behind. That a command is rejected, or has nothing to do, is final only on a version that
-  was the newest at or after the call.
-- An attempt of unknown outcome is settled by reading the newest version and running the transition again:
-  a slow attempt aimed at version n can land only while n is free, and the next attempt aims at n too, so
-  exactly one of both takes it.
-- The log may go back in time. Each machine knows the number and the digest of the newest row that it has
-  verified; every read of the head and every append compares them with the store's row of that number. A
-  difference ends the client (`holdfast.persist.state.divergence`). A version is replayed only from rows that
-  are linked to that row: by one statement of the store, or by pages that overlap in one row.
-- Several shards are brought to the heads of one read and never beyond, so their versions are those of one
-  moment.
-- Where the client took the write lock of the location, each attempt carries the condition that it still has
-  it. A lock that has moved is final: no attempt that carries the condition can land after that.
+A `Machine` caches the newest version of one shard that this client has read. All handles of a client share
+it. `commit` runs commands on one or more shards. It commits all of them or none.
+
+An attempt to commit works as follows. The loop runs the command on the cached version `n`, which is a pure
+function (`holdfast.persist.state.transition`). Then it asks the store to append row `n + 1`. The store
+appends the row only if the head of the log is row `n` with the digest that this client knows. The row of a
+writer's command contains a random token, which also becomes part of the new version. The following
+interleavings are possible:
+
+1. *Nobody else commits.* The store appends row `n + 1`. The machine publishes the new version.
+2. *Another client commits row `n + 1` first.* The store refuses the row, and nothing is written. The loop
+   reads the newest version and runs the command on it. This result is right: it is the one that a call
+   returns which starts after the other commit.
+3. *The cache is behind, and the command succeeds on it.* The row is too low for the log, so the store refuses
+   it. This is case 2.
+4. *The cache is behind, and the command is rejected on it, or has nothing to do.* The store is not asked, so
+   nothing has checked that the cache is current. The loop reads the newest version first and runs the command
+   again. A rejection is final only on a version that was the newest at some time after the call began.
+5. *Two threads of this client commit.* The lock of the machine lets one in. The second thread runs its
+   command on the version that the first one published. A client has at most one attempt in flight per shard,
+   so it never races itself. A commit on several shards takes their locks in the order of the shard ids, so
+   two commits can't deadlock.
+6. *The outcome is unknown, and the attempt landed.* The loop reads the newest version and finds its token in
+   the writer's entry. The call succeeds without a second attempt. Commands without a token recognize their
+   own effect: run again, they return `NoOp` with the same result.
+7. *The outcome is unknown, and another client took row `n + 1`.* A row number is taken once, so the attempt
+   can never land. The newest version does not have the token. This is case 2.
+8. *The outcome is unknown, and row `n + 1` is still free.* The attempt may still land later. The loop tries
+   again with the same token, and aims at row `n + 1` too. The store gives that row to one of the two
+   attempts. If the late attempt gets it, the loop is refused, reads the newest version, and finds its token
+   (case 6). Otherwise the late attempt is refused. The effect happens once in both cases.
+9. *The outcome is unknown, and the writer's entry is gone.* Its lease expired meanwhile, so no record shows
+   whether the attempt landed. An append that is still accepted did not land, because it would have moved the
+   upper. A write is retried only while the row that its first attempt aimed at is free. In all other cases,
+   and if the command is rejected, `commit` raises `Indeterminate`. A rejected command on a handle is an
+   exception: the rejection holds whether the attempt landed or not.
+10. *Another client takes the write lock.* Each attempt of a client that holds the lock carries the condition
+    that the lock is still its own. The store checks it at the commit point, so no attempt can land after the
+    lock has moved. The loop then reads the shards and the lock at one point in time. If an attempt of unknown
+    outcome landed before the lock moved, that read shows the token, and the call succeeds. Otherwise it
+    raises `Fenced`.
+11. *A commit on several shards leaves some of them as they are.* The attempt carries the condition that these
+    shards have not moved. Otherwise the commit could rely on a version that is no longer the newest.
+12. *The log goes back in time,* for example because a lagging standby was promoted. The store refuses the
+    row, because the digest of its head differs. The next read compares the digest of the newest row that this
+    client has verified with the store's row of that number. If they differ, the client ends with
+    `LogRegressed` (`holdfast.persist.state.divergence`).
+13. *The store refuses the row, but nothing has moved.* The index of the store may be damaged: it can hide the
+    head from the append and show it to reads. The loop checks the integrity of the store, retries until the
+    retry deadline, and then raises `CorruptBlob`.
+
+Two rules apply to reads:
+
+- A version is replayed only from rows that are linked to the row that this client has verified. One statement
+  of the store links them, or pages that overlap in one row do.
+- To read several shards, `refresh_all` reads all of their heads at one point in time, and brings no shard
+  beyond its head. So the versions that it returns belong to the same moment.
 """
 
 import logging
@@ -71,19 +112,19 @@ NO_DIGEST: Final = Digest(0, b"")
 
 
 class Version(NamedTuple):
-    """A version of a shard and the digest of its row, which are always known together."""
+    """A version of a shard together with the digest of its row."""
 
     state: ShardState
     digest: Digest = NO_DIGEST
 
     @property
     def seqno(self) -> int:
-        """The number of the version, 0 before the first."""
+        """The number of the version; 0 if the shard has no version yet."""
         return self.state.seqno
 
 
 class RollupGone(Exception):
-    """The rollup that a head names, or the rows after it, went while we read: there is a newer head."""
+    """A rollup that the head names, or rows after it, were deleted during the read: there is a newer head."""
 
     def __init__(self, shard_id: str, seqno: int) -> None:
         super().__init__(shard_id, seqno)
@@ -91,7 +132,7 @@ class RollupGone(Exception):
 
 
 class Machine:
-    """The newest known version of a shard, and what waits for the next."""
+    """The cached newest version of a shard, and the watches that wait for the next one."""
 
     def __init__(
         self,
@@ -111,22 +152,23 @@ class Machine:
         self.owner = OwnerProcess()
         self.lock = threading.RLock()
         self.watches = Watches()
-        # Whom to tell of new versions, and whether somebody tells us, where a client asked for it.
+        # `tell` publishes new versions to other clients. `is_told` is whether another client publishes to us.
         self.tell: Callable[[str, int], None] | None = None
         self.is_told: Callable[[], bool] = lambda: False
         self._store_hints = False
         self._version = Version(ShardState(shard_id))
-        # The newest version that this client knows: that of `version`, which has its digest too.
+        # The state of `version`, which is the newest version that this client knows.
         self.state = self._version.state
         self.is_open = True
         self.kept_because = ""
         self._kept_until_s = self._kept_wait_s = 0.0
-        # Writers of this process that have no append in flight or in doubt, and those that were closed.
+        # `settled`: writers of this process without an append in flight or in doubt. `closed`: closed
+        # writers.
         self.settled: set[str] = set()
         self.closed: set[str] = set()
 
     def store_ms(self) -> int:
-        """The time in ms since the epoch: the store's own, or this host's where the store has none."""
+        """Return the store's time in ms since the epoch, or this host's time if the store has no clock."""
         told = retry(self.location.blob.clock_ms, self.config, self.clock)
         return self.clock.wall_ms() if told is None else told
 
@@ -136,7 +178,7 @@ class Machine:
         return self._version
 
     def check_open(self) -> None:
-        """Raise `BadInput` once its client is closed, `LogRegressed` once it ended.
+        """Raise `BadInput` if the client is closed, or `LogRegressed` if it met another history.
 
         In a forked child it raises `UsedAfterFork`.
         """
@@ -146,11 +188,11 @@ class Machine:
         self.history.check()
 
     def refresh(self) -> ShardState:
-        """The newest version, linearized: at least as new as every commit that ended before the call.
+        """Read and return the newest version. It includes every commit that ended before the call.
 
         Raises:
             LogRegressed: the log has another history than the one that this client has read.
-            HandleExpired: the log was recovered, or cut so far that its history can't be compared.
+            HandleExpired: the log was recovered, or too much of it was deleted to compare its history.
             StorageError: the store did not answer within the retry deadline.
             BadInput: the client is closed.
         """
@@ -163,7 +205,7 @@ class Machine:
             with suppress(RollupGone):
                 if self.advance_to(heads.get(self.shard_id), known):
                     return self.state
-            # Another thread moved the cache between the two reads: look again while nobody can.
+            # Another thread moved the cache between the two reads. Read again under the lock.
             with self.lock:
                 _advance([self], [])
                 return self.state
@@ -171,14 +213,15 @@ class Machine:
         return retry(attempt, self.config, self.clock)
 
     def advance_to(self, head: Head | None, known: "Version") -> bool:
-        """Bring the cache to `head`, the newest row of the log; whether it is there, or beyond.
+        """Bring the cache to `head`, the newest row of the log. Return whether it is at `head` or beyond.
 
-        `known` is the version that the cache had when the head was read. If the cache has moved since and is
-        still behind the head, nothing links the two: the caller reads the head again.
+        `known` is the version that the cache had when the head was read. If the cache has moved since then
+        and is still behind the head, nothing links the two. The method returns False, and the caller reads
+        the head again.
 
         Raises:
-            LogRegressed, HandleExpired: as `refresh`.
-            RollupGone: the log was cut meanwhile, and a newer head tells what to read instead.
+            LogRegressed, HandleExpired: as in `refresh`.
+            RollupGone: the log was cut during the read. The caller reads the newer head.
         """
         self._check_history(head, known)
         with self.lock:
@@ -192,7 +235,7 @@ class Machine:
             return True
 
     def _check_history(self, head: Head | None, known: "Version") -> None:
-        """Raise unless the log goes on from the row that this client knows."""
+        """Raise an error unless the log continues from the row that this client knows."""
         if head is not None and head.seqno < 1:
             raise CorruptBlob(
                 f"the log of {self.shard_id}", "rows from 1 on", f"row {head.seqno} as its head"
@@ -204,8 +247,8 @@ class Machine:
             raise self._regressed(known, None, seqno)
         if seqno >> EPOCH_BITS != known.seqno >> EPOCH_BITS:
             raise HandleExpired(
-                f"shard {self.shard_id} was recovered from its rollups meanwhile",
-                hint="open the location anew: what this process knows of the shard may be lost",
+                f"shard {self.shard_id} was recovered from its rollups after this client read it",
+                hint="open the location again; the recovery may have lost versions that this client read",
             )
         found = digest_of(head.data) if seqno == known.seqno else head.known
         if found is None:
@@ -214,22 +257,22 @@ class Machine:
             if self._ended_with(head):
                 return
             raise HandleExpired(
-                f"the log of {self.shard_id} was cut after version {known.seqno}, which this client knows:"
-                " whether it goes on from there can't be told",
-                hint="open a new client; one that looks at the shard now and then stays able to tell",
+                f"the log of {self.shard_id} no longer has version {known.seqno}, the last one this client"
+                " read, so the client can't check that the log continues from it",
+                hint="open a new client; a client that reads the shard regularly does not meet this error",
             )
         if found != known.digest:
             raise self._regressed(known, found, seqno)
 
     def _ended_with(self, head: Head) -> bool:
-        """Whether the shard is finalized: its log is one row then, and there is nothing left to mix up."""
+        """Whether the shard is finalized. Its log then has one row, and no other history is possible."""
         return self._open_from(head, self._decode(head).latest_rollup).finalized
 
     def _regressed(self, known: "Version", found: Digest | None, head: int) -> LogRegressed:
         return self.history.end(self.shard_id, known.seqno, known.digest, found, head, self.clock.wall_ms())
 
     def keep_everything(self, why: str) -> None:
-        """Note why nothing of the shard may be deleted, "" for no reason; logged when the reason changes."""
+        """Record why nothing of the shard may be deleted ("" if it may), and log a reason that is new."""
         if why and why != self.kept_because:
             log.warning("nothing of %s is deleted: %s; see 'holdfast persist recover'", self.shard_id, why)
         self._kept_wait_s = min(max(2 * self._kept_wait_s, _FIRST_KEPT_S), _LAST_KEPT_S) if why else 0.0
@@ -237,19 +280,19 @@ class Machine:
         self.kept_because = why
 
     def keeps_everything(self) -> bool:
-        """Whether a look found a short time ago that nothing of the shard may be deleted."""
+        """Whether a recent check found that nothing of the shard may be deleted."""
         return bool(self.kept_because) and self.clock.monotonic() < self._kept_until_s
 
     def look_again(self) -> None:
-        """Let the next garbage collection look whether something may be deleted."""
+        """Make the next garbage collection check again whether blobs may be deleted."""
         self._kept_until_s = 0.0
 
     def schema_of(self, part: Part) -> Schema:
-        """The schema that a part was written under: the cache is never behind a version that names it."""
+        """The schema that a part was written under. The cache always includes the version that added it."""
         return self.state.schemas[part.schema_id]
 
     def publish(self, version: "Version") -> None:
-        """Take over a version that is durable, and wake who waits for it."""
+        """Make a durable version the cached one, and wake everyone who waits for it."""
         self._version = version
         self.state = version.state
         self.watches.ring((self.shard_id,))
@@ -257,31 +300,31 @@ class Machine:
             self.tell(self.shard_id, version.seqno)
 
     def watch(self) -> Watch:
-        """What tells of new versions: the store, a client that is followed, and what this process learns."""
+        """Return a watch that rings for versions from the store, from other clients and from this process."""
         watch = self.location.consensus.watch(self.shard_id)
         self._store_hints = watch is not None
         return self.watches.add(self.shard_id, watch)
 
     @property
     def pace_s(self) -> float:
-        """After how many seconds without a hint who waits must look nevertheless."""
+        """The number of seconds after which a waiter without a hint reads the store anyway."""
         hinted = self._store_hints or self.is_told()
         return self.config.hinted_poll_interval_s if hinted else self.config.poll_interval_s
 
     def close(self) -> None:
-        """Refuse further work and wake who waits for it."""
+        """Refuse further work, and wake everyone who waits."""
         self.is_open = False
         self.watches.ring_all()
 
     def after(self, state: ShardState, diff: StateDiff) -> ShardState:
-        """The version after `state`, checked where the configuration says so."""
+        """Return the version after `state`; with `debug_validate`, check its invariants."""
         after = apply(state, diff)
         if self.config.debug_validate:
             check_step(state, after)
         return after
 
     def _catch_up(self, head: Head, known: "Version") -> ShardState:
-        """The version of `head`, which one statement of the store has linked to `known`."""
+        """Return the version of `head`. One statement of the store has linked `head` to `known`."""
         if head.seqno == known.seqno + 1:
             return self._replay(known.state, [head])
         rollup = self._decode(head).latest_rollup
@@ -297,7 +340,7 @@ class Machine:
         return self._open_from(head, rollup)
 
     def _open_from(self, head: Head, rollup: Rollup | None) -> ShardState:
-        """The version of `head` by rollup and replay; `RollupGone` where they went while we read."""
+        """Load the rollup and replay the rows up to `head`; `RollupGone` if they were deleted meanwhile."""
         state = ShardState(self.shard_id)
         if rollup is not None:
             loaded = load_rollup(self.location, rollup)
@@ -321,9 +364,9 @@ class Machine:
         return state
 
     def _scan(self, from_seqno: int, head: Head) -> list[Entry]:
-        """The rows from `from_seqno` to `head`, all of one history; none where that can't be had.
+        """Return the rows from `from_seqno` to `head`, all of one history; [] if that is impossible.
 
-        Each page begins with the last row of the one before, and the last row is that of the head.
+        Each page begins with the last row of the page before, and the last row is the row of the head.
         """
         entries: list[Entry] = []
         while not entries or entries[-1].seqno < head.seqno:
@@ -361,7 +404,7 @@ class Machine:
 
 
 def load_rollup(location: Location, rollup: Rollup) -> ShardState | None:
-    """The state in a rollup, checked; None where its blob is gone."""
+    """Return the state in a rollup, after checking its checksum; None if the blob is gone."""
 
     def read() -> bytes | None:
         data = location.blob.get(rollup.blob_key)
@@ -374,7 +417,7 @@ def load_rollup(location: Location, rollup: Rollup) -> ShardState | None:
 
 
 def read_twice(location: Location, key: str, read: Callable[[], _T]) -> _T:
-    """Run `read`, which checks the blob `key`; where it is `CorruptBlob`, again by the store itself."""
+    """Run `read`, which checks the blob `key`. On `CorruptBlob`, drop cached copies and run it once more."""
     try:
         return read()
     except CorruptBlob:
@@ -383,7 +426,7 @@ def read_twice(location: Location, key: str, read: Callable[[], _T]) -> _T:
 
 
 def retry(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
-    """Run `attempt` until it ends without a `Determinate` or `Indeterminate`, at most for the deadline."""
+    """Run `attempt` until it raises no `Determinate` or `Indeterminate` error, or the deadline is over."""
     patience = Patience(config, clock)
     while True:
         try:
@@ -394,14 +437,14 @@ def retry(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
 
 
 class Patience:
-    """How often and how long a store that fails is asked again: ever more rarely, for the retry deadline."""
+    """Backoff for retries of a failing store: waits grow until the retry deadline is over."""
 
     def __init__(self, config: PersistConfig, clock: Clock) -> None:
         self._left = TimeLeft(clock, config.retry_deadline_s)
         self._backoff = _FIRST_BACKOFF_S
 
     def wait(self) -> bool:
-        """Wait before the next attempt; False where there is to be none."""
+        """Wait before the next attempt. Return False at once if no time is left for another one."""
         if self._backoff > self._left.after_attempt():
             return False
         self._left.wait(self._backoff)
@@ -410,13 +453,13 @@ class Patience:
 
 
 def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
-    """Run commands on some shards, all or nothing; their results, in the order of `steps`.
+    """Run commands on shards, all or nothing. Return their results in the order of `steps`.
 
-    A shard takes at most one `Append` or `Seal`: the batch is named after the version that it makes. The
-    results are None where an append was found to have happened in an attempt of unknown outcome.
+    Each shard takes at most one `Append` or `Seal`, because a batch is named after the version that adds it.
+    If an attempt of unknown outcome turns out to have landed, all results are None.
 
     Raises:
-        Indeterminate: whether it happened could not be found out within the retry deadline.
+        Indeterminate: the commit may have happened. The retry deadline passed before this became known.
         Fenced: the client has lost the write lock that it took; nothing happened.
         HoldfastError: a command was rejected; nothing happened.
     """
@@ -462,7 +505,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         after = [(machine, machine.after(machine.state, diff)) for machine, diff in diffs]
         puts = [_put(machine, diff) for machine, diff in diffs]
         changed = {put.key for put in puts}
-        # What is left as it is must still be so when the others change.
+        # The commit relies on the shards that it does not change, so they must not have moved.
         expect = [_unmoved(m.version) for m, _ in steps if m.shard_id not in changed]
         expect += expectation(held)
         try:
@@ -488,18 +531,18 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
 
 
 def _record_line(machine: Machine) -> None:
-    """Record the line of the store; where that fails, the next commit tries again.
+    """Record the line of the store. On failure, log a warning; the next commit tries again.
 
-    The commit has landed. If it raised, its caller would delete the parts that the new version names.
+    The commit has landed already. An error would make the caller delete parts that the new version names.
     """
     try:
         machine.history.record_line(machine.location.consensus.line())
     except (HoldfastError, ValueError) as error:
-        log.warning("the line of the consensus store could not be recorded: %s", error)
+        log.warning("the history line of the consensus store could not be recorded: %s", error)
 
 
 class _Refusals:
-    """How long a store may refuse appends while nothing moves; any move begins a new time."""
+    """The time for which a store refuses appends although nothing moves. Any move starts it again."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -509,7 +552,7 @@ class _Refusals:
     def check(
         self, versions: list[Version], fenced: HoldfastError | None, unsettled: StorageError | None
     ) -> None:
-        """Wait before the next attempt if nothing has moved; after the retry deadline raise `CorruptBlob`."""
+        """If nothing has moved, wait before the next attempt. `CorruptBlob` after the retry deadline."""
         moved = [version.seqno for version in versions] != [version.seqno for version in self._versions]
         self._versions = versions
         if moved or fenced is not None:
@@ -517,7 +560,7 @@ class _Refusals:
             return
         machine = self._machine
         if self._patience is None:
-            # A damaged index hides the head from the append, and shows it to reads.
+            # A damaged index can hide the head from the append and show it to reads.
             machine.location.consensus.check_integrity()
             self._patience = Patience(machine.config, machine.clock)
         if not self._patience.wait():
@@ -529,21 +572,21 @@ class _Refusals:
 
 
 def _put(machine: Machine, diff: StateDiff) -> LogPut:
-    """The row of a diff, to be appended after exactly the row that the machine knows."""
+    """Return the row of a diff. The store appends it only after exactly the row that the machine knows."""
     after = machine.version.digest if machine.state.seqno else None
     return LogPut(diff.shard_id, diff.seqno, encode_diff(diff), after)
 
 
 def _unmoved(version: Version) -> Expect:
-    """The condition that the newest row of a shard is still the one that is known."""
+    """Return the condition that the newest row of a shard is still the known one."""
     digest = version.digest if version.seqno else None
     return Expect(version.state.shard_id, version.seqno, digest)
 
 
 def _lock_for(steps: Sequence[tuple[Machine, Command]]) -> LockRow | None:
-    """The row of the lock that a commit must find; None where its client does not use the lock.
+    """Return the lock row that a commit must find; None if its client does not use the lock.
 
-    Raises `Fenced` where the client has lost it, `NotWritable` where a command needs it.
+    Raises `Fenced` if the client has lost the lock, and `NotWritable` if a command needs a lock.
     """
     held = steps[0][0].fence.held
     for machine, command in steps:
@@ -553,11 +596,11 @@ def _lock_for(steps: Sequence[tuple[Machine, Command]]) -> LockRow | None:
 
 
 def _landed(steps: Sequence[tuple[Machine, Command]]) -> bool | None:
-    """Whether an unsettled attempt happened; None where no record is left that tells.
+    """Whether an attempt of unknown outcome landed; None if no record shows it.
 
-    All steps land or none, so the record of one writer tells it for all.
+    All steps land or none does, so the entry of one writer is enough.
     """
-    # A writer keeps the token of its last command.
+    # A writer's entry has the token of its last command only.
     for machine, command in reversed(steps):
         if isinstance(command, Append | Write | Seal):
             writer = machine.state.writers.get(command.writer.id)
@@ -569,10 +612,10 @@ def _landed(steps: Sequence[tuple[Machine, Command]]) -> bool | None:
 def _in_doubt(
     steps: Sequence[tuple[Machine, Command]], rejection: Reject | None, doubtful: dict[str, int]
 ) -> bool:
-    """Whether it matters that no record tells if an attempt landed: it is rejected, or may write twice.
+    """Whether the missing record matters: the command is rejected, or a retry may write the same rows twice.
 
-    Nothing rejects a write that has landed, and whose record and batch are gone since. `doubtful` are the
-    first versions that attempts without an answer aimed at: none has landed before these.
+    A write that has landed can be accepted again if its writer's entry and its batch are gone. `doubtful` has
+    the row numbers that the first attempts of unknown outcome aimed at. No attempt landed below these rows.
     """
     if rejection is not None:
         return not _harmless(steps)
@@ -583,14 +626,14 @@ def _in_doubt(
 
 
 def _harmless(steps: Sequence[tuple[Machine, Command]]) -> bool:
-    """Whether it makes no difference if a rejected attempt had landed before: one command on a handle."""
+    """Whether a rejection is right even if an attempt landed: true for a single command on a handle."""
     return len(steps) == 1 and not isinstance(steps[0][1], Append | Write | Seal)
 
 
 def _run(
     steps: Sequence[tuple[Machine, Command]],
 ) -> tuple[list[object], list[tuple[Machine, StateDiff]], Reject | None]:
-    """What the commands do, each shard's own in the order of `steps`, as one diff per shard."""
+    """Run the commands in the order of `steps`; return results, one diff per shard, and a rejection."""
     results: list[object] = []
     diffs: dict[str, tuple[Machine, StateDiff]] = {}
     for machine, command in steps:
@@ -627,11 +670,11 @@ def _diff(machine: Machine, changes: tuple[Change, ...]) -> StateDiff:
 
 
 def _refresh_all(steps: Sequence[tuple[Machine, Command]], held: LockRow | None) -> HoldfastError | None:
-    """Bring all caches to the newest versions; why a commit under `held` is fenced, if it is by then."""
+    """Read the newest versions into all caches. Return why a commit under `held` is fenced, or None."""
     first = steps[0][0]
 
     def attempt() -> HoldfastError | None:
-        # All as of one point: what has landed under the lock before it moved is seen with the move.
+        # One read for shards and lock: it shows what landed under the lock before the lock moved.
         heads = _advance([machine for machine, _ in steps], [] if held is None else [LOCK_KEY])
         return None if held is None else first.fence.judge(held, heads.get(LOCK_KEY))
 
@@ -639,10 +682,9 @@ def _refresh_all(steps: Sequence[tuple[Machine, Command]], held: LockRow | None)
 
 
 def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head]:
-    """Bring all caches to the heads of one read of Consensus, whose heads, also those of `more`, it returns.
+    """Bring all caches to the heads of one read of Consensus. Return the heads, including those of `more`.
 
-    The caller has the locks of all machines, so that none moves meanwhile, neither before the read nor to
-    versions after it.
+    The caller holds the locks of all machines, so no other thread moves their caches during the read.
     """
     shards = {machine.shard_id: machine for machine in machines}
     gone: tuple[object, ...] | None = None
@@ -659,7 +701,7 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
                 machine.advance_to(heads.get(shard_id), known[shard_id])
         except RollupGone as error:
             if gone == error.args:
-                # Nobody has moved on: what the head names is missing.
+                # The head is unchanged after a second read, so the rollup that it names is missing.
                 raise CorruptBlob(error.shard_id, f"the rollup of version {error.seqno}", "nothing") from None
             gone = error.args
             continue
@@ -667,7 +709,7 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
 
 
 def refresh_all(machines: Sequence[Machine]) -> list[ShardState]:
-    """The newest versions of shards of one location, as `Machine.refresh` gives each, as of one moment."""
+    """Return the newest versions of shards of one location, as of one moment; raises as `Machine.refresh`."""
     if not machines:
         return []
     first = machines[0]
@@ -682,7 +724,7 @@ def refresh_all(machines: Sequence[Machine]) -> list[ShardState]:
 
 @contextmanager
 def _locked(machines: Iterable[Machine]) -> Iterator[None]:
-    """Hold the locks of machines, taken in the order of shard ids."""
+    """Hold the locks of the machines, taken in the order of shard ids."""
     ordered = [machine for _, machine in sorted({m.shard_id: m for m in machines}.items())]
     with ExitStack() as locks:
         for machine in ordered:
@@ -693,11 +735,11 @@ def _locked(machines: Iterable[Machine]) -> Iterator[None]:
 def _refresh_after(
     steps: Sequence[tuple[Machine, Command]], held: LockRow | None, unsettled: StorageError | None
 ) -> HoldfastError | None:
-    """Refresh; where that fails while an attempt is unsettled, the whole is unsettled."""
+    """Refresh. If that fails while the outcome of an attempt is unknown, raise the attempt's error."""
     try:
         return _refresh_all(steps, held)
     except HoldfastError as error:
-        # Also where the newest version can't be read: that tells nothing about the attempt.
+        # The newest version can't be read, so nothing shows whether the attempt landed.
         if isinstance(unsettled, Indeterminate):
             raise unsettled from error
         raise

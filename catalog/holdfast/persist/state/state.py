@@ -1,9 +1,9 @@
-"""The durable state of a shard as values, the changes that lead from one version to the next, and `apply`.
+"""The durable state of a shard as values, the changes between versions, and `apply`.
 
-What must hold of each version is in `holdfast.persist.state.invariants`.
+`holdfast.persist.state.invariants` lists what is true of each version.
 
-`apply` is the only way to a new version. The process that commits and the one that replays the log both use
-it, so they can't disagree.
+`apply` is the only way to make a new version. The process that commits a version uses it, and so does a
+process that replays the log. So they can't disagree.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from holdfast.persist.rows.schema import Schema, shared
 
 
 class WriteMode(IntEnum):
-    """How a shard is written, fixed at its creation."""
+    """How a shard is written. It is fixed when the shard is created."""
 
     APPEND = 0
     WRITE_SEAL = 1
@@ -26,10 +26,10 @@ class WriteMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of updates sorted by (key, value, time), in a blob or inline.
+    """A sorted piece of a run: updates in the order of key, value and time, in a blob or inline.
 
-    `size_bytes`, `rows` and `crc32c` are of the stored object. Of its rows only those at times in
-    `[lower, upper)` are meant: a seal between them leaves the object in a batch and pending at once.
+    `size_bytes`, `rows` and `crc32c` describe the whole stored object. Only its rows at times in
+    `[lower, upper)` count: a seal can split an object, so that a batch and a pending batch share it.
     """
 
     rows: int
@@ -44,10 +44,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All updates of `[lower, upper)`, compacted up to `since`; `id` is the seqno that first held it.
+    """All updates of `[lower, upper)`, compacted up to `since`; `id` is the version that added the batch.
 
-    A run is a tuple of parts that follow each other in the total order. `level` counts how often the rows
-    were compacted.
+    A run is a tuple of parts that are sorted as a whole. `level` counts how often the rows were compacted.
     """
 
     id: int
@@ -64,20 +63,20 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many updates are stored."""
+        """The number of stored updates."""
         return sum(part.rows for part in self.parts)
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes are stored."""
+        """The number of stored bytes."""
         return sum(part.size_bytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingBatch:
-    """Updates that are durable but not sealed yet (mode WRITE_SEAL); `[lower, upper)` encloses their times.
+    """Durable updates that are not sealed yet (mode WRITE_SEAL). Their times are in `[lower, upper)`.
 
-    `level` counts how often they were merged with others that were pending.
+    `level` counts how often they were merged with other pending updates.
     """
 
     id: str
@@ -95,7 +94,7 @@ class PendingBatch:
 
 @dataclass(frozen=True, slots=True)
 class LeasedReader:
-    """A reader's hold: nothing at or after `since` is compacted, no part of version `seqno_hold` deleted."""
+    """A leased hold. It keeps times from `since` on readable, and the blobs of version `seqno_hold`."""
 
     id: str
     since: int
@@ -118,7 +117,7 @@ class CriticalReader:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A registered writer and its last append, by which an append of unknown outcome is decided."""
+    """A registered writer and its last append, which decides whether an append of unknown outcome landed."""
 
     id: str
     heartbeats: int
@@ -131,7 +130,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """The whole state at version `seqno`, in a blob."""
+    """The whole state of version `seqno`, in a blob."""
 
     seqno: int
     blob_key: str
@@ -141,7 +140,7 @@ class Rollup:
 
 @dataclass(frozen=True, slots=True)
 class CompactionClaim:
-    """A writer's announcement that it compacts some batches."""
+    """The announcement of a writer that it compacts some batches."""
 
     id: str
     writer_id: str
@@ -150,7 +149,7 @@ class CompactionClaim:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """A blob that the live state stopped to name with version `seqno`, committed at `wall_ms`."""
+    """A blob that the state no longer names since version `seqno`, which was committed at `wall_ms`."""
 
     blob_key: str
     seqno: int
@@ -158,12 +157,12 @@ class Garbage:
 
 
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
-"""The table of all kinds of values that a shard has none of; a thousand shards at rest have thousands."""
+"""The empty table, shared by all states. A thousand idle shards would otherwise have thousands of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """One version of a shard. Version 0 is the empty state of a shard that doesn't exist."""
+    """One version of a shard. Version 0 is the empty state of a shard that does not exist."""
 
     shard_id: str
     seqno: int = 0
@@ -186,7 +185,7 @@ class ShardState:
 
     @property
     def exists(self) -> bool:
-        """Whether the shard was ever created."""
+        """Whether the shard was created."""
         return bool(self.schemas)
 
     @property
@@ -200,7 +199,7 @@ class ShardState:
         return self.schemas[max(self.schemas)]
 
     def schema_id(self, schema: Schema) -> int:
-        """The id of a schema of the shard, 1 where there is none yet; raises `CodecMismatch` for another."""
+        """Return the id of a schema, 1 if the shard has none yet; raise `CodecMismatch` if it has others."""
         for schema_id, known in self.schemas.items():
             if known == schema:
                 return schema_id
@@ -221,20 +220,20 @@ class ShardState:
 
     @property
     def seqno_hold(self) -> int:
-        """The oldest version that a reader may still be reading."""
+        """The oldest version that a reader may still read."""
         return min((reader.seqno_hold for reader in self.leased_readers.values()), default=self.seqno)
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The shard comes into being."""
+    """Creates the shard."""
 
     write_mode: WriteMode
 
 
 @dataclass(frozen=True, slots=True)
 class PutSchema:
-    """A schema is registered."""
+    """Registers a schema."""
 
     schema_id: int
     schema: Schema
@@ -242,28 +241,28 @@ class PutSchema:
 
 @dataclass(frozen=True, slots=True)
 class AppendBatch:
-    """A batch is added at the upper."""
+    """Adds a batch at the upper."""
 
     batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendUpper:
-    """The last batch now reaches to `upper`; no updates lie in between."""
+    """Extends the last batch to `upper`, without adding updates."""
 
     upper: int
 
 
 @dataclass(frozen=True, slots=True)
 class SealPending:
-    """All that is pending at times below `upper` becomes a batch that ends there."""
+    """Turns all pending updates at times below `upper` into a batch that ends at `upper`."""
 
     upper: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceBatches:
-    """Neighbouring batches give way to one of equal contents; None where all batches go (finalize)."""
+    """Replaces adjacent batches by one with equal contents, or by None if all are removed (finalize)."""
 
     batch_ids: tuple[int, ...]
     batch: Batch | None
@@ -271,21 +270,21 @@ class ReplaceBatches:
 
 @dataclass(frozen=True, slots=True)
 class SetSince:
-    """`since` moves forward."""
+    """Moves `since` forward."""
 
     since: int
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A value replaces that of the same id."""
+    """Adds a value, or replaces the value with the same id."""
 
     value: LeasedReader | CriticalReader | Writer | Rollup | CompactionClaim | Garbage | PendingBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The value of this id goes. `kind` is the type it has."""
+    """Removes the value with this id. `kind` is its type."""
 
     kind: type
     id: str | int
@@ -293,14 +292,14 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class SetGcSeqno:
-    """The log below this version was truncated."""
+    """Records that the log below this version was truncated."""
 
     seqno: int
 
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """The shard ends."""
+    """Finalizes the shard."""
 
 
 Change = (
@@ -317,7 +316,7 @@ Change = (
     | Finalize
 )
 
-# Where the values of a kind live in the state, and by what they are keyed.
+# The field of the state that has the values of a kind, and the attribute that is their key.
 TABLES: Mapping[type, tuple[str, str]] = {
     LeasedReader: ("leased_readers", "id"),
     CriticalReader: ("critical_readers", "id"),
@@ -331,7 +330,7 @@ TABLES: Mapping[type, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StateDiff:
-    """What leads from version `seqno - 1` to `seqno`."""
+    """The changes between version `seqno - 1` and version `seqno`."""
 
     seqno: int
     shard_id: str
@@ -343,7 +342,7 @@ class StateDiff:
 
 
 def apply(state: ShardState, diff: StateDiff) -> ShardState:
-    """The version after `state`.
+    """Return the version after `state`.
 
     Raises:
         ValueError: `diff` does not follow `state`.
@@ -361,7 +360,7 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
             case Put(value):
                 kind = type(value)
                 values, id_ = _table(state, tables, kind), getattr(value, TABLES[kind][1])
-                # To the end, so that writers are in the order of their last append.
+                # Move it to the end, so that writers are in the order of their last append.
                 values.pop(id_, None)
                 values[id_] = value
             case Drop(kind, id_):
@@ -401,7 +400,7 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
 def _table(
     state: ShardState, tables: dict[str, dict[str | int, object]], kind: type
 ) -> dict[str | int, object]:
-    """The values of a kind, of which `tables` has a copy from the first change on."""
+    """Return the values of a kind. `tables` gets a copy of them at the first change."""
     name, _ = TABLES[kind]
     if name not in tables:
         tables[name] = dict(getattr(state, name))
@@ -409,7 +408,7 @@ def _table(
 
 
 def _seal(batches: Sequence[Batch], pending: dict[str, PendingBatch], upper: int, seqno: int) -> Batch:
-    """The batch of what is pending below `upper`, in its order; what reaches past it stays in `pending`."""
+    """Return the batch of all pending updates below `upper`, in their order. Leave the rest in `pending`."""
     taken: list[tuple[Part, ...]] = []
     for id_, batch in list(pending.items()):
         if batch.lower >= upper:
@@ -424,7 +423,7 @@ def _seal(batches: Sequence[Batch], pending: dict[str, PendingBatch], upper: int
 
 
 def _cut(runs: Iterable[tuple[Part, ...]], lower: int, upper: int) -> tuple[tuple[Part, ...], ...]:
-    """The runs as far as their times are in `[lower, upper)`."""
+    """Return the runs, restricted to times in `[lower, upper)`."""
     found = (
         tuple(
             replace(part, lower=max(part.lower, lower), upper=min(part.upper, upper))
@@ -449,15 +448,15 @@ def _replace_batches(
 
 
 def blob_keys(batches: Iterable[Batch | PendingBatch]) -> Iterator[str]:
-    """The keys of all blobs that some batches name, where several parts share one more than once."""
+    """Yield the keys of all blobs that batches name. A key appears once for each part that uses it."""
     return (part.blob_key for batch in batches for part in batch.parts if part.blob_key is not None)
 
 
 def part_keys(state: ShardState) -> set[str]:
-    """The keys of all blobs with updates that a version names, sealed or pending."""
+    """Return the keys of all blobs with updates that a version names, sealed or pending."""
     return {*blob_keys(state.batches), *blob_keys(state.pending.values())}
 
 
 def live_keys(state: ShardState) -> frozenset[str]:
-    """The keys of all blobs that a version names: of batches, of pending batches, and rollups."""
+    """Return the keys of all blobs that a version names: of batches, pending batches and rollups."""
     return frozenset([*part_keys(state), *(rollup.blob_key for rollup in state.rollups.values())])

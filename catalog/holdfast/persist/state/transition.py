@@ -1,7 +1,7 @@
 """Pure transitions: `transition(state, command) -> Commit | NoOp | Reject`, without I/O and without a clock.
 
-Each command recognizes its own effect: run again on a version that has it already, it answers `NoOp` with the
-same result. That is how an attempt of unknown outcome is settled: read the newest version, run again.
+Each command recognizes its own effect: on a version that has the effect already, it returns `NoOp` with the
+same result. This settles an attempt of unknown outcome: read the newest version, and run the command again.
 """
 
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ from holdfast.persist.state.transition_upkeep import claims_of, upkeep
 
 
 def transition(state: ShardState, command: Command) -> Outcome:
-    """What `command` does to `state`."""
+    """Return what `command` does to `state`."""
     match command:
         case Append() | Write() | Seal():
             return _written(state, command)
@@ -119,11 +119,11 @@ def _missing(state: ShardState) -> Reject:
 
 
 def check_mode(state: ShardState, mode: WriteMode) -> None:
-    """Raise `BadInput` where a shard was made in another mode."""
+    """Raise `BadInput` if the shard has another write mode."""
     if state.exists and state.write_mode is not mode:
         raise BadInput(
-            f"shard {state.shard_id} was made with write mode {state.write_mode.name}, not {mode.name}",
-            hint="write and seal a shard of mode WRITE_SEAL, append to one of mode APPEND",
+            f"shard {state.shard_id} has write mode {state.write_mode.name}, not {mode.name}",
+            hint="use write and seal for a shard of mode WRITE_SEAL, and append for one of mode APPEND",
         )
 
 
@@ -160,8 +160,8 @@ def _register_writer(state: ShardState, command: RegisterWriter) -> Outcome:
 
 
 def _silent(writer: Handle) -> Reject:
-    said = f"writer {writer.id} was silent for too long: what it uploaded may be gone"
-    return Reject(HandleExpired(said, hint="nothing was appended: prepare the append again"))
+    said = f"the entry of writer {writer.id} expired because it sent no heartbeat; its uploads may be deleted"
+    return Reject(HandleExpired(said, hint="nothing was appended; prepare the append again"))
 
 
 def _evolve(state: ShardState, schema: Schema) -> Outcome:
@@ -169,7 +169,7 @@ def _evolve(state: ShardState, schema: Schema) -> Outcome:
         return _missing(state)
     if state.finalized:
         return _finalized(state)
-    # Also one that others followed already: this very command may have put it there.
+    # Look at older schemas too: this command may have added one in an attempt of unknown outcome.
     for schema_id, known in state.schemas.items():
         if known == schema:
             return NoOp(schema_id)
@@ -223,8 +223,8 @@ def _check_written(state: ShardState, command: Append | Write | Seal) -> Reject 
     if command.writer.registered and command.writer.id not in state.writers:
         return _silent(command.writer)
     if any(part.blob_key in state.garbage for run in runs for part in run):
-        swept = f"what writer {command.writer.id} uploaded is gone: it was silent for too long"
-        return Reject(HandleExpired(swept, hint="prepare the append again, by a new writer"))
+        swept = f"uploads of writer {command.writer.id} were deleted: it sent no heartbeat for too long"
+        return Reject(HandleExpired(swept, hint="prepare the append again, with a new writer"))
     return None
 
 
@@ -265,7 +265,7 @@ def _downgrade_reader(state: ShardState, command: DowngradeReader) -> Outcome:
         return _finalized(state)
     reader = state.leased_readers.get(command.reader_id)
     if reader is None:
-        return Reject(HandleExpired(f"the lease of reader {command.reader_id} ended"))
+        return Reject(HandleExpired(f"the lease of reader {command.reader_id} expired"))
     moved = replace(
         reader,
         since=max(reader.since, command.since),
@@ -276,7 +276,7 @@ def _downgrade_reader(state: ShardState, command: DowngradeReader) -> Outcome:
         return NoOp(reader)
     others = [other.since for other in state.leased_readers.values() if other.id != reader.id]
     critical = [other.since for other in state.critical_readers.values()]
-    # A hold that ran ahead of the upper moves since when it is asked for again, a mere heartbeat does not.
+    # A hold may be ahead of the upper. A repeated downgrade then moves since; a mere heartbeat does not.
     asked = command.since >= reader.since
     changes = _advance_since(state, [moved.since, *others, *critical]) if asked else ()
     return Commit((Put(moved), *changes), moved)
@@ -343,7 +343,7 @@ def _downgrade_critical(state: ShardState, command: DowngradeCritical) -> Outcom
     reader = state.critical_readers.get(command.id)
     if reader is None:
         return Reject(HandleExpired(f"the critical hold {command.id} was released"))
-    # Where the new one is stored, this very command may have put it there.
+    # If the new token is stored already, this command may have stored it in an attempt of unknown outcome.
     if reader.opaque not in (command.opaque, command.new_opaque):
         return _fenced(state, reader, command.opaque)
     moved = replace(reader, since=max(reader.since, command.since), opaque=command.new_opaque)
@@ -365,11 +365,11 @@ def _expect_upper(state: ShardState, upper: int) -> Outcome:
 def _add_rollup(state: ShardState, command: AddRollup) -> Outcome:
     newest = state.latest_rollup
     if newest is not None and newest.seqno >= command.rollup.seqno:
-        # In garbage too: it was in, and has given way to another since.
+        # If the key is garbage, the rollup was recorded, and was replaced by a newer one later.
         key = command.rollup.blob_key
         return NoOp(newest.blob_key == key or key in state.garbage)
     if command.rollup.blob_key in state.garbage:
-        # It was taken for an orphan: its blob goes.
+        # A sweeper took the blob for an orphan, and will delete it.
         return NoOp(False)
     changes: list[Change] = [Put(command.rollup)]
     for old in state.rollups.values():

@@ -1,6 +1,6 @@
-"""Pure transitions of what is pending: it is written, sealed, merged, and shares blobs with batches.
+"""Pure transitions of pending batches: they are written, sealed and merged, and share blobs with batches.
 
-As in `holdfast.persist.state.transition`, each recognizes its own effect.
+Each transition recognizes its own effect, as in `holdfast.persist.state.transition`.
 """
 
 from collections.abc import Iterable
@@ -28,14 +28,14 @@ Runs: TypeAlias = tuple[tuple[Part, ...], ...]
 
 
 def written(command: Write, runs: Runs) -> tuple[Change, ...]:
-    """What a write adds: `runs` are its runs as the shard names their schema."""
+    """Return the changes of a write. `runs` are its runs with the shard's id of their schema."""
     if not runs:
         return ()
     return (Put(PendingBatch(command.batch_id, command.writer.id, *bounds_of(runs), runs)),)
 
 
 def sealed(state: ShardState, upper: int) -> tuple[Change, ...]:
-    """What moves the upper over what is pending."""
+    """Return the changes that move the upper past pending updates."""
     if any(batch.lower < upper for batch in state.pending.values()):
         return (SealPending(upper),)
     if state.batches:
@@ -44,7 +44,7 @@ def sealed(state: ShardState, upper: int) -> tuple[Change, ...]:
 
 
 def bounds_of(runs: Runs) -> tuple[int, int]:
-    """The least `[lower, upper)` around the times of some runs."""
+    """Return the smallest interval `[lower, upper)` that contains the times of the runs."""
     parts = [part for run in runs for part in run]
     return min(part.lower for part in parts), max(part.upper for part in parts)
 
@@ -55,20 +55,20 @@ def garbage_of(
     kept: Iterable[Batch | PendingBatch],
     wall_ms: int,
 ) -> list[Put]:
-    """What becomes garbage where some batches go: the blobs that none of those that are kept names too."""
+    """Return the garbage of a change: blobs that removed batches name and kept batches don't."""
     named = set(blob_keys(kept))
     keys = dict.fromkeys(key for key in blob_keys(gone) if key not in named)
     return [Put(Garbage(key, state.seqno + 1, wall_ms)) for key in keys]
 
 
 def install_pending(state: ShardState, command: InstallPending) -> Outcome:
-    """Put the result of a merge in the place of the pending batches that it was made from."""
+    """Replace the pending batches that were merged by the result."""
     new_keys = {part.blob_key for run in command.runs for part in run if part.blob_key}
-    # Any of them: a seal takes parts of the result, and each gives way to another by itself.
+    # One key is enough: a seal takes parts of the result, and a compaction may replace each part separately.
     if command.batch_id in state.pending or not new_keys.isdisjoint(part_keys(state)):
         return NoOp(True)
     if any(state.pending.get(batch.id) != batch for batch in command.replaced):
-        # In garbage: the result was in, and has given way to another since.
+        # If a new key is garbage, the result was installed, and was replaced by another one later.
         return NoOp(not new_keys.isdisjoint(state.garbage))
     if new_keys and (command.writer_id not in state.writers or not new_keys.isdisjoint(state.garbage)):
         return NoOp(False)

@@ -1,9 +1,10 @@
-"""Pure transitions of upkeep: claims of compactions, merges of what is pending, orphans that become garbage.
+"""Pure transitions of upkeep: compaction claims, merges of pending batches, and orphans that become garbage.
 
-As in `holdfast.persist.state.transition`, each recognizes its own effect.
+Each transition recognizes its own effect, as in `holdfast.persist.state.transition`.
 
-What was uploaded is installed only while its writer's entry is there, which was made before the first upload
-and never comes back once it is gone: a sweeper takes for orphans only what no such writer has put.
+The result of a merge is installed only while the entry of its writer exists. The writer registers before its
+first upload, and an entry that is gone never comes back. A sweeper treats an uploaded blob as an orphan only
+if its writer is not registered.
 """
 
 import hashlib
@@ -41,7 +42,7 @@ def upkeep(
     state: ShardState,
     command: ClaimBatches | ReleaseClaim | CondemnOrphans | InstallCompaction | InstallPending,
 ) -> Outcome:
-    """What `command` does to `state`."""
+    """Return what `command` does to `state`."""
     match command:
         case ClaimBatches():
             return _claim_batches(state, command)
@@ -58,7 +59,7 @@ def upkeep(
 
 
 def _claim_batches(state: ShardState, command: ClaimBatches) -> Outcome:
-    """Register the claim and its writer, by whose lease it dies."""
+    """Register the claim, and its writer. The claim ends with the lease of the writer."""
     if state.finalized or not neighbours(state, command.batch_ids):
         return NoOp(False)
     wanted = {*command.batch_ids}
@@ -68,7 +69,7 @@ def _claim_batches(state: ShardState, command: ClaimBatches) -> Outcome:
     handle = command.writer
     known = state.writers.get(handle.id)
     if known is None and command.heartbeat:
-        # It was silent for too long: what it uploaded may be gone, and must not count as a writer's again.
+        # The writer was silent for too long. Its uploads may be gone, so its entry must not come back.
         return NoOp(False)
     if known is not None and rivals and known.heartbeats >= command.heartbeat:
         return NoOp(True)
@@ -79,7 +80,7 @@ def _claim_batches(state: ShardState, command: ClaimBatches) -> Outcome:
 
 
 def neighbours(state: ShardState, ids: tuple[int, ...]) -> tuple[Batch, ...]:
-    """The batches of these ids where they are all there and follow each other; else none."""
+    """Return the batches with these ids if all of them exist and are adjacent in this order; else ()."""
     known = [batch.id for batch in state.batches]
     if not ids or ids[0] not in known:
         return ()
@@ -89,9 +90,9 @@ def neighbours(state: ShardState, ids: tuple[int, ...]) -> tuple[Batch, ...]:
 
 
 def fingerprint(batches: Sequence[Batch]) -> bytes:
-    """16 bytes that identify batches by their contents: keys and checksums of parts, inline bytes.
+    """Return 16 bytes that identify batches by their contents: keys and checksums of parts, inline bytes.
 
-    An append without updates extends the last batch, so the upper does not count.
+    The upper is not part of it, because an append without updates extends the last batch.
     """
     found = hashlib.blake2b(digest_size=16)
     for batch in batches:
@@ -103,20 +104,20 @@ def fingerprint(batches: Sequence[Batch]) -> bytes:
 
 
 def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcome:
-    """Put the result of a merge in the place of the batches that it was made from."""
+    """Replace the batches that were merged by the result."""
     new_keys = {part.blob_key for part in command.parts if part.blob_key}
     if not new_keys.isdisjoint(blob_keys(state.batches)):
         return NoOp(True)
     replaced = neighbours(state, command.batch_ids)
     if not replaced:
-        # In garbage: the result was in, and has given way to another since.
+        # If a new key is garbage, the result was installed, and was replaced by another one later.
         return NoOp(not new_keys.isdisjoint(state.garbage))
     if command.fingerprint and fingerprint(replaced) != command.fingerprint:
         return NoOp(False)
     if new_keys and (command.writer_id not in state.writers or not new_keys.isdisjoint(state.garbage)):
         return NoOp(False)
     if command.since > state.since:
-        # A claim from before the log was recovered.
+        # The claim was made before the log was recovered.
         return NoOp(False)
     batch = Batch(
         state.seqno + 1,
@@ -134,27 +135,27 @@ def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcom
 
 
 def _release_claim(state: ShardState, claim_id: str) -> Outcome:
-    """Drop the claim; its writer's entry goes with its lease."""
+    """Drop the claim. The writer's entry ends with its lease."""
     if claim_id not in state.claims:
         return NoOp()
     return Commit((Drop(CompactionClaim, claim_id),))
 
 
 def claims_on(state: ShardState, batch_ids: tuple[int, ...]) -> list[Drop]:
-    """The end of the claims on batches that go."""
+    """Return the changes that end the claims on batches that are removed."""
     gone = {*batch_ids}
     return [Drop(CompactionClaim, claim.id) for claim in state.claims.values() if gone & {*claim.batch_ids}]
 
 
 def claims_of(state: ShardState, writer_ids: set[str]) -> list[Drop]:
-    """The end of the claims of writers that go."""
+    """Return the changes that end the claims of writers that are removed."""
     return [
         Drop(CompactionClaim, claim.id) for claim in state.claims.values() if claim.writer_id in writer_ids
     ]
 
 
 def _condemn_orphans(state: ShardState, command: CondemnOrphans) -> Outcome:
-    """Put blobs into `garbage`, since when they were put: they go when nobody can need them any more."""
+    """Make orphans garbage, dated by when they were put. They are deleted when nobody can need them."""
     named = live_keys(state)
     changes: list[Change] = []
     condemned: list[str] = []
