@@ -1,14 +1,15 @@
-"""Stores that fail on command, to prove that what is built on them keeps its promises.
+"""Stores that fail on command, for tests that code on top of them keeps its promises.
 
-A `FaultyBlob` and a `FaultyConsensus` around real stores stand for the stores as one process sees them;
-the plan they share decides the fate of each call. Several such processes may share the inner stores.
+A `FaultyBlob` and a `FaultyConsensus` wrap real stores, and represent them as one process sees them. They
+share a plan, which decides the fate of each call. Several such processes may share the inner stores.
 
 Invariants:
 
-- An operation happens whole or not at all, as the traits promise; only what the caller learns differs.
-- Nothing happens after a death: a plan that has let its process die must answer `DEATH_BEFORE` ever
-  after, so that no `finally` block or thread of the dead process reaches the store. The plans here do.
-- A seeded plan depends on its seed and on the order of calls alone.
+- An operation happens completely or not at all, as the traits promise. Only what the caller learns differs.
+- Nothing happens after a death. A plan that has let its process die must return `DEATH_BEFORE` for every
+  later operation, so that no `finally` block or thread of the dead process reaches the store. The plans here
+  do so.
+- A seeded plan depends only on its seed and on the order of calls.
 """
 
 import random
@@ -38,22 +39,22 @@ T = TypeVar("T")
 
 
 class ProcessDeath(BaseException):
-    """The simulated process is dead. Not an `Exception`: nothing that handles errors survives a death."""
+    """The simulated process is dead. It is not an `Exception`, so no error handler survives it."""
 
 
 class Fault(Enum):
     """The fate of one operation."""
 
     NONE = "none"
-    DETERMINATE = "determinate"  # not done, and the caller learns that
-    INDETERMINATE_BEFORE = "indeterminate before"  # not done, and the caller can't know
-    INDETERMINATE_AFTER = "indeterminate after"  # done, and the caller can't know
-    DEATH_BEFORE = "death before"  # the process dies and the operation is not done
-    DEATH_AFTER = "death after"  # the operation is done and the process dies before it learns that
+    DETERMINATE = "determinate"  # not done, and the caller knows it
+    INDETERMINATE_BEFORE = "indeterminate before"  # not done, and the caller can't know it
+    INDETERMINATE_AFTER = "indeterminate after"  # done, and the caller can't know it
+    DEATH_BEFORE = "death before"  # the process dies, and the operation is not done
+    DEATH_AFTER = "death after"  # the operation is done, and the process dies before it knows it
 
 
 class Operation(NamedTuple):
-    """One call of a store: `blob.put`, `consensus.compare_and_set`, ... and the keys that it names."""
+    """One call of a store, such as `blob.put` or `consensus.compare_and_set`, and the keys that it names."""
 
     name: str
     keys: tuple[str, ...]
@@ -68,14 +69,14 @@ _WRITES: Final = frozenset({"blob.put", "blob.delete", "consensus.compare_and_se
 
 
 class FaultPlan(Protocol):
-    """Decides the fate of each operation, in the order in which they are called; from any thread."""
+    """Decides the fate of each operation, in the order of the calls. Safe to call from any thread."""
 
     def decide(self, operation: Operation) -> Fault:
-        """The fate of `operation`."""
+        """Return the fate of `operation`."""
 
 
 class ScriptedPlan:
-    """Faults by count: the n-th operation (from 0) that `matches` meets `script[n]`, all others none."""
+    """Faults by count: the n-th matching operation (from 0) gets `script[n]`. All others get no fault."""
 
     def __init__(
         self, script: Mapping[int, Fault], *, matches: Callable[[Operation], bool] = lambda _: True
@@ -99,10 +100,10 @@ class ScriptedPlan:
 
 
 class SeededPlan:
-    """Faults at random: each operation fails with the probability `rate` and kills with `death_rate`.
+    """Random faults: each operation fails with probability `rate`, and kills the process with `death_rate`.
 
-    A read that fails does so determinately: it has no effect to be uncertain about. `stop` ends the
-    faults, so that a test can let the process finish its work; the dead stay dead.
+    A failed read is determinate, because it has no effect. `stop` ends the faults, so that a test can let the
+    process finish its work. A dead process stays dead.
     """
 
     def __init__(self, seed: int, *, rate: float, death_rate: float = 0.0) -> None:
@@ -124,7 +125,7 @@ class SeededPlan:
             return Fault.NONE
 
     def stop(self) -> None:
-        """No more faults from here on."""
+        """End the faults."""
         with self._lock:
             self._rate = self._death_rate = 0.0
 
@@ -134,7 +135,7 @@ _WRITE_ERRORS: Final = (Fault.DETERMINATE, Fault.INDETERMINATE_BEFORE, Fault.IND
 
 
 def suffer(plan: FaultPlan, operation: Operation, act: Callable[[], T]) -> T:
-    """Do `act`, or not, and return or raise, as `plan` decides for `operation`."""
+    """Do `act` or not, and return or raise, as `plan` decides for `operation`."""
     fault = plan.decide(operation)
     what = f"{operation.name} of {', '.join(operation.keys) or 'all'}: injected fault"
     match fault:
@@ -157,7 +158,7 @@ def suffer(plan: FaultPlan, operation: Operation, act: Callable[[], T]) -> T:
 
 
 class FaultyBlob(Blob):
-    """`inner` as a process sees it that meets the faults of `plan`."""
+    """`inner` as a process sees it under the faults of `plan`."""
 
     def __init__(self, inner: Blob, plan: FaultPlan) -> None:
         self._inner: Final = inner
@@ -201,7 +202,7 @@ class FaultyBlob(Blob):
 
 
 class FaultyConsensus(Consensus):
-    """`inner` as a process sees it that meets the faults of `plan`."""
+    """`inner` as a process sees it under the faults of `plan`."""
 
     def __init__(self, inner: Consensus, plan: FaultPlan) -> None:
         self._inner: Final = inner

@@ -103,7 +103,7 @@ def test_a_path_is_the_location_that_its_url_names(tmp_path: Path) -> None:
     folder = tmp_path / "with spaces & 100%"
     with PersistClient.open(folder) as first, PersistClient.open(folder.as_uri()) as second:
         assert first.location_id == second.location_id
-    with pytest.raises(BadInput, match="a URL is a text, not of type int"):
+    with pytest.raises(BadInput, match="a URL is a string, not of type int"):
         PersistClient.open(7)  # type: ignore[arg-type]
 
 

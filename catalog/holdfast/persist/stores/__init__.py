@@ -1,4 +1,4 @@
-"""Storage of persist: the traits, their implementations and the location that pairs two of them."""
+"""Stores of persist: the interfaces, their implementations, and the location that pairs two stores."""
 
 from holdfast.persist.stores.cache import CacheConfig, CachedBlob, CacheStats
 from holdfast.persist.stores.file import FileBlob

@@ -3,18 +3,20 @@
 
 Invariants:
 
-- Keys are written once, so what was once read rightly under a key is right for ever. A cached object may
-  outlive the one in the store: whoever wants to know what is there asks the store itself (`direct`).
-- The cache can't know whether what the store gave was right. Whoever knows what a blob must be, and finds
-  it isn't, lets the cache `forget` it and reads again: a bad read doesn't stay.
-- A file of the cache is whole: it is renamed into place, and its bytes carry their key, length and checksum,
-  which are checked at each read. A file that is anything else is dropped and counts as a miss, so nothing
-  that happens to the folder, from power loss to a flipped bit, is ever read as data.
-- A large object that is open is in a temporary file: a cache pays over S3, where that is so without one too.
-- A cache that can't be read or written is slower, never wrong: its errors are counted and raised to nobody.
-- Any number of processes may share a folder, for any locations. What was used least lately goes first. The
-  bound is kept but for what other processes write between two looks at the folder: each at most a
-  thirty-second part of it, or one object.
+- Keys are written once, so what was correct when it was read under a key stays correct. A cached object may
+  outlive the object in the store. To find out what the store has, use the store itself (`direct`).
+- The cache can't know whether the store returned the right bytes. A caller that finds wrong bytes calls
+  `forget` and reads again, so a bad read does not stay in the cache.
+- A file of the cache is complete: it is renamed into place. It contains its key, length and checksum, which
+  are checked at each read. Any other file is deleted and counts as a miss. So nothing that happens to the
+  folder, from power loss to a flipped bit, is ever returned as data.
+- A large object that is open is in a temporary file. So a cache pays off over S3, where this is also the case
+  without a cache.
+- A cache that can't be read or written makes reads slower, never wrong. Its errors are counted and not
+  raised.
+- Several processes may share a folder, for any locations. The least recently used objects are deleted first.
+  The bound may be exceeded by what other processes write between two checks of the folder: for each of them
+  at most 1/32 of the bound, or one object.
 """
 
 import hashlib
@@ -41,31 +43,31 @@ FORMAT_VERSION: Final = 1
 _TEMPORARY: Final = ".tmp-"
 _ABANDONED_AFTER_S: Final = 3600
 _LARGEST: Final = 4
-"""An object larger than this part of the bound is not cached: it would drive out too much."""
+"""An object larger than this part of the bound is not cached, because it would replace too many others."""
 _LOOK_EVERY: Final = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheConfig:
-    """How much of a location's blobs is kept near. No bytes: none there. Raises `BadInput` for no sense."""
+    """The bounds of a cache of a location's blobs. 0 bytes means no cache. Raises `BadInput` if below 0."""
 
     memory_bytes: int = 64 * 1024 * 1024
-    """Most bytes of objects in memory: rollups and small parts, read again and again."""
+    """The most bytes of objects in memory: rollups and small parts, which are read again and again."""
 
     folder: Path | str | None = None
-    """Where on the local disk objects are kept; it may be shared by processes and locations."""
+    """The folder on the local disk for objects. Processes and locations may share it."""
 
     folder_bytes: int = 4 * 1024 * 1024 * 1024
-    """Most bytes of files in the folder."""
+    """The most bytes of files in the folder."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes < 0 or self.folder_bytes < 0:
-            raise BadInput("the bounds of a cache are bytes, 0 or more")
+            raise BadInput("the bounds of a cache are numbers of bytes, and must be 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What a cache did so far. `dropped` were damaged files, `failures` what the folder refused."""
+    """Counts of a cache. `dropped` counts damaged files, `failures` failed operations on the folder."""
 
     memory_hits: int
     folder_hits: int
@@ -76,9 +78,9 @@ class CacheStats:
 
 
 class CachedBlob(BlobLayer):
-    """`inner` behind a cache; `scope` sets its keys apart from those of other locations in the folder.
+    """`inner` behind a cache. `scope` separates its keys from those of other locations in the folder.
 
-    Raises `BadInput` for a folder that can't be made.
+    Raises `BadInput` if the folder can't be made.
     """
 
     def __init__(self, inner: Blob, config: CacheConfig, *, scope: str) -> None:
@@ -91,7 +93,7 @@ class CachedBlob(BlobLayer):
         self._memory_hits = self._folder_hits = self._misses = 0
 
     def stats(self) -> CacheStats:
-        """The counts so far."""
+        """Return the counts so far."""
         folder = self._folder
         return CacheStats(
             self._memory_hits,
@@ -157,7 +159,7 @@ class CachedBlob(BlobLayer):
 
 
 class _Memory:
-    """Objects by key, the one used least lately first."""
+    """Objects by key, least recently used first."""
 
     def __init__(self, bound: int) -> None:
         self._bound: Final = bound
@@ -187,14 +189,14 @@ class _Memory:
 
 
 class _Folder:
-    """Files named by a hash of scope and key; a file's time of change is that of its last use."""
+    """Files named by a hash of scope and key. A file's modification time is the time of its last use."""
 
     def __init__(self, folder: Path, bound: int, scope: str) -> None:
         self._folder: Final = folder
         self._bound: Final = bound
         self._scope: Final = scope
         self._lock: Final = threading.Lock()
-        self._unlooked = bound  # written by this process since it looked: at first anything may be there
+        self._unlooked = bound  # bytes that this process wrote since its last check; the first put checks
         self.dropped = 0
         self.failures = 0
         try:
@@ -202,7 +204,7 @@ class _Folder:
         except OSError as error:
             raise BadInput(
                 f"can't make the cache folder {folder}: {os.strerror(error.errno or 0)}",
-                hint="give a folder that this process can write, or no cache",
+                hint="choose a folder that this process can write to, or use no cache",
             ) from error
 
     def get(self, key: str) -> bytes | None:
@@ -248,7 +250,7 @@ class _Folder:
             self._path(key).unlink()
 
     def _make_room(self, size: int) -> None:
-        """Look at the folder from time to time, and delete what was used least lately where it is full."""
+        """Check the folder from time to time. If it is full, delete the least recently used files."""
         with self._lock:
             self._unlooked += size
             if self._unlooked <= self._bound // _LOOK_EVERY:
@@ -274,5 +276,5 @@ class _Folder:
         return self._folder / hashlib.sha256(self._label(key)).hexdigest()
 
     def _label(self, key: str) -> bytes:
-        """What stands before the data: whose it is. No key holds a zero byte."""
+        """Return the header of a file, which identifies its scope and key. No key contains a zero byte."""
         return f"{self._scope}\0{key}\0".encode()

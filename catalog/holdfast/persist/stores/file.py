@@ -3,11 +3,11 @@
 
 Invariants:
 
-- A file that bears a key's name is whole and durable: bytes are written to a temporary file, flushed,
-  renamed over the name, and the folder is flushed before `put` returns. A crash on the way leaves at most
-  a file below `.tmp`, which no key can name and no listing shows.
-- The folder's own entry is durable before anything in it is reported so. Folders are never removed,
-  or a folder that another process removed and made again could vanish with power and take a put with it.
+- A file with the name of a key is complete and durable. `put` writes the bytes to a temporary file, flushes
+  it, renames it to the key, and flushes the folder before it returns. A crash leaves at most a file below
+  `.tmp`, which no key can name and no listing shows.
+- A folder's own entry is durable before `put` reports anything in it. Folders are never removed. Otherwise,
+  if another process removed a folder and made it again, power loss could delete it together with a put.
 """
 
 import errno
@@ -35,15 +35,15 @@ from holdfast.persist.stores.filesystem import FileSystem
 from holdfast.persist.stores.traits import Blob, BlobMeta, check_key, check_prefix, is_key
 
 TEMPORARY_FOLDER = ".tmp"
-# Longer than any put takes; what is older was left by a crash.
+# This is longer than any put takes. An older file was left by a crash.
 _ABANDONED_AFTER_S = 24 * 3600
 
 
 class FileBlob(Blob):
-    """The objects below `folder`, which is made where `create` is set and it is missing.
+    """The objects below `folder`. With `create`, the folder is made if it is missing.
 
-    Raises `UnusablePath` for a path that is no folder, or none that this process may use, and
-    `StoreUnreachable` for one that is missing or fails. With `read_only` nothing is made or written, and
+    Raises `UnusablePath` if the path is not a folder, or this process may not use it. Raises
+    `StoreUnreachable` if the folder is missing or fails. With `read_only`, nothing is made or written, and
     writes raise `NotWritable`.
     """
 
@@ -59,7 +59,7 @@ class FileBlob(Blob):
         self._files: Final = files or FileSystem()
         self._temporary: Final = self._folder / TEMPORARY_FOLDER
         self._read_only: Final = read_only
-        # Folders whose own entry in their parent is known to be durable.
+        # Folders whose own entry in the parent folder is known to be durable.
         self._durable: Final[set[str]] = set()
         try:
             if not read_only:
@@ -75,7 +75,7 @@ class FileBlob(Blob):
                 f"can't {verb} blob folder {self._folder}", error, missing_is_bad=create and not read_only
             ) from error
         if not readable and os.path.lexists(self._folder):
-            raise UnusablePath(f"blob folder {self._folder} is no folder that this process can read")
+            raise UnusablePath(f"blob folder {self._folder} is not a folder that this process can read")
         if not readable:
             raise NoLocation(
                 f"blob folder {self._folder} does not exist",
@@ -91,7 +91,7 @@ class FileBlob(Blob):
             return None
         probe = self._temporary / uuid.uuid4().hex
         try:
-            # What the file system stamps on a file: over a network that is the time of its server.
+            # The time that the file system gives a file. On a network file system it is the server's time.
             self._files.close(self._files.create(probe))
             try:
                 return self._files.status(probe).modified_ms
@@ -139,7 +139,7 @@ class FileBlob(Blob):
                 ) from error
             raise _write_error(path, error, kind) from error
         finally:
-            # A disk may refuse even that: why the put failed matters more, and what stays is dropped later.
+            # A disk may refuse this too. The error of the put matters more, and the file is deleted later.
             with suppress(OSError):
                 self._files.unlink(temporary)
 
@@ -160,7 +160,7 @@ class FileBlob(Blob):
         return self._walk(base + "/" if base else "", rest)
 
     def _walk(self, base: str, name_prefix: str) -> Iterator[BlobMeta]:
-        """The objects below folder `base` (empty, or ending in "/") whose first name begins so."""
+        """Yield the objects in folder `base` ("" or ending in "/") whose first name has this prefix."""
         try:
             entries = [
                 (name, is_folder)
@@ -171,7 +171,7 @@ class FileBlob(Blob):
             return
         except OSError as error:
             raise Determinate(f"can't list {self._folder / base}: {reason(error)}") from error
-        # A folder sorts by its name with the "/" that its keys have there.
+        # A folder sorts by its name followed by "/", as it occurs in keys.
         for name, is_folder in sorted((name + "/" * is_folder, is_folder) for name, is_folder in entries):
             if is_folder:
                 yield from self._walk(base + name, "")
@@ -193,8 +193,8 @@ class FileBlob(Blob):
             raise NotWritable(f"{self.description} was opened for reading only")
 
     def _make_durable_folder(self, folder: Path) -> None:
-        """Make `folder` and those above it; another process may have made them and not flushed them yet."""
-        # As text: one for each shard stays here, and a path is many times as large.
+        """Make `folder` and its parents durable. Another process may have made them without flushing them."""
+        # As a string: one per shard stays in memory, and a Path is many times as large.
         if str(folder) in self._durable or folder == self._folder:
             return
         self._make_durable_folder(folder.parent)
@@ -223,7 +223,7 @@ class FileBlob(Blob):
                 continue  # another process drops them too
 
 
-# Refusals of a rename, or of making a folder, because of what already has the name.
+# The errors of a rename, or of making a folder, that mean that another kind of file has the name.
 _NAME_TAKEN: Final = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
 
 

@@ -1,7 +1,8 @@
-"""What the file blob asks of the operating system, each call as it is made.
+"""The calls of the file blob to the operating system, one method each.
 
-Power may fail between any two of them: what was written is on disk once `flush` or `flush_folder` returned,
-and perhaps, or in part, before. Tests put a model that loses power in the place of `FileSystem`.
+Power may fail between any two calls. Written data is certainly on disk once `flush` or `flush_folder` has
+returned. Before that, all of it, a part or nothing may be on disk. Tests replace `FileSystem` by a model that
+loses power.
 """
 
 import os
@@ -15,7 +16,7 @@ from holdfast.folders import flush_folder
 
 
 class Status(NamedTuple):
-    """What is known of a file without reading it."""
+    """The properties of a file that are known without reading it."""
 
     is_file: bool
     size_bytes: int
@@ -23,34 +24,34 @@ class Status(NamedTuple):
 
 
 class FileSystem:
-    """The real one. All methods raise `OSError` as the system does."""
+    """The real file system. All methods raise `OSError` as the system does."""
 
     def create(self, path: Path) -> int:
-        """A new, empty file, open for `write`; its descriptor."""
+        """Make a new, empty file and open it for `write`. Return its descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Append the beginning of `data`; how many bytes."""
+        """Append the beginning of `data`. Return how many bytes were written."""
         return os.write(descriptor, data)
 
     def flush(self, descriptor: int) -> None:
-        """Make what was written durable."""
+        """Make written data durable."""
         os.fsync(descriptor)
 
     def close(self, descriptor: int) -> None:
-        """Forget the descriptor."""
+        """Close the descriptor."""
         os.close(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Give a file another name, in the place of the file that had it."""
+        """Rename a file, and replace any file with the new name."""
         source.replace(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file's name."""
+        """Remove the name of a file."""
         path.unlink()
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder where there is none."""
+        """Make a folder if it does not exist."""
         folder.mkdir(exist_ok=True)
 
     def flush_folder(self, folder: Path) -> None:
@@ -58,21 +59,21 @@ class FileSystem:
         flush_folder(folder)
 
     def read(self, path: Path, most: int = -1) -> bytes:
-        """All bytes of a file, or so many from its start."""
+        """Read all bytes of a file, or this many from its start."""
         with path.open("rb") as file:
             return file.read(most)
 
     def open_input(self, path: Path) -> pa.NativeFile:
-        """A file for random access. Not mapped: what was read of a map counts as the process's memory."""
+        """Open a file for random access. It is not mapped, because mapped pages count as process memory."""
         return pa.OSFile(str(path), "r")
 
     def status(self, path: Path) -> Status:
-        """What is known of a file or folder."""
+        """Return the properties of a file or folder."""
         found = path.stat()
         return Status(stat.S_ISREG(found.st_mode), found.st_size, found.st_mtime_ns // 1_000_000)
 
     def scan(self, folder: Path) -> list[tuple[str, bool]]:
-        """The names in a folder, each with whether it is a folder, in no order."""
+        """Return the names in a folder, in no order, and whether each is a folder."""
         with os.scandir(folder) as found:
             return [(entry.name, entry.is_dir()) for entry in found]
 

@@ -1,6 +1,6 @@
-"""Whether this version reads what another one wrote, by the format version that stands in every frame.
+"""Decides by the format version in a frame whether this version of Holdfast can read it.
 
-Older formats are read from `OLDEST` on; a format is never guessed.
+All formats from `OLDEST` on are readable. A format is never guessed.
 """
 
 from typing import Final
@@ -8,15 +8,15 @@ from typing import Final
 from holdfast.errors import Deprecated, VersionTooNew
 
 OLDEST: Final = 1
-"""Every format of persist that was ever released is still read."""
+"""Every released format of persist is still readable."""
 
 
 def check_format(version: int, newest: int, *, where: str, what: str = "format") -> None:
-    """Refuse what stands at `where` in a `version` of its format that this Holdfast does not read.
+    """Raise an error if this Holdfast can't read format `version` of the data at `where`.
 
     Raises:
-        VersionTooNew: it is newer than `newest`.
-        Deprecated: it is older than `OLDEST`.
+        VersionTooNew: the version is newer than `newest`.
+        Deprecated: the version is older than `OLDEST`.
     """
     if version > newest:
         raise VersionTooNew(f"{where} has {what} {version}, this Holdfast reads up to {newest}")

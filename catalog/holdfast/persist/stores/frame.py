@@ -1,8 +1,8 @@
-"""The frame around what is stored as one message (docs/reference/FORMAT.md).
+"""The frame around each stored message (docs/reference/FORMAT.md).
 
-4 bytes of magic, uint16 format version, uint16 zero, uint32 CRC32C of magic, version, zero and body, all
-little-endian; then the body. A frame with a good checksum and a newer version is `VersionTooNew`; anything
-else that is not as written is `CorruptBlob`, naming the key.
+A frame has 4 bytes of magic, uint16 format version, uint16 zero, uint32 CRC32C of magic, version, zero and
+body, all little-endian, and then the body. A frame with a good checksum and a newer version raises
+`VersionTooNew`. Any other unexpected bytes raise `CorruptBlob`, which names the key.
 """
 
 import struct
@@ -21,19 +21,19 @@ _PREFIX: Final = struct.Struct("<4sHH")
 
 
 def seal(magic: bytes, version: int, body: bytes) -> bytes:
-    """The frame around `body`."""
+    """Return the frame around `body`."""
     prefix = _PREFIX.pack(magic, version, 0)
     crc = int(google_crc32c.extend(google_crc32c.value(prefix), body))
     return prefix + crc.to_bytes(4, "little") + body
 
 
 def unseal(magic: bytes, newest: int, data: bytes, key: str) -> bytes:
-    """The body of a frame whose version is at most `newest`; `key` names it in errors.
+    """Return the body of a frame whose version is at most `newest`. Errors name it by `key`.
 
     Raises:
         CorruptBlob: the bytes are not a frame of this kind, or were changed.
-        VersionTooNew: the frame is sound and of a newer format.
-        Deprecated: it is sound and of a format that is read no more.
+        VersionTooNew: the frame is intact and has a newer format.
+        Deprecated: the frame is intact and has a format that is no longer supported.
     """
     if len(data) < _HEADER.size:
         raise CorruptBlob(key, f"at least {_HEADER.size} bytes", f"{len(data)}")
@@ -49,10 +49,10 @@ def unseal(magic: bytes, newest: int, data: bytes, key: str) -> bytes:
 
 
 def parse(message: _M, body: bytes, key: str) -> _M:
-    """`message` with what the body of a frame says.
+    """Parse the body of a frame into `message`, and return it.
 
     Raises:
-        CorruptBlob: the body is no such message.
+        CorruptBlob: the body is not a message of this type.
         VersionTooNew: it has fields that this Holdfast does not know.
     """
     try:

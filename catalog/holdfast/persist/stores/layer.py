@@ -1,8 +1,8 @@
 # ruff: noqa: D102 - the traits document their methods
-"""The plain layer over a store: every call goes to the store below. What adds something overrides its calls.
+"""A plain layer over a store, which passes every call to the store below. Subclasses override some calls.
 
-A method that a trait gets is passed on here, or a layer would answer with the trait's default in its store's
-place.
+Each method of a trait must be passed on here. Otherwise a layer would use the trait's default implementation
+in place of the one of its store.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from holdfast.persist.stores.watch import Watch
 
 
 class BlobLayer(Blob):
-    """`inner` as it is."""
+    """Passes all calls to `inner`."""
 
     def __init__(self, inner: Blob) -> None:
         self.inner: Final = inner
@@ -62,7 +62,7 @@ class BlobLayer(Blob):
 
     @property
     def direct(self) -> Blob:
-        # What is above a cache is left out with it.
+        # If `inner` is a cache, leave out this layer as well.
         inner = self.inner.direct
         return self if inner is self.inner else inner
 
@@ -71,7 +71,7 @@ class BlobLayer(Blob):
 
 
 class ConsensusLayer(Consensus):
-    """`inner` as it is."""
+    """Passes all calls to `inner`."""
 
     def __init__(self, inner: Consensus) -> None:
         self.inner: Final = inner

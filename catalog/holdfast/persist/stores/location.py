@@ -1,14 +1,14 @@
-"""Where a set of shards lives: one blob store and one consensus store that belong together.
+"""A location: one blob store and one consensus store that belong together.
 
 Invariants:
 
-- Both stores name the same random `location_id`: the bytes of blob `location.json` are those of the
-  first entry of consensus key `location`. Another pair is refused before anything is read or written.
-- Consensus decides the id and the blob follows, so of any number of processes that create a location
-  at once one wins and all agree.
-- No client of a location writes anything before its id is in both stores. So a consensus store that
-  holds its id and nothing else is a creation cut short, which the next open completes; one that holds
-  more and has no partner is a wrong pair.
+- Both stores contain the same random `location_id`: the bytes of blob `location.json` are equal to the first
+  entry of consensus key `location`. Any other pair of stores is refused before anything is read or written.
+- Consensus decides the id, and the blob copies it. So if several processes create a location at once, one of
+  them wins and all agree.
+- No client of a location writes anything before its id is in both stores. So if a consensus store contains
+  its id and nothing else, its creation was interrupted, and the next open completes it. If it contains more
+  and has no partner, it is paired with the wrong blob store.
 """
 
 import json
@@ -40,7 +40,7 @@ BLOB_KEY = "location.json"
 CONSENSUS_KEY = "location"
 FORMAT_VERSION = 1
 _MOST_BYTES = 4096
-# Each round ends in an answer unless another process, or a fault, intervened in it.
+# Each round decides, unless another process or a fault interferes.
 _MAX_ROUNDS = 20
 
 
@@ -65,14 +65,14 @@ class Location:
         metrics: StoreMetrics | None = None,
         cache: CacheConfig | None = None,
     ) -> Self:
-        """Open the location at `url`, or the one made of the stores `blob` and `consensus`.
+        """Open the location at `url`, or the location that consists of the stores `blob` and `consensus`.
 
-        Calls are counted in `metrics`, blobs are kept in a `cache`, and for `retry_s` seconds is retried what
-        `retry` says that a client's stores retry.
+        `metrics` counts the calls, and `cache` keeps blobs. For `retry_s` seconds, the stores retry the calls
+        that `retry` lists for a client's stores.
 
-        Without `create`, or with `read_only`, a missing location is `StoreUnreachable`; with `read_only`
-        nothing is written anywhere. Raises `BadInput` for a URL that has no meaning, `StoreUnreachable`
-        for stores that can't be opened, `LocationMismatch` for stores that don't belong together.
+        Without `create`, or with `read_only`, a missing location raises `StoreUnreachable`. With `read_only`,
+        nothing is written anywhere. Raises `BadInput` if a URL is invalid, `StoreUnreachable` if a store
+        can't be opened, and `LocationMismatch` if the stores don't belong together.
         """
         create = create and not read_only
         stores = open_stores(url, blob=blob, consensus=consensus, create=create, read_only=read_only)
@@ -90,7 +90,7 @@ class Location:
 
     @classmethod
     def of(cls, blob: Blob, consensus: Consensus, *, create: bool = True) -> Self:
-        """The location made of two open stores; creates its id where both are empty and `create` is set."""
+        """Return the location of two open stores. With `create`, give it an id if both stores are empty."""
         return cls(blob, consensus, _agree_on_id(blob, consensus, create=create))
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ def _metered(blob: Blob, consensus: Consensus, metrics: StoreMetrics | None) -> 
 def _retrying(
     blob: Blob, consensus: Consensus, retry_s: float, *, calls: frozenset[str] | None
 ) -> tuple[Blob, Consensus]:
-    """The stores with a retry of these calls (None: all), around the metrics: each attempt counts."""
+    """Return the stores with retries of these calls (None: all). Metrics count each attempt."""
     if retry_s <= 0:
         return blob, consensus
     policy = RetryPolicy(deadline_s=retry_s, calls=calls)
@@ -116,12 +116,12 @@ def _retrying(
 
 
 def read_location(blob: Blob) -> bytes | None:
-    """The bytes that a blob store holds, for `decode_location`; of too many only the beginning."""
+    """Return the bytes in a blob store, for `decode_location`; only the beginning if there are too many."""
     return blob.get_start(BLOB_KEY, _MOST_BYTES + 1)
 
 
 def encode_location(location_id: uuid.UUID, *, recoveries: int = 0) -> bytes:
-    """The bytes that both stores hold; `recoveries` is how often the logs were made anew."""
+    """Encode the bytes that both stores hold. `recoveries` counts how often the logs were restarted."""
     fields: dict[str, object] = {"format": FORMAT_VERSION, "location_id": str(location_id)}
     if recoveries:
         fields["recoveries"] = recoveries
@@ -129,12 +129,12 @@ def encode_location(location_id: uuid.UUID, *, recoveries: int = 0) -> bytes:
 
 
 def decode_recoveries(data: bytes) -> int:
-    """How often the logs of a location were made anew, from bytes that `decode_location` accepts."""
+    """Return how often the logs of a location were restarted, from bytes that `decode_location` accepts."""
     return int(json.loads(data).get("recoveries", 0))
 
 
 def decode_location(data: bytes, where: str) -> uuid.UUID:
-    """The id in the bytes of one store; `CorruptBlob`, `VersionTooNew`, `Deprecated` naming `where`."""
+    """Decode the id. Raises `CorruptBlob`, `VersionTooNew` or `Deprecated`, which name `where`."""
     try:
         if len(data) > _MOST_BYTES:
             raise ValueError
@@ -160,12 +160,12 @@ def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool) -> uuid.UUID
             continue  # another process created the location between the two reads
         else:
             raise LocationMismatch(
-                f"{blob.description} belongs to a location, {consensus.description} holds none",
-                hint="give the consensus store that was created with this blob store, or a backup of it",
+                f"{blob.description} belongs to a location, but {consensus.description} does not",
+                hint="use the consensus store that was created with this blob store, or a backup of it",
             )
     raise StoreUnreachable(
         f"could not agree on the id of the location in {consensus.description} within {_MAX_ROUNDS} attempts",
-        hint="try again; if it persists, look for errors of the store",
+        hint="try again; if the error persists, check the store for errors",
     )
 
 
@@ -175,29 +175,29 @@ def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes) -> u
     if decided != followed:
         raise LocationMismatch(
             f"{blob.description} and {consensus.description} belong to different locations",
-            hint="give the two stores that were created together",
+            hint="use two stores that were created together",
         )
     if decode_recoveries(entry) != decode_recoveries(stored):
         raise LocationMismatch(
             f"{blob.description} and {consensus.description} differ in how often they were recovered",
-            hint="one is from before, or the recovery was cut short: run 'holdfast persist recover' again",
+            hint="one is an older copy, or a recovery was interrupted: run 'holdfast persist recover' again",
         )
     return decided
 
 
 def _create_entry(blob: Blob, consensus: Consensus, *, create: bool) -> None:
-    """Try to decide a new id; whatever came of it, the next round reads what is there."""
+    """Try to create a new id. The next round reads the outcome."""
     if not create:
         raise NoLocation(
             f"no location in {consensus.description} and {blob.description}",
-            hint="check the URL; a location is created by its first client that writes",
+            hint="check the URL; the first client that writes creates the location",
         )
     foreign = next((meta.key for meta in blob.list("") if meta.key != BLOB_KEY), None)
     if consensus.heads([CONSENSUS_KEY]):
-        return  # created meanwhile: what the listing found may be that location's
+        return  # another process created the location meanwhile; the listing may show its objects
     if foreign is not None:
         raise LocationMismatch(
-            f"{blob.description} holds no {BLOB_KEY} but other objects, such as {foreign}",
+            f"{blob.description} has no {BLOB_KEY}, but it has other objects, such as {foreign}",
             hint=f"choose an empty blob store, or restore {BLOB_KEY} and the consensus store from a backup",
         )
     try:
@@ -207,16 +207,16 @@ def _create_entry(blob: Blob, consensus: Consensus, *, create: bool) -> None:
 
 
 def _complete_blob(blob: Blob, consensus: Consensus, entry: bytes, *, create: bool) -> None:
-    """Let the blob follow what consensus decided, unless the two never belonged together."""
+    """Copy to the blob what consensus decided, unless the two stores never belonged together."""
     decode_location(entry, f"{CONSENSUS_KEY} in {consensus.description}")
     used = [key for key in consensus.list_keys() if key != CONSENSUS_KEY]
     foreign = next((meta.key for meta in blob.list("") if meta.key != BLOB_KEY), None)
     if read_location(blob) is not None:
-        return  # completed meanwhile: what was found may be that location's
+        return  # another process completed the location meanwhile; the listing may show its objects
     if used or foreign is not None:
         raise LocationMismatch(
-            f"{consensus.description} belongs to a location, {blob.description} has no {BLOB_KEY}",
-            hint="give the blob store that was created with this consensus store, or a backup of it",
+            f"{consensus.description} belongs to a location, but {blob.description} has no {BLOB_KEY}",
+            hint="use the blob store that was created with this consensus store, or a backup of it",
         )
     if not create:
         raise NoLocation(

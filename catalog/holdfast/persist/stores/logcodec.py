@@ -1,4 +1,4 @@
-"""Between the log of an S3-only consensus store and its stored bytes (docs/reference/FORMAT.md)."""
+"""The stored form of the S3-only consensus log (docs/reference/FORMAT.md)."""
 
 from collections import deque
 from typing import Final, TypeVar
@@ -24,28 +24,28 @@ _M = TypeVar("_M", bound=Message)
 
 
 def object_name(position: int) -> str:
-    """Where the object at a position lies; names are in the order of positions."""
+    """Return the name of the object at a position. Names sort in the order of positions."""
     return f"{LOG_FOLDER}{position:0{_DIGITS}}"
 
 
 def position_of(name: str) -> int | None:
-    """The position of a log object by its name, None for any other name."""
+    """Return the position in the name of a log object; None for any other name."""
     digits = name.removeprefix(LOG_FOLDER)
     return int(digits) if len(digits) == _DIGITS and digits.isdecimal() else None
 
 
 def checkpoint_name(position: int, unique: str) -> str:
-    """Where a checkpoint of a position lies."""
+    """Return the name of a checkpoint at a position."""
     return f"{CHECKPOINT_FOLDER}{position:0{_DIGITS}}-{unique}"
 
 
 def checkpoint_position(name: str) -> int | None:
-    """The position of a checkpoint by its name, None for any other name."""
+    """Return the position in the name of a checkpoint; None for any other name."""
     return position_of(LOG_FOLDER + name.removeprefix(CHECKPOINT_FOLDER).partition("-")[0])
 
 
 def encode_object(added: LogObject) -> bytes:
-    """The bytes of a log object."""
+    """Encode a log object."""
     message = pb.LogObject(
         log_id=added.log_id,
         position=added.position,
@@ -58,9 +58,9 @@ def encode_object(added: LogObject) -> bytes:
 
 
 def decode_object(data: bytes, position: int, log_id: bytes | None, where: str) -> LogObject:
-    """The log object at `position`, of any log if no id is given.
+    """Decode the log object at `position`. If `log_id` is None, it may belong to any log.
 
-    `where` names the store in errors, as in all functions here.
+    As in all functions here, errors name the store by `where`.
     """
     key = f"{object_name(position)} in {where}"
     message = _open(pb.LogObject(), OBJECT_MAGIC, data, key)
@@ -76,7 +76,7 @@ def decode_object(data: bytes, position: int, log_id: bytes | None, where: str) 
 
 
 def encode_checkpoint(state: LogState, log_id: bytes) -> bytes:
-    """The bytes of a checkpoint."""
+    """Encode a checkpoint."""
     message = pb.LogCheckpoint(log_id=log_id, position=state.position, tokens=list(state.tokens))
     for key, log in sorted(state.logs.items()):
         message.keys.add(key=key, first=log[0].seqno, data=[entry.data for entry in log])
@@ -84,7 +84,7 @@ def encode_checkpoint(state: LogState, log_id: bytes) -> bytes:
 
 
 def decode_checkpoint(data: bytes, floor: Floor, where: str) -> LogState:
-    """The state in the checkpoint that `floor` names."""
+    """Decode the checkpoint that `floor` names."""
     key = f"{floor.checkpoint} in {where}"
     message = _open(pb.LogCheckpoint(), CHECKPOINT_MAGIC, data, key)
     _check(key, message.log_id, floor.log_id, message.position, floor.checkpoint_position)
@@ -102,7 +102,7 @@ def decode_checkpoint(data: bytes, floor: Floor, where: str) -> LogState:
 
 
 def encode_floor(floor: Floor) -> bytes:
-    """The bytes of the floor."""
+    """Encode the floor."""
     message = pb.LogFloor(
         log_id=floor.log_id,
         floor=floor.floor,
@@ -113,7 +113,7 @@ def encode_floor(floor: Floor) -> bytes:
 
 
 def decode_floor(data: bytes, where: str) -> Floor:
-    """The floor in the bytes of its object."""
+    """Decode the floor."""
     key = f"{FLOOR_NAME} in {where}"
     message = _open(pb.LogFloor(), FLOOR_MAGIC, data, key)
     if not 1 <= message.floor <= message.checkpoint_position + 1:

@@ -1,4 +1,4 @@
-"""What a log of objects looks like after objects of it were lost, and the errors that say so."""
+"""Checks of a log of objects that has lost some of them, and the errors that report it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,33 +21,33 @@ from holdfast.persist.stores.traits import Lost
 
 HINT: Final = (
     "stop all processes that use the location; put the missing objects back, or run 'holdfast persist"
-    " recover', which shows what is left and goes on from there"
+    " recover', which shows what is left and continues from there"
 )
 LOG_CAUSES: Final = "objects that were deleted, or a restored backup"
 """Why a log of objects goes back to an older state."""
 
 
 def regressed(where: str, position: int, found: str) -> LogRegressed:
-    """The error for a log whose object at `position` is not there any more."""
+    """Return the error for a log whose object at `position` is gone or was replaced."""
     return LogRegressed(
         f"the log in {where}", f"object {position}", f"{found} in its place", causes=LOG_CAUSES
     )
 
 
 def gap(where: str, position: int, beyond: int) -> CorruptBlob:
-    """The error for a log that has no object at `position`, and went on to `beyond`."""
+    """Return the error for a log that has no object at `position`, but has later ones up to `beyond`."""
     expected = f"an object, because the log goes on to {beyond}"
     return CorruptBlob(f"{object_name(position)} in {where}", expected, "nothing", hint=HINT)
 
 
 def no_successor(where: str, position: int, token: bytes, found: bytes) -> CorruptBlob:
-    """The error for an object that was put after another one than the log has."""
+    """Return the error for an object whose predecessor is not the one in the log."""
     key = f"{object_name(position)} in {where}"
     return CorruptBlob(key, f"predecessor {token.hex()}", found.hex(), hint=HINT)
 
 
 def positions_after(objects: Objects, position: int) -> Iterator[int]:
-    """The positions after `position` that have an object, ascending."""
+    """Yield the positions after `position` that have an object, ascending."""
     after = object_name(position)
     while True:
         names = objects.first_names(LOG_FOLDER, after)
@@ -58,12 +58,12 @@ def positions_after(objects: Objects, position: int) -> Iterator[int]:
 
 
 def first_missing(position: int, listed: Sequence[int]) -> int:
-    """The first position after `position` that is not listed; those listed are ascending."""
+    """Return the first position after `position` that is not in `listed`, which is ascending."""
     return next((p for p, found in enumerate(listed, position + 1) if p != found), position + len(listed) + 1)
 
 
 def lost(objects: Objects, log_id: bytes | None, position: int, why: CorruptBlob) -> Lost:
-    """What is known of the objects after `position`, where the log breaks off; of any log without its id."""
+    """Describe the objects after `position`, where the log breaks off. Without `log_id`, those of any log."""
     count = last = 0
     heads: dict[str, int] = {}
     for last in positions_after(objects, position):
@@ -80,7 +80,7 @@ def lost(objects: Objects, log_id: bytes | None, position: int, why: CorruptBlob
 
 
 def newest_checkpoint(objects: Objects, floor: Floor) -> LogState:
-    """The state in the newest checkpoint that can be read, whatever the floor names; empty if none can."""
+    """Return the state in the newest readable checkpoint, even if the floor names another; empty if none."""
     for name in sorted(objects.first_names(CHECKPOINT_FOLDER), reverse=True):
         found, position = objects.get(name), checkpoint_position(name)
         if found is None or position is None:

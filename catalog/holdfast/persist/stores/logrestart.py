@@ -1,9 +1,9 @@
-"""Letting a key of an S3-only log go on at another seqno, for recovery.
+"""Recovery in an S3-only log: make the log of a key continue at another seqno.
 
-Objects of the log only ever add the next entry of a key. So a restart writes a checkpoint, which may begin
-a key anywhere, and a floor far above all objects that ever existed: an older copy of the log may end before
-objects that were there. A process that is behind finds the floor, and opens the checkpoint. An object that
-it puts meanwhile is below the floor, and not of the log.
+A log object can only add the next entry of a key. So a restart writes a checkpoint, in which a key may begin
+anywhere. It also writes a floor far above all objects that ever existed, because an older copy of the log may
+end before some of them. A process that is behind reads the floor and opens the checkpoint. An object that
+such a process puts meanwhile is below the floor, and so is not part of the log.
 """
 
 import uuid
@@ -19,7 +19,7 @@ _DIGITS: Final = len(object_name(0)) - len(LOG_FOLDER)
 
 
 def last_position(objects: Objects) -> int:
-    """The greatest position that has an object, 0 for none."""
+    """Return the greatest position that has an object; 0 if there is none."""
     prefix = ""
     while len(prefix) < _DIGITS:
         found = next(
@@ -32,16 +32,16 @@ def last_position(objects: Objects) -> int:
 
 
 def next_beginning(position: int) -> int:
-    """Where a recovery goes on: beyond all that a log with this position has ever reached."""
+    """Return the position at which a recovery continues: beyond all that this log has ever reached."""
     return ((position >> _STEP_BITS) + 1) << _STEP_BITS
 
 
 def restarted(state: LogState, key: str, seqno: int, data: bytes, *, position: int) -> LogState:
-    """The state at `position`, in which the log of `key` has this entry alone."""
+    """Return the state at `position` in which the log of `key` has only this entry."""
     after = state.copy()
     after.logs[key] = [Entry(seqno, bytes(data))]
     after.live_bytes = sum(len(entry.data) for log in after.logs.values() for entry in log)
-    # Nobody's tokens: who has put an object there finds that it is not of the log.
+    # These tokens belong to no object. A process that put an object there learns that it is not in the log.
     after.tokens.extend(uuid.uuid4().bytes for _ in range(min(position - state.position, RECENT)))
     after.position = after.checkpoint_position = position
     return after

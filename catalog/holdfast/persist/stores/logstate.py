@@ -1,10 +1,10 @@
-"""What the log of an S3-only consensus store comes to, and what may be added to it next. No I/O.
+"""The state of an S3-only consensus log, and which commands the next object can hold. No I/O.
 
 Invariants:
 
-- The state is a function of the objects up to `position`; each names the token of the one before, so a
-  branch that somebody wrote over a truncated piece of the log can't be taken for the log.
-- An object is added only to the state that it was drafted on: what its writer checked holds at that point.
+- The state is a function of the objects up to `position`. Each object names the token of the one before. So
+  objects that were put over a truncated piece of the log can't be taken for the log.
+- An object is added only to the state for which it was drafted. So what its writer checked is true there.
 - The head of a key is never truncated.
 """
 
@@ -17,7 +17,7 @@ from holdfast.errors import CorruptBlob
 from holdfast.persist.stores.traits import Digest, Entry, Expect, Put, Row, digest_of
 
 RECENT: Final = 1024
-"""Objects whose tokens a state remembers, to tell whether a put of unknown outcome is among them."""
+"""How many tokens a state remembers. They show whether a put of unknown outcome is part of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A truncation of one key below `seqno`, if the log has the entry `known` where one is given."""
+    """Truncates one key below `seqno`; with `known`, only if the log has that entry."""
 
     key: str
     seqno: int
@@ -42,7 +42,7 @@ Command = Append | Truncate
 
 @dataclass(frozen=True, slots=True)
 class LogObject:
-    """One step of the log, at `position` (from 1): first the puts, then the truncations."""
+    """One step of the log, at `position` (from 1). Its puts apply before its truncations."""
 
     log_id: bytes
     position: int
@@ -54,7 +54,7 @@ class LogObject:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Objects below `floor` may be gone; `checkpoint` is the name of the newest one ("" for none)."""
+    """Objects below `floor` may be deleted. `checkpoint` is the name of the newest one ("" for none)."""
 
     log_id: bytes
     floor: int = 1
@@ -64,55 +64,55 @@ class Floor:
 
 @dataclass(slots=True)
 class LogState:
-    """All that is left of the log up to `position`."""
+    """The remaining entries of all logs at `position`."""
 
     position: int = 0
     tokens: deque[bytes] = field(default_factory=lambda: deque(maxlen=RECENT))
     logs: dict[str, list[Entry]] = field(default_factory=dict)
     live_bytes: int = 0
-    """Of the entries that are left."""
+    """The bytes of the remaining entries."""
     new_bytes: int = 0
-    """Of the entries that came since the last checkpoint that is known, that of `checkpoint_position`."""
+    """The bytes of entries that were added since the checkpoint at `checkpoint_position`."""
     checkpoint_position: int = 0
 
     @property
     def token(self) -> bytes:
-        """That of the newest object; empty before the first."""
+        """The token of the newest object; empty before the first one."""
         return self.tokens[-1] if self.tokens else b""
 
     def token_at(self, position: int) -> bytes | None:
-        """The token of an object, None where it is not remembered (any more)."""
+        """Return the token of an object; None if it is not remembered (any more)."""
         back = self.position - position
         return self.tokens[-1 - back] if 0 <= back < len(self.tokens) else None
 
     def head(self, key: str) -> int:
-        """The seqno of the newest entry, 0 for none."""
+        """Return the seqno of the newest entry; 0 if there is none."""
         log = self.logs.get(key)
         return log[-1].seqno if log else 0
 
     def first(self, key: str) -> int:
-        """The seqno of the oldest entry that is left, 0 for none."""
+        """Return the seqno of the oldest remaining entry; 0 if there is none."""
         log = self.logs.get(key)
         return log[0].seqno if log else 0
 
     def digest(self, key: str, seqno: int) -> Digest | None:
-        """The digest of an entry, None where the log does not have it."""
+        """Return the digest of an entry; None if the log does not have it."""
         log = self.logs.get(key, [])
         place = seqno - log[0].seqno if log else -1
         return digest_of(log[place].data) if 0 <= place < len(log) else None
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
-        """The oldest `limit` entries of those from `from_seqno` on."""
+        """Return the oldest `limit` entries at or after `from_seqno`."""
         log = self.logs.get(key, [])
         start = max(0, from_seqno - self.first(key))
         return log[start : start + limit]
 
     def follows(self, added: LogObject) -> bool:
-        """Whether an object was drafted on this state."""
+        """Whether an object was drafted for this state."""
         return added.position == self.position + 1 and added.previous == self.token
 
     def add(self, added: LogObject) -> None:
-        """Take over the next object; `CorruptBlob` where it contradicts the state."""
+        """Add the next object. Raises `CorruptBlob` if it contradicts the state."""
         assert self.follows(added)
         for put in added.puts:
             if put.seqno != self.head(put.key) + 1:
@@ -133,22 +133,22 @@ class LogState:
         self.tokens.append(added.token)
 
     def note_checkpoint(self, position: int) -> None:
-        """There is a checkpoint at `position`, or was."""
+        """Record that there is, or was, a checkpoint at `position`."""
         if position > self.checkpoint_position:
             self.checkpoint_position, self.new_bytes = position, 0
 
     def copy(self) -> "LogState":
-        """What this is now, for a checkpoint."""
+        """Return a copy of this state, for a checkpoint."""
         logs = {key: list(log) for key, log in self.logs.items()}
         return LogState(self.position, self.tokens.copy(), logs, self.live_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What the next object would hold, and what that makes of each command.
+    """The contents of a possible next object, and the outcome of each command.
 
-    `taken` are the numbers of the commands that it holds with their answers. Those in `beaten` did not hold
-    because of them, and those in `refused` on the state itself.
+    `taken` maps the indexes of the commands in the object to their results. `beaten` has the indexes of
+    commands that other commands in the object prevent, and `refused` of those that the state itself prevents.
     """
 
     puts: tuple[Put, ...]
@@ -159,7 +159,7 @@ class Draft:
 
 
 def draft(state: LogState, commands: Iterable[Command]) -> Draft:
-    """As many of the commands as hold one after the other, as one object."""
+    """Draft an object with as many of the commands as possible, applied one after the other."""
     heads: dict[str, int] = {}
     firsts: dict[str, int] = {}
     newest: dict[str, Digest] = {}
@@ -192,7 +192,7 @@ def draft(state: LogState, commands: Iterable[Command]) -> Draft:
                 else:
                     refused.append(number)
             case Truncate(key, seqno, known):
-                # As if before the puts: the head that it keeps is that of the state.
+                # A truncation acts as if it came before the puts: it keeps the head of the state.
                 first, cut = firsts.get(key, state.first(key)), min(seqno, state.head(key))
                 if known is not None and state.digest(key, known.seqno) != known.digest:
                     refused.append(number)

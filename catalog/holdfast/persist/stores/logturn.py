@@ -1,4 +1,4 @@
-"""How the threads of one process share a log of objects: one makes the next step for all that wait."""
+"""How the threads of a process share a log of objects: one thread makes the next step for all that wait."""
 
 import itertools
 import os
@@ -13,12 +13,12 @@ from holdfast.persist.stores.logstate import Append, Command, Floor, LogObject, 
 from holdfast.persist.stores.objects import NO_TAG
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of the entries of one object, unless a single command has more."""
+"""The most bytes of entries in one object, unless a single command has more."""
 _CONTENDED_FOR: Final = 16
 
 
 class Request:
-    """A command that waits for its answer; equal to nothing but itself."""
+    """A command that waits for its result. It is equal only to itself."""
 
     def __init__(self, command: Command) -> None:
         self.command: Final = command
@@ -28,7 +28,7 @@ class Request:
 
 
 class Step(NamedTuple):
-    """An object that the state is made of; the tag of its version, where it is known."""
+    """An object that is part of the state, and the tag of its version, if known."""
 
     position: int
     token: bytes | None
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Turns:
-    """The state of the log in one process, and whose turn it is. `lock` is held for no I/O.
+    """The state of the log in one process, and which thread may write. Nobody does I/O while holding `lock`.
 
     `opened_by` is the floor whose checkpoint the state was read from.
     """
@@ -46,12 +46,12 @@ class Turns:
         self.lock: Final = threading.Lock()
         self.state = state
         self.opened_by = opened_by
-        # Up to which position the state is known to be that of the log.
+        # The state is known to be that of the log up to this position.
         self.confirmed = state.position
-        # When the end of the log was last found, by the monotonic clock.
+        # When the end of the log was last checked, on the monotonic clock.
         self.looked_s = float("-inf")
         self._tags: dict[int, str] = {}
-        # Held by one who reads the log, and by one who reads it for all that ask meanwhile.
+        # `catching` is held while reading the log; `reading` while one thread reads for all that wait.
         self.catching: Final = threading.Lock()
         self.reading: Final = threading.Lock()
         self.read_at = 0
@@ -64,11 +64,11 @@ class Turns:
         self._others: int = -_CONTENDED_FOR
 
     def tick(self) -> int:
-        """A number greater than all before."""
+        """Return a number greater than all numbers before."""
         return next(self._ticks)
 
     def enter(self, request: Request) -> Sequence[Request]:
-        """Wait until the request is taken by another thread (nothing), or lead those that wait now."""
+        """Wait until another thread takes the request and return (), or lead and return the waiting ones."""
         with self._turn:
             self._waiting.append(request)
             while self._is_led and not request.is_taken:
@@ -80,7 +80,7 @@ class Turns:
 
     @contextmanager
     def passed_on(self) -> Iterator[None]:
-        """The turn of the thread that leads: the next one may lead after it."""
+        """End the turn of the leading thread when the block ends, so that another thread can lead."""
         try:
             yield
         finally:
@@ -89,16 +89,16 @@ class Turns:
                 self._turn.notify_all()
 
     def steps(self, first: int, last: int) -> list[Step]:
-        """The objects from `first` to `last` that must be there; with the lock.
+        """Return the objects from `first` to `last` that must exist. The caller holds the lock.
 
-        Those below the floor that the state was opened by need not be: the checkpoint stands for them.
+        Objects below the floor that the state was opened by need not exist: the checkpoint replaces them.
         """
         first = max(first, self.opened_by.floor)
         state = self.state
         return [Step(p, state.token_at(p), self._tags.get(p, NO_TAG)) for p in range(first, last + 1)]
 
     def add(self, added: LogObject, tag: str) -> bool:
-        """Take over an object that was read, unless the state has it; False where it doesn't follow."""
+        """Add an object that was read, unless the state has it. Return False if it does not follow."""
         with self.lock:
             if added.position <= self.state.position:
                 return self.state.token_at(added.position) == added.token
@@ -110,20 +110,20 @@ class Turns:
             return True
 
     def won(self, added: LogObject, tag: str) -> None:
-        """Take over an object of this process, unless the state has it; with the lock."""
+        """Add an object that this process put, unless the state has it. The caller holds the lock."""
         self._own = added.position
         if self.state.follows(added):
             self.state.add(added)
             self._tags[added.position] = tag
 
     def confirm(self, position: int) -> None:
-        """The state is known to be that of the log up to `position`."""
+        """Record that the state is known to be that of the log up to `position`."""
         with self.lock:
             self.confirmed = max(self.confirmed, position)
             self._tags = {position: tag for position, tag in self._tags.items() if position >= self.confirmed}
 
     def replace(self, state: LogState, opened_by: Floor) -> None:
-        """Drop the state for one that was opened anew."""
+        """Replace the state by one that was opened again."""
         with self.lock:
             self.state, self.opened_by = state, opened_by
             self.confirmed = state.position
@@ -131,7 +131,7 @@ class Turns:
 
     @property
     def is_contended(self) -> bool:
-        """Whether this process put the newest object, and others some before."""
+        """Whether this process put the newest object and another process put a recent one."""
         return self._own == self.state.position and self._own - self._others < _CONTENDED_FOR
 
     def _take(self) -> Sequence[Request]:
@@ -144,14 +144,14 @@ class Turns:
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
         for request in taken:
             request.is_taken = True
-        # Those of them that wait for their turn wait for their answers now.
+        # Threads whose requests were taken stop waiting for a turn, and wait for their results.
         self._turn.notify_all()
         return taken
 
 
 @contextmanager
 def settle(group: Sequence[Request]) -> Iterator[None]:
-    """Give an error that ends the block to all requests that have no answer yet."""
+    """If the block raises, give the error to all requests that have no result yet."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - each caller raises it

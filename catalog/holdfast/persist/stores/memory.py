@@ -1,7 +1,7 @@
 # ruff: noqa: D102 - the trait documents its methods
-"""Stores in the memory of one process: for tests, examples and `memory://` locations.
+"""Stores in the memory of one process, for tests, examples and `memory://` locations.
 
-They keep every promise of the traits but one: what they hold ends with the process.
+They keep every promise of the traits except durability: the contents end with the process.
 """
 
 import threading
@@ -30,12 +30,12 @@ from holdfast.persist.stores.watch import Watch, Watches
 
 
 def wall_clock_ms() -> int:
-    """The time of this host in ms since the epoch."""
+    """Return the time of this host in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 class MemoryBlob(Blob):
-    """Objects in a dict; `clock` gives the modification times, in ms since the epoch."""
+    """Objects in a dict. `clock` returns the modification times, in ms since the epoch."""
 
     def __init__(self, name: str = "", *, clock: Callable[[], int] = wall_clock_ms) -> None:
         self._name: Final = name
@@ -78,7 +78,7 @@ class MemoryBlob(Blob):
 
 
 class MemoryConsensus(Consensus):
-    """Logs in a dict of lists; one lock makes every call atomic."""
+    """Logs in a dict of lists. One lock makes every call atomic."""
 
     def __init__(self, name: str = "") -> None:
         self._name: Final = name

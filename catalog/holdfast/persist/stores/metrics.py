@@ -1,12 +1,13 @@
 # ruff: noqa: D102 - the traits document their methods
-"""Counts, errors, bytes and latencies of the calls of stores, as plain values and as a stream of events.
+"""Counts, errors, bytes and latencies of store calls, as plain values and as a stream of events.
 
 Invariants:
 
-- Metrics change nothing: each call goes to the store below once, and its answer or error comes back as it is.
-- An observer that raises harms no call; its error is logged once per observer.
-- Names of operations are `blob.get`, `consensus.compare_and_set`, ...; bytes are those of the data that went
-  to the store or came from it, of `open_input` none (what is read of it later isn't known here).
+- Metrics change nothing: each call goes to the store below once, and its result or error comes back
+  unchanged.
+- An observer that raises does not affect the call. The error is logged once per observer.
+- Operations are named `blob.get`, `consensus.compare_and_set` and so on. Bytes count the data that went to
+  the store or came from it. `open_input` counts none, because what is read of it later is unknown here.
 """
 
 import logging
@@ -37,13 +38,13 @@ from holdfast.persist.stores.traits import (
 T = TypeVar("T")
 
 LATENCY_BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-"""Upper bounds of the latency buckets, inclusive; one more bucket takes what is slower."""
+"""Upper bounds of the latency buckets, inclusive. One more bucket counts slower calls."""
 
 _log: Final = logging.getLogger(__name__)
 
 
 class Observation(NamedTuple):
-    """One call that has ended; `error` is the class of what it raised, None where it answered."""
+    """One call that has ended. `error` is the class of the error that it raised; None if it succeeded."""
 
     operation: str
     seconds: float
@@ -57,14 +58,14 @@ Observer = Callable[[Observation], None]
 
 @dataclass(frozen=True, slots=True)
 class OperationStats:
-    """All calls of one operation so far. `buckets` are counts, one per bound and one for all above."""
+    """All calls of one operation so far. `buckets` has one count per bound, and one for all slower calls."""
 
     calls: int
     errors: Mapping[str, int]
     bytes_out: int
-    """Written to the store."""
+    """Bytes written to the store."""
     bytes_in: int
-    """Read from the store."""
+    """Bytes read from the store."""
     seconds: float
     """The sum of all latencies."""
     buckets: tuple[int, ...]
@@ -81,9 +82,9 @@ class _Tally:
 
 
 class StoreMetrics:
-    """What was observed; any number of stores may share it. `observers` are called with each observation.
+    """Collects observations. Several stores may share it. It calls `observers` with each observation.
 
-    An observer runs in the thread of the call and should be quick: it is where an exporter counts on.
+    An observer runs in the thread of the call, so it should be fast. An exporter can use one to count.
     """
 
     def __init__(self, *observers: Observer, clock: Clock | None = None) -> None:
@@ -94,7 +95,7 @@ class StoreMetrics:
         self._tallies: Final[dict[str, _Tally]] = {}
 
     def snapshot(self) -> dict[str, OperationStats]:
-        """What was observed so far, by operation; a value that changes no more."""
+        """Return what was observed so far, by operation. The value does not change afterwards."""
         with self._lock:
             return {
                 operation: OperationStats(
@@ -122,17 +123,15 @@ class StoreMetrics:
         for number, observer in enumerate(self._observers):
             try:
                 observer(seen)
-            except Exception:  # noqa: BLE001 - whatever an observer does, the call went as it went
+            except Exception:  # noqa: BLE001 - the observer must not change the outcome of the call
                 if number not in self._failing:
                     self._failing.add(number)
-                    _log.exception(
-                        "an observer of store metrics failed; it is called on, and not told of again"
-                    )
+                    _log.exception("an observer of store metrics failed; its later errors are not logged")
 
     def measure(
         self, operation: str, act: Callable[[], T], *, out: int = 0, size: Callable[[T], int] = lambda _: 0
     ) -> T:
-        """Do `act`, which writes `out` bytes, and count it; `size` tells the bytes of its answer."""
+        """Run `act`, which writes `out` bytes, and count it. `size` returns the bytes of its result."""
         began = self.clock.monotonic()
         try:
             answer = act()
@@ -145,7 +144,7 @@ class StoreMetrics:
 
 
 class MeteredBlob(BlobLayer):
-    """`inner`, with each call counted in `metrics`."""
+    """Counts each call of `inner` in `metrics`."""
 
     def __init__(self, inner: Blob, metrics: StoreMetrics) -> None:
         super().__init__(inner)
@@ -176,7 +175,7 @@ class MeteredBlob(BlobLayer):
         return self._measure("blob.open_input", lambda: self.inner.open_input(key))
 
     def _listing(self, found: Iterator[BlobMeta]) -> Iterator[BlobMeta]:
-        """The listing, counted at its end as one call with the time that the store took."""
+        """Yield the listing. Count it at its end as one call, with the time that the store took."""
         clock, seconds, error = self._metrics.clock, 0.0, None
         try:
             while True:
@@ -196,7 +195,7 @@ class MeteredBlob(BlobLayer):
 
 
 class MeteredConsensus(ConsensusLayer):
-    """`inner`, with each call counted in `metrics`; a compare-and-set that lost is an answer, no error."""
+    """Counts each call of `inner` in `metrics`. A compare-and-set that lost is a result, not an error."""
 
     def __init__(self, inner: Consensus, metrics: StoreMetrics) -> None:
         super().__init__(inner)

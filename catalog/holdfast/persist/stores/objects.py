@@ -1,10 +1,11 @@
-"""What a log that is nothing but objects asks of an object store: conditional puts, and that is all.
+"""What a consensus log made of objects needs from an object store: conditional puts.
 
-Invariants that an implementation keeps:
+Invariants of each implementation:
 
-- Each request is linearizable per object. A failed one is `Determinate` or `Indeterminate`, as in `traits`.
-- `create` and `replace` are sent once, and again only after a refusal: whether an earlier attempt took effect
-  is for the caller to settle.
+- Each request is linearizable per object. A failed one raises `Determinate` or `Indeterminate`, as in
+  `traits`.
+- `create` and `replace` are sent once, and repeated only after a certain refusal. If the outcome of an
+  attempt is unknown, the caller must find out.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,44 +14,44 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 T = TypeVar("T")
 
 NO_TAG: Final = '"none"'
-"""A tag that no version of any object has."""
+"""A tag that no version of an object has."""
 
 
 MANY: Final = 50
-"""A listing of fewer names is complete."""
+"""A listing with fewer names than this is complete."""
 
 
 class Found(NamedTuple):
-    """An object, and the tag of this version of it."""
+    """An object, and the tag of its version."""
 
     data: bytes
     tag: str
 
 
 class Objects(Protocol):
-    """Objects by name below one place. Safe to call from any thread."""
+    """Objects by name in one place. Safe to call from any thread."""
 
     @property
     def description(self) -> str:
-        """Which place this is, for messages; without secrets."""
+        """The name of the place for messages, without secrets."""
 
     def get(self, name: str, tag: str = NO_TAG) -> Found | None:
-        """An object, None where there is none. The version with this tag may come without its data."""
+        """Return an object; None if there is none. If its tag is `tag`, its data may be left out."""
 
     def together(self, asks: Sequence[Callable[[], T]]) -> list[T]:
-        """What the functions return, which may run side by side."""
+        """Call the functions, maybe in parallel, and return their results."""
 
     def create(self, name: str, data: bytes) -> str:
-        """Put an object where there is none; the tag of this version, "" where there is an object."""
+        """Put an object if there is none. Return the tag of its version, or "" if one exists already."""
 
     def replace(self, name: str, data: bytes, tag: str) -> bool:
-        """Put an object over the version with this tag; False where there is another."""
+        """Replace the version with this tag. Return False if the object has another version."""
 
     def first_names(self, prefix: str, after: str = "") -> list[str]:
-        """The first names that begin with `prefix` and follow `after`, ascending: all, or at least `MANY`."""
+        """Return the first names with `prefix` that follow `after`, ascending: all, or at least `MANY`."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Remove objects, at most as many as `first_names` gives; what isn't there is no error."""
+        """Remove objects, at most as many as `first_names` returns. A missing object is not an error."""
 
     def close(self) -> None:
-        """Release what is held open."""
+        """Close open connections and files."""

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - the trait documents its methods
-"""A blob store for a look at what would be: what is put stays in memory."""
+"""A blob store for dry runs: it keeps what is put in memory."""
 
 from holdfast.errors import NotWritable
 from holdfast.persist.stores.layer import BlobLayer
@@ -7,7 +7,7 @@ from holdfast.persist.stores.traits import Blob, check_key
 
 
 class OverlayBlob(BlobLayer):
-    """`inner`, with what was put here in front of it. Lists show `inner` alone."""
+    """`inner`, with what was put here on top. Listings show only `inner`."""
 
     def __init__(self, inner: Blob) -> None:
         super().__init__(inner)
@@ -25,7 +25,7 @@ class OverlayBlob(BlobLayer):
         self._put[check_key(key)] = bytes(data)
 
     def delete(self, key: str) -> bool:
-        raise NotWritable(f"{self.description} is only looked at: {key} can't be deleted")
+        raise NotWritable(f"{self.description} is open for a dry run: {key} can't be deleted")
 
     def close(self) -> None:
-        """Leave the store below open: it belongs to the caller."""
+        """Leave the store below open, because it belongs to the caller."""

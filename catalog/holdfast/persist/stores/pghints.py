@@ -1,15 +1,15 @@
-"""Hints of commits between the clients of one Postgres schema: LISTEN and NOTIFY on a session of their own.
+"""Hints of commits between the clients of one Postgres schema, by LISTEN and NOTIFY on a separate session.
 
-NOTIFY takes a lock of the whole cluster at its commit. So an append doesn't carry it: a thread of the client
-sends it afterwards, on its own session, at most once per `DEBOUNCE_S` for all keys of that time, and without
-waiting for a flush, since a hint is no data.
+The commit of a NOTIFY takes a lock of the whole cluster, so an append does not include it. Instead, a thread
+of the client sends it afterwards, on its own session. It sends at most one per `DEBOUNCE_S`, for all keys of
+that time. It does not wait for a flush, because a hint is not data.
 
 Invariants:
 
-- A hint is never waited for by who commits, and its loss never an error: without a session (the server is
-  away, it is a standby, a pooler in between has none to give) nothing is told, and listeners look at their
-  slow pace. After each (re)connection all watches get a hint.
-- The session is opened with the first commit or watch, and is not used on both sides of a fork.
+- No commit waits for a hint, and losing a hint is not an error. Without a session (the server is down, it is
+  a standby, or a pooler in between has no session to give) nothing is sent, and listeners poll at their slow
+  pace. After each connection, all watches get a hint.
+- The first commit or watch opens the session. It is not used on both sides of a fork.
 """
 
 import os
@@ -29,7 +29,7 @@ from holdfast.persist.stores.watch import Watches
 from holdfast.pgsession import Connection, PostgresAddress, connect
 
 DEBOUNCE_S: Final = 0.005
-"""Seconds between two notifications of one client: how late a hint may be, to limit what all of them cost."""
+"""Seconds between two notifications of one client. Hints may be this late; this limits their cost."""
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 10.0
@@ -38,12 +38,12 @@ _NOTIFY: Final = b"SELECT pg_notify(%s::text, key) FROM unnest(%s::text[]) AS ch
 
 
 class CommitHints:
-    """Tells other clients of the appends of this one, and rings `watches` for theirs."""
+    """Sends hints of this client's appends to other clients, and rings `watches` for theirs."""
 
     def __init__(self, address: PostgresAddress, watches: Watches) -> None:
         self._address: Final = address
         self._watches: Final = watches
-        # The name of a channel has at most 63 bytes, that of a schema too.
+        # The name of a channel has at most 63 bytes, like the name of a schema.
         self._channel: Final = f"hf_{address.schema}"[:63]
         self._closed = False
         self._listens = False
@@ -52,14 +52,14 @@ class CommitHints:
         _live.add(self)
 
     def appended(self, keys: Iterable[str]) -> None:
-        """Tell of appends that are committed, soon."""
+        """Soon notify other clients of committed appends."""
         with self._lock:
             self._pending.update(keys)
             self._start()
         self._wake()
 
     def listen(self) -> None:
-        """Ring the watches for the appends of others from now on."""
+        """Ring the watches for the appends of other clients from now on."""
         with self._lock:
             if self._listens:
                 return
@@ -68,18 +68,18 @@ class CommitHints:
         self._wake()
 
     def close(self) -> None:
-        """End the session; what was not told yet is not told."""
+        """End the session. Hints that were not sent yet are dropped."""
         with self._lock:
             self._closed = True
             thread = self._thread
         self._wake()
         if thread is not None:
-            # Longer it lasts only where the server doesn't answer; the thread keeps nobody from ending.
+            # It takes longer only if the server does not answer. The thread does not keep the process alive.
             thread.join(_JOIN_S)
         self._watches.ring_all()
 
     def renew(self) -> None:
-        """Begin without a session: at first, or in the child of a fork, which leaves the parent's alone."""
+        """Start without a session, also in a forked child, which leaves the parent's session alone."""
         if self._connection is not None:
             _abandoned.append(self._connection)
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class CommitHints:
             self._thread.start()
 
     def _wake(self) -> None:
-        # One that is full, or was closed meanwhile, has woken whom it could.
+        # A full pipe wakes the thread anyway; a closed one has no thread to wake.
         with suppress(OSError):
             self._waker.send(b"!")
 
@@ -126,7 +126,7 @@ class CommitHints:
             connection.close()
 
     def _serve(self, connection: Connection) -> None:
-        """Tell and hear until the store is closed. Raises `psycopg.Error` when the session is lost."""
+        """Send and receive hints until the store is closed. Raises `psycopg.Error` if the session is lost."""
         connection.execute("SET synchronous_commit = off")
         connection.add_notify_handler(lambda told: self._heard(told.payload, told.pid, connection))
         listens = False
@@ -154,12 +154,12 @@ class CommitHints:
         connection.execute(_NOTIFY, (self._channel, sorted(keys)))
 
     def _heard(self, key: str, pid: int, connection: Connection) -> None:
-        # What this client appends, it has hinted itself.
+        # This client has given hints of its own appends already.
         if pid != connection.info.backend_pid:
             self._watches.ring((key,))
 
     def _sleep(self, until: list[Any], timeout_s: float | None) -> None:
-        """Wait until one of these has something to read, and empty the pipe that wakes us."""
+        """Wait until one of these has something to read, and empty the wake-up pipe."""
         poll = select.poll()
         for each in until:
             poll.register(each, select.POLLIN)
@@ -169,7 +169,7 @@ class CommitHints:
                 pass
 
 
-# What a child of a fork inherited is kept for ever: to finalize it would end the parent's session.
+# Objects that a forked child inherits are kept for ever: finalizing one would end the parent's session.
 _live: Final[weakref.WeakSet[CommitHints]] = weakref.WeakSet()
 _abandoned: Final[list[Connection]] = []
 

@@ -1,26 +1,29 @@
 # ruff: noqa: D102 - the trait documents its methods
 """Consensus in one schema of a Postgres database, for any number of hosts.
 
-Tables: `entries` (key, seqno, data), a row per entry, and `keys`, a row per key that is never deleted.
+There are two tables: `entries` (key, seqno, data) with a row per entry, and `keys` with a row per key that is
+never deleted.
 
 Invariants, all under READ COMMITTED:
 
-- An append locks its keys' rows in `keys` FOR NO KEY UPDATE, a condition locks its key's FOR SHARE, a
-  truncation FOR UPDATE: so a condition that held when it was checked holds at the commit. The keys of one
-  step are locked in their order.
-- An append selects its predecessor's row, locked FOR KEY SHARE, in the statement that inserts, and inserts
-  nothing over what is there. A row lock follows the row to its newest version: a writer that slept finds its
-  predecessor deleted, or its own place taken, however old its snapshot is.
-- A predecessor that the writer knows is compared by its digest in that statement too, and so is a condition:
-  after a failover to a server that lags, the same sequence number may stand for other bytes.
-- A first entry has no predecessor. It is inserted by a statement that began when its key's row was locked,
-  and only if it sees no entry of the key; the head is never truncated, so there is one ever after.
-- Whatever inserted fewer rows than it was asked for is rolled back.
+- An append locks the rows of its keys in `keys` FOR NO KEY UPDATE. A condition locks the row of its key FOR
+  SHARE, and a truncation FOR UPDATE. So a condition that held when it was checked still holds at the commit.
+  The keys of one step are locked in their order.
+- The statement that inserts also selects the predecessor's row and locks it FOR KEY SHARE. It never
+  overwrites a row. A row lock follows the row to its newest version. So a writer that slept finds its
+  predecessor deleted, or its own place taken, even if its snapshot is old.
+- If the writer knows the digest of the predecessor, the same statement compares it. Conditions are compared
+  in the same way. After a failover to a server that lags, the same sequence number may stand for other bytes.
+- A first entry has no predecessor. The statement that inserts it begins after its key's row was locked, and
+  inserts only if it sees no entry of the key. The head is never truncated, so a key always has an entry from
+  then on.
+- If a statement inserts fewer rows than it should, it is rolled back.
 - Every insert names the primary key that it relies on. While a dump is being restored, a table has its rows
-  before its key: then the server refuses the insert.
-- An append to one key, its first apart, is one statement and its own transaction: one round trip. A
-  connection that is lost meanwhile leaves it indeterminate. Of several keys, COMMIT is sent apart, once all
-  rows are known to be in: what is lost before is determinate.
+  before its primary key, and the server refuses the insert.
+- An append to one key, unless it is the first entry, is one statement in its own transaction: one round trip.
+  If the connection is lost meanwhile, the append is indeterminate. For several keys, COMMIT is sent
+  separately, after all rows are known to be inserted. If the connection is lost before the COMMIT, the append
+  is determinate.
 """
 
 import logging
@@ -68,13 +71,13 @@ log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 POOL_SIZE: Final = 8
-_LOCK_CLASS: Final = 0x48464353  # "HFCS", of the advisory lock under which a schema is made
+_LOCK_CLASS: Final = 0x48464353  # "HFCS", the class of the advisory lock for creating a schema
 _MAX_ATTEMPTS: Final = 20
 _LONGEST_REPLY_S: Final = 1.0
 _SETTINGS: Final = {
-    # A client that freezes between its insert and its commit would hold up all writers of its shards.
+    # A client that freezes between its insert and its commit would block all writers of its shards.
     "idle_in_transaction_session_timeout": "10s",
-    # Each statement goes to its rows by the primary keys; plans made once can't be wrong about that.
+    # Each statement finds its rows by primary keys, so plans that were made once stay good.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -85,10 +88,10 @@ _CREATE: Final = (
     'CREATE TABLE {schema}.keys (key text COLLATE "C" PRIMARY KEY)',
     """CREATE TABLE {schema}.entries (
       key text COLLATE "C" NOT NULL, seqno bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (key, seqno))""",
-    "ALTER TABLE {schema}.entries ALTER COLUMN data SET STORAGE EXTERNAL",  # it does not compress again
+    "ALTER TABLE {schema}.entries ALTER COLUMN data SET STORAGE EXTERNAL",  # the data is compressed already
     "CREATE TABLE {schema}.format (version integer NOT NULL)",
 )
-# With the database: a dump that is restored into another one of the same server is another line too.
+# The name includes the database: a dump restored into another database of the server is another line.
 _LINE: Final = """SELECT 'server-' || system_identifier || '-database-' || oid || '-timeline-'
     || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
   FROM pg_control_system(), pg_database WHERE datname = current_database()"""
@@ -105,7 +108,7 @@ _DIGESTS: Final = """SELECT seqno, octet_length(data), substring(data FROM 9 FOR
   WHERE key = %s::text AND seqno >= %s::bigint ORDER BY seqno LIMIT %s::bigint"""
 _LIST_KEYS: Final = """SELECT key FROM {schema}.keys AS k
   WHERE EXISTS (SELECT FROM {schema}.entries AS e WHERE e.key = k.key) ORDER BY key"""
-# The key's row is locked before any entry. The greatest seqno may be an old one: that deletes less.
+# The key's row is locked before any entry. If the greatest seqno is outdated, fewer rows are deleted.
 _TRUNCATE: Final = """WITH locked AS MATERIALIZED (
     SELECT key FROM {schema}.keys WHERE key = %(key)s::text FOR UPDATE)
   DELETE FROM {schema}.entries AS e USING locked WHERE e.key = locked.key AND e.seqno < %(seqno)s::bigint
@@ -114,7 +117,7 @@ _TRUNCATE: Final = """WITH locked AS MATERIALIZED (
       WHERE a.key = %(key)s::text AND a.seqno = %(known)s::bigint
       AND octet_length(a.data) = %(size)s::integer
       AND substring(a.data FROM 9 FOR 4) = %(crc)s::bytea))"""
-# Rows are locked in the order of the FOR clauses: the key first, as everybody does.
+# Rows are locked in the order of the FOR clauses: first the key, as in all other statements.
 _APPEND_ONE: Final = """INSERT INTO {schema}.entries (key, seqno, data)
   SELECT k.key, %s::bigint, %s::bytea
   FROM {schema}.keys AS k JOIN {schema}.entries AS prev ON prev.key = k.key
@@ -156,12 +159,12 @@ _RESTART: Final = """WITH locked AS MATERIALIZED (
 
 
 class PostgresConsensus(Consensus):
-    """The logs in one schema of a Postgres database (13 or newer), made where `create` is set.
+    """The logs in one schema of a Postgres database (13 or newer). With `create`, the schema is made.
 
-    `url` is what `PostgresAddress.parse` takes, `pool_size` the most connections that the store opens. Raises
-    `BadInput` for a URL without meaning, `StoreUnreachable` for a server that can't be reached or a
-    schema that is missing, `VersionTooNew` or `Deprecated` for one of another format. With `read_only`
-    nothing is written.
+    `url` is a URL for `PostgresAddress.parse`. `pool_size` is the most connections that the store opens.
+    Raises `BadInput` if the URL is invalid, `StoreUnreachable` if the server can't be reached or the schema
+    is missing, and `VersionTooNew` or `Deprecated` if the schema has another format. With `read_only` nothing
+    is written.
     """
 
     def __init__(
@@ -186,11 +189,11 @@ class PostgresConsensus(Consensus):
             ) from None
         self._watches: Final = Watches()
         self._hints: Final = CommitHints(self._address, self._watches)
-        # A store that nobody has any more is as good as closed.
+        # A store without references is as good as closed.
         weakref.finalize(self, self._hints.close).atexit = False
 
     def __repr__(self) -> str:
-        # `__init__` may have failed before it parsed the URL; debuggers and logs still show the object.
+        # `__init__` may have failed before it parsed the URL. Debuggers and logs still show the object.
         address = getattr(self, "_address", None)
         return f"<PostgresConsensus {address.description if address is not None else 'that was not opened'}>"
 
@@ -257,7 +260,7 @@ class PostgresConsensus(Consensus):
         check_commands([Put(key, seqno, data)], ())
         values = {"key": key, "seqno": seqno, "data": bytes(data)}
         self._write(lambda connection: self._autocommit(connection, self._sql.make_keys, ([key],)))
-        # Two steps: what is left below after a crash is truncated by the next upkeep.
+        # Two steps. After a crash between them, the next upkeep truncates the old entries.
         if not self._write(lambda connection: self._autocommit(connection, self._sql.restart, values)):
             return False
         self.truncate(key, seqno)
@@ -283,7 +286,7 @@ class PostgresConsensus(Consensus):
                 raise self._failed(error, Determinate) from None
 
     def _write(self, action: Callable[[Connection], T]) -> T:
-        """Do `action` until the server has not broken it off to end a deadlock."""
+        """Do `action`, and repeat it if the server aborted it to end a deadlock."""
         if self._read_only:
             raise NotWritable(f"{self.description} was opened for reading only")
         for attempt in range(_MAX_ATTEMPTS):
@@ -298,7 +301,7 @@ class PostgresConsensus(Consensus):
         )
 
     def _autocommit(self, connection: Connection, statement: bytes, values: Any) -> int:
-        """Run one statement as its own transaction; how many rows it changed."""
+        """Run one statement as its own transaction. Return how many rows it changed."""
         waits = self._sessions.standby_waits
         try:
             changed = connection.execute(statement, values).rowcount
@@ -307,7 +310,7 @@ class PostgresConsensus(Consensus):
         except psycopg.Error as error:
             if connection.closed:
                 waits.note()
-            # An error that the session survives is the server's word that it rolled back.
+            # If the session survives the error, the server has rolled back.
             raise self._failed(error, Indeterminate if connection.closed else Determinate) from None
         waits.check(self.description)
         return changed
@@ -328,7 +331,7 @@ class PostgresConsensus(Consensus):
         return True
 
     def _insert_all(self, connection: Connection, puts: Sequence[Put], expect: Sequence[Expect]) -> bool:
-        """Begin a transaction and insert all rows in one round trip; whether every one was."""
+        """Begin a transaction and insert all rows in one round trip. Return whether all were inserted."""
         first = [put for put in puts if put.seqno == 1]
         others = [put for put in puts if put.seqno > 1]
         new = [put.key for put in first] + [condition.key for condition in expect if condition.head == 0]
@@ -358,14 +361,14 @@ class PostgresConsensus(Consensus):
 
 
 class _Line:
-    """On which server and timeline the newest connection is. It holds no connection and no store."""
+    """The server and timeline of the newest connection. It keeps no connection and no store alive."""
 
     def __init__(self) -> None:
         self.name: str | None = None
         self._is_denied = False
 
     def look(self, connection: Connection) -> None:
-        """Read it on a new connection."""
+        """Read the line on a new connection."""
         try:
             row = connection.execute(_LINE).fetchone()
         except errors.InsufficientPrivilege as error:
@@ -383,24 +386,24 @@ class _Line:
 
 
 class _ServerClock:
-    """The server's time: what a reply said, and the monotonic time of this host since it was asked for."""
+    """The server's time: the time in a reply, and this host's monotonic time when the request was sent."""
 
     def __init__(self) -> None:
         self._offset_ms: float | None = None
 
     def heard(self, told_ms: int, asked_s: float) -> None:
-        """Take note of the server's time, unless the reply took so long that it says little."""
+        """Remember the server's time, unless the reply took so long that it is inaccurate."""
         if time.monotonic() - asked_s <= _LONGEST_REPLY_S:
             self._offset_ms = told_ms - asked_s * 1000
 
     def now_ms(self) -> int | None:
-        """Milliseconds since the epoch; never earlier than the server's clock, later by a reply at most."""
+        """Milliseconds since the epoch: never behind the server's clock, ahead by at most one reply."""
         offset_ms = self._offset_ms
         return None if offset_ms is None else int(time.monotonic() * 1000 + offset_ms)
 
 
 class _Statements:
-    """The statements with the schema's name pasted in, quoted; values are never pasted."""
+    """The statements with the quoted name of the schema inserted. Values are always parameters."""
 
     def __init__(self, schema: sql.Identifier) -> None:
         def of(text: str) -> bytes:
@@ -422,7 +425,7 @@ class _Statements:
 
 
 def _lock_order(puts: Iterable[Put], expect: Iterable[Expect]) -> list[tuple[bool, list[str]]]:
-    """All keys ascending, in runs of one strength: (whether they are put, the keys)."""
+    """Return all keys ascending, in runs with the same lock: (whether they are put, the keys)."""
     strength = {condition.key: False for condition in expect} | {put.key: True for put in puts}
     ordered = sorted(strength.items())
     return [(to_put, [key for key, _ in run]) for to_put, run in groupby(ordered, lambda item: item[1])]
@@ -433,7 +436,7 @@ def _columns(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Any], ...]:
 
 
 def _roll_back(connection: Connection) -> None:
-    """End the transaction; where that fails the session ends, and its transaction with it."""
+    """End the transaction. If that fails, close the session, which ends its transaction too."""
     try:
         connection.execute(b"ROLLBACK")
     except psycopg.Error:
@@ -441,7 +444,7 @@ def _roll_back(connection: Connection) -> None:
 
 
 def _prepare(connection: Connection, address: PostgresAddress, *, create: bool) -> None:
-    """Check the schema's format, and make the schema where it is missing and `create` is set."""
+    """Check the schema's format. With `create`, make the schema if it is missing."""
     if connection.info.parameter_status("server_encoding") != "UTF8":
         raise StoreUnreachable(
             f"the database of {address.description} is not encoded in UTF8",
@@ -452,13 +455,13 @@ def _prepare(connection: Connection, address: PostgresAddress, *, create: bool) 
         with connection.transaction():
             name = zlib.crc32(address.schema.encode()) - (1 << 31)
             connection.execute("SELECT pg_advisory_xact_lock(%s::int, %s::int)", (_LOCK_CLASS, name))
-            if _version(connection, address) is None:  # else another process was faster
+            if _version(connection, address) is None:  # otherwise another process was faster
                 _create(connection, address)
         version = _version(connection, address)
     if version is None:
         raise NoLocation(
-            f"{address.description} holds no consensus tables",
-            hint="check the URL; they are made by the first client that writes",
+            f"{address.description} has no consensus tables",
+            hint="check the URL; the first client that writes makes the tables",
         )
     check_format(version, FORMAT_VERSION, where=address.description)
 
@@ -474,7 +477,7 @@ def _create(connection: Connection, address: PostgresAddress) -> None:
 
 
 def _version(connection: Connection, address: PostgresAddress) -> int | None:
-    """The format of the tables, None where there are none."""
+    """Return the format of the tables; None if there are no tables."""
     found = "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'format'"
     if not connection.execute(found, (address.schema,)).fetchall():
         return None

@@ -1,27 +1,27 @@
 # ruff: noqa: D102 - the traits document their methods
-"""Calls of stores that are made again until a deadline, where that can't change what happened.
+"""Retries store calls until a deadline, if a retry can't change what happened.
 
-Who retries what:
+Retries happen at three levels:
 
-- The machine of a shard retries its own reads, uploads and commits, for `retry_deadline_s`, and settles a
-  commit of unknown outcome by reading. Those calls must reach it as they ended: a layer here for them would
-  multiply the deadlines.
-- A client's layers retry the calls that no machine makes: all of them while it opens a location, for
-  `retry_deadline_s`, and later `delete`, `list` and `clock_ms` of blobs and `truncate` and `list_keys` of
-  logs, for at most `UNSUPERVISED_S`: most of them tidy up, which comes again, and an append that has failed
-  must not wait for that.
-- Stores themselves send one request again a few times, within a second, where the service refused it.
+- The machine of a shard retries its own reads, uploads and commits for `retry_deadline_s`. It settles a
+  commit of unknown outcome by reading. The layers here don't retry these calls, because that would multiply
+  the deadlines.
+- The layers of a client retry the calls that no machine makes. While a location is being opened, these are
+  all calls, for `retry_deadline_s`. Later they are `delete`, `list` and `clock_ms` of blobs, and `truncate`
+  and `list_keys` of logs, for at most `UNSUPERVISED_S`. Most of these calls clean up, which happens again
+  later, and an append that has failed must not wait for it.
+- A store sends a request again a few times, within a second, if the service refused it.
 
 Invariants:
 
 - An error that is `lasting` is never retried.
-- `Determinate` is retried. `Indeterminate` is retried for reads, which have no effect, and for calls whose
-  repetition comes to the same: `put` (keys are written once) and `delete`. A delete that was made again
-  answers with what the last attempt found.
-- A `compare_and_set` or `truncate` of unknown outcome is not made again: the first might have happened, and
-  the second attempt's answer would be about another state.
-- A listing that fails half way goes on after the last key that it gave.
-- Waits are random and grow; waiting and time go through the clock.
+- `Determinate` is retried. `Indeterminate` is retried for reads, which have no effect, and for calls that can
+  be repeated: `put` (keys are written once) and `delete`. A repeated delete returns what the last attempt
+  found.
+- A `compare_and_set` or `truncate` of unknown outcome is not repeated. The first attempt may have happened,
+  and the result of the second attempt would be about another state.
+- A listing that fails halfway continues after the last key that it returned.
+- Waits are random and grow. All waiting and timing uses the clock.
 """
 
 import random
@@ -58,12 +58,12 @@ UNSUPERVISED_S: Final = 1.0
 
 
 class TimeLeft:
-    """What is left of the time to try something.
+    """The rest of the time to try something.
 
-    Time for which the process was stopped is not time spent trying, and a process can't measure it. So a wait
-    counts no more than it was to last, and one attempt no more than half of the time: after an attempt in
-    which the process was stopped, there is still time for others. A store that hangs for longer than that is
-    tried twice.
+    The time for which the process was stopped does not count, but a process can't measure it. So a wait
+    counts no more than its planned length, and one attempt counts at most half of the time. After an attempt
+    in which the process was stopped, there is still time for others. A store that hangs for longer than that
+    is tried twice.
     """
 
     def __init__(self, clock: Clock, seconds: float) -> None:
@@ -73,14 +73,14 @@ class TimeLeft:
         self._seen_s = clock.monotonic()
 
     def after_attempt(self) -> float:
-        """Count the attempt that ended now; the seconds that are left."""
+        """Count the attempt that ended now. Return the remaining seconds."""
         now = self._clock.monotonic()
         self._left_s -= min(now - self._seen_s, self._longest_s)
         self._seen_s = now
         return self._left_s
 
     def wait(self, seconds: float) -> None:
-        """Wait, and count that."""
+        """Wait, and count the wait."""
         self._clock.sleep(seconds)
         now = self._clock.monotonic()
         self._left_s -= min(now - self._seen_s, seconds)
@@ -89,7 +89,7 @@ class TimeLeft:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """For how many seconds, as `TimeLeft` counts them, and which calls by their names (None: all)."""
+    """How many seconds to retry, as `TimeLeft` counts them, and which calls by name (None: all)."""
 
     deadline_s: float
     calls: frozenset[str] | None = None
@@ -97,7 +97,7 @@ class RetryPolicy:
     chance: random.Random = field(default_factory=random.Random)
 
     def run(self, call: str, act: Callable[[], T], *, again_if_unknown: bool) -> T:
-        """Do `act` until it returns, or no time is left for the next attempt."""
+        """Do `act` until it returns, or no time is left for another attempt."""
         if self.calls is not None and call not in self.calls:
             return act()
         left = TimeLeft(self.clock, self.deadline_s)
@@ -115,7 +115,7 @@ class RetryPolicy:
 
 
 class RetryingBlob(BlobLayer):
-    """`inner`, with calls that fail made again as `policy` says."""
+    """Retries failed calls of `inner` as `policy` says."""
 
     def __init__(self, inner: Blob, policy: RetryPolicy) -> None:
         super().__init__(inner)
@@ -147,12 +147,12 @@ class RetryingBlob(BlobLayer):
 
 
 class _Listing(Iterator[BlobMeta]):
-    """A listing that begins anew after a failure, and leaves out what it gave."""
+    """A listing that starts again after a failure, and leaves out what it has returned already."""
 
     def __init__(self, inner: Blob, prefix: str, policy: RetryPolicy) -> None:
         self._open: Final = partial(inner.list, prefix)
         self._policy: Final = policy
-        # Now, so that a bad prefix is told at once.
+        # Start now, so that a bad prefix raises at once.
         self._found: Iterator[BlobMeta] | None = policy.run("list", self._open, again_if_unknown=True)
         self._last = ""
 
@@ -164,7 +164,7 @@ class _Listing(Iterator[BlobMeta]):
         return meta
 
     def _following(self) -> BlobMeta | None:
-        # Where this raises the listing is over: the next attempt needs another.
+        # If this raises, the listing is over, and the next attempt needs a new one.
         found, self._found = self._found or self._open(), None
         meta = next((meta for meta in found if meta.key > self._last), None)
         self._found = found
@@ -172,7 +172,7 @@ class _Listing(Iterator[BlobMeta]):
 
 
 class RetryingConsensus(ConsensusLayer):
-    """`inner`, with calls that fail made again as `policy` says."""
+    """Retries failed calls of `inner` as `policy` says."""
 
     def __init__(self, inner: Consensus, policy: RetryPolicy) -> None:
         super().__init__(inner)

@@ -3,14 +3,16 @@
 
 Invariants:
 
-- The service is linearizable per object, as AWS S3 and MinIO are, and lists in the order of keys.
-- Nothing asks again after a write of unknown outcome: it might take effect after a later one. Reads, and
-  writes that were certainly refused, get a few attempts; the client library's own retries are off.
-- An object larger than `PART_BYTES` * 2 goes up in parts, which nobody sees before the last request
-  completes them; a put that fails earlier did not happen, and its parts are given up.
-- The service checks a CRC-32C of each body that is put; that of an answer is checked where it has one.
+- The service is linearizable per object, as AWS S3 and MinIO are, and lists keys in order.
+- A write of unknown outcome is not repeated, because it might take effect after a later one. Reads, and
+  writes that were certainly refused, get a few attempts. The client library's own retries are off.
+- An object larger than `PART_BYTES` * 2 is uploaded in parts. Nobody sees them before the last request
+  completes the upload. A put that fails earlier did not happen, and its parts are aborted.
+- The service checks a CRC-32C of each uploaded body. The CRC-32C of a response is checked if the response has
+  one.
 
-`modified_ms` has the service's resolution (1 s on AWS); for an object in parts it is when its put began.
+`modified_ms` has the service's resolution (1 s on AWS). For an object in parts it is the time when its put
+began.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,12 +44,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class S3Blob(Blob):
-    """The objects at `place`; the bucket must exist.
+    """The objects at `place`. The bucket must exist.
 
-    `answer_s` is how long a request may stay without a sign of life. Raises `StoreUnreachable` for a
-    service that does not answer, a missing bucket, and credentials that are missing or refused. With
-    `read_only` nothing is written, and writes raise `NotWritable`. Of two deletes of one key at the same
-    time both may say that it was there.
+    `answer_s` is how many seconds a request may wait for any data. Raises `StoreUnreachable` if the service
+    does not respond, the bucket is missing, or credentials are missing or refused. With `read_only` nothing
+    is written, and writes raise `NotWritable`. If two clients delete one key at the same time, both may
+    return that it was there.
     """
 
     def __init__(self, place: S3Place, *, read_only: bool = False, answer_s: float = ANSWER_S) -> None:
@@ -125,7 +127,7 @@ class S3Blob(Blob):
         return self._walk(self._base + check_prefix(prefix))
 
     def close(self) -> None:
-        """Close the connections; a later call opens new ones."""
+        """Close the connections. A later call opens new ones."""
         self._session.close()
 
     def _walk(self, prefix: str) -> Iterator[BlobMeta]:
@@ -151,7 +153,7 @@ class S3Blob(Blob):
         if len(data) == most:
             return data
         promised = answer.get("ChecksumCRC32C", "")
-        # One of an object in parts is a checksum of checksums: the body can't be compared with it.
+        # For an object in parts it is a checksum of checksums, which can't be compared with the body.
         if promised and "-" not in promised and promised != crc32c(data):
             raise Determinate(f"can't {self._what('read', key)}: what arrived differs from its checksum")
         return data
@@ -173,7 +175,7 @@ class S3Blob(Blob):
             certain = False
             self._session.client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts})
         except BaseException as error:
-            # Where it was completed after all there is nothing to give up, and the service says so.
+            # If the upload was completed after all, there is nothing to abort, and the service says so.
             with suppress(*FAILURES):
                 self._session.client.abort_multipart_upload(**where)
             if isinstance(error, FAILURES):
@@ -181,7 +183,7 @@ class S3Blob(Blob):
             raise
 
     def _upload(self, where: dict[str, str], view: memoryview) -> Sequence[dict[str, Any]]:
-        """Send all parts; when one fails the others have ended before the error is raised."""
+        """Send all parts. If one fails, wait for the others to end before raising the error."""
         size = max(PART_BYTES, -(-len(view) // _MAX_PARTS))
         uploads = self._session.threads
         sent: list[Future[dict[str, Any]]] = [
@@ -196,12 +198,12 @@ class S3Blob(Blob):
             wait(sent)
         for future in sent:
             if not future.cancelled():
-                future.result()  # raises what stopped us, which is never the cancellation of another
+                future.result()  # raises the error that stopped the upload, never a cancellation
         return [future.result() for future in sent]
 
     def _upload_part(self, where: dict[str, str], number: int, view: memoryview) -> dict[str, Any]:
         body = bytes(view)
-        # Unlike a put it may be sent again: nobody sees a part before the upload is completed.
+        # Unlike a put, it may be repeated: nobody sees a part before the upload is completed.
         answer = patiently(
             lambda: self._session.client.upload_part(
                 **where, PartNumber=number, Body=body, ChecksumCRC32C=crc32c(body)
@@ -215,7 +217,7 @@ class S3Blob(Blob):
         name = self._base + check_key(key)
         if len(name.encode()) > MAX_KEY_BYTES:
             raise BadInput(
-                f"storage key {key[:40]!r}... has with its prefix over {MAX_KEY_BYTES} bytes",
+                f"storage key {key[:40]!r}... with its prefix has more than {MAX_KEY_BYTES} bytes",
                 hint="choose a shorter prefix",
             )
         return name

@@ -1,11 +1,11 @@
-"""What a failed S3 request means: whether it may have taken effect, and whether to ask again.
+"""Classifies failed S3 requests: whether they may have taken effect, and whether to retry.
 
 Invariants:
 
-- A write that was not certainly refused is `Indeterminate`: no answer, or any answer from 500 up except
-  `SlowDown`, which a service gives in place of beginning.
-- A message holds the code of an answer or the kind of a failure, never what a client library says: that
-  may quote a header.
+- A write that was not certainly refused is `Indeterminate`: there was no response, or it has a status of 500
+  or higher. The exception is `SlowDown`, which a service returns before it begins.
+- A message contains the code of a response, or the kind of a failure. It never contains the text of a client
+  library, because that may quote a header.
 """
 
 import re
@@ -29,7 +29,7 @@ from urllib3.exceptions import HTTPError
 
 from holdfast.errors import Determinate, Indeterminate, StorageError, StoreUnreachable
 
-# What a request may raise. Reading a body may fail in urllib3 itself.
+# The errors that a request may raise. Reading a body may fail in urllib3 itself.
 FAILURES: Final = (BotoCoreError, ClientError, HTTPError)
 
 # The request was never sent.
@@ -51,25 +51,25 @@ _PASSING: Final = (
 _REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (NoCredentialsError, "no credentials were found"),
     (PartialCredentialsError, "the credentials are incomplete"),
-    (CredentialRetrievalError, "the credentials could not be had"),
+    (CredentialRetrievalError, "the credentials could not be loaded"),
     (EndpointConnectionError, "there is no connection"),
     (ConnectTimeoutError, "there is no connection within the time limit"),
     (ReadTimeoutError, "there was no answer within the time limit"),
     (ConnectionClosedError, "the connection was closed without an answer"),
 )
 _CREDENTIALS_HINT: Final = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or another source of the AWS configuration, to a user "
-    "who may list, get, put and delete there"
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or another source of the AWS configuration, to the "
+    "credentials of a user who may list, get, put and delete objects there"
 )
 
 _CLOCK_HINT: Final = (
-    "set the clock of this host, for example with NTP: it differs from the service's by more than the "
-    "service allows (15 minutes for most); the credentials may be right"
+    "set the clock of this host, for example with NTP: it differs from the service's clock by more than the "
+    "service allows (15 minutes for most services); the credentials may be right"
 )
 
 
 def code(error: Exception) -> str:
-    """The code of the answer, such as `NoSuchKey`; "" where there was none."""
+    """Return the code of the response, such as `NoSuchKey`; "" if there was no response."""
     if not isinstance(error, ClientError):
         return ""
     found = str(error.response.get("Error", {}).get("Code", ""))
@@ -91,22 +91,22 @@ def passing(error: Exception) -> bool:
 
 
 def cause(error: Exception) -> Exception | None:
-    """What to raise an error from: `error`, unless it quotes what it could not send, such as a token."""
+    """Return `error` as the cause to raise from; None if it quotes data such as a token."""
     return None if type(error) is HTTPClientError else error
 
 
 def failed(error: Exception, what: str, *, certain: bool) -> StorageError:
-    """The error of a request to `what`; `certain` where it changes nothing whatever came of it."""
+    """Return the error of a request to `what`. `certain` means that the request changes nothing."""
     kind = Determinate if certain or refused(error) else Indeterminate
     return kind(f"can't {what}: {_reason(error)}", hint=_hint(error))
 
 
 def unreachable(error: Exception, where: str) -> StoreUnreachable:
-    """The error of the first request to a store."""
+    """Return the error of the first request to a store."""
     name = code(error)
     if name == "NoSuchBucket":
         return StoreUnreachable(
-            f"there is no {where}", hint="check the URL, or make the bucket: Holdfast makes none"
+            f"there is no {where}", hint="check the URL, or create the bucket; Holdfast does not create it"
         )
     if _denied(error):
         return StoreUnreachable(f"{where} can't be opened: {_reason(error)}", hint=_hint(error))

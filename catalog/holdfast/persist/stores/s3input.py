@@ -1,9 +1,9 @@
 # ruff: noqa: D102 - the base class documents its methods
-"""One object of an S3 service for random access, of which only what is read is fetched.
+"""One object of an S3 service for random access. Only the parts that are read are fetched.
 
-- It is one version of the object to the end: where that is replaced or removed meanwhile, a read fails.
-- The checksum of an object is that of all of it: it is compared where the object is read from its beginning
-  to its end. Who reads ranges checks by itself what it reads.
+- All reads are of one version of the object. If the object is replaced or removed meanwhile, a read fails.
+- The checksum of an object covers all of it. It is checked only if the object is read from its beginning to
+  its end. Callers that read ranges must check what they read themselves.
 """
 
 import io
@@ -22,7 +22,7 @@ from holdfast.persist.stores.s3session import ANSWER_S, S3Session, patiently, re
 
 @contextmanager
 def open_s3_input(place: S3Place, name: str) -> Iterator["S3Input | None"]:
-    """The object `name` at `place`, or None where there is none, for the block. Raises as `S3Session`."""
+    """Open the object `name` at `place` for the block; None if there is none. Raises as `S3Session`."""
     with closing(S3Session(place, answer_s=ANSWER_S)) as session:
         where = {"Bucket": place.bucket, "Key": session.base + name}
         try:
@@ -37,16 +37,16 @@ def open_s3_input(place: S3Place, name: str) -> Iterator["S3Input | None"]:
 
 
 class S3Input(io.RawIOBase):
-    """An object; `size` is in bytes, `checksum` its CRC-32C as the service has it, or empty.
+    """An object. `size` is in bytes. `checksum` is its CRC-32C as the service stores it, or empty.
 
-    A read raises `Determinate`.
+    A failed read raises `Determinate`.
     """
 
     def __init__(self, session: S3Session, version: dict[str, str], size: int, *, checksum: str = "") -> None:
         self.size: Final = size
         self._session: Final = session
         self._version: Final = version
-        # One of an object in parts is a checksum of checksums: the contents can't be compared with it.
+        # For an object in parts it is a checksum of checksums, which can't be compared with the contents.
         self.checksum: Final = "" if "-" in checksum else checksum
         self._at = 0
         self._summed = 0
@@ -86,7 +86,7 @@ class S3Input(io.RawIOBase):
         return f"read {self._version['Key']} in {self._session.place}"
 
     def _compare(self, data: bytes) -> None:
-        """Sum up what goes on where the sum ends; with the last of it, look whether it is what was put."""
+        """Extend the checksum with data that continues it. At the end of the object, compare the checksum."""
         if not self.checksum or self._at != self._summed:
             return
         self._crc = google_crc32c.extend(self._crc, data)
@@ -95,5 +95,5 @@ class S3Input(io.RawIOBase):
             raise Determinate(f"can't {self._what}: what arrived differs from its checksum")
 
     def _fetch(self, span: str, wanted: int) -> bytes:
-        # A service may give all of the object instead.
+        # A service may return the whole object instead.
         return read_body(self._session.client.get_object(**self._version, Range=span)["Body"], wanted)

@@ -1,39 +1,71 @@
 # ruff: noqa: D102 - the trait documents its methods
-"""Consensus on an object store alone: one log for all keys of a location, an object per step.
+"""Consensus on an object store alone: one log for all keys of a location, one object per step.
 
-Invariants:
+Three kinds of objects make up the log:
 
-- Object `p` is created with If-None-Match by a process that has read all before it, so what it checked holds
-  at the commit point, for any number of keys. It names the token of object `p - 1`.
-- The floor is made durable before an object below it is deleted, and never goes back. So what was found at
-  the end of the log is an answer only if the floor, read afterwards, is not beyond it; and a put at `p` is a
-  success only if the floor, read afterwards, is not above `p`. A sleeper may put an object where one was
-  deleted: nobody who looks at the floor takes it for the log, and no object of the log names its token.
-- The store may return to an older state at any moment: a bucket is restored, objects are deleted. A process
-  that finds the end of the log, or has put an object, looks whether the objects before are still there. These
-  requests run beside that for the floor. An object that is not confirmed proves nothing, whoever put it: it
-  may lie over a gap. So the look reaches back to the newest object that is confirmed.
-- If an object is gone, or is another one, and the floor has not passed it, that is `LogRegressed`; a floor
-  below one that was seen is too. A log that goes on beyond its end has a gap: `CorruptBlob`. A process lists
-  what lies beyond the end when it opens the log, and when it has not looked for `_IDLE_S`. It also finds a
-  gap below the newest checkpoint. After either error every call raises it. Nothing is deleted, not even an
-  object that was put over a gap.
-- An object can be put over a gap, because the look comes after the put. It is `Indeterminate`, and not
-  acknowledged: it would be of the log if the lost objects came back. New processes find the gap until a
-  person decides.
-- Three losses stay unseen for a while. One that happens after the last look is found by the next one. A
-  process that is behind and looks all the time, and loses the very next object while later ones stay, takes
-  that for the end until it meets the later ones, is idle, or the next checkpoint is written. An object that
-  is lost below the newest one is found by whoever opens the log or runs `check_integrity`, not by those who
-  have read it.
-- A put of unknown outcome is settled by its token: object `p` is sent again until somebody's is there. One
-  that the floor has passed is looked for among the tokens of the checkpoint. Each attempt has a token of its
-  own: an earlier one that lands late, in a store that went back, must not bring back the object that is
-  known.
-- A step is made by one thread of a process at a time, for all that wait: their commands share one object,
-  each with its own answer. The floor is read beside the next step, so a location makes one step per put.
-- All entries that are left are in the memory of every process that has the store open.
-- A checkpoint is written by whose object falls on it, of what is known to be the log.
+- *Log objects* have the positions 1, 2, and so on. Object `p` contains the entries and truncations of one
+  step, a random token, and the token of object `p - 1`.
+- *Checkpoints* contain the whole state at a position, and the tokens of the last `RECENT` objects.
+- *The floor* is a single object that names the newest checkpoint. Log objects below the floor may be deleted.
+
+To append, a process first reads the log to its end, at `p - 1`. It checks the conditions of its commands
+against this state, and puts object `p` with the condition that no object `p` exists (`If-None-Match`). Then
+it reads the floor and checks that the objects before `p` are still there. Only then does it report success.
+Nothing locks the log, so the following interleavings are possible:
+
+1. *Two processes put object `p`.* The service accepts one of them. The other process reads object `p`, checks
+   its commands again, and puts `p + 1`. A process that puts object `p` has read everything before it, so what
+   it checked is true at the commit point, for any number of keys.
+2. *A slow process puts object `p` after others deleted the first object `p`.* The service accepts the object,
+   because the name is free again. But a floor above `p` is durable before the first object is deleted, and
+   the floor never goes back. The slow process reads the floor after its put, finds that it has passed `p`,
+   and reads the newest checkpoint. The checkpoint does not have its token, so the append did not happen. No
+   reader takes the object for part of the log: a new reader begins at the checkpoint, and a reader that is
+   behind finds that the next object is missing, or does not name the token of this one, and then reads the
+   floor.
+3. *A reader finds no object after `p`, although the log goes on.* Objects were put and deleted since the
+   reader got to `p`. So the end of the log counts only if the floor, read afterwards, is not beyond it.
+   Otherwise the reader opens the newest checkpoint.
+4. *The outcome of a put is unknown.* The process sends the object again until there is an object `p`, its own
+   or another one. Then it compares tokens. If the floor has passed `p`, it looks for its tokens in the
+   checkpoint. Each attempt has its own token. Otherwise an early attempt that lands late, in a store that
+   went back, would look like the object that is known.
+5. *Two processes write a checkpoint.* Each replaces the floor under the condition that it is still the one
+   that the process read (`If-Match`). One of them loses, and deletes its checkpoint. Objects are deleted only
+   after the new floor is durable, and only if the floor and its checkpoint are still the newest.
+
+The store may also return to an older state at any moment: a bucket is restored, or objects are deleted. So a
+process that finds the end of the log, or has put an object, checks that the objects before it are still
+there. The check reaches back to the newest *confirmed* object. An unconfirmed object proves nothing, even if
+this process put it, because it may lie above a gap. The requests of the check run in parallel with the one
+for the floor. The results are:
+
+- An object is gone or is another one, and the floor has not passed it: `LogRegressed`. A floor that is lower
+  than one that was seen is `LogRegressed` too.
+- The log goes on after a missing object: it has a gap, which is `CorruptBlob`. A process lists the objects
+  beyond the end when it opens the log, and when its last check is older than `_IDLE_S`. It also finds a gap
+  below the newest checkpoint.
+- After either error, every call raises it again. Nothing is deleted, not even an object above a gap.
+- The check comes after the put, so an object can be put above a gap. This append is `Indeterminate` and is
+  not acknowledged: it would be part of the log if the lost objects came back. New processes find the gap
+  until a person decides.
+
+Three losses stay unnoticed for a while:
+
+- A loss after the last check is found by the next check.
+- A process may be behind, and read without pause. If the very next object is lost while later ones stay, the
+  process takes that position for the end. It finds the gap when it meets a later object, after a pause, or
+  when the next checkpoint is written.
+- If an object below the newest one is lost, a process that opens the log or runs `check_integrity` finds it.
+  A process that has read the object before does not.
+
+Some notes on cost:
+
+- One thread of a process makes a step for all threads that wait. Their commands share one object, and each
+  gets its own result. The floor is read in parallel with the next step, so a location makes one step per put.
+- Every process that has the store open keeps all remaining entries in memory.
+- The process whose object falls on a checkpoint position writes the checkpoint. It contains only objects that
+  are known to be part of the log.
 """
 
 import os
@@ -102,16 +134,16 @@ from holdfast.persist.stores.traits import (
 T = TypeVar("T")
 
 CHECKPOINT_EVERY: Final = 256
-"""Objects between checkpoints: what a newcomer has to replay, and what a slow reader may be behind."""
+"""Objects between checkpoints. A larger number means a longer replay, and more time for slow readers."""
 _SMALL_BYTES: Final = 64 * 1024
-"""A larger state is written again only when half of it came since."""
+"""A larger state gets a new checkpoint only when half of its bytes are new."""
 _READ_AHEAD: Final = 16
 _WAITS_S: Final = (0.1, 0.4)
-"""The longest waits before an object of unknown outcome is sent the second time and the third."""
+"""The longest waits before the second and third attempt to put an object of unknown outcome."""
 _PATIENCE_S: Final = 30.0
-"""For how long other processes may be faster."""
+"""How long a process retries while other processes are faster."""
 _IDLE_S: Final = 10.0
-"""After how long without a look the next one lists what lies beyond the end of the log."""
+"""If the last check is older than this, the next one lists the objects beyond the end of the log."""
 
 
 class _Sent(NamedTuple):
@@ -123,11 +155,11 @@ class _Sent(NamedTuple):
 
 
 class S3LogConsensus(Consensus):
-    """The logs in `objects`, whose log is made where `create` is set and there is none.
+    """The logs in `objects`. With `create`, the log is made if it does not exist.
 
-    Raises `StoreUnreachable` for a missing log, `CorruptBlob` and `VersionTooNew` for one that can't be read.
-    With `read_only` nothing is written. With `for_recovery` a log that can't be read, or has a gap, is opened
-    up to there: `lost` says why it ends, and nothing but `restart` changes it.
+    Raises `StoreUnreachable` if the log is missing, and `CorruptBlob` or `VersionTooNew` if it can't be read.
+    With `read_only` nothing is written. With `for_recovery`, a log that can't be read, or that has a gap, is
+    opened up to that point. `lost` then returns why it ends, and only `restart` can change it.
     """
 
     def __init__(
@@ -145,12 +177,12 @@ class S3LogConsensus(Consensus):
         self._clock: Final = clock or Clock()
         self._checkpoint_every: Final = checkpoint_every
         self._closed = False
-        # Whether the log was moved out of the reach of those who knew it.
+        # Whether a restart has moved the log beyond all positions that other processes know.
         self._is_recovering = False
-        # Why all calls fail: the log lost what this process knows.
+        # The error that all calls raise, after the log lost something that this process knows.
         self._ended: CorruptBlob | None = None
         self._lost: Lost | None = None
-        # The tag of a floor that recovery can't read, "" if there is none.
+        # The tag of a floor that recovery can't read; "" if there is no floor; None if the floor is good.
         self._bad_floor: str | None = None
         try:
             floor = self._floor_seen = self._first_floor(create=create and not read_only, bad=for_recovery)
@@ -231,7 +263,7 @@ class S3LogConsensus(Consensus):
         turns.replace(state, newer)
         self._floor_seen, self._lost, self._bad_floor = newer, None, None
         self._is_recovering = True
-        with suppress(StorageError):  # what is left is below the floor, and goes with the next checkpoint
+        with suppress(StorageError):  # the rest is below the floor, and the next checkpoint deletes it
             self._delete_older(newer, made)
         return True
 
@@ -240,7 +272,7 @@ class S3LogConsensus(Consensus):
         self._objects.close()
 
     def _submit(self, command: Command) -> bool | int:
-        """Wait for an object that holds the command, made by this thread or another, and its answer."""
+        """Wait until this thread or another one has put the command in an object. Return its result."""
         self._check_writable()
         turns = self._own()
         request = Request(command)
@@ -254,7 +286,7 @@ class S3LogConsensus(Consensus):
         if self._read_only:
             raise NotWritable(f"{self.description} was opened for reading only")
         if self._lost is not None and not restarts:
-            raise Determinate(f"{self.description} was opened for recovery alone")
+            raise Determinate(f"{self.description} was opened for recovery only")
 
     def _check_not_ended(self) -> None:
         found = self._ended
@@ -264,7 +296,7 @@ class S3LogConsensus(Consensus):
             raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)
 
     def _end(self, error: CorruptBlob) -> CorruptBlob:
-        """Let every call raise this error from now on."""
+        """Make every later call raise this error."""
         self._ended = error
         return error
 
@@ -277,9 +309,10 @@ class S3LogConsensus(Consensus):
     def _step(
         self, turns: Turns, group: Sequence[Request]
     ) -> tuple[_Sent, dict[Request, bool | int], LogState | None] | None:
-        """Put the next object; it, the answers if it is of the log, and the state where a checkpoint is due.
+        """Put the next object. Return it, the results if it is part of the log, and a state for a checkpoint.
 
-        None where no command holds: those have their answers.
+        The state is None if no checkpoint is due. Return None if no command holds; then all have their
+        results.
         """
         is_newest = False
         left = TimeLeft(self._clock, _PATIENCE_S)
@@ -322,18 +355,18 @@ class S3LogConsensus(Consensus):
                 if first == added.position and turns.state.position < first:
                     raise CorruptBlob(
                         f"{object_name(first)} in {self._objects.description}",
-                        "an object that can be put, as there is none",
+                        "that an object can be put there, because there is none",
                         "that the store refuses it although nothing has moved",
                     )
                 raise Determinate(f"other processes wrote to {self.description} for {_PATIENCE_S:g} s")
 
     def _give_way(self, turns: Turns) -> None:
-        """Who lost to this process has to read its object first: without a wait it would lose for ever."""
+        """Wait, so that processes that lost to this one can read its object. Otherwise they keep losing."""
         if turns.is_contended:
             self._clock.sleep(random.uniform(0, turns.put_s))  # noqa: S311 - no secret
 
     def _create(self, turns: Turns, added: LogObject) -> _Sent | None:
-        """Put an object; None if another one is there, which the state has then."""
+        """Put an object. Return None if there is another one; the state then includes it."""
         name = object_name(added.position)
         tokens = {added.token}
         waits = list(_WAITS_S)
@@ -367,7 +400,7 @@ class S3LogConsensus(Consensus):
         return sent if unknown is not None and self._holds(turns, sent) else None
 
     def _holds(self, turns: Turns, sent: _Sent) -> bool:
-        """Whether the log has an object that may have been put; the state reaches to it or beyond."""
+        """Whether an object that may have been put is part of the log. The state has reached its position."""
         position = sent.added.position
         with turns.lock:
             token = turns.state.token_at(position)
@@ -382,7 +415,7 @@ class S3LogConsensus(Consensus):
         try:
             look = self._look(turns, added.position - 1, end=added.position)
             if look is not None and look[0].checkpoint_position >= added.position:
-                # Others took the log on from this object, or from one that was lost: the checkpoint shows it.
+                # The checkpoint is beyond this object. It shows whether the log continued from it.
                 self._open_anew(turns)
                 look = None
             if look is None:
@@ -392,8 +425,8 @@ class S3LogConsensus(Consensus):
             raise Indeterminate(f"a put to {self.description} could not be confirmed: {error}") from error
         if not is_in:
             raise Determinate(
-                f"{self.description} was truncated beyond {added.position} before it was put,"
-                " or lost what was there"
+                f"the object that was put at {added.position} is not part of {self.description}: the log was"
+                " truncated beyond it, or lost what was there"
             )
         turns.confirm(added.position)
         for request, answer in answers.items():
@@ -407,13 +440,13 @@ class S3LogConsensus(Consensus):
             self._checkpoint(turns, due, floor, tag)
 
     def _read(self, look: Callable[[LogState], T]) -> T:
-        """What `look` sees in the log as of some point since the call."""
+        """Return what `look` returns for the log, as of some point since the call."""
         while True:
             turns = self._refresh()
             with turns.lock:
                 position, is_known = turns.state.position, turns.confirmed >= turns.state.position
                 seen = look(turns.state)
-            # A thread of this process may have put an object since the end was found, perhaps over a gap.
+            # A thread of this process may have put an object after the end was found, maybe above a gap.
             if is_known or self._lost is not None or self._look(turns, position) is not None:
                 return seen
 
@@ -431,7 +464,7 @@ class S3LogConsensus(Consensus):
         return turns
 
     def _own(self) -> Turns:
-        """What belongs to this process: a child of a fork begins anew, whatever its parent's threads held."""
+        """Return the turns of this process. A forked child opens the log again, without its locks."""
         if self._closed:
             raise Determinate(f"{self.description} is closed").for_good()
         self._check_not_ended()
@@ -444,12 +477,12 @@ class S3LogConsensus(Consensus):
         try:
             self._catch_up(turns)
         except LogRegressed as error:
-            # It has lost what its checkpoint or its newest objects say; nobody's handles end.
+            # Nothing was open yet, so no handles end: the log lost what its own objects name.
             raise CorruptBlob(error.key, error.expected, error.actual, hint=HINT) from None
         return turns
 
     def _first_floor(self, *, create: bool, bad: bool) -> Floor:
-        """The floor as it is found, or made; one of another log if it can't be read, where that is `bad`."""
+        """Read or make the floor. If it is unreadable and `bad` is set, return the floor of an empty log."""
         found = self._objects.get(FLOOR_NAME)
         try:
             if found is None:
@@ -463,7 +496,7 @@ class S3LogConsensus(Consensus):
             return Floor(uuid.uuid4().bytes)
 
     def _begin_what_is_left(self, floor: Floor) -> Turns:
-        """The log up to where it breaks off, and in `_lost` what is known of the rest."""
+        """Open the log up to where it breaks off, and note in `_lost` what is known of the rest."""
         if self._lost is not None:
             return Turns(LogState(), floor)
         broken: CorruptBlob | None = None
@@ -485,7 +518,7 @@ class S3LogConsensus(Consensus):
     def _catch_up(self, turns: Turns) -> None:
         with turns.catching:
             count = 1
-            # This call has read the objects after `known` up to `read`: it need not read the last again.
+            # This call has read the objects after `known` up to `read`, and need not read the last one again.
             known = read = turns.confirmed
             while True:
                 with turns.lock:
@@ -523,12 +556,12 @@ class S3LogConsensus(Consensus):
     def _look(
         self, turns: Turns, last: int, *, first: int | None = None, end: int | None = None
     ) -> tuple[Floor, str] | None:
-        """The floor and its tag, if the log still has the objects of the state from `first` to `last`.
+        """Check that the log still has the objects from `first` to `last`. Return the floor and its tag.
 
-        `first` is the newest object that is known to be of the log. None if the floor has passed it: then
-        the state must be opened anew. `end` is the last object of the log as far as the caller knows; None
-        too if later ones are listed. All requests run side by side, so the floor is read again before an
-        object is said to be gone.
+        `first` is the newest object that is known to be part of the log. Return None if the floor has passed
+        it; the state must then be opened again. `end` is the last object of the log as far as the caller
+        knows. Return None too if a listing shows later objects. All requests run in parallel, so the floor is
+        read again before the method reports an object as gone.
 
         Raises:
             LogRegressed: an object is gone, or is another one.
@@ -568,7 +601,7 @@ class S3LogConsensus(Consensus):
         return floor
 
     def _difference(self, step: Step, found: Found | list[int] | None) -> str:
-        """What is there in place of an object, "" if it is there."""
+        """Return what is in place of an object, or "" if the object is there."""
         assert not isinstance(found, list)
         if found is None:
             return "nothing"
@@ -581,16 +614,16 @@ class S3LogConsensus(Consensus):
         return "" if added.token == step.token else "another object"
 
     def _check_gap(self, position: int, beyond: int) -> None:
-        """Raise unless there is an object at `position`, or the floor has passed it; later ones were seen."""
+        """Raise unless `position` has an object or is below the floor. Later objects were seen."""
         is_there = self._objects.get(object_name(position)) is not None
         if not is_there and self._read_floor()[0].floor <= position:
             raise self._end(gap(self._objects.description, position, beyond))
 
     def _check_passed(self, turns: Turns, added: LogObject) -> None:
-        """Raise unless the floor has passed an object that doesn't follow the state."""
+        """Raise unless the floor has passed an object that does not follow the state."""
         with turns.lock:
             last, token = min(added.position, turns.state.position), turns.state.token
-        # Our object before it was put over a gap of what was truncated, another history, or damage.
+        # The causes: this process put an object above a truncated position, another history, or damage.
         if self._look(turns, last) is not None:
             where = self._objects.description
             raise self._end(no_successor(where, added.position, token, added.previous))
@@ -603,13 +636,13 @@ class S3LogConsensus(Consensus):
         return self._checked_floor(self._objects.get(FLOOR_NAME), seen)
 
     def _checked_floor(self, found: Found | list[int] | None, seen: Floor) -> tuple[Floor, str]:
-        """The floor that was read after `seen` had been seen."""
+        """Check and return a floor that was read after `seen` was known."""
         assert not isinstance(found, list)
         floor = None if found is None else decode_floor(found.data, self._objects.description)
         if found is None or floor is None or floor.log_id != self._log_id:
             raise Determinate(
                 f"{self.description} was removed or replaced while it was open",
-                hint="stop the processes that use it, put the right objects in place and start them again",
+                hint="stop the processes that use it, restore its objects, and start the processes again",
             ).for_good()
         is_back = floor.floor < seen.floor or floor.checkpoint_position < seen.checkpoint_position
         is_other = floor.checkpoint_position == seen.checkpoint_position and floor != seen
@@ -628,12 +661,12 @@ class S3LogConsensus(Consensus):
         return floor, found.tag
 
     def _see(self, floor: Floor) -> None:
-        """Remember the newest floor: it never goes back."""
+        """Remember the newest floor, which never goes back."""
         if floor.checkpoint_position > self._floor_seen.checkpoint_position:
             self._floor_seen = floor
 
     def _open_anew(self, turns: Turns) -> None:
-        """Take the state of the newest checkpoint, if that is not before what is known to be of the log."""
+        """Take the state of the newest checkpoint, unless it is before the confirmed position."""
         state, opened_by = self._open(self._floor_seen)
         with turns.lock:
             confirmed = turns.confirmed
@@ -645,7 +678,7 @@ class S3LogConsensus(Consensus):
         turns.replace(state, opened_by)
 
     def _open(self, floor: Floor) -> tuple[LogState, Floor]:
-        """The state in the newest checkpoint at or after that of `floor`, and the floor that names it."""
+        """Return the state in the newest checkpoint, from that of `floor` on, and the floor that names it."""
         while floor.checkpoint:
             found = self._objects.get(floor.checkpoint)
             if found is not None:
@@ -666,7 +699,7 @@ class S3LogConsensus(Consensus):
         if not create:
             raise NoLocation(
                 f"there is no {self.description}",
-                hint="check the URL; it is made by the first client that writes",
+                hint="check the URL; the first client that writes makes the log",
             )
         data = encode_floor(Floor(uuid.uuid4().bytes))
         try:
@@ -679,46 +712,46 @@ class S3LogConsensus(Consensus):
         return found
 
     def _check_conditions(self, data: bytes) -> None:
-        """Refuse a service that heeds no conditions: writers would overwrite one another's steps."""
+        """Refuse a service that ignores conditions: its writers would overwrite each other's steps."""
         if self._objects.create(FLOOR_NAME, data) or self._objects.replace(FLOOR_NAME, data, NO_TAG):
             self._objects.delete([FLOOR_NAME])
             raise StoreUnreachable(
                 f"{self._objects.description} can't hold a log: its service ignores conditional puts",
-                hint="use a service that knows If-None-Match and If-Match, or a consensus store elsewhere",
+                hint="use a service that supports If-None-Match and If-Match, or put the consensus elsewhere",
             )
 
     def _is_due(self, state: LogState) -> bool:
-        """Whether this object is one with a checkpoint: some way after the last one, in number and bytes."""
+        """Whether a checkpoint is due: enough objects and bytes have come since the last one."""
         is_cheap = state.live_bytes <= max(2 * state.new_bytes, _SMALL_BYTES)
         return state.position % self._checkpoint_every == 0 and is_cheap
 
     def _checkpoint(self, turns: Turns, state: LogState, floor: Floor, tag: str) -> None:
-        """Write a checkpoint and delete what is older than the one before; what fails waits for the next."""
+        """Write a checkpoint and delete objects below its floor. After a failure the next one does it."""
         name = checkpoint_name(state.position, uuid.uuid4().hex)
         keep_from = max(floor.floor, floor.checkpoint_position, 1)
         newer = Floor(self._log_id, keep_from, name, state.position)
         try:
             made = self._objects.create(name, encode_checkpoint(state, self._log_id))
-            # A floor that went back may have the tag of the one that was read.
+            # A floor that went back may have the same tag as the one that was read.
             is_log = self._look(turns, state.position, first=state.position) is not None
             if not is_log or not self._objects.replace(FLOOR_NAME, encode_floor(newer), tag):
-                # Another process was faster; this floor can't be put over its any more.
+                # Another process was faster, so the condition on this floor can't hold any more.
                 self._objects.delete([name])
                 return
             self._see(newer)
             self._delete_older(newer, made)
         except StorageError:
-            # Nothing is lost: what was written is unused, or used and followed by too little deletion.
+            # Nothing is lost: the checkpoint is unused, or it is used and some deletions are missing.
             return
 
     def _delete_older(self, floor: Floor, tag: str) -> None:
-        """Delete what is older than `floor`, whose checkpoint has this tag."""
+        """Delete the objects and checkpoints older than `floor`. `tag` belongs to the floor's checkpoint."""
         for folder, least in (
             (LOG_FOLDER, object_name(floor.floor)),
             (CHECKPOINT_FOLDER, checkpoint_name(floor.checkpoint_position, "")),
         ):
             while doomed := [name for name in self._objects.first_names(folder) if name < least]:
-                # If the store went back to an older state, its log is made of these.
+                # If the store went back to an older state, its log consists of these objects.
                 if self._read_floor()[0] != floor or self._objects.get(floor.checkpoint, tag) is None:
                     return
                 self._objects.delete(doomed)

@@ -1,7 +1,7 @@
 # ruff: noqa: D102 - the protocol documents its methods
 """Objects with conditional puts in one bucket of an S3 service.
 
-The service must know both conditions, If-None-Match: * and If-Match, as AWS S3 and MinIO do.
+The service must support both conditions, If-None-Match: * and If-Match, as AWS S3 and MinIO do.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 _OTHER: Final = ("PreconditionFailed", "412")
 _SAME: Final = ("NotModified", "304")
-# Another conditional put of the object was under way, and this one was certainly not carried out.
+# Another conditional put of the object was in progress, and this one was certainly not carried out.
 _BUSY: Final = ("ConditionalRequestConflict", "409")
 
 
 class S3Objects:
-    """The objects at `place`; raises as `S3Session` does."""
+    """The objects at `place`. Raises the same errors as `S3Session`."""
 
     def __init__(self, place: S3Place, *, answer_s: float = ANSWER_S) -> None:
         self._place: Final = place
@@ -45,7 +45,7 @@ class S3Objects:
     def together(self, asks: Sequence[Callable[[], T]]) -> list[T]:
         if not asks:
             return []
-        # This thread would only wait for the others.
+        # The first function runs in this thread, which would only wait otherwise.
         others = [self._session.threads.submit(ask) for ask in asks[1:]]
         return [asks[0](), *(other.result() for other in others)]
 
@@ -96,7 +96,7 @@ class S3Objects:
         return Found(data, answer["ETag"])
 
     def _put(self, name: str, data: bytes, condition: dict[str, str]) -> str:
-        """The tag of what was put; "" where the condition did not hold."""
+        """Put an object and return its tag; "" if the condition did not hold."""
         try:
             answer: dict[str, Any] = patiently(
                 lambda: self._session.client.put_object(

@@ -1,8 +1,8 @@
-"""Which part of an S3 service holds the objects of a store, as a URL names it.
+"""The part of an S3 service that holds the objects of a store, as a URL names it.
 
-`s3://bucket/prefix?endpoint=https://host:port&region=name`; the prefix, the endpoint (default: AWS) and the
-region (default: the environment's) may be left out. Credentials are never part of it: they come from the
-environment or the AWS configuration of the process.
+The form is `s3://bucket/prefix?endpoint=https://host:port&region=name`. You can leave out the prefix, the
+endpoint (default: AWS) and the region (default: the environment's). The URL never contains credentials. They
+come from the environment or the AWS configuration of the process.
 """
 
 import re
@@ -21,9 +21,9 @@ _OPTIONS = ("endpoint", "region")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Place:
-    """A bucket, the prefix below which all keys lie ("" or without a final "/"), and the service.
+    """A service, a bucket, and the prefix of all keys ("", or without a final "/").
 
-    Raises `BadInput` for what no service could have.
+    Raises `BadInput` for values that no service can have.
     """
 
     bucket: str
@@ -46,7 +46,7 @@ class S3Place:
 
     @classmethod
     def of(cls, parts: SplitResult) -> Self:
-        """The place that a split URL names; no message repeats an option, which might be a secret."""
+        """Return the place that a split URL names. No message repeats an option, which might be a secret."""
         try:
             options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError as error:
@@ -65,12 +65,12 @@ class S3Place:
         )
 
     def below(self, folder: str) -> Self:
-        """The part of this place that is below `folder`."""
+        """Return the part of this place below `folder`."""
         return replace(self, prefix=f"{self.prefix}/{folder}" if self.prefix else folder)
 
     @property
     def url(self) -> str:
-        """What names this place."""
+        """The URL of this place."""
         given = {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
         query = f"?{urlencode(given, safe=':/[]')}" if given else ""
         return f"s3://{self.bucket}/{quote(self.prefix)}{query}"
@@ -83,7 +83,7 @@ class S3Place:
 
 
 def is_endpoint(text: str) -> bool:
-    """Whether it is http:// or https://, a host and perhaps a port: a path would lead into another bucket."""
+    """Whether `text` is http(s)://, a host and an optional port. A path could select another bucket."""
     try:
         parts = urlsplit(text)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -96,6 +96,6 @@ def is_endpoint(text: str) -> bool:
 def _check_endpoint(endpoint: str) -> None:
     if not is_endpoint(endpoint):
         raise BadInput(
-            "the endpoint of an s3:// URL is http:// or https://, a host and perhaps a port",
+            "the endpoint of an s3:// URL is http:// or https://, a host and an optional port",
             hint=f"write {FORM}; credentials come from the environment, such as AWS_ACCESS_KEY_ID",
         )

@@ -1,11 +1,11 @@
-"""A process's connections to one S3 service, and what every kind of request to it has in common.
+"""The connections of a process to one S3 service, and what all kinds of requests have in common.
 
 Invariants:
 
-- The client library's own retries are off: what may be asked again is decided here and by the callers.
-- No connection is used on both sides of a fork: a child makes its own.
-- An answer is read up to a bound, whoever answers: only of an object the caller says how much.
-- Credentials come from the environment and the AWS configuration alone, and no message holds any.
+- The client library's own retries are off. This module and its callers decide what is retried.
+- No connection is used on both sides of a fork. A child opens its own.
+- A response is read only up to a limit, whoever sends it. For an object, the caller sets the limit.
+- Credentials come only from the environment and the AWS configuration. No message contains any.
 """
 
 import base64
@@ -32,19 +32,19 @@ T = TypeVar("T")
 
 ANSWER_S: Final = 20.0
 _THREADS: Final = 4
-"""Requests of one call at the same time: enough to fill a fast link, and a bound on memory."""
+"""Parallel requests of one call: enough to use a fast connection, and a bound on memory."""
 _CONNECTIONS: Final = 32
 _CONNECT_S: Final = 5.0
 _MOST_OF_ANSWER: Final = 16 << 20
-"""Bytes: more than a page of the longest keys has, and than any error."""
+"""Bytes: more than a listing of the longest keys needs, and more than any error message."""
 _PIECE: Final = 1 << 16
 _WAITS_S: Final = (0.1, 0.4)
-"""The longest waits before the second attempt and the third."""
+"""The longest waits before the second and the third attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Connections:
-    """What belongs to one process: a client with its connections, and threads for requests side by side."""
+    """The state of one process: a client with its connections, and threads for parallel requests."""
 
     pid: int
     client: Any
@@ -52,9 +52,9 @@ class _Connections:
 
 
 class S3Session:
-    """The service of `place`. `answer_s` is how long a request may stay without a sign of life.
+    """The service of `place`. `answer_s` is how many seconds a request may wait for any data.
 
-    Raises `StoreUnreachable` for a service that does not answer, a missing bucket, and credentials that are
+    Raises `StoreUnreachable` if the service does not respond, the bucket is missing, or credentials are
     missing or refused.
     """
 
@@ -85,7 +85,7 @@ class S3Session:
     def page(
         self, prefix: str, token: str | None = None, *, after: str = "", most: int = 1000
     ) -> dict[str, Any]:
-        """One page of the listing of all objects whose whole name begins with `prefix`, after one name."""
+        """Return one page of the objects whose whole name begins with `prefix`, after one name."""
         begin = {"StartAfter": after} if after else {}
         if token is not None:
             begin = {"ContinuationToken": token}
@@ -98,7 +98,7 @@ class S3Session:
         return page
 
     def close(self) -> None:
-        """Close the connections; a later call opens new ones."""
+        """Close the connections. A later call opens new ones."""
         held = self._connections
         if held.pid == os.getpid():
             held.threads.shutdown(wait=False)
@@ -108,13 +108,13 @@ class S3Session:
     def _ready(self) -> _Connections:
         held = self._connections
         if held.pid != os.getpid():
-            # Without a lock, which a fork might copy while it is held: of two threads one prevails.
+            # There is no lock, because a fork might copy a held one. If two threads race, one wins.
             self._connections = held = self._connect()
         return held
 
     def _connect(self) -> _Connections:
         place = self.place
-        # A session of its own: one is not safe to call from several threads.
+        # Each client has its own session, because a session is not safe to use from several threads.
         session = Session()
         session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
         client = session.create_client(
@@ -127,7 +127,7 @@ class S3Session:
                 max_pool_connections=_CONNECTIONS,
                 tcp_keepalive=True,
                 retries={"mode": "standard", "total_max_attempts": 1},
-                # A bucket is no host name where the endpoint is somebody's own.
+                # With an endpoint of your own, a bucket is often not a host name.
                 s3={"addressing_style": "auto" if place.endpoint is None else "path"},
             ),
         )
@@ -137,9 +137,9 @@ class S3Session:
 
 
 def _bound_answers(client: Any) -> None:
-    """Let `client` read no more of an answer that isn't an object than one may have.
+    """Limit how much `client` reads of a response that is not an object.
 
-    It reads such answers whole, before anybody is asked, and has no setting for that.
+    The library reads such responses as a whole before anybody can intervene, and has no setting for a limit.
     """
     http = client._endpoint.http_session  # noqa: SLF001
     send = http.send
@@ -156,7 +156,7 @@ def _bound_answers(client: Any) -> None:
 
 
 class _Bounded:
-    """The body of an answer, which is either read piece by piece or is `stream`ed whole."""
+    """The body of a response. It is either read piece by piece, or `stream`ed as a whole."""
 
     def __init__(self, body: Any) -> None:
         self._body: Final = body
@@ -175,7 +175,7 @@ class _Bounded:
 
 
 def read_body(body: Any, most: int | None) -> bytes:
-    """The body of an object, or its first `most` bytes: what is left of it goes with its connection."""
+    """Read the body of an object, or its first `most` bytes. The rest is dropped with its connection."""
     if most is None:
         return bytes(body.read())
     data = b""
@@ -187,33 +187,33 @@ def read_body(body: Any, most: int | None) -> bytes:
 
 @cache
 def _descriptions(path: str | None) -> Any:
-    """The descriptions of services, which never change: to read them is most of the work of a client."""
+    """The service descriptions, which never change. Loading them is most of the work of making a client."""
     return create_loader(path)
 
 
 def patiently(ask: Callable[[], T], again: Callable[[Exception], bool]) -> T:
-    """Ask, and a few times more after failures that allow it."""
+    """Call `ask`, and retry a few times after failures that allow it."""
     for longest in _WAITS_S:
         try:
             return ask()
         except FAILURES as error:
             if not again(error):
                 raise
-        # At random, or those who were refused together would come back together.
+        # Wait for a random time, so that clients that were refused together don't return together.
         time.sleep(random.uniform(0, longest))  # noqa: S311 - no secret
     return ask()
 
 
 def passing_and_refused(error: Exception) -> bool:
-    """Whether a write certainly did not happen, and may soon."""
+    """Whether a write certainly did not happen, and may succeed soon."""
     return passing(error) and refused(error)
 
 
 def crc32c(data: bytes) -> str:
-    """The checksum of a body as the service writes it."""
+    """Return the checksum of a body in the service's notation."""
     return told(google_crc32c.value(data))
 
 
 def told(checksum: int) -> str:
-    """A CRC-32C as the service writes it."""
+    """Return a CRC-32C in the service's notation."""
     return base64.b64encode(checksum.to_bytes(4, "big")).decode()

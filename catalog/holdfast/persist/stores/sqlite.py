@@ -1,24 +1,25 @@
 # ruff: noqa: D102 - the trait documents its methods
-"""Consensus in one SQLite file, for the threads and processes of one host; never on a network file system.
+"""Consensus in one SQLite file, for the threads and processes of one host. Don't use a network file system.
 
 Invariants:
 
-- One table (key, seqno, data), a row per entry. A compare-and-set is one INSERT statement that carries
-  its own conditions, outside any explicit transaction: SQLite takes the write lock before it reads a
-  head, and no interrupt can leave a transaction half open.
-- WAL with synchronous=FULL: a commit is on disk when it is reported. Reads go through a connection of
-  their own and never wait for a writer's flush.
-- The last connection to close is the reading one, which can't delete the WAL: so `-wal` and `-shm` stay
-  in place, and a client that opens the file for reading makes no file.
-- A process that is stopped (SIGSTOP, a debugger, a frozen container) while it holds the write lock stops all
-  writers of the file. Each of them waits `busy_timeout_s` and raises `Determinate`; readers go on. Only that
-  process can give the lock up: it must be continued or killed. A write holds the lock for one statement.
-- The device and inode of the three files are compared before each call and after each write, see
+- There is one table (key, seqno, data) with a row per entry. A compare-and-set is one INSERT statement that
+  contains its own conditions, outside any explicit transaction. SQLite takes the write lock before it reads a
+  head, and no interrupt can leave a transaction open.
+- The journal mode is WAL with synchronous=FULL, so a commit is on disk when it is reported. Reads use a
+  separate connection and never wait for a writer's flush.
+- The reading connection is closed last, and it can't delete the WAL. So `-wal` and `-shm` stay in place, and
+  a client that opens the file for reading makes no file.
+- If a process is stopped (SIGSTOP, a debugger, a frozen container) while it holds the write lock, it stops
+  all writers of the file. Each of them waits `busy_timeout_s` and raises `Determinate`. Readers continue.
+  Only the stopped process can release the lock, so it must be continued or killed. A write holds the lock for
+  one statement.
+- The device and inode of the three files are compared before each call and after each write; see
   `sqliteguard`. A file of up to 4 MB is checked for damage when it is opened. Once damage was found, every
-  call raises.
-- No connection is used on both sides of a fork: a child opens its own.
-- Nothing in the process may open and close the database file by other means while a store is open:
-  that would drop the POSIX locks which SQLite holds on it.
+  call raises an error.
+- No connection is used on both sides of a fork. A child opens its own.
+- Nothing else in the process may open and close the database file while a store is open. That would drop the
+  POSIX locks that SQLite holds on it.
 """
 
 import json
@@ -83,14 +84,14 @@ T = TypeVar("T")
 APPLICATION_ID = 0x48464353  # "HFCS"
 FORMAT_VERSION = 1
 
-# A table with rowids: for entries of about a page it writes fewer pages than one clustered by its key.
+# A table with rowids: for entries of about one page it writes fewer pages than a table clustered by its key.
 _CREATE = """CREATE TABLE consensus (
   key TEXT NOT NULL, seqno INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (key, seqno))"""
 _HEADS = """SELECT c.key, c.seqno, c.data, length(known.data), coalesce(substr(known.data, 9, 4), x'')
   FROM json_each(?) AS wanted CROSS JOIN consensus AS c
   LEFT JOIN consensus AS known ON known.key = wanted.key AND known.seqno = wanted.value
   WHERE c.key = wanted.key AND c.seqno = (SELECT max(seqno) FROM consensus WHERE key = wanted.key)"""
-# As `_HEADS`, for one key.
+# The same as `_HEADS`, for one key.
 _HEAD = """SELECT c.key, c.seqno, c.data, length(known.data), coalesce(substr(known.data, 9, 4), x'')
   FROM consensus AS c LEFT JOIN consensus AS known ON known.key = ?1 AND known.seqno = ?2
   WHERE c.key = ?1 ORDER BY c.seqno DESC LIMIT 1"""
@@ -112,7 +113,7 @@ _LIST_KEYS = """WITH RECURSIVE keys(key) AS (
     WHERE keys.key IS NOT NULL)
   SELECT key FROM keys WHERE key IS NOT NULL"""
 
-# Refused before anything reached the log. SQLITE_FULL too: a frame that did not fit is no commit.
+# These errors occur before anything reaches the log. With SQLITE_FULL, the commit did not fit, so it is none.
 _NOT_DONE: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -135,12 +136,12 @@ _HINTS: Final[dict[int | None, str]] = {
 
 
 class SqliteConsensus(Consensus):
-    """The logs in the SQLite file `path`, which is made with its folder where `create` is set.
+    """The logs in the SQLite file `path`. With `create`, the file and its folder are made.
 
-    `busy_timeout_s` is how long a call waits for a writer of another process. Raises `UnusablePath` for a
-    path where this process can have no file, `StoreUnreachable` for a file that is missing or can't be
-    opened, `CorruptBlob` for one that is no consensus file, `VersionTooNew` or `Deprecated` for one of
-    another format. With `read_only` no file is made and no data written.
+    `busy_timeout_s` is how many seconds a call waits for a writer of another process. Raises `UnusablePath`
+    if this process can have no file at the path, `StoreUnreachable` if the file is missing or can't be
+    opened, `CorruptBlob` if it is not a consensus file, and `VersionTooNew` or `Deprecated` if it has another
+    format. With `read_only` no file is made and no data is written.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class SqliteConsensus(Consensus):
         self._poller: Final = CommitPoller(self._path, self._watches, self._data_version, self._seqnos)
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        # The main file as it was when the writer and the reader last dropped their page caches.
+        # The state of the main file when the writer and the reader last dropped their page caches.
         self._writer_saw = self._reader_saw = (0, 0)
         create = create and not read_only
         try:
@@ -252,7 +253,7 @@ class SqliteConsensus(Consensus):
 
     def restart(self, key: str, seqno: int, data: bytes) -> bool:
         check_commands([Put(key, seqno, data)], ())
-        # Two steps: what is left below after a crash is truncated by the next upkeep.
+        # Two steps. After a crash between them, the next upkeep truncates the old entries.
         if not self._write(_RESTART, (key, seqno, bytes(data))):
             return False
         self.truncate(key, seqno)
@@ -262,7 +263,7 @@ class SqliteConsensus(Consensus):
         return [key for (key,) in self._read(_LIST_KEYS, ())]
 
     def _entry(self, key: str, seqno: object, data: object) -> Entry:
-        """A row as an entry: in SQLite any value may stand in any column."""
+        """Return a row as an entry, after checking its types: a SQLite column can hold any type."""
         if not isinstance(seqno, int) or not isinstance(data, bytes):
             types = f"{type(seqno).__name__} and {type(data).__name__}"
             raise CorruptBlob(f"{key} log {seqno}", f"a number and bytes in {self._path}", types)
@@ -302,7 +303,7 @@ class SqliteConsensus(Consensus):
                 raise BadInput(f"a number is outside int64, and can't be in {self.description}") from error
 
     def _write(self, statement: str, values: Sequence[object]) -> int:
-        """Run one statement as one transaction; how many rows it changed."""
+        """Run one statement as one transaction. Return how many rows it changed."""
         if self._read_only:
             raise NotWritable(f"{self.description} was opened for reading only")
         with self._write_lock:
@@ -318,12 +319,12 @@ class SqliteConsensus(Consensus):
             except FOREIGN as error:
                 failure = self._translate(error, Indeterminate)
                 if isinstance(failure, StorageError):
-                    # `_retry_while_busy` has waited already; nobody waits as long once more.
+                    # `_retry_while_busy` has waited already, so don't retry for as long again.
                     failure.lasting = primary_code(error) == sqlite3.SQLITE_BUSY
                 raise failure from error
             except OverflowError as error:
                 raise BadInput(f"a number is outside int64, and can't be in {self.description}") from error
-            # A commit into a file that was removed meanwhile is seen by nobody who opens the database later.
+            # If the file was removed meanwhile, nobody who opens the database later sees the commit.
             self._files.check(Indeterminate)
             return changed
 
@@ -331,7 +332,7 @@ class SqliteConsensus(Consensus):
         if self._closed:
             raise Determinate(f"{self.description} is closed").for_good()
         try:
-            # A connection of its own: calls go on meanwhile, and what others have cached is read again.
+            # A separate connection: other calls continue, and it does not see pages that they have cached.
             with closing(self._open_reader()) as connection:
                 self._files.check()
                 with self._files.checking():
@@ -353,7 +354,7 @@ class SqliteConsensus(Consensus):
             self.check_integrity()
 
     def _drop_cache(self, connection: sqlite3.Connection) -> tuple[int, int]:
-        """Let a connection read the main file again: somebody wrote to it."""
+        """Make a connection read the main file again, because another process wrote to it."""
         contents = self._files.contents
         connection.execute("PRAGMA shrink_memory")
         return contents
@@ -392,10 +393,11 @@ class SqliteConsensus(Consensus):
         return connection
 
     def _retry_while_busy(self, action: Callable[[], T]) -> T:
-        """Do `action` until no other process holds the write lock, or the time is over.
+        """Do `action`, and repeat it while another process holds the write lock, until the time is over.
 
-        SQLite's own waiting backs off to 100 ms, so with many writers those who wait longest come last,
-        by seconds. Short random waits keep the writers within a factor of two of each other.
+        SQLite's own waiting backs off to 100 ms. With many writers, those that have waited longest come last,
+        by seconds. Short random waits keep the waiting times of the writers within a factor of two of each
+        other.
         """
         patience: BusyPatience | None = None
         while True:
@@ -409,10 +411,10 @@ class SqliteConsensus(Consensus):
     def _close_connections(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None and self._damage is not None:
-            writer.close()  # What is in the WAL must not be mixed into a damaged file.
+            writer.close()  # The contents of the WAL must not be mixed into a damaged file.
         elif writer is not None:
-            with suppress(sqlite3.Error):  # what is in the WAL is durable; the next open reads it there
-                # An empty WAL can't be replayed over a file that somebody restores beside it later.
+            with suppress(sqlite3.Error):  # the WAL is durable, and the next open reads it
+                # An empty WAL can't be replayed over a file that somebody restores next to it later.
                 writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             writer.close()
         reader, self._reader = self._reader, None
@@ -436,12 +438,12 @@ class SqliteConsensus(Consensus):
         return kind(message, hint=_HINTS.get(code, ""))
 
     def pause(self) -> None:
-        """Wait for the calls in flight and hold back others: this process is about to fork."""
+        """Wait for the calls in progress and block new ones, because this process is about to fork."""
         self._write_lock.acquire()
         self._read_lock.acquire()
 
     def resume(self, *, in_child: bool) -> None:
-        """End a pause; the child leaves the parent's connections alone and opens new ones when needed."""
+        """End a pause. The child leaves the parent's connections alone, and opens new ones when needed."""
         if in_child:
             _abandoned.append((self._writer, self._reader))
             self._writer = self._reader = None
@@ -464,7 +466,7 @@ def _insert(puts: int, conditions: int) -> str:
 
 
 def _check_usable_file(path: Path, *, write: bool) -> bool:
-    """Whether there is a file; `UnusablePath` for anything else, or one that this process may not use."""
+    """Whether there is a file. Raises `UnusablePath` if it is not a file, or this process may not use it."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -480,11 +482,11 @@ def _check_usable_file(path: Path, *, write: bool) -> bool:
 
 
 def _prepare(connection: sqlite3.Connection, *, create: bool) -> None:
-    """Set the connection up for writing and make the table where the file is empty."""
+    """Set up the connection for writing. Make the table if the file is empty."""
     connection.execute("PRAGMA synchronous = FULL")
     if not create or _value(connection, "SELECT count(*) FROM sqlite_schema"):
         if _value(connection, "PRAGMA application_id") == APPLICATION_ID:
-            # Does nothing, except to a copy that SQLite made by VACUUM INTO, or from a dump.
+            # This does nothing, unless the file is a copy made by VACUUM INTO or from a dump.
             _value(connection, "PRAGMA journal_mode = WAL")
         return
     if _value(connection, "PRAGMA application_id"):
@@ -504,7 +506,7 @@ def _prepare(connection: sqlite3.Connection, *, create: bool) -> None:
 
 
 def _check_format(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN")  # its mark and its tables at one instant, whoever makes it meanwhile
+    connection.execute("BEGIN")  # read its marks and its tables at one point in time
     application = _value(connection, "PRAGMA application_id")
     version = _value(connection, "PRAGMA user_version")
     tables = _value(connection, "SELECT count(*) FROM sqlite_schema")
@@ -527,8 +529,8 @@ def _value(connection: sqlite3.Connection, statement: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-# Forking: hold every store's locks across it, so that no call is in flight, and abandon the connections
-# in the child. They must not be closed there either while the parent lives, hence the list.
+# Forking: hold the locks of every store during the fork, so that no call is in progress. In the child,
+# abandon the connections. Closing them there would harm the parent, so a list keeps them alive.
 _live: Final[weakref.WeakSet[SqliteConsensus]] = weakref.WeakSet()
 _forking: Final[list[SqliteConsensus]] = []
 _fork_lock: Final = threading.Lock()

@@ -1,14 +1,14 @@
-"""Who waits for a SQLite log learns of commits of other processes.
+"""Hints of commits by other processes to a SQLite log.
 
-A thread asks `PRAGMA data_version`, which changes with each commit of another connection, and then which
-watched logs have grown. Where the system tells of writes to a folder (inotify) it asks only after one, and
-costs nothing meanwhile; elsewhere it asks at a pace. The write is told before its commit can be seen, so that
-the question is repeated for a while.
+A thread reads `PRAGMA data_version`, which changes with each commit of another connection. If it has changed,
+the thread finds out which watched logs have grown. On systems that report writes to a folder (inotify), the
+thread reads it only after a write, and uses no CPU time otherwise. On other systems it polls at a fixed
+interval. A write is reported before its commit is visible, so the thread repeats the query for a short time.
 
 Invariants:
 
-- The thread exists while somebody watches, and not after the store is closed.
-- It uses the store's own reading connection, under its lock: so forks and `close` need nothing more.
+- The thread exists only while somebody watches, and not after the store is closed.
+- It uses the store's own reading connection, under its lock. So forks and `close` need no special care.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from holdfast.persist.stores.watch import Watches
 _PACE_S: Final = 0.01
 _LONGEST_WAIT_S: Final = 0.5
 _FIRST_LOOK_S: Final = 0.0002
-_LOOKS: Final = 8  # each twice as late as the one before: 50 ms in all, for a slow flush
+_LOOKS: Final = 8  # each delay is twice as long as the one before: 50 ms in all, for a slow flush
 _IN_MODIFY: Final = 0x2
 _IN_CREATE: Final = 0x100
 _IN_CLOEXEC: Final = 0o2000000
@@ -38,8 +38,8 @@ _EVENT: Final = struct.Struct("iIII")
 class CommitPoller:
     """Rings the watches of the log in `path` for commits of other processes.
 
-    `version` is what changes with them, `seqnos` tells the heads of some keys; both raise once the store is
-    closed, which ends the thread with the next look.
+    `version` returns a number that changes with them. `seqnos` returns the heads of some keys. Both raise an
+    error once the store is closed, which ends the thread at its next check.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class CommitPoller:
         self._closed = False
 
     def start(self) -> None:
-        """Let the thread run, if it doesn't."""
+        """Start the thread, unless it runs."""
         with self._lock:
             if not self._closed and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="holdfast-watch", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
-        """Let the thread end with its next look."""
+        """Make the thread end at its next check."""
         self._closed = True
         self._watches.ring_all()
 
     def renew(self) -> None:
-        """In the child of a fork: the thread is the parent's."""
+        """Forget the thread in a forked child, because it belongs to the parent."""
         self._lock = threading.Lock()
         self._thread = None
 
@@ -97,7 +97,7 @@ class CommitPoller:
 
 
 class _Look:
-    """One look after another at the same file: what was there at the last one."""
+    """Repeated checks of the same file; it remembers the results of the last one."""
 
     def __init__(
         self,
@@ -110,14 +110,14 @@ class _Look:
         self._known: dict[str, int] = {}
 
     def now(self) -> bool:
-        """Ring the watches whose log has grown; whether anything has changed in the file."""
+        """Ring the watches whose log has grown. Return whether anything in the file has changed."""
         try:
             seen = (self._version(), self._watches.added)
             if seen == self._seen:
                 return False
             seqnos = self._seqnos(self._watches.keys())
         except HoldfastError:
-            # Who waits looks itself, and gets the error.
+            # The waiters read the store themselves, and get the error.
             self._watches.ring_all()
             return False
         self._seen = seen
@@ -126,7 +126,7 @@ class _Look:
         return True
 
     def until_changed(self) -> None:
-        """Look again and again until something has changed, or as long as a commit may take."""
+        """Check until something has changed, or as long as a commit may take."""
         for attempt in range(_LOOKS):
             if self.now():
                 return
@@ -134,10 +134,10 @@ class _Look:
 
 
 class FolderWrites:
-    """Tells when a file of a folder was written or made (inotify); at first it has something to tell."""
+    """Reports that a file in a folder was written or made (inotify)."""
 
     def __init__(self, descriptor: int, name: str) -> None:
-        """Use `of`."""
+        """Use `of` to make one."""
         self._descriptor: Final = descriptor
         self._name: Final = os.fsencode(name)
         self._poll: Final = select.poll()
@@ -145,7 +145,7 @@ class FolderWrites:
 
     @classmethod
     def of(cls, folder: Path, name: str) -> "FolderWrites | None":
-        """For the file `name` in `folder`; None where the system has no such thing, or no more of it."""
+        """Watch the file `name` in `folder`. Return None if the system has no inotify, or no free one."""
         try:
             libc = ctypes.CDLL(None, use_errno=True)
             descriptor = libc.inotify_init1(_IN_CLOEXEC | _IN_NONBLOCK)
@@ -159,7 +159,7 @@ class FolderWrites:
         return cls(descriptor, name)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a write since the last call; False when none came in time."""
+        """Wait for a write since the last call. Return False if there was none in time."""
         if not self._poll.poll(timeout_s * 1000):
             return False
         try:
@@ -169,7 +169,7 @@ class FolderWrites:
         return self._name in _names(events)
 
     def close(self) -> None:
-        """Give up the descriptor."""
+        """Close the descriptor."""
         os.close(self._descriptor)
 
 

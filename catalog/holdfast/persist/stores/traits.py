@@ -1,17 +1,15 @@
-"""What persist asks of a store: `Blob` for large immutable objects, `Consensus` for small ordered logs.
+"""The two interfaces of a location: `Blob` for large immutable objects, `Consensus` for small ordered logs.
 
-Invariants that every implementation keeps (the conformance suite is their executable form):
+Every implementation keeps these invariants. The conformance suite tests them.
 
-- Each call is linearizable: it takes effect at one point between its start and its return, and what
-  returned is durable, across power loss where the store survives that at all.
-- A failed call raises `Determinate` (it certainly did not happen) or `Indeterminate` (it may have
-  happened, or may still happen); anything a store does not know is `Indeterminate`. A failed read is
-  `Determinate`: it changes nothing. Wrong arguments are `BadInput`, a write through a store that was
-  opened for reading is `NotWritable`, unreadable bytes are `CorruptBlob`.
-- Keys obey `check_key` in all stores alike, so what works in one works in the others.
+- Each call is linearizable: it takes effect at one point between its start and its return. What a call has
+  returned is durable. It survives power loss if the store can survive power loss at all.
+- A failed call raises `Determinate` (it certainly did not happen) or `Indeterminate` (it may have happened,
+  or may still happen). If a store does not know, it raises `Indeterminate`. A failed read is `Determinate`,
+  because it changes nothing. Wrong arguments raise `BadInput`, a write through a store that was opened for
+  reading raises `NotWritable`, and unreadable bytes raise `CorruptBlob`.
+- All stores accept the same keys (`check_key`), so what works in one store works in the others.
 - Objects are safe to call from any thread.
-
-Source: seed 5 (jargon: blob, log, storage location).
 """
 
 import re
@@ -37,10 +35,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def check_key(key: str) -> str:
     """Return `key` if every store can hold it, else raise `BadInput`.
 
-    A key is one or more segments joined by "/": at most 1024 bytes of UTF-8 (S3), a segment at most 200
-    (file names, with room for a suffix), no segment empty or beginning with "." (path escape, and the
-    stores' own hidden files), no control characters. A key must not be a folder of another ("a" and
-    "a/b"): only a file store can notice, and refuses.
+    A key is one or more segments joined by "/". It has at most 1024 bytes of UTF-8 (the limit of S3). A
+    segment has at most 200 bytes (the limit of file names, with room for a suffix). It is not empty and does
+    not begin with ".", because such a name could leave the folder, or be one of the stores' own hidden files.
+    Control characters are not allowed. A key must not be a folder of another key, such as "a" and "a/b". Only
+    a file store notices and refuses this.
     """
     if not key:
         raise BadInput("a storage key must not be empty")
@@ -61,7 +60,7 @@ def check_key(key: str) -> str:
 
 
 def is_key(key: str) -> bool:
-    """Whether `check_key` takes a key. It refuses the name of a folder that the S3 console makes."""
+    """Whether `key` passes `check_key`. The name of a folder that the S3 console makes does not."""
     try:
         check_key(key)
     except BadInput:
@@ -70,17 +69,17 @@ def is_key(key: str) -> bool:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` if some valid key could begin with it, else raise `BadInput`."""
+    """Return `prefix` if a valid key can begin with it, else raise `BadInput`."""
     if prefix:
         check_key(prefix + "x" if prefix.endswith("/") else prefix)
     return prefix
 
 
 class BlobMeta(NamedTuple):
-    """What a listing tells about one object; the size is in bytes.
+    """What a listing shows of one object. The size is in bytes.
 
-    `modified_ms` is the time of the last put in ms since the epoch by the store's own clock, None where
-    the store has none.
+    `modified_ms` is the time of the last put in ms since the epoch, on the store's own clock. It is None if
+    the store has no clock.
     """
 
     key: str
@@ -89,21 +88,21 @@ class BlobMeta(NamedTuple):
 
 
 class Blob(ABC):
-    """Durable key -> bytes. Keys are written once by persist; a second put replaces the first whole."""
+    """Durable objects by key. Persist writes each key once; a second put replaces the whole object."""
 
     @property
     @abstractmethod
     def description(self) -> str:
-        """Which store this is, for messages; without secrets."""
+        """The name of the store for messages, without secrets."""
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """The bytes last put under `key`, or None where there are none."""
+        """Return the bytes last put under `key`; None if there are none."""
 
     def get_start(self, key: str, most: int) -> bytes | None:
-        """The first `most` bytes of what `get` gives: for what is small, of a store that may be anybody's.
+        """Return the first `most` bytes of what `get` returns. Use it for small objects of untrusted stores.
 
-        A store that others may fill reads no more than that.
+        If others can write to the store, it reads no more than that.
         """
         data = self.get(key)
         return None if data is None else data[:most]
@@ -114,38 +113,38 @@ class Blob(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> bool:
-        """Remove `key`; whether it was there. Power loss may undo a delete: losing is worse than leaking."""
+        """Remove `key`. Return whether it was there. Power loss may undo a delete; it never undoes a put."""
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[BlobMeta]:
-        """The objects whose key begins with `prefix` (any string, "" for all), ascending by key.
+        """Yield the objects whose key begins with `prefix` (any string, "" for all), ascending by key.
 
-        What others have put under a name that is no key (`check_key`) is left out.
-        Not a snapshot: an object put or deleted meanwhile may or may not be listed; all others are.
+        Names that are not keys (`check_key`) are left out; others may have put them there. The listing is not
+        a snapshot: an object that is put or deleted meanwhile may or may not appear. All others do.
         """
 
     def clock_ms(self) -> int | None:
-        """The store's own time in ms since the epoch, on the clock of `modified_ms`; None where it has none.
+        """Return the store's time in ms since the epoch, on the clock of `modified_ms`; None if it has none.
 
-        No two hosts agree on the time; all clients of a store agree on this one.
+        The clocks of two hosts differ. All clients of a store agree on the store's clock.
         """
         return None
 
     def open_input(self, key: str) -> pa.NativeFile | None:
-        """The object for random access, or None where there is none; stays readable after a delete."""
+        """Open the object for random access; None if there is none. It stays readable after a delete."""
         data = self.get(key)
         return None if data is None else pa.BufferReader(data)
 
-    def forget(self, key: str) -> None:  # noqa: B027 - a store keeps nothing nearer than itself
-        """Drop what is kept of `key` nearer than the store, so that the next read of it asks the store."""
+    def forget(self, key: str) -> None:  # noqa: B027 - a store without a cache has nothing to forget
+        """Drop cached copies of `key`, so that the next read asks the store."""
 
     @property
     def direct(self) -> "Blob":
-        """The store without what is kept nearer: for who must know what is in the store itself."""
+        """The store without its caches, for callers that must know what the store itself has."""
         return self
 
     def close(self) -> None:  # noqa: B027 - most stores hold nothing open
-        """Release what the object holds open; the data stays."""
+        """Close open connections and files. The data stays."""
 
 
 class Entry(NamedTuple):
@@ -156,10 +155,11 @@ class Entry(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """What identifies the bytes of an entry: their number, and bytes 8 to 11.
+    """Identifies the bytes of an entry: their number, and bytes 8 to 11.
 
-    All that persist stores is framed (`holdfast.persist.stores.frame`), and there a frame has the CRC-32C of
-    its contents. A store can compare both inside its own statement, without a checksum function.
+    Everything that persist stores is framed (`holdfast.persist.stores.frame`), and these four bytes of a
+    frame are the CRC-32C of its contents. A store can compare both in its own statement, without a checksum
+    function.
     """
 
     size: int
@@ -170,21 +170,21 @@ class Digest(NamedTuple):
 
 
 def digest_of(data: bytes | memoryview) -> Digest:
-    """The digest of an entry's bytes."""
+    """Return the digest of an entry's bytes."""
     return Digest(len(data), bytes(data[8:12]))
 
 
 class Row(NamedTuple):
-    """An entry that a caller knows, by its number and digest: it identifies all entries up to it."""
+    """The number and digest of an entry that a caller knows. They identify all entries up to it."""
 
     seqno: int
     digest: Digest
 
 
 class Head(NamedTuple):
-    """The newest entry of a key's log, and the digest of the entry that the caller asked about.
+    """The newest entry of a key's log, and the digest of the entry that the caller asked for.
 
-    `known` is None if the caller named no entry, or if the log does not have it.
+    `known` is None if the caller asked for no entry, or if the log does not have it.
     """
 
     seqno: int
@@ -193,10 +193,10 @@ class Head(NamedTuple):
 
 
 class Put(NamedTuple):
-    """An entry to append: it happens only where the key's head is `seqno - 1`.
+    """An entry to append. The append happens only if the key's head is `seqno - 1`.
 
-    With `after`, the head must also have that digest. So an entry that was made from one history of the log
-    is never appended to another history that happens to have the same length.
+    With `after`, the head must also have that digest. So an entry that was made for one history of the log is
+    never appended to another history of the same length.
     """
 
     key: str
@@ -206,7 +206,7 @@ class Put(NamedTuple):
 
 
 class Expect(NamedTuple):
-    """A condition: the head of `key` is `head` at the commit point; 0 is a key without entries.
+    """A condition: the head of `key` is `head` at the commit point. A key without entries has head 0.
 
     With `digest`, the head must also have that digest.
     """
@@ -217,120 +217,121 @@ class Expect(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Why logs end earlier than they did, and the newest entries of keys that are left and can't be used."""
+    """Why logs end earlier than before, and per key the newest entry that still exists but is unusable."""
 
     why: str
     heads: Mapping[str, int]
 
 
 class Consensus(ABC):
-    """A gapless append-only log of small entries per key; sequence numbers begin at 1.
+    """A gapless, append-only log of small entries per key. Sequence numbers begin at 1.
 
-    The entry with the greatest seqno is the head. A key that ever had an entry has a head for ever:
-    truncation takes from the other end and never takes the head. That is what lets a writer that slept
-    through a truncation lose.
+    The head is the entry with the greatest seqno. A key that ever got an entry has a head for ever:
+    truncation removes the oldest entries and never the head. So a writer that slept through a truncation
+    still loses.
     """
 
     @property
     @abstractmethod
     def description(self) -> str:
-        """Which store this is, for messages; without secrets."""
+        """The name of the store for messages, without secrets."""
 
     @abstractmethod
     def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
-        """The heads of `keys`, all as of one point in time; keys without entries are absent.
+        """Return the heads of `keys`, all as of one point in time. Keys without entries are left out.
 
-        `known` maps keys to sequence numbers. Each head comes with the digest of that entry of its log, as
-        of the same point in time.
+        `known` maps keys to sequence numbers. Each head includes the digest of that entry of its log, as of
+        the same point in time.
         """
 
     @abstractmethod
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
-        """The oldest `limit` entries of those with `seqno >= from_seqno`, ascending and gapless.
+        """Return the oldest `limit` entries with `seqno >= from_seqno`, ascending and gapless.
 
-        Where truncation took `from_seqno`, the answer begins at the oldest entry left.
+        If entry `from_seqno` was truncated, the result begins at the oldest remaining entry.
         """
 
     def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
-        """The sequence numbers and digests of the entries that `scan` returns for the same arguments."""
+        """Return the sequence numbers and digests of the entries that `scan` returns for these arguments."""
         return [(entry.seqno, digest_of(entry.data)) for entry in self.scan(key, from_seqno, limit)]
 
     @abstractmethod
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         """Append all `puts` in one atomic step, if every condition holds at that step.
 
-        The conditions: each put's seqno is its key's head + 1, the head has the digest that the put names, if
-        it names one, and each of `expect` holds. False means
-        that one did not hold and nothing was done. Raises `Determinate` or `Indeterminate`; `BadInput`
-        for no puts, two puts on one key, or a seqno outside [1, 2**63).
+        The conditions are: the seqno of each put is its key's head + 1, the head has the digest that the put
+        names, if it names one, and each of `expect` holds. The method returns False if a condition did not
+        hold; then nothing was done. Raises `Determinate` or `Indeterminate`. Raises `BadInput` if there are
+        no puts, two puts on one key, or a seqno outside [1, 2**63).
         """
 
     @abstractmethod
     def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
-        """Drop the entries below `seqno`, but never the head; how many were dropped.
+        """Remove the entries below `seqno`, but never the head. Return how many were removed.
 
-        With `known`, nothing is dropped unless the log has that entry.
+        With `known`, nothing is removed unless the log has that entry.
         """
 
     @abstractmethod
     def list_keys(self) -> list[str]:
-        """All keys that have entries, ascending."""
+        """Return all keys that have entries, ascending."""
 
     def line(self) -> str | None:
-        """In which line of its own history the store is, as of its newest connection; None if it can't tell.
+        """Return the line of the store's own history, as of its newest connection; None if it is unknown.
 
-        A server that was promoted, or a copy of one, is in another line than the server before.
+        A promoted server, or a copy of a server, is on another line than the original server.
         """
         return None
 
     def clock_ms(self) -> int | None:
-        """The store's own time in ms since the epoch, by what it last said; None if it has no clock.
+        """Return an estimate of the store's time in ms since the epoch; None if the store has no clock.
 
-        It asks nothing: the time comes with other replies, and this host's monotonic clock adds what has
-        passed since. It may be ahead by the time that the last reply took, at most a second.
+        The call sends no request. Other replies include the time, and this host's monotonic clock adds what
+        has passed since. The result may be ahead by the duration of the last reply, at most a second.
         """
         return None
 
     def lost(self) -> "Lost | None":
-        """What the store has lost, as far as it shows; None if nothing shows it. For recovery alone."""
+        """Return what the store has lost, as far as it can see; None if nothing. Only recovery uses it."""
         return None
 
     def check_restart(self) -> None:
-        """Raise `BadInput` where `restart` can't be done in this store."""
+        """Raise `BadInput` if this store does not support `restart`."""
         raise BadInput(
-            f"logs in {self.description} can't be made anew",
+            f"logs in {self.description} can't be restarted",
             hint="recover into another consensus store: SQLite or Postgres",
         )
 
-    def restart(self, key: str, seqno: int, data: bytes) -> bool:  # noqa: ARG002 - a store that can overrides it
-        """Let the log of `key` go on at `seqno`, beyond its head, without what was before.
+    def restart(self, key: str, seqno: int, data: bytes) -> bool:  # noqa: ARG002 - for overrides
+        """Make the log of `key` continue at `seqno`, beyond its head, without its earlier entries.
 
-        For recovery alone, while nobody else uses the store. False where the head is not below `seqno`.
+        Only recovery uses it, while nobody else uses the store. Returns False if the head is not below
+        `seqno`.
         """
         self.check_restart()
         return False
 
-    def check_integrity(self) -> None:  # noqa: B027 - most stores check what they keep themselves
-        """Look for damage that no other call would notice; for stores without checksums of their own.
+    def check_integrity(self) -> None:  # noqa: B027 - most stores check their data themselves
+        """Look for damage that no other call would notice, in stores without checksums of their own.
 
-        Raises `CorruptBlob` where there is some, and every later call does too; `Determinate` or
-        `StoreUnreachable` where the store can't be read now.
+        Raises `CorruptBlob` if there is damage; every later call then raises it too. Raises `Determinate` or
+        `StoreUnreachable` if the store can't be read now.
         """
 
     def watch(self, key: str) -> Watch | None:  # noqa: ARG002 - a store without hints ignores its key
-        """Hints that `key` may have grown, as long as the watch is held; None where its readers poll.
+        """Return a watch that hints when `key` may have grown; None if the store has no hints.
 
-        What this object appends is hinted at once, what others do soon; hints may be lost or come for
-        nothing.
+        What this object appends is hinted at once, and what others append soon. Hints may be lost, or come
+        for nothing. They come for as long as the watch is referenced.
         """
         return None
 
     def close(self) -> None:  # noqa: B027 - most stores hold nothing open
-        """Release what the object holds open; the data stays."""
+        """Close open connections and files. The data stays."""
 
 
 def check_commands(puts: Sequence[Put], expect: Sequence[Expect]) -> None:
-    """Raise `BadInput` where the arguments of `compare_and_set` have no meaning in any store."""
+    """Raise `BadInput` if the arguments of `compare_and_set` are invalid for every store."""
     if not puts:
         raise BadInput("compare_and_set was called with nothing to put")
     for put in puts:
@@ -344,7 +345,7 @@ def check_commands(puts: Sequence[Put], expect: Sequence[Expect]) -> None:
 
 
 def check_scan(key: str, limit: int) -> None:
-    """Raise `BadInput` where the arguments of `scan` have no meaning in any store."""
+    """Raise `BadInput` if the arguments of `scan` are invalid for every store."""
     check_key(key)
     if limit < 1:
-        raise BadInput(f"a scan of {key} was limited to {limit} entries, the least is 1")
+        raise BadInput(f"a scan of {key} has limit {limit}, but the limit must be at least 1")

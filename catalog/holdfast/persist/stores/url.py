@@ -1,6 +1,6 @@
-"""From URLs to open stores.
+"""Opens the stores that URLs name.
 
-Messages repeat the scheme and path of a URL and nothing else: the rest may hold secrets.
+Messages repeat only the scheme and path of a URL. The rest may contain secrets.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ _CONSENSUS_FORMS: Final = (
 _POSTGRES: Final = frozenset({"postgresql", "postgres"})
 
 _memory_lock: Final = ForkLock()
-# A forked child has stores of its own: a copy of the parent's would be a second history of the same name.
+# A forked child has its own stores: a copy of the parent's would be a second history with the same name.
 _memory_blobs: Final[dict[tuple[int, str], MemoryBlob]] = {}
 _memory_consensus: Final[dict[tuple[int, str], MemoryConsensus]] = {}
 
@@ -43,11 +43,11 @@ _memory_consensus: Final[dict[tuple[int, str], MemoryConsensus]] = {}
 def open_stores(
     url: str | None, *, blob: str | None, consensus: str | None, create: bool, read_only: bool
 ) -> tuple[Blob, Consensus]:
-    """Open both stores of a location; `BadInput` unless either `url` or both others are given."""
+    """Open both stores of a location. Raises `BadInput` unless you give either `url` or both others."""
     for given in (url, blob, consensus):
         if given is not None and not isinstance(given, str):
             raise BadInput(
-                f"a URL is a text, not of type {type(given).__name__}",
+                f"a URL is a string, not of type {type(given).__name__}",
                 hint=f"known forms: {', '.join(_LOCATION_FORMS)}",
             )
     if url is not None:
@@ -81,11 +81,11 @@ def open_stores(
 def open_for_recovery(
     url: str | None, *, blob: str | None, consensus: str | None, write: bool, proof: str
 ) -> tuple[Blob, Consensus, str]:
-    """Open the stores of a location whose consensus store may be lost; with `write` that is made anew.
+    """Open the stores of a location whose consensus store may be lost. With `write`, make a lost one again.
 
-    Without, an empty one stands for a store that can't be opened, and the third value tells why. A log of
-    objects that broke off is opened up to there (`Consensus.lost`). Nothing is made where the blob store does
-    not hold the key `proof`.
+    Without `write`, an empty store stands for one that can't be opened, and the third value is the reason. A
+    log of objects with a gap is opened up to the gap (`Consensus.lost`). Nothing is made if the blob store
+    does not have the key `proof`.
     """
     open_log: Callable[[], Consensus]
     if url is not None:
@@ -126,17 +126,17 @@ def open_for_recovery(
 
 
 def folder_of(url: str) -> Path:
-    """The folder of a location in files. Raises `BadInput` for any other URL."""
+    """Return the folder of a location in files. Raises `BadInput` for any other URL."""
     parts = _split(url, "location", _LOCATION_FORMS)
     if parts.scheme != "file":
-        raise BadInput(f"a {parts.scheme}:// location isn't in files", hint="write file:///absolute/path")
+        raise BadInput(f"a {parts.scheme}:// location is not in files", hint="write file:///absolute/path")
     return _path(parts, "location")
 
 
 def open_consensus(url: str, *, create: bool, read_only: bool, for_recovery: bool = False) -> Consensus:
-    """Open the consensus store at `url`. Raises as `open_stores` does.
+    """Open the consensus store at `url`. Raises the same errors as `open_stores`.
 
-    With `for_recovery` a log of objects that broke off is opened up to there.
+    With `for_recovery`, a log of objects with a gap is opened up to the gap.
     """
     if url.partition("://")[0] in _POSTGRES:
         return _open_postgres(url, create=create, read_only=read_only)
@@ -160,16 +160,16 @@ def _open_postgres(url: str, *, create: bool, read_only: bool) -> Consensus:
 
 
 def _check_creatable(folder: Path, log: Path) -> None:
-    """Refuse, before anything is made, a blob folder that can't be the partner of the consensus file `log`.
+    """Refuse a blob folder that can't belong to the new consensus file `log`, before anything is made.
 
-    A location's consensus file is made before its first blob: so what is in the folder while there is no
-    file is not of a location that somebody else is making. Raises `UnusablePath`, `LocationMismatch`.
+    A location's consensus file is made before its first blob. So blobs without a consensus file don't belong
+    to a location that somebody else is creating right now. Raises `UnusablePath` and `LocationMismatch`.
     """
     check_usable(folder)
     foreign = next((path.name for path in folder.glob("*") if not path.name.startswith(".")), None)
     if foreign is not None and not log.exists():
         raise LocationMismatch(
-            f"blob folder {folder} holds {foreign}, but consensus file {log} does not exist",
+            f"blob folder {folder} has {foreign}, but consensus file {log} does not exist",
             hint="choose an empty folder, or restore the consensus file of this one from a backup",
         )
 
@@ -183,7 +183,7 @@ def _with_blob(open_blob: Callable[[], Blob], log: Consensus) -> tuple[Blob, Con
 
 
 def _blob_opener(parts: SplitResult, *, create: bool, read_only: bool) -> Callable[[], Blob]:
-    """What opens the blob store, once its URL is known to be a good one and the consensus store is open."""
+    """Check the URL, and return a function that opens the blob store once the consensus store is open."""
     match parts.scheme:
         case "memory":
             return lambda: _memory_blob(parts)
@@ -196,7 +196,7 @@ def _blob_opener(parts: SplitResult, *, create: bool, read_only: bool) -> Callab
 
 
 def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
-    # Only here: it is an extra, and its import takes longer than opening any other store.
+    # Imported here, because it is an extra and its import takes longer than opening any other store.
     with needs_boto3():
         from holdfast.persist.stores.s3 import S3Blob
     return S3Blob(place, read_only=read_only)
@@ -216,7 +216,7 @@ def _s3_log(place: S3Place, *, create: bool, read_only: bool, for_recovery: bool
 
 @contextmanager
 def needs_boto3() -> Iterator[None]:
-    """For a block that imports what S3 needs: `StoreUnreachable` where that isn't installed."""
+    """For a block that imports what S3 needs: raise `StoreUnreachable` if that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -228,14 +228,14 @@ def needs_boto3() -> Iterator[None]:
 
 
 def _check_apart(blob: S3Place, log: S3Place) -> None:
-    """Refuse a log whose objects would be among the blobs, or the other way round."""
+    """Refuse a log whose objects would lie among the blobs, or blobs that would lie among those objects."""
     if (blob.bucket, blob.endpoint) != (log.bucket, log.endpoint):
         return
     one, other = (f"{place.prefix}/" if place.prefix else "" for place in (blob, log))
     if one.startswith(other) or other.startswith(one):
         raise BadInput(
             "the blob and the consensus of a location can't lie at or below the same s3:// prefix",
-            hint="give each a prefix of its own, or the s3:// URL of the location alone",
+            hint="use a separate prefix for each, or the s3:// URL of the location alone",
         )
 
 
@@ -264,7 +264,7 @@ def _split(url: str, what: str, forms: tuple[str, ...]) -> SplitResult:
     if parts.scheme in _POSTGRES:
         raise BadInput(
             f"a {parts.scheme}:// URL names a consensus store, not a {what}",
-            hint="give the URLs of blob and consensus apart",
+            hint="give the URLs of blob and consensus separately",
         )
     if parts.scheme not in {form.partition("://")[0] for form in forms}:
         raise BadInput(

@@ -1,11 +1,12 @@
-"""Watches: how whoever waits for a log learns that it may have grown.
+"""Watches: how a thread that waits for a log learns that it may have grown.
 
 Invariants:
 
-- A hint says "look", nothing else: it may be lost, come twice or for nothing. Who waits also looks without
-  one from time to time, so that hints decide how soon something is seen and never what.
-- To give a hint never blocks and never fails: commits do it.
-- A watch that nobody holds any more gets no hints: nothing has to be closed.
+- A hint means only that it is worth reading the log. It may be lost, come twice, or come for nothing. A
+  waiter also reads without a hint from time to time. So hints decide how soon something is seen, and never
+  what is seen.
+- Giving a hint never blocks and never fails, because commits give hints.
+- A watch without references gets no hints. Nothing has to be closed.
 """
 
 import os
@@ -24,34 +25,34 @@ class Watch:
         self._raised = threading.Event()
 
     def hint(self) -> None:
-        """Say that there may be something new."""
+        """Raise the flag: there may be something new."""
         self._raised.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a hint given since the last call that returned True; False when none came in time."""
+        """Wait for a hint since the last call that returned True. Return False if none came in time."""
         hinted = self._raised.wait(timeout_s)
         if hinted:
-            # Before the waiter looks: a hint from here on is about what the look may have missed.
+            # Clear the flag before the waiter reads. A later hint is about what that read may have missed.
             self._raised.clear()
         return hinted
 
     def renew(self) -> None:
-        """In the child of a fork: somebody may have held the flag's lock."""
+        """Replace the flag in a forked child, because a thread of the parent may have held its lock."""
         self._raised = threading.Event()
 
 
 class Watches:
-    """The watches of one source, by key. Thread-safe; usable on both sides of a fork."""
+    """The watches of one source, by key. Thread-safe. Usable on both sides of a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_key: Final[dict[str, weakref.WeakSet[Watch]]] = {}
         self.added = 0
-        """How often a watch was added: tells whether `keys` may have got more."""
+        """How often a watch was added. A change shows that `keys` may have grown."""
         _live.add(self)
 
     def add(self, key: str, watch: Watch | None = None) -> Watch:
-        """Give the hints of `key` to `watch` too, or to a new one."""
+        """Give the hints of `key` to `watch` too, or to a new watch. Return the watch."""
         watch = watch or Watch()
         with self._lock:
             self._by_key.setdefault(key, weakref.WeakSet()).add(watch)
@@ -59,7 +60,7 @@ class Watches:
         return watch
 
     def ring(self, keys: Iterable[str]) -> None:
-        """Give a hint to all watches of some keys."""
+        """Give a hint to all watches of these keys."""
         if not self._by_key:
             return
         with self._lock:
@@ -68,18 +69,18 @@ class Watches:
             watch.hint()
 
     def ring_all(self) -> None:
-        """Give a hint to all watches: who rings may have missed something."""
+        """Give a hint to all watches, because the source may have missed something."""
         self.ring(self.keys())
 
     def keys(self) -> list[str]:
-        """The keys that somebody watches."""
+        """Return the keys that are watched."""
         with self._lock:
             for key in [key for key, watches in self._by_key.items() if not watches]:
                 del self._by_key[key]
             return list(self._by_key)
 
     def renew(self) -> None:
-        """In the child of a fork: a thread that is not there any more may have held a lock."""
+        """Replace the locks in a forked child, because a thread of the parent may have held them."""
         self._lock = threading.Lock()
         for watches in self._by_key.values():
             for watch in watches:

@@ -70,7 +70,7 @@ def test_a_blob_store_whose_consensus_is_new_is_refused() -> None:
     one = Location.of(MemoryBlob("one"), MemoryConsensus("one"))
     empty = MemoryConsensus("empty")
 
-    with pytest.raises(LocationMismatch, match="'empty' holds none"):
+    with pytest.raises(LocationMismatch, match="'empty' does not"):
         Location.of(one.blob, empty)
     assert empty.list_keys() == []
 
