@@ -139,7 +139,7 @@ def test_a_missing_bucket_or_log_is_told_and_not_made(minio: Minio, bucket: str)
 
     with pytest.raises(StoreUnreachable, match=f"there is no S3 bucket {name}") as caught:
         PersistClient.open(f"s3://{name}/here?endpoint={minio.endpoint}")
-    assert "make the bucket" in caught.value.hint
+    assert "create the bucket" in caught.value.hint
     with pytest.raises(StoreUnreachable, match="there is no consensus log in S3 bucket") as caught:
         PersistClient.open(f"s3://{bucket}/here?endpoint={minio.endpoint}", mode="read")
     assert "check the URL" in caught.value.hint

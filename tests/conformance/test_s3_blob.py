@@ -391,7 +391,7 @@ def test_a_missing_bucket_is_told_and_not_made(minio: Minio, bucket: str) -> Non
     with pytest.raises(StoreUnreachable, match=f"there is no S3 bucket {name}") as caught:
         S3Blob(S3Place(bucket=name, endpoint=minio.endpoint))
 
-    assert "make the bucket" in caught.value.hint
+    assert "create the bucket" in caught.value.hint
     assert name not in {found["Name"] for found in minio.client.list_buckets()["Buckets"]}
 
 

@@ -491,7 +491,7 @@ def test_the_store_of_a_recovery_takes_no_appends(bucket: Bucket, a: S3LogConsen
     del bucket.objects[object_name(4)]
     store = long_log(bucket, for_recovery=True)
     assert store.scan("a", 1, 10) == [Entry(n, f"a{n}".encode()) for n in range(1, 4)]
-    with pytest.raises(HoldfastError, match="for recovery alone"):
+    with pytest.raises(HoldfastError, match="for recovery only"):
         put(store, "a", 4)
     assert store.restart("a", 100, b"again")
     assert put(store, "a", 101)

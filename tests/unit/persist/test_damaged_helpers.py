@@ -87,7 +87,7 @@ def test_the_digests_of_another_cut_under_this_name_are_found(stores: Stores) ->
     write(client, 20, 20)
     (later,) = digests_of_cuts(stores)
     stores.blob.put(later, before)
-    assert "does not have the digest of row" in found(stores)[later]
+    assert "its digest of row" in found(stores)[later]
 
 
 @damaged

@@ -258,7 +258,7 @@ def test_a_change_of_a_kind_to_come_is_refused() -> None:
         decode_diff(seal_frame(DIFF_MAGIC, pb.StateDiff(changes=[column]).SerializeToString()), "key")
     mode = pb.Change()
     mode.ParseFromString(b"\x08\x07")
-    with pytest.raises(VersionTooNew, match="a write mode"):
+    with pytest.raises(VersionTooNew, match="write mode"):
         decode_diff(seal_frame(DIFF_MAGIC, pb.StateDiff(changes=[mode]).SerializeToString()), "key")
 
 
