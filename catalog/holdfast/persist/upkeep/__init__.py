@@ -1,1 +1,1 @@
-"""Upkeep of shards: compaction, rollups, garbage collection and the expiry of leases."""
+"""Upkeep of shards: compaction, rollups, garbage collection, and the expiry of leases."""

@@ -1,12 +1,35 @@
-"""Garbage: blobs that the live state stopped to name, and the log below the newest rollup.
+"""Garbage collection: deletes blobs that the state no longer names, and the log below the newest rollup.
 
-- A blob is deleted after the commit that made it garbage, and forgotten after it was deleted: a deletion that
-  is forgotten is done again, one too early can't happen.
-- How long it has waited is told by the store's own clock, where it has one: hosts disagree.
-- While a shard has two histories nothing of it goes. After such a look the next one waits, up to a minute, as
-  it lists blobs: commits go on, and only a person ends the state.
-- A part goes only when the newest rollup does not name it any more: should the log be lost, all that the
-  newest rollup names is there. Of an ended shard nothing is to be restored.
+A compaction, a newer rollup, the sweeper or the end of a shard makes a blob *garbage*: one commit removes it
+from the live state and adds it to the table of garbage. The entry has the number of that version and the
+store's time. The collector deletes the blob later, and then forgets the entry with another commit. Readers
+are not asked. The following rules make sure that a slow reader still finds its parts.
+
+1. *A reader with a lease reads an old version.* A reader pins the version that it reads. Its entry in the
+   state has a `seqno_hold`, which is at most each version that it pins. A part that became garbage with
+   version `g` is named by versions before `g` only. It is deleted only if `g` is at most the `seqno_hold` of
+   every leased reader. So no leased reader is still reading a version that names it.
+2. *A reader registers after the collector has read the state.* Its hold begins at the version of its
+   registration, which is newer than the version that the collector knows. The collector deletes only what was
+   garbage in its version. The new reader reads later versions, and they don't name this garbage.
+3. *A reader has no lease.* It was opened with mode "read", its lease expired, or its process was stopped for
+   too long. Nothing in the state protects it. So each part also waits for `gc_grace_s` after it became
+   garbage. A reader that is even slower finds that a part is gone. It reads the newest version and plans its
+   read again; if the since of that version has passed its time, it raises an error. It never returns rows
+   that are incomplete.
+4. *The collector crashes.* A blob is deleted after the commit that made it garbage, so a crash between the
+   two leaves an entry, and the next collector deletes the blob. A crash after the deletion leaves the entry
+   too, and the next collector deletes a blob that is gone already, which has no effect. A blob can be deleted
+   twice, but never too early.
+5. *The log is lost.* The shard is then restored from its newest rollup. So a part is deleted only when the
+   newest rollup no longer names it. A finalized shard needs no restore, so this rule does not apply to it.
+6. *The consensus store is restored from a backup.* The older log names blobs that are garbage by now. With
+   `retain_for_s`, all garbage, including rollups, waits for so long that the backup stays usable.
+7. *The shard has two histories* (`holdfast.persist.state.divergence`). Nothing of it is deleted, because the
+   other history may name it. This check lists blobs, so after it found something, the next check waits for up
+   to a minute. Commits continue meanwhile. Only a person can end this state.
+
+All waiting is measured by the store's own clock if it has one, because the clocks of hosts disagree.
 """
 
 from holdfast.persist.config import PersistConfig
@@ -21,11 +44,12 @@ from holdfast.persist.upkeep.rollup import rollup_due, write_rollup
 
 
 def ripe(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]:
-    """The garbage that has waited long enough: `now_ms` is the store's time.
+    """Return the garbage that has waited long enough. `now_ms` is the store's time.
 
-    A part waits for the readers that may be reading a version that names it, for `gc_grace_s` for those that
-    nobody knows of, and for `retain_for_s` for a restore. A rollup waits for a restore only: who misses it
-    finds a newer one in the log. That of an ended shard waits for nobody.
+    A part waits for readers that may read a version that names it, for `gc_grace_s` because of readers
+    without a lease, and for `retain_for_s` because of restores. A rollup waits only for restores: a reader
+    that misses it finds a newer one in the log. A rollup that was written after the end of its shard waits
+    for nothing.
     """
     hold = state.seqno_hold
     retain_ms = config.retain_for_s * 1000
@@ -42,7 +66,7 @@ def ripe(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]
 
 
 def deletable(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]:
-    """The ripe garbage that the newest rollup does not name."""
+    """Return the garbage of `ripe` that the newest rollup does not name."""
     found = ripe(state, config, now_ms)
     if state.finalized:
         return found
@@ -52,17 +76,17 @@ def deletable(state: ShardState, config: PersistConfig, now_ms: int) -> list[Gar
 
 
 def uncovered(state: ShardState, config: PersistConfig, now_ms: int) -> bool:
-    """Whether garbage is ripe that only a newer rollup lets go."""
+    """Whether some garbage waits only for a newer rollup."""
     return len(ripe(state, config, now_ms)) > len(deletable(state, config, now_ms))
 
 
 def is_rollup(key: str) -> bool:
-    """Whether a blob key is that of a rollup."""
+    """Whether a blob key is the key of a rollup."""
     return key.partition("/")[2].startswith("v")
 
 
 def _is_tombstone(state: ShardState, garbage: Garbage) -> bool:
-    """Whether a rollup was written after the end of its shard: it tells no more than any later one."""
+    """Whether a rollup was written after the end of its shard. Every later one has the same information."""
     if not state.finalized:
         return False
     (end,) = state.batches
@@ -71,13 +95,13 @@ def _is_tombstone(state: ShardState, garbage: Garbage) -> bool:
 
 
 def now_for(machine: Machine) -> int:
-    """The store's time, asked for only where some garbage waits for it; else 0."""
+    """Return the store's time, or 0 without a request if no garbage waits for a time."""
     waits = machine.config.retain_for_s > 0 or not all(map(is_rollup, machine.state.garbage))
     return machine.store_ms() if waits and machine.state.garbage else 0
 
 
 def cover_and_collect(machine: Machine) -> None:
-    """Write a rollup where one is due, or garbage waits for it alone, and collect what can go then."""
+    """Write a rollup if one is due or garbage waits only for it. Then collect garbage."""
     if rollup_due(machine.state, machine.config) or uncovered(
         machine.state, machine.config, now_for(machine)
     ):
@@ -86,8 +110,8 @@ def cover_and_collect(machine: Machine) -> None:
 
 
 def collect_garbage(machine: Machine) -> None:
-    """Delete what is no longer needed and truncate the log below the newest rollup."""
-    # What this process believes may be of a history that the store has lost.
+    """Delete garbage that is no longer needed, and truncate the log below the newest rollup."""
+    # The cached version may belong to a history that the store has lost.
     machine.refresh()
     state, digest = machine.version
     known = Row(state.seqno, digest)
@@ -113,13 +137,13 @@ def collect_garbage(machine: Machine) -> None:
 
 
 def garbage_due(state: ShardState, config: PersistConfig, now_ms: int) -> bool:
-    """Whether garbage has waited for its grace, or the log of a finalized shard can shrink."""
+    """Whether some garbage has waited long enough, or the log of a finalized shard can shrink."""
     return bool(ripe(state, config, now_ms)) or (state.finalized and rollup_due(state, config))
 
 
 def log_is_long(state: ShardState, config: PersistConfig) -> bool:
-    """Whether the log has more rows than a newcomer is to replay, also below the newest rollup.
+    """Whether the log has more rows than a new client should replay, counting rows below the newest rollup.
 
-    Where each client writes a rollup when it closes, no other rollup is ever due.
+    If every client writes a rollup when it closes, no other rollup is ever due, so this check is needed too.
     """
     return state.seqno - state.gc_seqno >= config.rollup_every

@@ -1,6 +1,7 @@
-"""Leases: who has stopped to live is found here, on this process's own clock, and dropped.
+"""Leases: finds handles whose process has stopped, on this process's own clock, and drops them.
 
-No host's wall clock is trusted: a handle expires once the same heartbeat count was seen for its whole lease.
+No host's wall clock is trusted. A handle expires if this process has seen the same heartbeat count for its
+whole lease.
 """
 
 import threading
@@ -12,14 +13,14 @@ from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import ShardState
 
 MOST_WRITERS: Final = 128
-"""How many writer entries a shard keeps: an append in doubt stays so when as many others appended since."""
+"""The most writer entries of a shard. After as many others have appended, an append stays in doubt."""
 
 
 def surplus_writers(state: ShardState) -> list[str]:
-    """The writers beyond `MOST_WRITERS` that have been silent for longest.
+    """Return the writers beyond `MOST_WRITERS` that have not written for longest.
 
-    Processes that live shorter than a lease see nobody silent for the whole of one, so that leases alone
-    bound nothing; and no clock is asked, for a writer entry that goes too early costs no update.
+    Leases alone are not a bound: processes that live shorter than a lease never see a handle silent for all
+    of it. No clock is needed, because a writer entry that is dropped too early loses no update.
     """
     surplus = list(state.writers)[: max(len(state.writers) - MOST_WRITERS, 0)]
     at_work = {claim.writer_id for claim in state.claims.values()}
@@ -27,9 +28,9 @@ def surplus_writers(state: ShardState) -> list[str]:
 
 
 def drop_handles(machine: Machine, silent: ExpireHandles) -> None:
-    """Drop, in one commit, what is silent, surplus, or was closed in this process."""
+    """Drop in one commit all handles that are silent, surplus, or were closed in this process."""
     state = machine.state
-    # Not one with an append in flight or in doubt.
+    # Keep a closed writer while an append of it is in flight or in doubt.
     closed = machine.closed & machine.settled
     gone = dict.fromkeys([*closed, *surplus_writers(state)])
     writers = tuple((id_, state.writers[id_].heartbeats) for id_ in gone if id_ in state.writers)
@@ -40,7 +41,7 @@ def drop_handles(machine: Machine, silent: ExpireHandles) -> None:
 
 
 class LeaseWatch:
-    """Finds handles that stopped to live: no heartbeat for their whole lease, on this process's own clock."""
+    """Finds handles without a heartbeat for their whole lease, measured on this process's own clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -48,7 +49,7 @@ class LeaseWatch:
         self._seen: dict[tuple[str, str], tuple[int, float]] = {}
 
     def expired(self, state: ShardState) -> ExpireHandles:
-        """What to expire now."""
+        """Return the handles that expire now."""
         with self._lock:
             return self._expired(state)
 

@@ -1,10 +1,12 @@
-"""Who does the upkeep of a client's shards, and when: a thread of its own, or the writer's.
+"""Runs the upkeep of a client's shards, in a separate thread or in the writer's thread.
 
-- Upkeep is never needed for correctness: what fails is logged and tried again after a later commit. No error
-  of it reaches the caller of a commit or of a close, whatever it is: the commit has landed.
-- A client that wrote to a shard writes a rollup of it when it closes, whatever `maintenance` says. So a store
-  that loses its consensus keeps all that closed clients wrote. This takes at most about `_LONGEST_CLOSE_S`.
-- A client that was fenced stops its upkeep, and logs that once.
+- Upkeep is never needed for correctness. Failures are logged, and the work is tried again after a later
+  commit. An error of upkeep never reaches the caller of a commit or of a close, because the commit has
+  landed.
+- A client that wrote to a shard writes a rollup of it when it closes, with every setting of `maintenance`. So
+  if a store loses its consensus, it keeps all that closed clients wrote. This takes at most about
+  `_LONGEST_CLOSE_S`.
+- A fenced client stops its upkeep, and logs this once.
 """
 
 import heapq
@@ -35,27 +37,27 @@ log = logging.getLogger(__name__)
 _STOP: Final = ""
 _LONGEST_CLOSE_S: Final = 5.0
 _CHECK_STORE_EVERY_S: Final = 3600.0
-# To merge all that came meanwhile in one go costs little more than to merge eight, and the writers of small
-# appends share their interpreter with it.
+# Merging everything that came meanwhile costs little more than merging eight batches. The writers of small
+# appends share their interpreter with this thread.
 _REST_S: Final = 0.1
 
 
 class Leased(Protocol):
-    """A read handle whose lease is to be renewed."""
+    """A read handle whose lease must be renewed."""
 
     @property
     def shard_id(self) -> str:
-        """The shard that it reads."""
+        """The shard that the handle reads."""
 
     def heartbeat(self) -> None:
         """Renew the lease."""
 
     def close(self) -> None:
-        """Give the lease up."""
+        """Release the lease."""
 
 
 class Maintainer:
-    """Runs the upkeep of a client's shards, in a thread of its own or in the writer's."""
+    """Runs the upkeep of a client's shards, in a separate thread or in the writer's thread."""
 
     def __init__(
         self,
@@ -75,30 +77,30 @@ class Maintainer:
         self._survey = Survey(location, config, new_machine, machines, start=f"s{self._writer.id[1:]}")
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: dict[str, Machine] = {}
-        # Of the thread: who is to have upkeep when, and when the last one was.
+        # Used by the thread: which shards get upkeep when, and when each got its last one.
         self._resting: list[tuple[float, str]] = []
         self._kept_s: dict[str, float] = {}
         self._lock = threading.Lock()
-        # Weak: a reader that is dropped without being closed loses its lease in time.
+        # Weak references: if a reader is dropped without being closed, its lease expires.
         self._readers: weakref.WeakSet[Leased] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._next_beat = 0.0
-        # The newest version that this client wrote of each shard.
+        # The newest version of each shard that this client wrote.
         self._written: dict[str, int] = {}
         self._is_fenced = False
         self._next_store_check = 0.0
-        # What is wrong with the upkeep of each shard that ended with an error of ours.
+        # The last unexpected error of each shard's upkeep, as a text.
         self._defects: dict[str, str] = {}
 
     def after_commit(self, machine: Machine) -> None:
-        """Note that this client has written to a shard."""
+        """Record that this client has written to a shard, and start upkeep if it is due."""
         self._written[machine.shard_id] = machine.state.seqno
         is_waiting = machine.shard_id in self._waiting
         if self._config.maintenance == "off" or (is_waiting and self._thread is not None):
             return
         if not due(machine.state, self._config):
             if self._thread is None and self._config.maintenance == "background":
-                # Young shards get their first rollups from it.
+                # The thread writes the first rollups of young shards.
                 self._guarded(self._start_once, machine.shard_id)
             return
         if self._config.maintenance == "inline":
@@ -125,12 +127,12 @@ class Maintainer:
                 self._start()
 
     def forget(self, reader: Leased) -> None:
-        """Send none any more."""
+        """Stop sending heartbeats for a reader."""
         with self._lock:
             self._readers.discard(reader)
 
     def close(self) -> None:
-        """Finish what waits, give up the leases of readers and the entries of writers, and stop."""
+        """Finish waiting upkeep, release the leases of readers and the entries of writers, and stop."""
         thread = self._thread
         if thread is not None:
             self._queue.put(_STOP)
@@ -140,19 +142,19 @@ class Maintainer:
         self._guarded(self._leave, "all shards")
 
     def _leave(self) -> None:
-        # In one go: a store that fails the first step would hold up the second as long again.
+        # Both in one guard: if the store fails in the first step, the second would wait as long again.
         self._drop_writers()
         self._write_rollups()
 
     def _write_rollups(self) -> None:
-        """Write a rollup of each shard that this client wrote to; a store that fails ends it."""
+        """Write a rollup of each shard that this client wrote to. Stop at the first failure of the store."""
         until = self._clock.monotonic() + _LONGEST_CLOSE_S
         written = [machine for machine in self._machines() if machine.shard_id in self._written]
         for number, machine in enumerate(written):
             if self._clock.monotonic() >= until:
                 log.warning(
-                    "%d of %d shards have no rollup of their newest version: there was no time for it;"
-                    " only the consensus store has what was written since their last rollup",
+                    "%d of %d shards have no rollup of their newest version, because closing took too long;"
+                    " what was written since their last rollup is only in the consensus store",
                     len(written) - number,
                     len(written),
                 )
@@ -166,11 +168,11 @@ class Maintainer:
             except (HoldfastError, AssertionError):
                 raise
             except Exception:
-                # A close goes on, whatever happens: it releases what the client holds open.
+                # The close must continue in any case, because it releases what the client holds open.
                 log.exception("%s has no rollup of its newest version", machine.shard_id)
 
     def _still_fenced(self) -> bool:
-        """Whether the client is fenced: it may have taken the lock again."""
+        """Whether the client is still fenced. It may have taken the lock again."""
         for machine in self._machines():
             try:
                 _ = machine.fence.held
@@ -200,14 +202,14 @@ class Maintainer:
         try:
             self._thread.start()
         except RuntimeError:
-            # The process may have no more threads now, or it ends.
+            # The process has too many threads, or it is ending.
             self._thread = None
             raise
 
     def _loop(self) -> None:
         self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
         while True:
-            # A shard that always has work must not keep the leases of others from their heartbeat.
+            # Even if a shard always has work, the leases of others need their heartbeats.
             self._beat_when_due()
             now = self._clock.monotonic()
             if self._resting and self._resting[0][0] <= now:
@@ -232,7 +234,7 @@ class Maintainer:
         self._kept_s[shard_id] = self._clock.monotonic()
 
     def _beat_when_due(self) -> None:
-        # Only the thread of its own sends heartbeats: with upkeep in the writer's there are none to be late.
+        # Only this thread sends heartbeats. With upkeep in the writer's thread there are none.
         if threading.current_thread() is not self._thread or self._clock.monotonic() < self._next_beat:
             return
         with self._lock:
@@ -241,7 +243,7 @@ class Maintainer:
             self._guarded(reader.heartbeat, reader.shard_id)
         self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
         for machine in self._machines():
-            # By what is known here: a shard that nobody uses costs no look at the store.
+            # This uses the cached version, so a shard that nobody uses costs no request.
             self._guarded(partial(self._free, machine), machine.shard_id)
         self._guarded(self._look_around, "other shards")
         self._check_store_when_due()
@@ -272,18 +274,18 @@ class Maintainer:
         try:
             work()
         except (Fenced, FenceRegressed) as error:
-            # All that this client tries fails from now on, which its writers raise.
+            # Everything that this client tries fails from now on, and its writers raise the error.
             self._is_fenced = True
             level = logging.INFO if isinstance(error, Fenced) else logging.WARNING
             log.log(level, "upkeep stops: %s", error)
         except HoldfastError as error:
-            # Upkeep is never needed for correctness and is tried again after a later commit.
+            # Upkeep is never needed for correctness, and is tried again after a later commit.
             log.warning("upkeep of %s failed: %s", shard_id, error)
         except Exception as error:
-            # The checks of tests must be heard. The thread must live on for the heartbeats.
+            # Tests must see failed checks. Otherwise the thread must survive to send heartbeats.
             if self._config.debug_validate and threading.current_thread() is not self._thread:
                 raise
-            # Once: each commit would meet it again.
+            # Log it once, because every commit would meet it again.
             if self._defects.get(shard_id) != repr(error):
                 self._defects[shard_id] = repr(error)
                 log.exception("upkeep of %s failed", shard_id)

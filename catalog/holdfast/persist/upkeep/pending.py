@@ -1,12 +1,13 @@
-"""Upkeep of what is written and not sealed: pending batches give way to one of the same updates.
+"""Upkeep of pending batches: merges them, so that a long time without a seal stays cheap.
 
-- A seal may be far away, and the state has all that is pending in it: without this each version, rollup and
-  opening of a shard would cost more with each write. Merging `compaction_fanin` pending batches of one level
-  gives one of the next: n writes leave O(log n) pending batches and each update is rewritten O(log n) times.
-- Times stay as they are, so a later seal takes the same updates. It finds more of them in one part: one that
+- A seal may be far away, and the state contains all pending batches. Without merging, each version, rollup
+  and opening of a shard would cost more with every write. Merging `compaction_fanin` pending batches of one
+  level gives one batch of the next level. So n writes leave O(log n) pending batches, and each update is
+  rewritten O(log n) times.
+- Times do not change, so a later seal takes the same updates. It finds more of them in one part. A part that
   it cuts is read again with each seal until all of it is sealed.
-- The result replaces exactly the batches that it was made from. Where a seal has cut or taken one meanwhile,
-  or the entry of its writer is gone, it is dropped and its parts deleted.
+- The result replaces exactly the batches that it was made from. If a seal has cut or taken one of them
+  meanwhile, or the entry of the writer is gone, the result is dropped and its parts are deleted.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ from holdfast.persist.upkeep.compaction import consolidated, for_one_result, reg
 
 
 def plan_pending(state: ShardState, config: PersistConfig) -> tuple[PendingBatch, ...]:
-    """The pending batches to merge next: those of the least level that has enough of them."""
+    """Return the pending batches to merge next: those of the lowest level that has enough of them."""
     levels: dict[int, list[PendingBatch]] = {}
     for batch in state.pending.values():
         levels.setdefault(batch.level, []).append(batch)
@@ -35,9 +36,9 @@ def plan_pending(state: ShardState, config: PersistConfig) -> tuple[PendingBatch
 
 
 def merge_pending(machine: Machine, writer: Handle, between: Callable[[], None] = lambda: None) -> bool:
-    """Merge the pending batches of one level; whether there were enough to merge.
+    """Merge the pending batches of one level. Return whether there were enough of them.
 
-    Memory, and what `between` is for: as `compact`.
+    The bound on memory and the meaning of `between` are the same as for `compact`.
     """
     state = machine.state
     batches = plan_pending(state, machine.config)
@@ -58,7 +59,7 @@ def merge_pending(machine: Machine, writer: Handle, between: Callable[[], None] 
         replan(machine, state, gone)
         return True
     except HandleExpired:
-        # Silent for too long: the next try is another writer's.
+        # The writer was silent for too long. The next attempt uses another writer.
         return True
     runs = (parts,) if parts else ()
     command = InstallPending(batches, new_id("b"), writer.id, runs, machine.store_ms())

@@ -1,11 +1,12 @@
-"""A compaction in pieces by key: several processes merge one claim, and the result is one run.
+"""A compaction in pieces by key: several processes merge the batches of one claim, and the result is one run.
 
-- The pieces are ranges of the first column that tile all of it, wherever the cuts are, planned once: with the
-  schema of the version that they were planned on, and the since of the claim. So the runs of the pieces, in
-  their order, are the run that one process would have made, but for where parts end.
-- Whoever merges a piece uploads for the writer of the claim, which whoever has the claim renews. Nobody but
-  that one installs. What was uploaded twice, or by a process that nobody waits for any more, is not named by
-  the result and is swept once the writer's entry is gone, which it is with the result.
+- The pieces are ranges of the first column that cover all of its values. They are planned once, with the
+  schema of the version that they were planned on, and with the since of the claim. So the runs of the pieces,
+  in their order, are the run that a single process would have made, except that parts may end elsewhere.
+- A process that merges a piece uploads for the writer of the claim. The process that has the claim renews the
+  writer's lease, and only that process installs the result. A part that was uploaded twice, or by a process
+  that nobody waits for any more, is not named by the result. The sweeper deletes it once the writer's entry
+  is gone. The entry ends with the installation of the result.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from holdfast.persist.upkeep.compaction import CompactionTask, batches_of, conso
 
 @dataclass(frozen=True, slots=True)
 class CompactionPiece:
-    """The rows of a compaction whose keys are in a range. Picklable: any process may merge it."""
+    """The rows of a compaction whose keys are in a range. It is picklable, so any process can merge it."""
 
     task: CompactionTask
     schema_id: int
@@ -30,7 +31,7 @@ class CompactionPiece:
 
 
 def pieces(machine: Machine, task: CompactionTask, most: int) -> list[CompactionPiece]:
-    """At most so many pieces of about equal size, in the order of their keys; some may be empty.
+    """Plan at most `most` pieces of about equal size, in the order of their keys. Some may be empty.
 
     Raises:
         HandleExpired: the batches are gone.
@@ -45,12 +46,12 @@ def pieces(machine: Machine, task: CompactionTask, most: int) -> list[Compaction
 
 
 def merge_piece(machine: Machine, piece: CompactionPiece) -> tuple[Part, ...]:
-    """Merge a piece into parts: those of all pieces, in their order, are what `install` takes.
+    """Merge a piece into parts. `install` takes the parts of all pieces, in the order of the pieces.
 
-    Memory is bounded as for a compaction. Raises as `pieces`.
+    Memory is limited as for a compaction. Raises the same errors as `pieces`.
     """
     with batches_of(machine, piece.task) as (state, batches):
-        # Another process planned it, perhaps on a later version.
+        # Another process planned the piece, maybe on a later version.
         schemas = state.schemas if piece.schema_id in state.schemas else machine.refresh().schemas
         schema = schemas[piece.schema_id]
         return write_run(

@@ -1,8 +1,9 @@
-"""Upkeep of a shard: expiry of leases, compaction, rollup, garbage collection, truncation of the log.
+"""One round of upkeep of a shard: expiry of leases, compaction, rollup, garbage collection, log truncation.
 
-Order, so that a crash at any point loses nothing: a compaction's parts are written, then committed in
-exchange for exactly their batches; a rollup is written, then committed (which makes the older ones garbage);
-blobs are deleted after the commit that made them garbage; the log is truncated last, below the newest rollup.
+The order makes sure that a crash at any point loses nothing. The parts of a compaction are written, and then
+a commit exchanges them for exactly their batches. A rollup is written, and then a commit records it and makes
+the older ones garbage. Blobs are deleted after the commit that made them garbage. The log is truncated last,
+below the newest rollup.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from holdfast.persist.upkeep.rollup import rollup_due
 
 
 def due(state: ShardState, config: PersistConfig) -> bool:
-    """Whether a shard wants upkeep now."""
+    """Whether a shard needs upkeep now."""
     if rollup_due(state, config) or next_compaction(state, config):
         return True
     return bool(plan_pending(state, config))
@@ -29,9 +30,10 @@ def due(state: ShardState, config: PersistConfig) -> bool:
 def maintain(
     machine: Machine, leases: LeaseWatch, writer: Handle, between: Callable[[], None] = lambda: None
 ) -> None:
-    """Do all the upkeep that a shard wants now; `between` is called now and then where it takes long.
+    """Do all the upkeep that a shard needs now. Call `between` from time to time if it takes long.
 
-    What is appended meanwhile is for the next time: a busy writer would have it merged a few batches at once.
+    What is appended meanwhile waits for the next round. Otherwise a busy writer would make it merge a few
+    batches at a time.
     """
     state = machine.refresh()
     if not state.exists:
@@ -42,10 +44,10 @@ def maintain(
         while merge_pending(machine, writer, between) or compact(machine, writer, between, state.upper):
             between()
     except (BadInput, CorruptBlob, DiffOverflow) as error:
-        # Updates that can't be merged must not let the log and the garbage grow too.
+        # If updates can't be merged, the log and the garbage must not grow as well.
         unreadable = error
     if machine.state.finalized:
-        # Before it, so that the last rollup has no garbage to name; perhaps it ended while we compacted.
+        # Collect before the last rollup, so that it names no garbage. The shard may end during a compaction.
         collect_garbage(machine)
     cover_and_collect(machine)
     if unreadable is not None:

@@ -1,8 +1,9 @@
-"""The look at shards that nobody uses any more: what a dropped shard leaves is freed by whoever lives on.
+"""The survey: clients find shards that nobody uses any more, and free what dropped shards leave behind.
 
-Upkeep follows commits, and a shard that was finalized sees no more of them: the process that ended it may be
-gone when its garbage is ripe. So every client with a thread for upkeep looks at the location's shards now and
-then, some at a time, and does what is due. A shard without garbage is read once, and again when it moves.
+Upkeep follows commits, but a finalized shard gets no more commits. The process that finalized it may be gone
+when its garbage can be deleted. So every client with a thread for upkeep walks over the location's shards,
+some at a time, and does the upkeep that is due. A shard without garbage is read once, and again after it
+changes.
 """
 
 from bisect import bisect
@@ -15,14 +16,14 @@ from holdfast.persist.stores import Location
 from holdfast.persist.upkeep.garbage import garbage_due, now_for
 
 HEADS: Final = 128
-"""How many shards are looked at a time: one round trip."""
+"""How many heads are read at a time, in one round trip."""
 
 OPENED: Final = 16
-"""How many of them are read at most: about two storage calls each."""
+"""How many of these shards are opened at most, with about two storage calls each."""
 
 
 class Survey:
-    """A walk over the shards of a location, a few at each call, for ever. Not thread-safe."""
+    """An endless walk over the shards of a location, a few with each call. Not thread-safe."""
 
     def __init__(
         self,
@@ -37,16 +38,16 @@ class Survey:
         self._config = config
         self._new_machine = new_machine
         self._known = known
-        # Another one for each client, so that they don't all look at the same shards.
+        # Each client starts at a different shard, so that they don't all visit the same ones.
         self._start = start
         self._left: list[str] = []
         self._clean: dict[str, int] = {}
 
     def next(self) -> list[Machine]:
-        """The shards to look at now: those of the next few that have moved since they were found clean.
+        """Return the shards to check now: of the next few, those that changed since they were found clean.
 
         Raises:
-            StorageError: the store did not answer; the walk goes on with the next call.
+            StorageError: the store failed. The walk continues with the next call.
         """
         if not self._left:
             shards = sorted(key for key in self._location.consensus.list_keys() if key.startswith("s"))
@@ -66,7 +67,7 @@ class Survey:
         return found
 
     def wants_upkeep(self, machine: Machine) -> bool:
-        """Whether a shard has garbage that is ripe. Raises as `Machine.refresh` does."""
+        """Whether a shard has garbage that can be deleted. Raises the same errors as `Machine.refresh`."""
         state = machine.refresh()
         if not state.garbage and not garbage_due(state, self._config, 0):
             self._clean[machine.shard_id] = state.seqno
