@@ -1,7 +1,8 @@
 """Definite, time-varying collections on an object store and a small consensus store.
 
-A shard holds updates `((key, value), time, diff)` between two frontiers: times before `since` can no longer
-be told apart, times from `upper` on are not complete yet. The stored bytes: `docs/reference/FORMAT.md`.
+A shard holds updates `((key, value), time, diff)` between two frontiers. Compaction may have merged times
+before `since`. Times from `upper` on are not complete yet. `docs/reference/FORMAT.md` describes the stored
+bytes.
 """
 
 from holdfast.errors import CLOSED

@@ -1,6 +1,6 @@
-"""What callers hand over, checked at the boundary: what has no meaning is one `BadInput` at once.
+"""Checks of the arguments that callers pass. Invalid arguments raise `BadInput` at once.
 
-Every handle uses these, so that an argument means the same, and is refused in the same words, everywhere.
+All handles use these checks. So an argument means the same everywhere, and is refused in the same words.
 """
 
 import operator
@@ -14,11 +14,11 @@ from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.state import WriteMode
 
 MOST_PURPOSE_CHARACTERS: Final = 1024
-"""A purpose is in every version of the shard that it is registered with, so it must stay small."""
+"""Every version of a shard contains the purposes that are registered with it, so they must stay small."""
 
 
 def check_time(value: SupportsIndex, what: str = "as_of") -> int:
-    """A time as an integer; `BadInput` where it is none."""
+    """Return a time as an integer. Raises `BadInput` if it is invalid."""
     number = _integer(value)
     if number is None or not 0 <= number < CLOSED:
         raise BadInput(f"{what} {shown(value)} is not a time: expected 0 to 2^64 - 1")
@@ -26,7 +26,7 @@ def check_time(value: SupportsIndex, what: str = "as_of") -> int:
 
 
 def check_frontier(value: SupportsIndex, what: str = "since") -> int:
-    """A frontier as an integer; `BadInput` where it is none."""
+    """Return a frontier as an integer. Raises `BadInput` if it is invalid."""
     number = _integer(value)
     if number is None or not 0 <= number <= CLOSED:
         raise BadInput(f"{what} {shown(value)} is not a frontier: expected 0 to 2^64")
@@ -34,7 +34,7 @@ def check_frontier(value: SupportsIndex, what: str = "since") -> int:
 
 
 def check_forward(expected_upper: SupportsIndex, new_upper: SupportsIndex) -> tuple[int, int]:
-    """Both frontiers as integers; `BadInput` unless the upper moves forward."""
+    """Return both frontiers as integers. Raises `BadInput` unless the upper moves forward."""
     expected = check_frontier(expected_upper, "expected_upper")
     new = check_frontier(new_upper, "new_upper")
     if expected >= new:
@@ -43,17 +43,17 @@ def check_forward(expected_upper: SupportsIndex, new_upper: SupportsIndex) -> tu
 
 
 def check_purpose(value: str, *, empty: bool = False) -> str:
-    """Return a purpose; `BadInput` where nobody could read it, or it is too long to be kept."""
+    """Return a purpose. Raises `BadInput` if it is blank, not a valid text, or too long."""
     if not is_text(value) or len(value) > MOST_PURPOSE_CHARACTERS or not (empty or value.strip()):
         raise BadInput(
-            f"a purpose is a text of 1 to {MOST_PURPOSE_CHARACTERS} characters, not {shown(value)}",
-            hint="say in a few words what it is for: people see it beside what it holds",
+            f"a purpose is a string of 1 to {MOST_PURPOSE_CHARACTERS} characters, not {shown(value)}",
+            hint="describe in a few words what it is for; people see it next to what it holds",
         )
     return value
 
 
 def check_schema(value: Schema) -> Schema:
-    """Return a schema; `BadInput` where it is none."""
+    """Return a schema. Raises `BadInput` if it is not a `Schema`."""
     if not isinstance(value, Schema):
         raise BadInput(
             f"a schema is a holdfast.persist.Schema, not {shown(value)}",
@@ -63,7 +63,7 @@ def check_schema(value: Schema) -> Schema:
 
 
 def check_write_mode(value: WriteMode) -> WriteMode:
-    """Return the mode of a writer; `BadInput` where it is none."""
+    """Return the mode of a writer. Raises `BadInput` if it is not a `WriteMode`."""
     if not isinstance(value, WriteMode):
         modes = " or ".join(f"WriteMode.{mode.name}" for mode in WriteMode)
         raise BadInput(f"the mode of a writer is {modes}, not {shown(value)}")
@@ -71,7 +71,7 @@ def check_write_mode(value: WriteMode) -> WriteMode:
 
 
 def check_range(value: KeyRange) -> KeyRange:
-    """Return a range of keys; `BadInput` where it is none."""
+    """Return a range of keys. Raises `BadInput` if it is not a `KeyRange`."""
     if not isinstance(value, KeyRange):
         raise BadInput(
             f"a range of keys is a KeyRange, not {shown(value)}",
@@ -81,7 +81,7 @@ def check_range(value: KeyRange) -> KeyRange:
 
 
 def check_columns(schema: Schema, columns: Sequence[str] | None) -> None:
-    """Refuse columns that the schema has not, or twice."""
+    """Raise `BadInput` if a column is not in the schema, or is given twice."""
     if columns is None:
         return
     if not isinstance(columns, Sequence) or isinstance(columns, str | bytes):
@@ -105,5 +105,5 @@ def _integer(value: Any) -> int | None:
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a string that has a UTF-8 form."""
+    """Whether a value is a string that can be encoded in UTF-8."""
     return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)

@@ -1,19 +1,19 @@
-"""The clock that persist reads: per attempt, outside transitions, replaceable in tests and simulation."""
+"""The clock that persist reads. Transitions don't read it. Tests and simulations replace it."""
 
 import time
 
 
 class Clock:
-    """Real time."""
+    """The real clock."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return the milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds on a clock that never goes back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for this many seconds."""
         time.sleep(seconds)

@@ -1,9 +1,10 @@
-"""The time that this host gives to what it writes, bounded by the clocks of the stores.
+"""The time that this host gives to what it writes, limited by the clocks of the stores.
 
-The times of a collection only go forward. So one host whose clock is an hour fast would move the time of a
-collection for everyone, and the rows of all others would get times of the next hour. The blob store is asked
-for its time once a minute at most, and the time of the consensus store comes with other replies, so that
-writing costs nothing. Where both have a clock the earlier one counts: that of files may be this host's own.
+The times of a collection only move forward. If the clock of one host is an hour fast, it would move the time
+of a collection for everyone, and the rows of all other hosts would get times in the next hour. So this host's
+time is limited by the stores' time. Writing costs no extra request: the blob store is asked for its time at
+most once a minute, and the consensus store's time comes with other replies. If both stores have a clock, the
+earlier time counts, because the clock of a file store may be this host's own.
 """
 
 import logging
@@ -20,7 +21,7 @@ ASK_EVERY_S: Final = 60.0
 
 
 class HostClock:
-    """The time of this host, at most `ahead_s` seconds ahead of the stores' clocks. Thread-safe."""
+    """This host's time, at most `ahead_s` seconds ahead of the stores' clocks. Thread-safe."""
 
     def __init__(self, location: Location, clock: Clock, ahead_s: float) -> None:
         self._blob = location.blob
@@ -28,15 +29,15 @@ class HostClock:
         self._clock = clock
         self._ahead_ms = int(ahead_s * 1000)
         self._lock = threading.Lock()
-        # The blob store's time less the monotonic one, and when it was asked for.
+        # The difference between the blob store's time and the monotonic time, and when it was measured.
         self._offset_ms: float | None = None
         self._asked_s: float | None = None
         self._has_warned = False
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch; a store's time if this host's is too far ahead of it.
+        """Return ms since the epoch: this host's time, or a store's time if this host's is too far ahead.
 
-        A store that has no clock, or fails to tell the time, bounds nothing.
+        A store without a clock, or whose clock can't be read, sets no limit.
         """
         with self._lock:
             now_s = self._clock.monotonic()
@@ -50,8 +51,8 @@ class HostClock:
             if not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "the clock of this host is %.1f s ahead of the clock of %s: what it writes gets the"
-                    " store's time; set the host's clock, or raise PersistConfig.clock_ahead_s (now %g s)",
+                    "the clock of this host is %.1f s ahead of the clock of %s; writes get the store's time;"
+                    " set the host's clock, or raise PersistConfig.clock_ahead_s (now %g s)",
                     (host - store) / 1000,
                     where,
                     self._ahead_ms / 1000,
@@ -59,7 +60,7 @@ class HostClock:
             return store
 
     def _earliest(self, now_s: float) -> tuple[int | None, str]:
-        """The earliest time of the stores' clocks, and whose that is."""
+        """Return the earliest time of the stores' clocks, and the name of its store."""
         known = [] if self._offset_ms is None else [(now_s * 1000 + self._offset_ms, self._blob.description)]
         told = self._consensus.clock_ms()
         if told is not None:
@@ -74,7 +75,7 @@ class HostClock:
         try:
             told = self._blob.clock_ms()
         except StorageError as error:
-            # The last answer stays good enough: only the drift of this host since then is missed.
-            log.info("%s does not tell the time: %s", self._blob.description, error)
+            # The last reply is still good enough: it only misses the drift of this host since then.
+            log.info("can't read the clock of %s: %s", self._blob.description, error)
             return
         self._offset_ms = None if told is None else told - self._clock.monotonic() * 1000

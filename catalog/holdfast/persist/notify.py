@@ -1,14 +1,16 @@
-"""Change notifications over a socket: a writing client tells whoever asks that a shard has a new version.
+"""Change notifications over a socket: a writing client tells its followers that a shard has a new version.
 
-For readers whose store has no hints of its own, or late ones. A line for each new version that the client
-knows, `<shard id> <seqno>`, after a first line with the location's id: nothing secret, and nothing to
-believe, for who hears it reads the log.
+They are for readers whose store has no hints of its own, or late ones. The first line contains the location's
+id. Then there is one line, `<shard id> <seqno>`, for each new version that the client knows. The lines
+contain no secrets. They need not be trusted either, because a reader that receives one reads the log.
 
 Invariants:
 
-- Who commits never waits: it leaves a note, and the thread of the server does the rest.
-- A subscriber that reads too slowly, or says anything, is dropped; it looks at its pace until it is back.
-- Nothing that comes over a socket changes what is read, only when. A peer of another kind is left.
+- A commit never waits for notifications. It leaves a note, and the thread of the server does the rest.
+- A subscriber that reads too slowly, or that sends anything, is disconnected. It polls at its pace until it
+  is back.
+- Nothing that comes over a socket changes what is read, only when it is read. A peer that is not a Holdfast
+  server is disconnected.
 """
 
 import re
@@ -40,7 +42,7 @@ def _greeting(location_id: uuid.UUID) -> bytes:
 
 
 def parse_address(url: str) -> str | tuple[str, int]:
-    """The path or (host, port) in `unix:/path` or `tcp://host:port`; `BadInput` for anything else."""
+    """Return the path or (host, port) in `unix:/path` or `tcp://host:port`. Raises `BadInput` for others."""
     wrong = BadInput("a change notification address can't be parsed", hint=f"known forms: {_FORMS}")
     try:
         parts = urlsplit(url)
@@ -54,9 +56,9 @@ def parse_address(url: str) -> str | tuple[str, int]:
 
 
 class ChangeServer:
-    """Tells subscribers of new versions. `address` is where, with the port that a port of 0 has become.
+    """Publishes new versions to subscribers. `address` is the address to follow, with the actual port.
 
-    Raises `BadInput` for an address that can't be meant, `StoreUnreachable` where nobody can listen.
+    Raises `BadInput` if the address is invalid, and `StoreUnreachable` if it can't be listened on.
     """
 
     def __init__(self, url: str, location_id: uuid.UUID) -> None:
@@ -69,7 +71,7 @@ class ChangeServer:
             self._listening: Final = _bind(self._place)
         except OSError as error:
             raise StoreUnreachable(
-                f"can't tell of changes at {url}: {error.strerror or error}",
+                f"can't publish changes at {url}: {error.strerror or error}",
                 hint="choose an address that no other process uses",
             ) from None
         self.address: Final = url if isinstance(self._place, str) else _tcp(self._listening)
@@ -84,20 +86,20 @@ class ChangeServer:
         self._thread.start()
 
     def changed(self, shard_id: str, seqno: int) -> None:
-        """Note that a shard is at a version; returns at once."""
+        """Publish that a shard is at a version. Returns at once."""
         with self._lock:
             self._news[shard_id] = seqno
         self._wake()
 
     def close(self) -> None:
-        """Drop all subscribers and stop listening."""
+        """Disconnect all subscribers and stop listening."""
         self._closed = True
         self._wake()
         self._thread.join()
         self._waker.close()
 
     def _wake(self) -> None:
-        # One that is full has woken the thread already.
+        # If the pipe is full, the thread is being woken already.
         with suppress(OSError):
             self._waker.send(b"!")
 
@@ -113,9 +115,9 @@ class ChangeServer:
                         self._woken.recv(4096)
                     self._tell_all()
                 elif each not in self._waiting:
-                    continue  # dropped meanwhile
+                    continue  # disconnected meanwhile
                 elif events & selectors.EVENT_READ:
-                    # A subscriber has nothing to say: it has gone, or is something else.
+                    # A subscriber sends nothing. So it has closed the connection, or is something else.
                     self._drop(each)
                 else:
                     self._send(each)
@@ -133,7 +135,7 @@ class ChangeServer:
         except BlockingIOError:
             return
         except OSError:
-            # No descriptor is left: not to spin until there is one again.
+            # There is no free descriptor. Wait, so that this does not loop until there is one.
             time.sleep(_FIRST_RETRY_S)
             return
         if len(self._waiting) >= MOST_SUBSCRIBERS:
@@ -174,9 +176,9 @@ class ChangeServer:
 
 
 class ChangeFollower:
-    """Hears from the `ChangeServer` at an address; calls `heard` with a shard's id, or None for all shards.
+    """Follows a `ChangeServer`. Calls `heard` with the id of a changed shard, or with None for all shards.
 
-    Raises `BadInput` for an address that can't be meant; a server that is away is tried again for ever.
+    Raises `BadInput` if the address is invalid. A server that is down is retried for ever.
     """
 
     def __init__(self, url: str, location_id: uuid.UUID, heard: Callable[[str | None], None]) -> None:
@@ -187,12 +189,12 @@ class ChangeFollower:
         self._lock: Final = threading.Lock()
         self._socket: socket.socket | None = None
         self.is_connected = False
-        """Whether a server of this location tells of its changes now."""
+        """Whether a server of this location is connected now."""
         self._thread: Final = threading.Thread(target=self._run, name="holdfast-follow", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Stop following."""
         self._closed.set()
         with self._lock:
             if self._socket is not None:
@@ -215,13 +217,13 @@ class ChangeFollower:
                 self._socket = None
             if self.is_connected:
                 self.is_connected = False
-                # Nobody tells any more: who waits must look at the pace of its own.
+                # There are no notifications any more, so waiters must poll at their own pace.
                 self._heard(None)
             self._closed.wait(retry_s)
             retry_s = min(2 * retry_s, _LAST_RETRY_S)
 
     def _follow(self, server: socket.socket) -> bool:
-        """Hear until the connection ends or says what no server of ours says; whether it was one of ours."""
+        """Read until the connection ends or sends an invalid line. Return whether it greeted as Holdfast."""
         rest = b""
         while data := server.recv(4096):
             *lines, rest = (rest + data).split(b"\n")
@@ -266,7 +268,7 @@ def _bind(place: str | tuple[str, int]) -> socket.socket:
 
 
 def _is_left_over(path: str) -> bool:
-    """Whether there is a socket at which nobody listens any more: its process has died."""
+    """Whether there is a socket file on which nobody listens any more, because its process has died."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)

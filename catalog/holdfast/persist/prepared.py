@@ -1,4 +1,4 @@
-"""Prepared commands: all their work is done but the commit, and large updates are uploaded.
+"""Prepared commands: large updates are uploaded, and only the commit is left to do.
 
 `Session.multi_write` commits any number of them in one step.
 """
@@ -14,28 +14,29 @@ from holdfast.persist.state.command import Append, Command
 from holdfast.persist.state.machine import Machine
 
 LONGEST_UPLOAD_S: Final = 24 * 3600
-"""Seconds after which an upload that is not committed may be swept away; an append refuses at half of it."""
+"""Seconds after which an uncommitted upload may be swept away. An append is refused after half of that."""
 
 
 class Appender(Protocol):
-    """The write handle that an append is from."""
+    """The write handle that made an append."""
 
     def begin(self) -> None:
-        """Note that an append is in flight; `BadInput` after `close`."""
+        """Record that an append is in flight. Raises `BadInput` after `close`."""
 
     def settle(self) -> None:
-        """Note that it is known whether the append happened."""
+        """Record that it is known whether the append happened."""
 
     def mark_undecided(self) -> None:
-        """Refuse all further work: it is unknown whether the append happened."""
+        """Refuse all further work, because it is unknown whether the append happened."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A command ready to commit; `uploaded` are blobs that are garbage if it is rejected.
+    """A command that is ready to commit. `uploaded` are blobs that become garbage if it is rejected.
 
-    What an append uploaded belongs to the shard once it is committed, and is gone once it is rejected, so
-    it can't be given to a multi-write again then; one that uploaded nothing, or that is kept, can.
+    Once an append is committed, its uploads belong to the shard. Once it is rejected, they are deleted. In
+    both cases it can't be given to a multi-write again. An append that uploaded nothing, or that is kept,
+    can.
     """
 
     machine: Machine
@@ -50,14 +51,14 @@ class Prepared:
         self._made_s = self.machine.clock.monotonic()
 
     def spend(self) -> None:
-        """Mark as used; `BadInput` where it is, or what was uploaded may have been swept away."""
+        """Mark it as used. Raises `BadInput` if it is used already, or its uploads may be swept away."""
         if self.uploaded and self.machine.clock.monotonic() - self._made_s > LONGEST_UPLOAD_S / 2:
             raise BadInput(
                 f"this append to {self.machine.shard_id} was prepared too long ago", hint="prepare it again"
             )
         if self._spent:
             raise BadInput(
-                f"this write to {self.machine.shard_id} is committed already, or what it uploaded is gone",
+                f"this write to {self.machine.shard_id} is committed already, or its uploads are deleted",
                 hint="prepare it again",
             )
         if self.writer is not None:
@@ -65,33 +66,33 @@ class Prepared:
         self._spent = True
 
     def give_back(self) -> None:
-        """Note that it was not tried after all."""
+        """Record that it was not tried after all."""
         self._spent = False
         self.settle()
 
     def settle(self) -> None:
-        """Note that it is known whether it happened."""
+        """Record that it is known whether it happened."""
         if self.writer is not None:
             self.writer.settle()
 
     @property
     def usable(self) -> bool:
-        """Whether a multi-write may take it."""
+        """Whether a multi-write may use it."""
         return not self._spent
 
     def keep(self) -> Self:
-        """Keep what it uploaded where it is rejected, for another try; the caller abandons it at last."""
+        """Keep the uploads for another attempt if it is rejected. The caller must `abandon` it at last."""
         self._kept = True
         return self
 
     def expect(self, upper: int) -> None:
-        """Let an append expect this upper, at most the times of its updates, with its next try."""
+        """Make an append expect this upper at its next attempt. `upper` is at most its earliest time."""
         assert isinstance(self.command, Append)
         assert all(part.lower >= upper for run in self.command.runs for part in run)
         self.command = replace(self.command, expected_upper=upper)
 
     def rejected(self) -> Sequence[str]:
-        """Note that it certainly did not happen; answers the blobs that are garbage by that."""
+        """Record that it certainly did not happen. Return the blobs that are garbage now."""
         if self._kept:
             self._spent = False
             return ()
@@ -99,9 +100,9 @@ class Prepared:
         return self.uploaded
 
     def abandon(self) -> None:
-        """Delete what was uploaded, where it was not committed: it can't be any more.
+        """Delete the uploads, unless it was committed. It can't be committed afterwards.
 
-        In a forked child it does nothing: the parent may commit it.
+        In a forked child it does nothing, because the parent may commit it.
         """
         if not self._spent and self.machine.owner.is_here:
             self._spent = True
@@ -111,7 +112,7 @@ class Prepared:
 
 
 def spend(writes: Sequence[Prepared]) -> None:
-    """Mark all as used, or none: `BadInput` where one of them is used already."""
+    """Mark all as used, or none. Raises `BadInput` if one of them is used already."""
     for count, write in enumerate(writes):
         try:
             write.spend()
@@ -122,13 +123,13 @@ def spend(writes: Sequence[Prepared]) -> None:
 
 
 def check_prepared(commands: Sequence[Prepared]) -> Sequence[Prepared]:
-    """Return prepared commands; `BadInput` where something is none."""
+    """Return prepared commands. Raises `BadInput` if one is something else."""
     if not isinstance(commands, Sequence):
         raise BadInput(f"a multi-write takes a list of prepared commands, not {shown(commands)}")
     for command in commands:
         if not isinstance(command, Prepared):
             raise BadInput(
                 f"a multi-write takes prepared commands, not {shown(command)}",
-                hint="make them with the methods prepare_... of handles and clients",
+                hint="make them with the prepare_... methods of handles and clients",
             )
     return commands

@@ -1,6 +1,6 @@
-"""What the handles of one client share: its stores, one cached state per shard, its lock, and its commits.
+"""The shared state of a client's handles: its stores, a state cache per shard, its lock, and its commits.
 
-Handles work through the session and never import the client, so there is no import cycle.
+Handles use the session and never import the client, so there is no import cycle.
 """
 
 import threading
@@ -43,7 +43,7 @@ class Session:
         self.config = config
         self.clock = clock
         self.fence = Fence()
-        """What the commits of this client must find of the write lock, if it took that."""
+        """The write lock that the commits of this client must find, if the client took it."""
         self.history = ForkGuard(
             location,
             hostname=config.hostname,
@@ -60,13 +60,13 @@ class Session:
         self._closed = False
 
     def check_open(self) -> None:
-        """Raise `BadInput` once the client is closed, `UsedAfterFork` in another process."""
+        """Raise `BadInput` if the client is closed, and `UsedAfterFork` in another process."""
         self._owner.check("this client")
         if self._closed:
             raise BadInput("this client is closed")
 
     def check_writable(self) -> None:
-        """Raise `NotWritable` in a client of mode "read"."""
+        """Raise `NotWritable` if the client has mode "read"."""
         self.check_open()
         if self.mode == "read":
             raise NotWritable("this client was opened with mode 'read'")
@@ -78,22 +78,22 @@ class Session:
             raise no_lock(shard_id)
 
     def now_ms(self) -> int:
-        """The time for what is written now, in ms since the epoch, bounded by the store's clock."""
+        """Return the time for what is written now, in ms since the epoch, limited by the stores' clocks."""
         self.check_open()
         return self._host_clock.now_ms()
 
     def new_handle(self, kind: str, purpose: str) -> Handle:
-        """The record of a new writer (`w`) or reader (`r`), with an id of its own."""
+        """Return the record of a new writer (`w`) or reader (`r`), with a new id."""
         return Handle(
             new_id(kind), check_purpose(purpose), self.config.hostname, int(self.config.lease_s * 1000)
         )
 
     def machines(self) -> list[Machine]:
-        """The state caches of all shards that this client used."""
+        """Return the state caches of all shards that this client has used."""
         return list(self._machines.values())
 
     def machine(self, shard_id: str) -> Machine:
-        """The shard's state cache in this client; `BadInput` once that is closed."""
+        """Return the shard's state cache in this client. Raises `BadInput` if the client is closed."""
         self.check_open()
         with self._lock:
             self.check_open()
@@ -106,7 +106,7 @@ class Session:
             return machine
 
     def existing(self, shard_id: str) -> Machine:
-        """As `machine`, at the newest version; `BadInput` if the shard doesn't exist."""
+        """Like `machine`, at the newest version. Raises `BadInput` if the shard does not exist."""
         machine = self.machine(shard_id)
         if not machine.refresh().exists:
             raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
@@ -128,7 +128,7 @@ class Session:
         for command in commands:
             if command.machine.location.location_id != self.location.location_id:
                 raise LocationMismatch(
-                    f"shard {command.machine.shard_id} is not of {self.location.blob.description}"
+                    f"shard {command.machine.shard_id} does not belong to {self.location.blob.description}"
                 )
         steps = [(self.machine(command.machine.shard_id), command.command) for command in commands]
         appends = [command for command in commands if isinstance(command.command, Append | Seal | Write)]
@@ -148,7 +148,7 @@ class Session:
         except HoldfastError as error:
             for append in appends:
                 append.settle()
-            # After an attempt of unknown outcome a blob is rather leaked than lost.
+            # After an attempt of unknown outcome, leaking a blob is better than deleting a live one.
             if not isinstance(error.__cause__, Indeterminate):
                 self._discard(appends)
             raise
@@ -156,7 +156,7 @@ class Session:
             append.settle()
         for machine, done in steps:
             if isinstance(done, RegisterWriter):
-                # It made the shard and will not write.
+                # This writer only created the shard, and will not write.
                 machine.settled.add(done.writer.id)
                 machine.closed.add(done.writer.id)
             self.maintainer.after_commit(machine)
@@ -164,7 +164,7 @@ class Session:
     def _discard(self, appends: Sequence[Prepared]) -> None:
         for append in appends:
             garbage = append.rejected()
-            # Why the append was rejected matters more than a blob that can't be deleted now.
+            # The reason of the rejection matters more than a blob that can't be deleted now.
             with suppress(StorageError):
                 for key in garbage:
                     self.location.blob.delete(key)
@@ -198,7 +198,7 @@ class Session:
         return self._follower is not None and self._follower.is_connected
 
     def begin_close(self) -> bool:
-        """Refuse new work and finish waiting upkeep; False if that was done, or in a forked child."""
+        """Refuse new work and finish waiting upkeep. Return False if already closed, or in a forked child."""
         if not self._owner.is_here:
             return False
         with self._lock:
@@ -209,7 +209,7 @@ class Session:
         return True
 
     def close_stores(self) -> None:
-        """End notifications, forget the state caches, and close the stores."""
+        """End notifications, drop the state caches, and close the stores."""
         if self._teller is not None:
             self._teller.close()
         for machine in self._machines.values():
@@ -220,8 +220,8 @@ class Session:
 
 
 class HasSession(Protocol):
-    """A client."""
+    """A client, as handles see it."""
 
     @property
     def session(self) -> Session:
-        """What its handles share."""
+        """The shared state of the client's handles."""

@@ -181,7 +181,7 @@ def test_addresses_that_can_not_be(tmp_path: Path, writing: PersistClient) -> No
         with pytest.raises(BadInput, match="can't be parsed"):
             writing.follow_changes(url)
     (tmp_path / "file").write_text("a file")
-    with pytest.raises(StoreUnreachable, match="can't tell of changes"):
+    with pytest.raises(StoreUnreachable, match="can't publish changes"):
         writing.tell_changes(f"unix:{tmp_path}/file")
     assert (tmp_path / "file").read_text() == "a file"
     address = writing.tell_changes(f"unix:{tmp_path}/s")

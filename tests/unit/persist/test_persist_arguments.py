@@ -53,8 +53,8 @@ CALLS: dict[str, tuple[Call, str]] = {
     "multi int": (lambda c, _, __: c.multi_write([1]), "takes prepared commands, not 1"),  # type: ignore[list-item]
     "multi None": (lambda c, _, __: c.multi_write(None), "takes a list of prepared commands"),  # type: ignore[arg-type]
     "expect": (lambda c, _, __: c.prepare_expect_upper(SHARD, "x"), "upper 'x' is not a frontier"),  # type: ignore[arg-type]
-    "exclusive": (lambda c, _, __: c.exclusive("\ud800"), "a reentrance id is a text"),
-    "lock purpose": (lambda c, _, __: c.exclusive("me", purpose="\ud800"), "a purpose is a text"),
+    "exclusive": (lambda c, _, __: c.exclusive("\ud800"), "a reentrance id must be a string"),
+    "lock purpose": (lambda c, _, __: c.exclusive("me", purpose="\ud800"), "a purpose is a string"),
 }
 
 

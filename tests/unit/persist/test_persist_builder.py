@@ -225,7 +225,7 @@ def test_a_builder_that_is_given_up_leaves_nothing(stores: Stores, threads: bool
         prepared = builder.prepare_append(0, 5)
         assert len(stores.parts()) > 1
     assert stores.parts() == set()
-    with pytest.raises(BadInput, match="what it uploaded is gone"):
+    with pytest.raises(BadInput, match="its uploads are deleted"):
         client.multi_write([prepared])
     with pytest.raises(BadInput, match="is closed"):
         builder.add(rows(1))

@@ -206,7 +206,7 @@ def test_bytes_that_no_codec_made_are_corrupt(stores: Stores) -> None:
 
 def test_a_codec_needs_a_name_and_a_version() -> None:
     for version in (0, -1, 2**32):
-        with pytest.raises(BadInput, match="versions are from 1"):
+        with pytest.raises(BadInput, match="expected 1 to 2"):
             Orders(version).schema  # noqa: B018
     nameless = Orders()
     nameless.name = ""

@@ -345,7 +345,7 @@ def test_an_append_whose_uploads_are_gone_is_not_committed(stores: Stores) -> No
     with pytest.raises(UpperMismatch):
         client.multi_write([prepared, two.prepare_append(rows(1), 3, 5)])
     assert stores.parts() == set()
-    with pytest.raises(BadInput, match="what it uploaded is gone"):
+    with pytest.raises(BadInput, match="its uploads are deleted"):
         client.multi_write([prepared])
     assert stores.state().upper == 0
 

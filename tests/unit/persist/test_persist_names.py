@@ -70,7 +70,7 @@ def test_a_named_shard_has_its_mode(stores: Stores) -> None:
         ("", "1 to 255"),
         ("x" * 256, "1 to 255"),
         (7, "1 to 255"),
-        (" orders", "spaces around"),
+        (" orders", "begins or ends with spaces"),
         ("or\nders", "don't show"),
         ("or\u200bders", "don't show"),
         ("u\u0308", "NFC"),

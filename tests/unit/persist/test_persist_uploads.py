@@ -98,7 +98,7 @@ def test_uploads_of_a_driver_that_died_are_swept_and_can_not_be_appended(
     with pytest.raises(HandleExpired):
         writer.keep_alive()
     assert stores.state().upper == 0
-    with pytest.raises(HandleExpired, match="silent for too long: what was uploaded"):
+    with pytest.raises(HandleExpired, match="sent no heartbeat for too long: its uploads"):
         writer.prepare_uploads([left], 0, 5)
 
 

@@ -1,4 +1,4 @@
-"""Handles: what callers write, read and hold a shard with.
+"""Handles: the objects with which callers write, read and hold a shard.
 
-Each handle works through the `Session` of its client. It never imports the client.
+Each handle uses the `Session` of its client. It never imports the client.
 """

@@ -1,4 +1,4 @@
-"""Compaction as work to hand out: claimed in the state here, done anywhere, such as by a Spark job."""
+"""Compaction as work to hand out: you claim it here, and run it anywhere, for example in a Spark job."""
 
 from collections.abc import Callable, Container
 
@@ -14,19 +14,19 @@ from holdfast.persist.upkeep.piecewise import CompactionPiece
 class Compactions:
     """Claims compactions of a client's shards and installs their results. Thread-safe.
 
-    A claim keeps others from the same work for as long as its holder renews it. It is not given up when the
-    client is closed: another process may be at the work. A result is installed as long as the entry of the
-    claim's writer stands: who is not heard of for the lease has worked for nothing. The work may be done in
-    pieces, by several processes at once: see `holdfast.persist.upkeep.piecewise`.
+    A claim keeps others from doing the same work for as long as its holder renews it. Closing the client does
+    not release it, because another process may be doing the work. A result is installed only while the entry
+    of the claim's writer exists. So if nobody renews the claim for the length of its lease, the work is lost.
+    Several processes can do the work in pieces at once; see `holdfast.persist.upkeep.piecewise`.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def claim(self, shard_id: str, *, purpose: str, full: bool = False) -> CompactionTask | None:
-        """The work that a shard wants done next, claimed; with `full` the merge of all its batches into one.
+        """Claim the next compaction that a shard needs; with `full`, the merge of all its batches into one.
 
-        None where that would gain nothing, or others are at it: those whom `claimants` names.
+        Return None if that would gain nothing, or others have claimed it. `claimants` returns their purposes.
 
         Raises:
             NotWritable: the client was opened with mode "read".
@@ -39,63 +39,63 @@ class Compactions:
         return compaction.claim_compaction(machine, self._session.new_handle("w", purpose), batches)
 
     def claimants(self, shard_id: str) -> tuple[str, ...]:
-        """The purposes of those who have claimed work on a shard."""
+        """Return the purposes of all claims on a shard."""
         state = self._machine(shard_id).refresh()
         known = (state.writers.get(claim.writer_id) for claim in state.claims.values())
         return tuple(writer.purpose for writer in known if writer is not None)
 
     def size(self, task: CompactionTask) -> StoredSize:
-        """How much the batches of a task have stored. Raises `HandleExpired` where they are gone."""
+        """Return how much the batches of a task store. Raises `HandleExpired` if they are gone."""
         with compaction.batches_of(self._machine(task.shard_id), task) as (_, batches):
             return StoredSize(sum(each.rows for each in batches), sum(each.size_bytes for each in batches))
 
     def renew(self, task: CompactionTask) -> bool:
-        """Say that the work goes on, at least once in the writer's lease; whether it is still wanted."""
+        """Renew the claim. Call it at least once per lease. Return whether the work is still wanted."""
         return compaction.renew(self._machine(task.shard_id), task)
 
     def renewal(self, task: CompactionTask) -> Callable[[], None]:
-        """What renews the claim when that is due, however often it is called; never one that was lost."""
+        """Return a function that renews the claim if that is due. It never renews a lost claim."""
         return compaction.renewal(self._machine(task.shard_id), task)
 
     def pieces(self, task: CompactionTask, most: int) -> list[CompactionPiece]:
-        """The work in at most so many pieces of about equal size, in the order of their keys. Picklable.
+        """Divide the work into at most `most` picklable pieces of about equal size, in the order of keys.
 
-        Raises `HandleExpired` where the batches are gone.
+        Raises `HandleExpired` if the batches are gone.
         """
         return piecewise.pieces(self._machine(task.shard_id), task, most)
 
     def merge_piece(self, piece: CompactionPiece) -> tuple[Part, ...]:
-        """Do a piece, while who has the claim renews it; those of all pieces, in their order, for `install`.
+        """Do a piece, while the holder of the claim renews it. `install` takes all results, in their order.
 
-        Raises as `merge`.
+        Raises the same errors as `merge`.
         """
         return piecewise.merge_piece(self._machine(piece.task.shard_id), piece)
 
     def merge(self, task: CompactionTask) -> tuple[Part, ...]:
-        """Do the work, renewing the claim meanwhile; the result, for `install`. Both are picklable.
+        """Do the work and renew the claim meanwhile. Return the result for `install`. Both are picklable.
 
         Raises:
-            HandleExpired: the batches are gone: another has merged them, or the shard has ended.
-            CorruptBlob: a part is not what was written.
+            HandleExpired: the batches are gone: another process has merged them, or the shard was finalized.
+            CorruptBlob: a part is damaged.
         """
         return compaction.merge_task(self._machine(task.shard_id), task)
 
     def install(self, task: CompactionTask, parts: tuple[Part, ...]) -> bool:
-        """Put the result in the place of exactly the batches of the task; whether that was done.
+        """Replace exactly the batches of the task by the result. Return whether that happened.
 
-        If not, others were there, or nobody had renewed the claim for too long, and the parts are deleted.
-        Where it raises the parts stay: ask again.
+        If not, the batches had changed, or nobody renewed the claim for too long. The parts are then deleted.
+        If the method raises an error, the parts stay, and you can call it again.
         """
         return compaction.install(self._machine(task.shard_id), task, parts)
 
     def release(self, task: CompactionTask) -> None:
-        """Give up a claim without a result."""
+        """Release a claim without a result."""
         compaction.release(self._machine(task.shard_id), task)
 
     def end(self, shard_id: str, purposes: Container[str]) -> None:
-        """End the claims that were made with one of these purposes, by a process that is replaced.
+        """End the claims with these purposes, which a process that is being replaced has made.
 
-        What it has not installed it never will, wherever it is.
+        The replaced process can't install their results any more, even if it still runs.
         """
         compaction.end_claims(self._machine(shard_id), purposes)
 

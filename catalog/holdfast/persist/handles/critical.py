@@ -1,13 +1,13 @@
-"""Critical holds: durable holds on a shard's `since`, moved by who has the token.
+"""Critical holds: durable holds on a shard's `since`. To move a hold, you need its token.
 
-- A hold has a token of its holder's choice (`opaque`), which is needed to move the hold, to release it, or to
-  put another token in its place. That is one compare-and-set of the shard, so of two processes that believe
-  to hold it one is `Fenced`. The empty token is one that everybody has.
-- Finding a hold changes nothing, whatever token is given: only `compare_and_downgrade` does. A process that
-  woke up late does not win its hold back by opening it again.
-- Tokens should be unlike any other, such as a random one or a greater epoch: a holder that comes back with
-  the stored token is the holder.
-- A token is never printed: `holdfast.persist.ids.fingerprint` tells two of them apart.
+- The holder chooses the token (`opaque`). The token is needed to move the hold, to release it, or to replace
+  the token. Each of these is one compare-and-set of the shard. So if two processes believe that they own the
+  hold, one of them gets `Fenced`. Every process has the empty token.
+- Opening a hold changes nothing, with any token. Only `compare_and_downgrade` changes the token. So a process
+  that wakes up late does not win its hold back by opening it again.
+- A token should be unique, such as a random one or a greater epoch. If a process returns with the stored
+  token, it is the holder.
+- A token is never printed. `holdfast.persist.ids.fingerprint` lets people compare tokens.
 """
 
 from typing import Final
@@ -22,20 +22,20 @@ from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import CriticalReader
 
 MOST_OPAQUE_BYTES: Final = 256
-"""It is in every version of the shard, so it must stay small."""
+"""The token is in every version of the shard, so it must stay small."""
 
 
 def check_opaque(opaque: bytes) -> bytes:
-    """Return `opaque`, or raise `BadInput` where it can't be the token of a hold."""
+    """Return `opaque`, or raise `BadInput` if it can't be the token of a hold."""
     if not isinstance(opaque, bytes) or len(opaque) > MOST_OPAQUE_BYTES:
-        raise BadInput(f"the token of a critical hold is at most {MOST_OPAQUE_BYTES} bytes")
+        raise BadInput(f"the token of a critical hold must be bytes, at most {MOST_OPAQUE_BYTES}")
     return opaque
 
 
 class CriticalSince:
-    """A durable hold on a shard's `since`, found again by its purpose. Thread-safe.
+    """A durable hold on a shard's `since`, identified by its purpose. Thread-safe.
 
-    The handle acts with the token that it was opened with, whatever is stored.
+    The handle uses the token that it was opened with, even if another token is stored.
     """
 
     def __init__(self, session: Session, machine: Machine, reader: CriticalReader, opaque: bytes) -> None:
@@ -48,12 +48,12 @@ class CriticalSince:
 
     @property
     def since(self) -> int:
-        """Where the hold stands, as this process knows it."""
+        """The time of the hold, as this process knows it."""
         return self._known.since
 
     @property
     def opaque(self) -> bytes:
-        """The token that is stored, as this process knows it; what `compare_and_downgrade` may expect."""
+        """The stored token, as this process knows it. Pass it to `compare_and_downgrade` as `expected`."""
         return self._known.opaque
 
     @property
@@ -61,20 +61,20 @@ class CriticalSince:
         return self._machine.state.critical_readers.get(self.id, self._found)
 
     def downgrade(self, since: int) -> None:
-        """Move the hold forward to `since`; never back.
+        """Move the hold forward to `since`. It never moves back.
 
         Raises:
-            Fenced: the stored token is not the one of this handle; nothing happened.
+            Fenced: the stored token is not the token of this handle; nothing happened.
             HandleExpired: the hold was released.
         """
         self._session.multi_write([self.prepare_downgrade(since)])
 
     def compare_and_downgrade(self, expected: bytes, opaque: bytes, since: int) -> None:
-        """Where the stored token is `expected`, put `opaque` in its place and move the hold to `since`.
+        """If the stored token is `expected`, replace it by `opaque` and move the hold to `since`.
 
-        The handle has the token `opaque` from then on, and who acts with `expected` is fenced. A hold that is
-        beyond `since` stays where it is. Repeating it after an `Indeterminate` is safe: where `opaque` is
-        stored already, this process put it there.
+        The handle then uses the token `opaque`, and processes that use `expected` are fenced. A hold that is
+        beyond `since` stays where it is. You can safely repeat the call after an `Indeterminate`: if `opaque`
+        is stored already, this process stored it.
 
         Raises:
             Fenced: the stored token is another; nothing happened.
@@ -84,27 +84,27 @@ class CriticalSince:
         self._opaque = opaque
 
     def prepare_downgrade(self, since: int) -> Prepared:
-        """A downgrade for `multi_write`."""
+        """Prepare a downgrade for `multi_write`."""
         return self.prepare_compare_and_downgrade(self._opaque, self._opaque, since)
 
     def prepare_compare_and_downgrade(self, expected: bytes, opaque: bytes, since: int) -> Prepared:
-        """A change of token for `multi_write`; this handle keeps its own: open another with `opaque`."""
+        """Prepare a new token for `multi_write`. This handle keeps its own; open another with `opaque`."""
         command = DowngradeCritical(
             self.id, check_frontier(since), check_opaque(expected), check_opaque(opaque)
         )
         return Prepared(self._machine, command)
 
     def release(self) -> None:
-        """Give up the hold for ever. Raises `Fenced` where the stored token is not the one of this handle."""
+        """Release the hold for ever. Raises `Fenced` if the stored token is not the token of this handle."""
         self._session.multi_write([self.prepare_release()])
 
     def prepare_release(self) -> Prepared:
-        """The end of the hold, for `multi_write`."""
+        """Prepare the release of the hold, for `multi_write`."""
         return Prepared(self._machine, DropCritical(self.id, self._opaque))
 
 
 def open_critical(session: Session, shard_id: str, *, purpose: str, opaque: bytes) -> CriticalSince:
-    """The hold of this purpose. Raises as `PersistClient.critical_since`."""
+    """Open the hold of this purpose. Raises the same errors as `PersistClient.critical_since`."""
     machine = session.machine(shard_id)
     session.check_writable()
     (reader,) = commit([(machine, RegisterCritical(check_purpose(purpose), check_opaque(opaque)))])
@@ -115,7 +115,7 @@ def open_critical(session: Session, shard_id: str, *, purpose: str, opaque: byte
 def prepare_critical(
     session: Session, shard_id: str, *, purpose: str, opaque: bytes = b"", not_past: int | None = None
 ) -> Prepared:
-    """The taking of a hold, as `PersistClient.prepare_critical` documents it."""
+    """See `PersistClient.prepare_critical`."""
     if not_past is not None:
         check_frontier(not_past, "not_past")
     command = RegisterCritical(check_purpose(purpose), check_opaque(opaque), not_past)
@@ -131,7 +131,7 @@ def prepare_downgrade_critical(
     opaque: bytes = b"",
     expected: bytes | None = None,
 ) -> Prepared:
-    """The move of a hold, as `PersistClient.prepare_downgrade_critical` documents it."""
+    """See `PersistClient.prepare_downgrade_critical`."""
     hold = critical_id(check_shard_id(shard_id), check_purpose(purpose))
     old = opaque if expected is None else expected
     command = DowngradeCritical(hold, check_frontier(since), check_opaque(old), check_opaque(opaque))
@@ -141,6 +141,6 @@ def prepare_downgrade_critical(
 def prepare_release_critical(
     session: Session, shard_id: str, *, purpose: str, opaque: bytes = b""
 ) -> Prepared:
-    """The end of a hold, as `PersistClient.prepare_release_critical` documents it."""
+    """See `PersistClient.prepare_release_critical`."""
     hold = critical_id(check_shard_id(shard_id), check_purpose(purpose))
     return Prepared(session.machine(shard_id), DropCritical(hold, check_opaque(opaque)))

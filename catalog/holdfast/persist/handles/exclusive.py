@@ -1,7 +1,8 @@
-"""Taking the write lock of a location, and giving it up.
+"""Takes and releases the write lock of a location.
 
-A process that crashed leaves the lock taken: the same reentrance id takes it again, and fences what may be
-left of the crashed one. Another id is refused until the holder gives the lock up, unless it takes over.
+A process that crashed leaves the lock taken. The same reentrance id can take it again, which fences anything
+that is left of the crashed process. Another id is refused until the holder releases the lock, unless it takes
+over.
 """
 
 import uuid
@@ -33,13 +34,13 @@ _T = TypeVar("_T")
 
 
 class Exclusive:
-    """The write lock of a location, taken by a client; made by `PersistClient.exclusive`. Thread-safe.
+    """The write lock of a location, taken by a client. Made by `PersistClient.exclusive`. Thread-safe.
 
-    While it is held every commit of its client, upkeep included, lands only as long as nobody else has the
-    lock; once somebody has, the client raises `Fenced` until it asks for the lock again, which with the same
-    id fences whoever has it then. So a job that was `Fenced` ends, and leaves the lock to its successor: only
-    who knows that the other is not its successor asks again. Give the lock up when all writes have ended:
-    those that are under way then are fenced too.
+    While the client has the lock, all of its commits, including upkeep, land only if nobody else has taken
+    the lock. If somebody has, the client raises `Fenced` until it takes the lock again. Taking it again with
+    the same id fences the current holder. So a job that gets `Fenced` should end and leave the lock to its
+    successor. Take it again only if you know that the other process is not the successor. Release the lock
+    when all writes have ended: writes that are in progress are fenced too.
     """
 
     def __init__(self, session: Session, row: LockRow) -> None:
@@ -51,17 +52,17 @@ class Exclusive:
 
     @property
     def reentrance_id(self) -> str:
-        """Whom the lock belongs to: who asks with the same id gets it, and fences this holder."""
+        """The id of the lock's owner. A process that takes the lock with the same id fences this holder."""
         return self._row.reentrance_id
 
     def close(self) -> None:
-        """Give the lock up, durably, so that anybody can take it. A lock that was lost stays lost.
+        """Release the lock durably, so that anybody can take it. A lock that was lost stays lost.
 
-        In a forked child it does nothing: the lock is the parent's.
+        In a forked child it does nothing, because the lock is the parent's.
 
         Raises:
-            Indeterminate: whether it was given up could not be found out; call again.
-            CorruptBlob: the store refuses it although the lock is still this one.
+            Indeterminate: the lock may have been released. Call again to find out.
+            CorruptBlob: the store refuses the release although the client still has the lock.
         """
         if self._released or not self._owner.is_here:
             return
@@ -83,11 +84,11 @@ class Exclusive:
 
 
 def check_reentrance_id(value: str) -> str:
-    """Return `value`, or raise `BadInput` where it can't be a reentrance id."""
+    """Return `value`, or raise `BadInput` if it is not a valid reentrance id."""
     if not is_text(value) or not value.strip() or len(value.encode()) > MOST_ID_BYTES:
         raise BadInput(
-            f"a reentrance id is a text of 1 to {MOST_ID_BYTES} bytes, not {value!r:.60}",
-            hint="give a name that is nobody else's and stays the same over restarts, such as the job's",
+            f"a reentrance id must be a string of 1 to {MOST_ID_BYTES} bytes, not {value!r:.60}",
+            hint="use a unique name that stays the same across restarts, such as the job's name",
         )
     return value
 
@@ -101,7 +102,7 @@ def acquire(
     purpose: str,
     take_over: bool,
 ) -> LockRow:
-    """Take the lock; the row by which it is held. Raises as `PersistClient.exclusive` does."""
+    """Take the lock. Return its row. Raises the errors of `PersistClient.exclusive`."""
     token = uuid.uuid4().bytes
     consensus = location.consensus
 
@@ -109,12 +110,13 @@ def acquire(
         head = consensus.heads([LOCK_KEY]).get(LOCK_KEY)
         last = decode_lock(head) if head is not None else None
         if last is not None and last.token == token:
-            # An attempt of unknown outcome: at most one of a call's attempts lands, all aim at free rows.
+            # An attempt of unknown outcome landed. At most one attempt of a call can land: all aim at free
+            # rows.
             return last
         if last is not None and not (last.released or take_over or last.reentrance_id == reentrance_id):
             raise LockHeld(
                 f"{location.blob.description} is locked: {last}",
-                hint="stop it, or ask with its id or take_over=True to fence it if it is dead for good",
+                hint="stop the holder; if it is dead for good, use its id or take_over=True to fence it",
             )
         row = LockRow(
             last.seqno + 1 if last is not None else 1,
@@ -133,16 +135,16 @@ def acquire(
 
     row = _settled(attempt, config, clock)
     if row.seqno > 1:
-        # What is behind the head serves nobody.
+        # Nobody needs the rows behind the head.
         with suppress(StorageError):
             consensus.truncate(LOCK_KEY, row.seqno)
     return row
 
 
 def release(location: Location, config: PersistConfig, clock: Clock, row: LockRow) -> bool:
-    """Give up the lock held by `row`; False where its row isn't the last any more.
+    """Release the lock that is held by `row`. Return False if `row` is no longer the last one.
 
-    Raises `CorruptBlob` where the store refuses it although it is.
+    Raises `CorruptBlob` if the store refuses the release although it is.
     """
     consensus = location.consensus
     free = LockRow(
@@ -168,7 +170,7 @@ def release(location: Location, config: PersistConfig, clock: Clock, row: LockRo
 
 
 class _Refused(Determinate):
-    """The store refused a row of the lock although nothing had moved: `corrupt` is what that means."""
+    """The store refused a row of the lock although nothing had moved. `corrupt` is the resulting error."""
 
     corrupt: CorruptBlob
 
@@ -179,7 +181,7 @@ def _lock_row(consensus: Consensus) -> Entry | None:
 
 
 def _refused(location: Location, seqno: int) -> _Refused:
-    # A damaged index hides the head from the append, and shows it to reads.
+    # A damaged index can hide the head from the append and show it to reads.
     location.consensus.check_integrity()
     corrupt = CorruptBlob(
         f"the lock of {location.blob.description}",
@@ -192,9 +194,9 @@ def _refused(location: Location, seqno: int) -> _Refused:
 
 
 def _settled(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
-    """As `retry`; where it gives up after an attempt of unknown outcome, that is what it raises.
+    """Like `retry`. If it gives up after an attempt of unknown outcome, it raises that attempt's error.
 
-    Raises `CorruptBlob` where the store refuses to the end although nothing moves.
+    Raises `CorruptBlob` if the store refuses until the deadline although nothing moves.
     """
     unsettled: Indeterminate | None = None
 
@@ -219,7 +221,7 @@ def _settled(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> 
 def take_exclusive(
     session: Session, reentrance_id: str, *, purpose: str = "", take_over: bool = False
 ) -> Exclusive:
-    """Take the write lock for a client; one caller at a time. Raises as `PersistClient.exclusive`."""
+    """Take the write lock for a client, one caller at a time. Raises as `PersistClient.exclusive`."""
     check_reentrance_id(reentrance_id)
     check_purpose(purpose, empty=True)
     _check_not_locked(session)
@@ -246,6 +248,6 @@ def _check_not_locked(session: Session) -> None:
     heads = retry(lambda: location.consensus.heads([LOCK_KEY]), session.config, session.clock)
     if fence.judge(held, heads.get(LOCK_KEY)) is None:
         raise BadInput(
-            f"this client has the lock of {location.blob.description} already: {held}",
+            f"this client already has the lock of {location.blob.description}: {held}",
             hint="close it first",
         )

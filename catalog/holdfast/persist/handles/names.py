@@ -1,10 +1,11 @@
-"""Names for shards: a shard of the location that says which name stands for which shard.
+"""Names for shards. A separate shard of the location maps each name to a shard id.
 
-- A name stands for one shard and a shard has at most one name: a name and the shard that it stands for come
-  into being in one multi-write, which the upper of the names shard decides between any number of processes.
-- A name is never given to another shard while it stands. One whose shard has ended stays, so that whoever
-  still uses it learns that, until it is forgotten.
-- The shard is read at its newest time only: its since is kept at `upper - 1`, in the step that moves upper.
+- A name belongs to one shard, and a shard has at most one name. One multi-write creates the shard and its
+  name. If several processes do this at once, the upper of the names shard decides which one wins.
+- An existing name is never given to another shard. If its shard was finalized, the name stays until it is
+  forgotten, so that processes that still use it get an error.
+- The names shard is read only at its newest time. The commit that moves its upper also moves its since to
+  `upper - 1`.
 """
 
 import unicodedata
@@ -36,18 +37,18 @@ MOST_CHARACTERS: Final = 255
 
 
 def names_shard_id(location_id: uuid.UUID) -> str:
-    """The shard that holds the names of a location."""
+    """Return the id of the shard that contains the names of a location."""
     return shard_id(uuid.uuid5(location_id, "names"))
 
 
 def check_name(name: str) -> str:
-    """Return `name`, or raise `BadInput` where two that look alike could differ, or nobody could type it."""
+    """Return `name`. Raises `BadInput` if it is hard to type, or could look the same as a different name."""
     if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARACTERS:
         raise BadInput(
-            f"the name of a shard is a text of 1 to {MOST_CHARACTERS} characters, not {name!r:.80}"
+            f"the name of a shard must be a string of 1 to {MOST_CHARACTERS} characters, not {name!r:.80}"
         )
     if not name.isprintable() or name != name.strip():
-        raise BadInput(f"the name {name!r} has characters that don't show, or spaces around it")
+        raise BadInput(f"the name {name!r} has invisible characters, or begins or ends with spaces")
     if not unicodedata.is_normalized("NFC", name):
         raise BadInput(
             f"the name {name!r} is not in the normal form NFC", hint="use unicodedata.normalize('NFC', name)"
@@ -56,7 +57,7 @@ def check_name(name: str) -> str:
 
 
 def read_names(session: Session) -> tuple[int, dict[str, str]]:
-    """The upper of the names shard, and the names with the shards that they stand for; linearized."""
+    """Return the upper of the names shard, and the ids of shards by name. Linearized."""
     machine = session.machine(names_shard_id(session.location.location_id))
     while True:
         upper = machine.refresh().upper
@@ -65,7 +66,7 @@ def read_names(session: Session) -> tuple[int, dict[str, str]]:
         try:
             found = ReadHandle(session, machine, None).snapshot(upper - 1).to_table()
         except AsOfTooEarly:
-            # Somebody has named another shard meanwhile.
+            # Somebody named another shard meanwhile.
             continue
         names = dict(zip(found.column("name").to_pylist(), found.column("shard").to_pylist(), strict=True))
         if len(names) != found.num_rows or set(found.column(DIFF).to_pylist()) - {1}:
@@ -76,7 +77,7 @@ def read_names(session: Session) -> tuple[int, dict[str, str]]:
 
 
 def create_or_load(session: Session, name: str, schema: Schema, mode: WriteMode) -> str:
-    """The shard of a name. Raises as `PersistClient.create_or_load` does."""
+    """Return the shard with a name, or create it. Raises the errors of `PersistClient.create_or_load`."""
     check_name(name)
     while True:
         upper, names = read_names(session)
@@ -84,7 +85,7 @@ def create_or_load(session: Session, name: str, schema: Schema, mode: WriteMode)
             _check_usable(session, name, names[name], schema, mode)
             return names[name]
         if session.mode == "read":
-            raise NotWritable(f"no shard is named {name!r}, and a client of mode 'read' creates none")
+            raise NotWritable(f"no shard is named {name!r}, and a client of mode 'read' can't create one")
         shard = new_id("s")
         create = prepare_create(session, shard, schema, purpose=f"create {name}", mode=mode)
         if _change(session, upper, {name: (shard, 1)}, [create]):
@@ -92,7 +93,7 @@ def create_or_load(session: Session, name: str, schema: Schema, mode: WriteMode)
 
 
 def forget(session: Session, name: str, *, finalize: bool) -> str:
-    """End a name. Raises as `PersistClient.forget` does."""
+    """Remove a name. Raises the errors of `PersistClient.forget`."""
     while True:
         upper, names = read_names(session)
         if name not in names:
@@ -107,8 +108,8 @@ def _check_usable(session: Session, name: str, shard: str, schema: Schema, mode:
     state = session.machine(shard).refresh()
     if state.finalized:
         raise ShardFinalized(
-            f"{name!r} stands for shard {shard}, which was finalized",
-            hint="free the name with PersistClient.forget, then create the shard anew",
+            f"the name {name!r} belongs to shard {shard}, which was finalized",
+            hint="free the name with PersistClient.forget, then create the shard again",
         )
     try:
         check_mode(state, mode)
@@ -120,7 +121,7 @@ def _check_usable(session: Session, name: str, shard: str, schema: Schema, mode:
 def _change(
     session: Session, upper: int, names: Mapping[str, tuple[str, int]], effects: Sequence[Prepared]
 ) -> bool:
-    """Put in or take out names at `upper`, with `effects`; False, and nothing done, where that has moved."""
+    """Add or remove names at `upper`, with `effects`. If the upper has moved, do nothing, return False."""
     names_shard = names_shard_id(session.location.location_id)
     rows = [{"name": name, "shard": shard, DIFF: diff} for name, (shard, diff) in names.items()]
     with open_writer(session, names_shard, NAMES_SCHEMA, purpose="names") as writer:

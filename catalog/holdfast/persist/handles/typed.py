@@ -1,7 +1,7 @@
-"""Handles that speak Python values: a codec between a caller and the handles of one shard.
+"""Handles for Python values: a codec on top of the handles of one shard.
 
-What they add to a `WriteHandle` or `ReadHandle` is the codec alone: frontiers, holds and outcomes are theirs.
-The shard's codec is checked again with each read, for the shard may have moved to a newer version meanwhile.
+They add only the codec to a `WriteHandle` or `ReadHandle`. Frontiers, holds and outcomes are the same. Each
+read checks the shard's codec again, because the shard may have moved to a newer version.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 class TypedUpdate(NamedTuple, Generic[K, V]):
-    """`diff` copies of (key, value) more at a time; a writer's `time` None is the upper that it expects."""
+    """Adds `diff` copies of (key, value) at `time`. For a writer, None means the upper that it expects."""
 
     key: K
     value: V
@@ -30,10 +30,10 @@ class TypedUpdate(NamedTuple, Generic[K, V]):
 
 
 class TypedWriter(Generic[K, V]):
-    """Appends Python values to one shard. Thread-safe; `handle` is the writer below.
+    """Appends Python values to one shard. Thread-safe. `handle` is the underlying writer.
 
-    Opening raises as `PersistClient.writer` does: `CodecMismatch` where the shard has another codec, or never
-    had this version of it.
+    Opening it raises the errors of `PersistClient.writer`. It raises `CodecMismatch` if the shard has another
+    codec, or never had this version of it.
     """
 
     def __init__(self, client: HasSession, shard_id: str, codec: Codec[K, V], *, purpose: str) -> None:
@@ -44,13 +44,13 @@ class TypedWriter(Generic[K, V]):
     def compare_and_append(
         self, updates: Iterable[TypedUpdate[K, V]], expected_upper: int, new_upper: int
     ) -> None:
-        """As `WriteHandle.compare_and_append`; `BadInput` where the codec can't encode an update too."""
+        """See `WriteHandle.compare_and_append`; `BadInput` also if the codec can't encode an update."""
         self._session.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
 
     def prepare_append(
         self, updates: Iterable[TypedUpdate[K, V]], expected_upper: int, new_upper: int
     ) -> Prepared:
-        """An append for `multi_write`."""
+        """Prepare an append for `multi_write`."""
         given = list(updates)
         keys, values = encode(self.codec, [each.key for each in given], [each.value for each in given])
         times = [expected_upper if each.time is None else each.time for each in given]
@@ -65,11 +65,11 @@ class TypedWriter(Generic[K, V]):
         return self.handle.prepare_append(table if given else None, expected_upper, new_upper)
 
     def upper(self) -> int:
-        """The upper, linearized."""
+        """Return the upper. Linearized."""
         return self.handle.upper()
 
     def seal(self, new_upper: int) -> None:
-        """As `WriteHandle.seal`."""
+        """See `WriteHandle.seal`."""
         self.handle.seal(new_upper)
 
     def close(self) -> None:
@@ -84,10 +84,10 @@ class TypedWriter(Generic[K, V]):
 
 
 class TypedReader(Generic[K, V]):
-    """Reads Python values from one shard. Thread-safe; `handle` is the reader below.
+    """Reads Python values from one shard. Thread-safe. `handle` is the underlying reader.
 
-    Raises, when it is opened and with each read: `CodecMismatch` where the shard has another codec,
-    `VersionTooNew` where it has moved to a newer version of this one.
+    When it is opened, and with each read, it raises `CodecMismatch` if the shard has another codec, and
+    `VersionTooNew` if the shard has a newer version of this codec.
     """
 
     def __init__(self, client: HasSession, shard_id: str, codec: Codec[K, V], *, purpose: str) -> None:
@@ -100,23 +100,23 @@ class TypedReader(Generic[K, V]):
             raise
 
     def snapshot(self, as_of: int) -> Iterator[TypedUpdate[K, V]]:
-        """The contents at `as_of`, streamed in the order of the keys' bytes. Raises as a `ReadHandle`."""
+        """Yield the contents at `as_of`, in the order of the keys' bytes. Raises as `ReadHandle.snapshot`."""
         snapshot = self.handle.snapshot(as_of)
         self._check(snapshot.schema)
         return (update for batch in snapshot for update in self._decoded(pa.table(batch), as_of))
 
     def listen(self, as_of: int) -> "TypedListen[K, V]":
-        """All changes at times after `as_of`. Raises as `ReadHandle.listen`."""
+        """Listen to all changes at times after `as_of`. Raises the same errors as `ReadHandle.listen`."""
         return TypedListen(self, self.handle.listen(as_of))
 
     def subscribe(self, as_of: int) -> "TypedListen[K, V]":
-        """The contents at `as_of`, then all changes after it. Raises as `ReadHandle.subscribe`."""
+        """Return the contents at `as_of`, then all changes after it. Raises as `ReadHandle.subscribe`."""
         self._check(self.handle.schema)
         return TypedListen(self, self.handle.subscribe(as_of))
 
     def decoded(self, updates: pa.Table) -> list[TypedUpdate[K, V]]:
-        """Updates of a listen as Python values."""
-        # The newest schema that this process knows: not older than the one of the updates.
+        """Decode the updates of a listen."""
+        # The newest schema that this process knows. It is not older than the schema of the updates.
         self._check(self.handle.schema)
         return self._decoded(updates, None)
 
@@ -131,7 +131,7 @@ class TypedReader(Generic[K, V]):
         check_codec(self.codec, schema, shard=self.handle.shard_id)
 
     def close(self) -> None:
-        """Give up the lease."""
+        """Release the lease."""
         self.handle.close()
 
     def __enter__(self) -> Self:
@@ -142,9 +142,10 @@ class TypedReader(Generic[K, V]):
 
 
 class TypedListen(Generic[K, V]):
-    """As `Listen`, with `TypedUpdate` values in place of tables. Not thread-safe.
+    """A `Listen` that returns `TypedUpdate` values instead of tables. Not thread-safe.
 
-    One that has raised what `TypedReader` does has lost what it was about to give: open another.
+    If it raises an error of `TypedReader`, the updates that it was about to return are lost. Open another
+    one.
     """
 
     def __init__(self, reader: TypedReader[K, V], listen: Listen) -> None:
@@ -152,7 +153,7 @@ class TypedListen(Generic[K, V]):
         self._listen = listen
 
     def next(self, timeout: float | None = None) -> list[TypedUpdate[K, V] | Progress]:
-        """The next updates, then the progress after them. Raises as `Listen.next` does."""
+        """Return the next updates, and then the progress after them. Raises the errors of `Listen.next`."""
         events: list[TypedUpdate[K, V] | Progress] = []
         for event in self._listen.next(timeout):
             events += [event] if isinstance(event, Progress) else self._reader.decoded(event.table)

@@ -1,15 +1,15 @@
-"""Uploads by many processes for one append: one process writes, and others upload for it.
+"""Uploads by several processes for one append: one process writes, and others upload for it.
 
-- The writer gives out a ticket. Whoever has it, wherever, uploads parts that carry the writer's id; they are
-  told of in a few bytes, which travel back to the writer, and it appends all of them in one step.
-- So they are protected exactly as what it uploads itself: as long as its entry is in the state, and it says
-  with `keep_alive` that it lives, no sweeper takes them. Where it died or is done without having named them,
-  they are orphans.
-- Nobody but the writer commits anything. What was uploaded twice, or by a process that nobody waits for any
-  more, is not named by the append.
-- A writer may be handed on (`WriteHandle.hand_on`): no process has it then, those that upload say that it
-  lives, and another one appends as it (`PersistClient.writer_of`) or gives it up. Its entry is made once, and
-  nobody makes it anew when it is gone.
+- The writer issues a ticket. Any process with the ticket uploads parts that carry the writer's id. Each
+  process describes its parts in a few bytes and sends them back to the writer, which appends all parts in one
+  step.
+- The parts are protected like the writer's own uploads. While its entry is in the state, and it calls
+  `keep_alive`, no sweeper takes them. If the writer dies or ends without appending them, they are orphans.
+- Only the writer commits. A part that was uploaded twice, or by a process that nobody waits for any more, is
+  not named by the append.
+- A writer may be handed on (`WriteHandle.hand_on`). Then no process owns it: the processes that upload renew
+  its lease, and another process appends as this writer (`PersistClient.writer_of`) or gives it up. Its entry
+  is made once. If it is gone, nobody makes it again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ from holdfast.persist.state.state import Part
 
 @dataclass(frozen=True, slots=True)
 class UploadTicket:
-    """What a process needs to upload for a writer: `WriteHandle.upload_ticket`. Picklable."""
+    """What a process needs to upload for a writer; see `WriteHandle.upload_ticket`. Picklable."""
 
     shard_id: str
     writer_id: str
@@ -40,7 +40,7 @@ class UploadTicket:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What was uploaded with a ticket: one run of parts, none where there were no rows. Picklable."""
+    """The parts that were uploaded with a ticket: one run, empty if there were no rows. Picklable."""
 
     shard_id: str
     writer_id: str
@@ -48,19 +48,20 @@ class Upload:
 
     @property
     def rows(self) -> int:
-        """How many updates it has."""
+        """The number of updates."""
         return sum(part.rows for part in self.run)
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes were uploaded."""
+        """The number of uploaded bytes."""
         return sum(part.size_bytes for part in self.run)
 
 
 def upload(machine: Machine, ticket: UploadTicket, pieces: Iterable[Rows]) -> Upload:
-    """Upload prepared updates that follow each other in the total order; none of them goes into the state.
+    """Upload prepared updates that are sorted as a whole. No updates are stored inline in the state.
 
-    Raises what `pieces` raises, and `StorageError`; then what was uploaded is deleted, as far as that goes.
+    Raises the errors that `pieces` raises, and `StorageError`. The uploads are then deleted, as far as
+    possible.
     """
     run = write_run(
         machine,
@@ -75,34 +76,34 @@ def upload(machine: Machine, ticket: UploadTicket, pieces: Iterable[Rows]) -> Up
 
 
 def discard(session: Session, uploads: Iterable[Upload]) -> None:
-    """Delete uploads that nobody has been told of; one that can't be deleted now is left to a sweeper."""
+    """Delete uploads that nobody else knows of. A sweeper deletes those that can't be deleted now."""
     for each in uploads:
         delete_parts(session.machine(each.shard_id), each.run)
 
 
 def uploaded(machine: Machine, upload: Upload) -> Iterator[pa.Table]:
-    """The updates of an upload, a part at a time."""
+    """Yield the updates of an upload, one part at a time."""
     for part in upload.run:
         try:
             yield read_updates(machine, machine.schema_of(part), part, from_time=0)
         except PartGone:
             raise HandleExpired(
-                f"what was uploaded for writer {upload.writer_id} of {upload.shard_id} is gone"
+                f"the upload for writer {upload.writer_id} of {upload.shard_id} was deleted"
             ) from None
 
 
 def keep_alive(machine: Machine, ticket: UploadTicket, purpose: str) -> None:
-    """Say that the writer of a ticket lives. Raises `HandleExpired` where it was silent for too long."""
+    """Renew the lease of a ticket's writer. Raises `HandleExpired` if it sent no heartbeat for too long."""
     known = machine.refresh().writers.get(ticket.writer_id)
-    # Nothing but the id and the beat of one that is known is recorded.
+    # Of a known writer, only the id and the heartbeat are used.
     writer = Handle(ticket.writer_id, purpose, machine.config.hostname, 0, registered=True)
     commit([(machine, RegisterWriter(writer, ticket.schema, heartbeat=known.heartbeats + 1 if known else 1))])
 
 
 def give_up(machine: Machine, ticket: UploadTicket, uploads: Iterable[Upload]) -> None:
-    """End the writer of a ticket; what was uploaded for it is garbage, but for what it has appended.
+    """End the writer of a ticket. What was uploaded for it becomes garbage, unless it has appended it.
 
-    From then on it can't append any more, wherever somebody tries.
+    Afterwards no process can append as this writer.
     """
     while (known := machine.refresh().writers.get(ticket.writer_id)) is not None:
         commit([(machine, ExpireHandles((), ((known.id, known.heartbeats),)))])

@@ -1,6 +1,6 @@
-"""Write handles: they append to a shard, or write and seal.
+"""Write handles: they append to a shard, or write and seal it.
 
-Each call prepares a command, with large updates uploaded, and commits it through `Session.multi_write`.
+Each call prepares a command, uploads large updates, and commits the command with `Session.multi_write`.
 """
 
 import uuid
@@ -32,7 +32,7 @@ from holdfast.persist.state.transition import check_mode
 def open_writer(
     session: Session, shard_id: str, schema: Schema, *, purpose: str, mode: WriteMode = WriteMode.APPEND
 ) -> "WriteHandle":
-    """A handle that writes a shard. Raises as `PersistClient.writer`."""
+    """Open a handle that writes a shard. Raises the errors of `PersistClient.writer`."""
     session.check_writable()
     check_schema(schema)
     check_write_mode(mode)
@@ -47,7 +47,7 @@ def open_writer(
 
 
 def writer_of(session: Session, ticket: UploadTicket, *, purpose: str) -> "WriteHandle":
-    """The writer that was handed on with a ticket. Raises as `PersistClient.writer_of`."""
+    """Return the writer that was handed on with a ticket. Raises the errors of `PersistClient.writer_of`."""
     session.check_writable()
     machine = session.machine(ticket.shard_id)
     if machine.refresh().finalized:
@@ -59,22 +59,22 @@ def writer_of(session: Session, ticket: UploadTicket, *, purpose: str) -> "Write
 def prepare_create(
     session: Session, shard_id: str, schema: Schema, *, purpose: str, mode: WriteMode = WriteMode.APPEND
 ) -> Prepared:
-    """The creation of an empty shard, for `multi_write`."""
+    """Prepare the creation of an empty shard, for `multi_write`."""
     command = RegisterWriter(session.new_handle("w", purpose), check_schema(schema), check_write_mode(mode))
     return Prepared(session.machine(shard_id), command)
 
 
 def prepare_finalize(session: Session, shard_id: str) -> Prepared:
-    """The end of a shard, for `multi_write`."""
+    """Prepare the end of a shard, for `multi_write`."""
     machine = session.machine(shard_id)
     return Prepared(machine, FinalizeShard(machine.store_ms()))
 
 
 class WriteHandle:
-    """Writes one shard, in the mode that it was made in. Thread-safe; made by `PersistClient.writer`.
+    """Writes one shard, in the mode of the shard. Thread-safe. Made by `PersistClient.writer`.
 
-    A handle whose append, write or seal could not be settled raises `HandleExpired` from then on: open a
-    new one, read the upper, and see what is there.
+    If the outcome of an append, write or seal stays unknown, the handle raises `HandleExpired` from then on.
+    Open a new handle, read the upper, and check what is there.
     """
 
     def __init__(
@@ -105,57 +105,57 @@ class WriteHandle:
 
     @property
     def cached_upper(self) -> int:
-        """The upper as this process knows it; never ahead of the durable one."""
+        """Return the upper as this process knows it. It is never ahead of the durable upper."""
         return self._machine.state.upper
 
     def upper(self) -> int:
-        """The upper, linearized (one read of Consensus)."""
+        """Return the upper. Linearized: one read of Consensus."""
         return self._machine.refresh().upper
 
     def compare_and_append(self, updates: object, expected_upper: int, new_upper: int) -> None:
         """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
 
-        `updates` is anything that `prepare_updates` takes (a table, a data frame, dicts, None), with the
-        columns of the schema, `_time` (default `expected_upper`) in `[expected_upper, new_upper)` and
+        `updates` is anything that `prepare_updates` takes (a table, a data frame, dicts, None). It has the
+        columns of the schema, `_time` (default `expected_upper`) in `[expected_upper, new_upper)`, and
         `_diff` (default +1).
 
         Raises:
-            UpperMismatch: the shard's upper is another; nothing happened.
+            UpperMismatch: the shard has another upper; nothing happened.
             BadInput: the updates don't fit the schema or the times, the shard is in mode WRITE_SEAL, or the
                 handle or its client is closed; nothing happened.
             NotWritable: the client was opened with mode "read"; nothing happened.
-            CodecMismatch: the shard has, and had, no such schema; nothing happened.
-            ShardFinalized: the shard has ended; nothing happened.
+            CodecMismatch: the shard never had this schema; nothing happened.
+            ShardFinalized: the shard was finalized; nothing happened.
             Fenced: the client took the write lock and has lost it; nothing happened.
-            FenceRegressed: the write lock is at an older row than this client's: the consensus store was
-                restored from an older copy; nothing happened.
-            HandleExpired: an earlier append of this handle had an unknown outcome, the handle was silent for
-                too long while it uploaded, or the shard was recovered. Open a new handle.
-            CorruptBlob: what the store holds can't be right; `LogRegressed`, one kind of it, if the log is
-                older than this process knows.
+            FenceRegressed: the write lock is at an older row than this client's, because the consensus store
+                was restored from an older copy; nothing happened.
+            HandleExpired: an earlier append of this handle has an unknown outcome, the handle sent no
+                heartbeat for too long while it uploaded, or the shard was recovered. Open a new handle.
+            CorruptBlob: the store is damaged. `LogRegressed` is one kind of it: the log is older than this
+                process knows.
             Determinate: a store refused or failed for longer than the retry deadline; nothing happened.
-            Indeterminate: whether it happened could not be found out; the handle is spent. Open a new one,
-                read the upper, and see what is there.
+            Indeterminate: the append may have happened. The handle can't be used any more. Open a new one,
+                read the upper, and check what is there.
         """
         self._session.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
 
     def write(self, updates: object) -> None:
-        """Write `updates`, durably, to be seen once a seal reaches beyond their times (mode WRITE_SEAL).
+        """Write `updates` durably (mode WRITE_SEAL). A seal beyond their times makes them visible.
 
-        `updates` as for `compare_and_append`; `_time` (default: the upper) is the upper or later. What
-        reaches past a seal stays pending until the next one.
+        `updates` is the same as for `compare_and_append`. `_time` (default: the upper) must be at or after
+        the upper. Updates beyond a seal stay pending until the next one.
 
         Raises:
-            UpperMismatch: the upper is past the earliest of the times; nothing happened.
+            UpperMismatch: the upper is past the earliest time; nothing happened.
             BadInput: the updates don't fit the schema, or the shard is in mode APPEND; nothing happened.
             NotWritable: the client has not taken the write lock of the location; nothing happened.
-            Fenced: it has lost it; nothing happened.
-            Indeterminate: whether it happened could not be found out; the handle is spent.
+            Fenced: the client has lost the write lock; nothing happened.
+            Indeterminate: the write may have happened. The handle can't be used any more.
         """
         self._session.multi_write([self.prepare_write(updates)])
 
     def prepare_write(self, updates: object) -> Prepared:
-        """A write for `multi_write`: large updates are uploaded, nothing is committed."""
+        """Prepare a write for `multi_write`: upload large updates, and commit nothing."""
         self._check_usable(WriteMode.WRITE_SEAL)
         upper = self.cached_upper
         batch = prepare_updates(self.schema, updates, default_time=min(upper, CLOSED - 1))
@@ -165,15 +165,15 @@ class WriteHandle:
         return Prepared(self._machine, command, _blobs(parts), self)
 
     def seal(self, new_upper: int) -> None:
-        """Advance the upper to `new_upper`; nothing to do where it is there already.
+        """Advance the upper to `new_upper`. Does nothing if the upper is there already.
 
-        In mode WRITE_SEAL all that is pending below it is sealed with it, whoever wrote it; in mode APPEND
-        nothing is: an empty append. Raises as `write` does.
+        In mode WRITE_SEAL, it seals all pending updates below `new_upper`, of every writer. In mode APPEND
+        nothing is pending, so it is an empty append. Raises the same errors as `write`.
         """
         new_upper = check_frontier(new_upper, "new_upper")
         if self.mode is WriteMode.WRITE_SEAL:
             self._session.check_locked(self.shard_id)
-        # Looked at once: other threads of this process move it too.
+        # Read the state once, because other threads of this process move it too.
         while (upper := self.cached_upper) < new_upper:
             try:
                 self._session.multi_write([self.prepare_seal(upper, new_upper)])
@@ -182,7 +182,7 @@ class WriteHandle:
                     return
 
     def prepare_seal(self, expected_upper: int, new_upper: int) -> Prepared:
-        """A seal for `multi_write`."""
+        """Prepare a seal for `multi_write`."""
         if self.mode is WriteMode.APPEND:
             return self.prepare_append(None, expected_upper, new_upper)
         self._check_usable(self.mode)
@@ -192,7 +192,7 @@ class WriteHandle:
         return Prepared(self._machine, command, (), self)
 
     def prepare_append(self, updates: object, expected_upper: int, new_upper: int) -> Prepared:
-        """An append for `multi_write`: large updates are uploaded, nothing is committed."""
+        """Prepare an append for `multi_write`: upload large updates, and commit nothing."""
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         batch = None
         if updates is not None:
@@ -207,9 +207,9 @@ class WriteHandle:
         *,
         ordered: Encoding | None = None,
     ) -> Prepared:
-        """As `prepare_append`, of what `prepare_updates` made with this schema, or rows of that.
+        """Like `prepare_append`, for updates that `prepare_updates` made with this schema, or rows of them.
 
-        `ordered` says that they are in the total order, and how parts of them are to be encoded.
+        `ordered` says that they are sorted, and how parts of them must be encoded.
         """
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         return self._prepared_batch(batch, expected_upper, new_upper, ordered)
@@ -223,9 +223,9 @@ class WriteHandle:
         return self._prepared(parts, expected_upper, new_upper)
 
     def prepare_run(self, pieces: Iterable[Rows], expected_upper: int, new_upper: int) -> Prepared:
-        """As `prepare_append`, of prepared updates of right times that follow each other in the total order.
+        """Like `prepare_append`, for prepared updates that are sorted as a whole and have valid times.
 
-        In memory is about a part's encoded bytes. Raises what `pieces` raises.
+        It needs memory for about one part's encoded bytes. Raises the errors that `pieces` raises.
         """
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         parts = write_run(
@@ -240,19 +240,19 @@ class WriteHandle:
         return self._prepared(parts, expected_upper, new_upper)
 
     def upload_ticket(self) -> UploadTicket:
-        """Let other processes upload for an append of this handle (`PersistClient.upload`); it is known then.
+        """Register the writer and let other processes upload for its append (`PersistClient.upload`).
 
-        It must be kept, and `keep_alive` called now and then, until the append is committed.
+        Keep the handle, and call `keep_alive` from time to time, until the append is committed.
         """
         self._check_usable(WriteMode.APPEND)
         self._register()
         return UploadTicket(self.shard_id, self._handle.id, self.schema, self._schema_id)
 
     def hand_on(self, *, lease_s: float) -> UploadTicket:
-        """As `upload_ticket`, for another process to append with (`PersistClient.writer_of`); this one ends.
+        """Like `upload_ticket`, but another process appends (`PersistClient.writer_of`). Ends this handle.
 
-        The ticket's holders call `PersistClient.keep_alive` within each lease. It is for a handle that has
-        not uploaded anything.
+        The holders of the ticket must call `PersistClient.keep_alive` within each lease. Use it only for a
+        handle that has not uploaded anything.
         """
         self._handle = replace(self._handle, lease_ms=int(lease_s * 1000))
         ticket = self.upload_ticket()
@@ -262,18 +262,19 @@ class WriteHandle:
         return ticket
 
     def keep_alive(self) -> None:
-        """Say that this handle lives, where that is due, while others upload for it.
+        """Renew this handle's lease if that is due, while others upload for it.
 
-        Raises `HandleExpired` where it was silent for too long: what was uploaded for it may be gone.
+        Raises `HandleExpired` if it sent no heartbeat for too long. What was uploaded for it may then be
+        gone.
         """
         self._machine.check_open()
         self._register()
 
     def prepare_uploads(self, uploads: Sequence[Upload], expected_upper: int, new_upper: int) -> Prepared:
-        """As `prepare_append`, of what others uploaded with this handle's ticket, each a run of its own.
+        """Like `prepare_append`, for uploads that others made with this handle's ticket. Each is a run.
 
-        Raises `BadInput` for what was uploaded for another shard, or has times outside of
-        `[expected_upper, new_upper)`, `HandleExpired` where the handle was silent for too long meanwhile.
+        Raises `BadInput` if an upload is for another shard, or has times outside of `[expected_upper,
+        new_upper)`. Raises `HandleExpired` if the handle sent no heartbeat for too long meanwhile.
         """
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         for each in uploads:
@@ -281,37 +282,37 @@ class WriteHandle:
                 raise BadInput(f"an upload for {each.shard_id} can't be appended to {self.shard_id}")
             if each.writer_id != self._handle.id:
                 raise HandleExpired(
-                    f"writer {each.writer_id} of {self.shard_id} was silent for too long: what was uploaded"
-                    " for it may be gone"
+                    f"writer {each.writer_id} of {self.shard_id} sent no heartbeat for too long: its uploads"
+                    " may be deleted"
                 )
             for part in each.run:
                 if not expected_upper <= part.lower < part.upper <= new_upper:
                     raise BadInput(
-                        f"an upload has times from {part.lower} to {part.upper - 1}: expected times in"
+                        f"an upload has times from {part.lower} to {part.upper - 1}, expected times in"
                         f" [{expected_upper}, {new_upper})"
                     )
         return self._prepared_runs([each.run for each in uploads if each.run], expected_upper, new_upper)
 
     def batch_builder(self, *, memory_bytes: int = MEMORY_BYTES) -> BatchBuilder:
-        """A builder of one append of any amount of updates, in any order, that takes about so much memory.
+        """Return a builder of one append of any size, in any order, that uses about this much memory.
 
-        What doesn't fit is sorted into temporary files meanwhile, in the folder that TMPDIR names.
+        It sorts what does not fit in temporary files, in the folder that TMPDIR names.
         """
         self._check_usable(WriteMode.APPEND)
         return BatchBuilder(self, memory_bytes=memory_bytes, threads=self._machine.config.builder_threads)
 
     def check_upper(self, expected_upper: int) -> None:
-        """Raise `UpperMismatch` unless the upper, linearized, is this."""
+        """Raise `UpperMismatch` unless the upper is `expected_upper`. Linearized."""
         expected_upper = check_frontier(expected_upper, "expected_upper")
         if (actual := self.upper()) != expected_upper:
             raise UpperMismatch(expected_upper, actual, shard_id=self.shard_id)
 
     def commit(self, prepared: Prepared) -> None:
-        """Commit an append of this handle. Raises as `compare_and_append` does."""
+        """Commit an append of this handle. Raises the errors of `compare_and_append`."""
         self._session.multi_write([prepared])
 
     def _prepared(self, parts: tuple[Part, ...], expected_upper: int, new_upper: int) -> Prepared:
-        # They were cut from one sorted sequence.
+        # The parts were cut from one sorted sequence.
         return self._prepared_runs([parts] if parts else [], expected_upper, new_upper)
 
     def _prepared_runs(
@@ -341,13 +342,13 @@ class WriteHandle:
         return check_forward(expected_upper, new_upper)
 
     def _check_usable(self, mode: WriteMode) -> None:
-        """Refuse what this handle may not do."""
+        """Refuse operations that this handle does not allow."""
         self._session.check_writable()
         if self.mode is not mode:
             how = "compare_and_append and seal" if self.mode is WriteMode.APPEND else "write and seal"
             raise BadInput(
-                f"this writer of {self.shard_id} has the mode {self.mode.name}: use {how}",
-                hint="the mode is that of the shard, which is fixed when it is made",
+                f"this writer of {self.shard_id} has mode {self.mode.name}: use {how}",
+                hint="the mode belongs to the shard, and is fixed when the shard is created",
             )
         if self._closed:
             raise BadInput(f"this writer of {self.shard_id} is closed")
@@ -360,7 +361,7 @@ class WriteHandle:
         self._revive()
 
     def _register(self) -> None:
-        """Be known before and during all uploads: that is how a sweeper tells parts from orphans."""
+        """Register before the first upload and during uploads. By this a sweeper knows parts from orphans."""
         now = self._machine.clock.monotonic()
         if not self._handle.registered:
             commit([(self._machine, RegisterWriter(self._handle, self.schema, self.mode))])
@@ -374,9 +375,9 @@ class WriteHandle:
         self._beaten_s = now
 
     def _revive(self) -> None:
-        """Begin anew where the writer's entry was dropped since it was used: under another id.
+        """If the writer's entry was dropped since its last use, continue with a new id.
 
-        What was prepared under the old id can't be committed any more, whatever became of its uploads.
+        Appends that were prepared under the old id can't be committed any more.
         """
         now = self._machine.clock.monotonic()
         if self._handle.registered:
@@ -388,36 +389,36 @@ class WriteHandle:
                 self._retire = self._retiring()
                 self.settle()
             elif now - self._beaten_s > self._machine.config.lease_s / 4:
-                # Use keeps a handle alive, also if all its appends are rejected because others are faster.
+                # Use renews the lease, even if all appends are rejected because others are faster.
                 self._register()
         self._seen_s = now
 
     def _retiring(self) -> "weakref.finalize[[str], WriteHandle]":
-        # A handle that nobody has any more is as good as closed.
+        # A handle without references is as good as closed.
         retire = weakref.finalize(self, self._machine.closed.add, self._handle.id)
         retire.atexit = False
         return retire
 
     def begin(self) -> None:
-        """Note that an append is in flight; `BadInput` after `close`."""
+        """Record that an append is in flight. Raises `BadInput` after `close`."""
         if self._closed:
             raise BadInput(f"this writer of {self.shard_id} is closed")
         self._machine.settled.discard(self._handle.id)
 
     def settle(self) -> None:
-        """Note that what happened to the append is known."""
+        """Record that the outcome of the append is known."""
         if not self._undecided:
             self._machine.settled.add(self._handle.id)
 
     def mark_undecided(self) -> None:
-        """Refuse all further work: an append's outcome is unknown."""
+        """Refuse all further work, because the outcome of an append is unknown."""
         self._undecided = True
         self._machine.settled.discard(self._handle.id)
 
     def close(self) -> None:
-        """Refuse all further work. Needs no commit: what is recorded of the writer goes with the next upkeep.
+        """Refuse all further work. There is no commit: the next upkeep drops the writer's entry.
 
-        An append in doubt keeps its record, which alone tells whether it happened.
+        The entry of an append in doubt stays, because only it shows whether the append happened.
         """
         self._closed = True
         self._retire()
