@@ -194,13 +194,13 @@ def test_nothing_is_overwritten(here: Path, tmp_path: Path) -> None:
     for url in (f"file://{full}", f"file://{here}"):
         done = run("restore", tmp_path / "copy", url)
         assert done.exit_code == BadInput.exit_code
-        assert "nothing is overwritten" in done.stderr
+        assert "overwrites nothing" in done.stderr
     assert (full / "mine").read_text() == "mine"
     assert contents(here) == (12, list(range(12)))
 
 
 def test_what_is_no_sqlite_file_is_refused(here: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no SQLite file") as raised:
+    with pytest.raises(BadInput, match="not a SQLite file") as raised:
         back_up(MemoryBlob(), MemoryConsensus(), tmp_path / "copy")
     assert "pg_dump" in raised.value.hint
     assert run("restore", here / "blob", f"file://{tmp_path}/new").exit_code == BadInput.exit_code

@@ -149,7 +149,7 @@ def no_diff(part: Part, table: pa.Table) -> tuple[Part, pa.Table]:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (reversed_rows, "not in the total order"),
+        (reversed_rows, "not sorted"),
         (one_twice, "a row twice"),
         (one_missing, "rows, not"),
         (other_times, "its times are 0 to 0"),

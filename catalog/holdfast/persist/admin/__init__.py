@@ -1,1 +1,1 @@
-"""Work on a whole location by hand: verify, sweep, recover, back up and restore."""
+"""Manual work on a whole location: verify, sweep, recover, back up and restore."""

@@ -1,18 +1,19 @@
-"""Acceptance: the history that the log of a shard has now counts, and its garbage is collected again.
+"""Acceptance: keep the history that a shard's log has now, and collect its garbage again.
 
-Clients may write meanwhile. So a rollup is not deleted here: it becomes garbage in one commit, as an orphan
-does (`holdfast.persist.admin.sweep`), and goes as garbage does. This is safe:
+Clients may write meanwhile. So a rollup is not deleted here. One commit makes it garbage, like an orphan
+(`holdfast.persist.admin.sweep`), and garbage collection deletes it. This is safe for these reasons:
 
-- The commit spares what its version names. So whatever was taken for foreign, a rollup that the log relies on
-  stays.
-- No later version names a rollup that was condemned. One of a version up to the head is never recorded after
-  one of a later version is: such a one is recorded first. One of a version after the head is foreign: it was
-  put after its version was committed, and the head was read after it was listed. Its writer knows a row that
-  the log does not have, so none of its commits can land.
-- Markers are deleted last, and only those that were there before the commit.
+- The commit spares what its version names. So a rollup that the log relies on stays, even if it was taken for
+  foreign.
+- No later version names a condemned rollup. A rollup of a version up to the head can't be recorded once a
+  rollup of a later version is. So `accept` first records such a later one. A rollup of a version after the
+  head is foreign: it was put after its version was committed, and the head was read after the rollup was
+  listed. Its writer knows a row that the log does not have, so none of its commits can land.
+- Markers are deleted last, and only those that existed before the commit.
 
-What remains: a store that shows an older log for a moment, against its promise, and takes the commit. It has
-lost what was committed since, and the rollups of those versions become garbage like the rest of them.
+One risk remains: a store that shows an older log for a moment, against its promise, and accepts the commit.
+Such a store has lost what was committed since. The rollups of those versions become garbage, like the rest of
+them.
 """
 
 from dataclasses import dataclass
@@ -128,14 +129,14 @@ def _of_rollup(machine: Machine, doubt: Doubt) -> Side:
 
 
 def accept(machine: Machine) -> None:
-    """Keep the history that the log of a shard has now: nothing hinders its garbage collection any more.
+    """Keep the history that a shard's log has now. Afterwards, garbage collection can continue.
 
-    Markers are deleted. Rollups of other histories, and damaged ones that no version names, become garbage;
-    the parts of other histories become orphans, which a sweep finds.
+    Markers are deleted. Rollups of other histories, and damaged rollups that no version names, become
+    garbage. The parts of other histories become orphans, which a sweep finds.
 
     Raises:
         LogRegressed: the log has another history than the one that this client has read.
-        StorageError: a store did not answer. What is accepted may be incomplete: try again.
+        StorageError: a store failed. The acceptance may be incomplete; try again.
     """
     machine.refresh()
     markers = marker_keys(machine.location.blob, machine.shard_id)

@@ -2,25 +2,27 @@
 
 A backup is a folder with the two stores of a location: `blob` and `consensus.sqlite`.
 
-Why a backup is consistent
-- The consensus file is copied first, as of one moment. All shards are in it at that moment, and so is the
-  write lock. The state of each shard follows from the copy, and the backup has exactly the blobs that those
-  states name.
-- Clients go on meanwhile: they compact, and garbage collection deletes blobs that the copy names. If a blob
-  is gone when it is its turn, the consensus file is copied again. The newer copy doesn't name that blob,
-  because a blob is deleted only after a version that doesn't name it was committed. What has been copied
-  stays, so each round has less to do than the one before.
-- A blob that is gone although the log of its shard has not moved is lost: the location is damaged.
-- Blobs first and consensus last would not do: the copy of the consensus file names blobs that were put after
-  the blobs were listed.
+Why a backup is consistent:
 
-Why a restore is safe
-- It makes a new folder, so no old `-wal` is left beside the restored file. SQLite would replay that over it.
-- Clients may know versions later than the backup. The logs are made anew in another epoch, as `recover` does,
-  so such a client fails instead of going on from the past.
+- The consensus file is copied first, as of one point in time. It contains all shards and the write lock. The
+  state of each shard follows from the copy, and the backup has exactly the blobs that those states name.
+- Clients continue meanwhile. They compact, and garbage collection deletes blobs that the copy names. If a
+  blob is gone when it is to be copied, the consensus file is copied again. The newer copy does not name that
+  blob, because a blob is deleted only after a version that does not name it was committed. Blobs that were
+  copied stay, so each round has less to do.
+- If a blob is gone although the log of its shard has not moved, the blob is lost and the location is damaged.
+- Copying the blobs first and consensus last would be wrong: the copy of the consensus file would name blobs
+  that were put after the blobs were listed.
+
+Why a restore is safe:
+
+- It makes a new folder, so there is no old `-wal` file next to the restored file. SQLite would replay it over
+  the file.
+- Clients may know versions that are newer than the backup. The logs continue in another epoch, as after
+  `recover`. So such a client fails instead of continuing from the past.
 
 Backup and restore build their folder under a hidden name, read all of it again, and rename it when it is
-whole. They never write into a folder that has anything in it.
+complete. They never write into a folder that is not empty.
 """
 
 import shutil
@@ -47,7 +49,7 @@ from holdfast.persist.stores import Blob, Consensus, FileBlob, Location, SqliteC
 from holdfast.persist.stores.location import BLOB_KEY, CONSENSUS_KEY, decode_location
 from holdfast.persist.stores.url import BLOB_FOLDER, CONSENSUS_FILE
 
-# Digests of cut rows, markers and lines: a restore begins another epoch, in which none of them counts.
+# Digests of cut rows, markers and lines. A restore begins another epoch, and none of them is valid there.
 _OF_HISTORY: Final = (CUT_NAME, MARKER_NAME, LINE_NAME)
 _MOST_ROUNDS: Final = 50
 _CONFIG: Final = PersistConfig(maintenance="off")
@@ -55,7 +57,7 @@ _CONFIG: Final = PersistConfig(maintenance="off")
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a backup or a restore has: `rounds` is how often the consensus file was copied."""
+    """What a backup or restore copied. `rounds` is how often the consensus file was copied."""
 
     location_id: str
     shards: int
@@ -72,15 +74,15 @@ def back_up(
     Clients may write meanwhile. `looking_at` is called with each key before it is read.
 
     Raises:
-        BadInput: `target` has something in it, or the consensus store isn't a SQLite file.
-        CorruptBlob: the location, or the copy, is damaged.
-        StorageError: a store can't be read, or the copy not be written.
+        BadInput: `target` is not empty, or the consensus store is not a SQLite file.
+        CorruptBlob: the location or the copy is damaged.
+        StorageError: a store can't be read, or the copy can't be written.
     """
     if not isinstance(consensus, SqliteConsensus):
         raise BadInput(
-            f"{consensus.description} is no SQLite file, and can't be backed up by this command",
-            hint="use 'pg_dump' for Postgres, and versioning or replication of the bucket for S3; copy the"
-            " blobs after it, with retain_for_s longer than that takes",
+            f"{consensus.description} is not a SQLite file, and can't be backed up by this command",
+            hint="use 'pg_dump' for Postgres, or versioning or replication of the bucket for S3; copy the"
+            " blobs after that, and set retain_for_s to more seconds than all of it takes",
         )
     with _new_folder(target) as folder:
         copied = _copy(blob.direct, consensus.path, folder, looking_at)
@@ -89,18 +91,18 @@ def back_up(
 
 
 def restore(backup: Path, target: Path, *, looking_at: Callable[[str], None] = lambda _: None) -> Copied:
-    """Make the location `target` from a backup, and its logs anew in another epoch.
+    """Make the location `target` from a backup. Its logs continue in another epoch.
 
-    The backup stays as it is.
+    The backup does not change.
 
     Raises:
-        BadInput: `target` has something in it, or `backup` isn't a backup.
+        BadInput: `target` is not empty, or `backup` is not a backup.
         CorruptBlob: the backup is damaged.
-        StorageError: the backup can't be read, or the location not be written.
+        StorageError: the backup can't be read, or the location can't be written.
     """
     file = backup / CONSENSUS_FILE
     if not file.is_file() or not (backup / BLOB_FOLDER / BLOB_KEY).is_file():
-        raise BadInput(f"{backup} isn't a backup of a location", hint="give the folder that 'backup' made")
+        raise BadInput(f"{backup} is not a backup of a location", hint="give the folder that 'backup' made")
     with _new_folder(target) as folder:
         copied = _copy(FileBlob(backup / BLOB_FOLDER, create=False, read_only=True), file, folder, looking_at)
         _check_copy(folder, looking_at)
@@ -111,7 +113,7 @@ def restore(backup: Path, target: Path, *, looking_at: Callable[[str], None] = l
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
-    """A folder that becomes `target` if the block ends without an error, and is removed if it doesn't."""
+    """Make a folder that becomes `target` if the block succeeds, and is removed if the block raises."""
     _check_free(target)
     check_usable(target.parent)
     folder = target.parent / f".{target.name}.{uuid.uuid4().hex}.partial"
@@ -134,7 +136,7 @@ def _check_free(target: Path) -> None:
         return
     if target.exists() or target.is_symlink():
         raise UnusablePath(
-            f"{target} exists, and nothing is overwritten",
+            f"{target} exists, and this command overwrites nothing",
             hint="choose another folder, or move this one away after all its clients have stopped",
         )
 
@@ -142,7 +144,7 @@ def _check_free(target: Path) -> None:
 def _copy(blob: Blob, file: Path, folder: Path, looking_at: Callable[[str], None]) -> Copied:
     copies = FileBlob(folder / BLOB_FOLDER)
     sizes: dict[str, int] = {}
-    # Where each shard ended when a blob of it was gone.
+    # The head of each shard when one of its blobs was gone.
     gone: dict[str, int] = {}
     for rounds in range(1, _MOST_ROUNDS + 1):
         looking_at(str(file))
@@ -163,8 +165,8 @@ def _copy(blob: Blob, file: Path, folder: Path, looking_at: Callable[[str], None
                         sizes[key] = _copy_blob(blob, copies, key)
                     named |= keys
                 except CorruptBlob:
-                    # Its rollup or a part of it is gone or damaged. If the shard has moved on, a newer copy
-                    # doesn't name it.
+                    # Its rollup or a part is gone or damaged. If the shard has moved on, a newer copy of the
+                    # consensus file does not name it.
                     if gone.get(shard) == head:
                         raise
                     missing[shard] = head
@@ -176,13 +178,13 @@ def _copy(blob: Blob, file: Path, folder: Path, looking_at: Callable[[str], None
                 for meta in blob.list("")
                 if not any(name.fullmatch(meta.key) for name in (BLOB_NAME, *_OF_HISTORY))
             ]
-            # What has another form of name, such as the location's id, is never deleted while it is needed.
+            # Blobs with other names, such as the location's id, are never deleted while they are needed.
             more = {key: _copy_blob(blob, copies, key) for key in others}
             kept = {**{key: sizes[key] for key in named}, **more}
             return Copied(str(location_id), len(shards), len(kept), sum(kept.values()), rounds)
         gone = missing
     raise StorageError(
-        f"the location moved on faster than it could be copied, {_MOST_ROUNDS} times",
+        f"the location changed faster than it could be copied, {_MOST_ROUNDS} times",
         hint="set retain_for_s in all clients to more seconds than a backup takes, and try again",
     )
 
@@ -192,7 +194,7 @@ def _location_id(log: SqliteConsensus) -> uuid.UUID:
     if entry is None:
         raise BadInput(
             "the consensus store belongs to no location",
-            hint="check the URL; a location is created by its first client that writes",
+            hint="check the URL; the first client that writes creates the location",
         )
     return decode_location(entry.data, CONSENSUS_KEY)
 
@@ -206,7 +208,7 @@ def _copy_blob(blob: Blob, copies: FileBlob, key: str) -> int:
 
 
 def _copy_database(file: Path, copy: Path) -> None:
-    """Copy a database as of one moment, into one file without a WAL."""
+    """Copy a database as of one point in time, into one file without a WAL."""
     for suffix in ("", "-wal", "-shm"):
         Path(f"{copy}{suffix}").unlink(missing_ok=True)
     try:
@@ -221,7 +223,7 @@ def _copy_database(file: Path, copy: Path) -> None:
 
 
 def _check_copy(folder: Path, looking_at: Callable[[str], None]) -> None:
-    """Read all of a copy again. Raises `CorruptBlob` for the first thing that is wrong."""
+    """Read all of a copy again. Raises `CorruptBlob` for the first fault."""
     with PersistClient(
         Location.open(f"file://{quote(str(folder))}", read_only=True), mode="read", config=_CONFIG
     ) as client:
@@ -231,7 +233,7 @@ def _check_copy(folder: Path, looking_at: Callable[[str], None]) -> None:
     if findings:
         raise CorruptBlob(
             findings[0].key,
-            "a sound copy",
+            "an intact copy",
             findings[0].what,
-            hint="run 'holdfast persist verify' on what was copied",
+            hint="run 'holdfast persist verify' on the location that was copied",
         )

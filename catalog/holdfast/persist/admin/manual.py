@@ -1,4 +1,4 @@
-"""Upkeep by hand: what upkeep does by itself, done now, and told."""
+"""Upkeep by hand: does now what upkeep does by itself, and reports it."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a garbage collection did: blobs deleted, blobs that still wait, versions cut off the log."""
+    """The results of a garbage collection: deleted blobs, blobs that still wait, versions cut off the log."""
 
     shard_id: str
     deleted: int
@@ -28,7 +28,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did: batches, stored updates and stored bytes before and after."""
+    """The results of a compaction: batches, stored updates and stored bytes before and after."""
 
     shard_id: str
     batches_before: int
@@ -40,10 +40,10 @@ class Compacted:
 
 
 def collect(client: "PersistClient", shard_id: str) -> Collected:
-    """Delete what nobody needs any more, and cut the log; garbage in its grace stays.
+    """Delete garbage that nobody needs any more, and cut the log. Garbage in its grace time stays.
 
     Raises:
-        BadInput: the shard doesn't exist.
+        BadInput: the shard does not exist.
     """
     client.session.check_writable()
     machine = client.session.existing(shard_id)
@@ -55,10 +55,10 @@ def collect(client: "PersistClient", shard_id: str) -> Collected:
 
 
 def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -> Compacted:
-    """Merge what is due, or with `full` all batches into one.
+    """Run the compactions that are due; with `full`, merge all batches into one.
 
     Raises:
-        BadInput: the shard doesn't exist, or with `full` others are compacting it.
+        BadInput: the shard does not exist, or, with `full`, another process is compacting it.
     """
     client.session.check_writable()
     machine = client.session.existing(shard_id)
@@ -93,7 +93,7 @@ def _compact_fully(machine: Machine, writer: Handle) -> None:
     if task is None:
         raise BadInput(
             f"shard {machine.shard_id} is being compacted by another process",
-            hint="try again when that is done; its claim ends with its lease",
+            hint="try again when that is done; the claim of that process ends with its lease",
         )
     install(machine, task, merge_task(machine, task))
 

@@ -1,16 +1,17 @@
-"""The search for orphans: blobs that no version names and no living writer is about to name.
+"""Finds orphans: blobs that no version names and that no live writer is about to name.
 
-Every crash may leave one: a blob is rather leaked than lost. An orphan is told by two facts, and never by
-one alone:
+Every crash may leave orphans, because leaking a blob is better than losing one. A blob is an orphan only if
+both of these are true:
 
-- its writer is not in the state. A writer registers before its first upload, what it uploaded was listed
-  before the state was read, and once its entry is gone nothing that it uploaded is committed any more. A
-  rollup has no writer: it is spared until one of its version or a later one is recorded: then it never is;
-- it is older than any upload may be when it is committed (`LONGEST_UPLOAD_S`, by the store's clock).
+- Its writer is not in the state. A writer registers before its first upload. The uploads were listed before
+  the state was read. Once the writer's entry is gone, nothing that it uploaded can be committed any more. A
+  rollup has no writer. It is spared until a rollup of its version or a later one is recorded, because it
+  can't be recorded after that.
+- It is older than any upload may be when it is committed (`LONGEST_UPLOAD_S`, by the store's clock).
 
-An orphan is not deleted here but condemned: it becomes garbage of the shard in one commit, which rivals with
-every append, and goes as garbage does. Where blobs are from versions that the log doesn't know, the log was
-lost or is an old copy: nothing is swept there.
+The sweep does not delete an orphan. One commit makes it garbage of the shard. This commit competes with every
+append, and garbage collection deletes the blob later. If a shard has blobs of versions that the log does not
+know, the log was lost or is an old copy. The sweep skips such a shard.
 """
 
 import re
@@ -44,7 +45,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was found of a shard: orphans, how many blobs are too young to tell, why it was left alone."""
+    """The results for a shard: orphans, the number of blobs that are too young, and why it was skipped."""
 
     shard_id: str
     orphans: tuple[Orphan, ...]
@@ -59,10 +60,10 @@ def sweep(
     delete: bool = False,
     looking_at: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Swept]:
-    """Look for orphans in all shards that have blobs, one after the other; with `delete` they go.
+    """Look for orphans in all shards that have blobs, one after the other; with `delete`, remove them.
 
-    `looking_at` is told each shard before. In memory are the old blobs of one shard. What users ask for goes
-    through `check_age`.
+    `looking_at` is called with each shard before. In memory are the old blobs of one shard. Check values from
+    users with `check_age` first.
 
     Raises:
         NotWritable: `delete` with a client of mode "read".
@@ -87,7 +88,7 @@ def sweep(
 def sweep_shard(
     machine: Machine, metas: list[BlobMeta], now_ms: int, older_than_s: float, *, delete: bool
 ) -> Swept:
-    """Look for orphans among the blobs of a shard that were listed before, and with `delete` let them go."""
+    """Look for orphans among a shard's blobs, which were listed before; with `delete`, remove them."""
     state = machine.refresh()
     refused = _refusal(state, metas)
     if refused:
@@ -109,14 +110,14 @@ def sweep_shard(
 
 
 def _refusal(state: ShardState, metas: list[BlobMeta]) -> str:
-    """Why nothing of a shard can be told an orphan."""
+    """Return why the sweep can't identify orphans in a shard, or "" if it can."""
     if not state.exists:
         return "the consensus store has no log of it"
-    # Garbage of a version after the log's is of a history that was given up.
+    # Garbage of a version after the log's head belongs to a history that was given up.
     unknown = [meta for meta in metas if meta.key not in state.garbage]
     newest = max((int(found["seqno"] or 0) for found in _parsed(unknown)), default=0)
     if newest > state.seqno:
-        return f"its log ends at version {state.seqno}, and a blob is of version {newest}"
+        return f"its log ends at version {state.seqno}, but there is a blob of version {newest}"
     return ""
 
 
@@ -125,23 +126,23 @@ def _parsed(metas: list[BlobMeta]) -> Iterator[re.Match[str]]:
 
 
 def _homeless(state: ShardState, key: str) -> bool:
-    """Whether nobody is known who may still commit a blob; what we did not name ourselves is not ours."""
+    """Whether no known process can still commit a blob. Names of another form don't belong to Holdfast."""
     cut = CUT_NAME.fullmatch(key)
     if cut is not None:
-        # The digests of an earlier cut: those of the newest contain them.
+        # The digests of an earlier cut. The newest digests contain them.
         return int(cut["seqno"]) < state.gc_seqno
     found = BLOB_NAME.fullmatch(key)
     if found is None:
         return False
     if found["writer"] is not None:
         return found["writer"] not in state.writers
-    # A later one may still be recorded, however long its writer slept.
+    # A rollup of a later version may still be recorded, even if its writer slept for long.
     newest = state.latest_rollup
     return newest is not None and int(found["seqno"]) <= newest.seqno
 
 
 def _condemn(machine: Machine, orphans: list[Orphan], now_ms: int) -> list[Orphan]:
-    """Make garbage of orphans and collect it; those that were still nobody's at the commit."""
+    """Make orphans garbage and collect them. Return those that were still orphans at the commit."""
     blobs = tuple((orphan.key, max(0, int(now_ms - orphan.age_s * 1000))) for orphan in orphans)
     (condemned,) = commit([(machine, CondemnOrphans(blobs))])
     assert isinstance(condemned, tuple)
@@ -152,10 +153,10 @@ def _condemn(machine: Machine, orphans: list[Orphan], now_ms: int) -> list[Orpha
 
 
 def check_age(older_than_s: float) -> float:
-    """Return an age for `sweep`, or raise `BadInput` where uploads under way may be as old."""
+    """Return an age for `sweep`, or raise `BadInput` if uploads in progress may be as old."""
     if older_than_s < LONGEST_UPLOAD_S:
         raise BadInput(
-            f"blobs younger than {LONGEST_UPLOAD_S / 3600:g} hours may belong to uploads under way",
+            f"blobs younger than {LONGEST_UPLOAD_S / 3600:g} hours may belong to uploads in progress",
             hint="give a greater age",
         )
     return older_than_s

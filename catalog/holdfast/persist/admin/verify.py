@@ -1,11 +1,17 @@
-"""The audit of a shard: everything that is stored of it is read again and compared with what it must be.
+"""The audit of a shard: reads everything that is stored of it again and checks it.
 
-Read are the log, the rollups, the digests of cuts, the markers of two histories, and every row of every part
-that the newest version names. Compared are checksums and sizes, each part's footer, row count, bounds of
-times and order, the statistics by which readers skip, that a compacted run has each row once, that the log
-has no gap and leads to the same state from every place that it can be followed from, and the invariants of
-the state itself. In memory are one page of the log, the state, and one batch of one part. A shard that is
-written meanwhile is no finding: what is gone because the shard moved on is not looked for.
+It reads the log, the rollups, the digests of cuts, the markers of two histories, and every row of every part
+that the newest version names. It checks:
+
+- checksums and sizes,
+- each part's footer, row count, order, and bounds of times,
+- the statistics by which readers skip rows,
+- that a compacted run has each row once,
+- that the log has no gap, and leads to the same state from every place where a replay can begin,
+- the invariants of the state.
+
+In memory are one page of the log, the state, and one batch of one part. Writes during the audit cause no
+findings: the audit does not look for data that is gone because the shard moved on.
 """
 
 from collections import Counter
@@ -45,7 +51,7 @@ _BATCH_ROWS: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is not as it must be: of which shard, the key of the blob or row, and what is wrong with it."""
+    """A fault: the shard, the key of the blob or row, and what is wrong with it."""
 
     shard_id: str
     key: str
@@ -66,16 +72,16 @@ class Verified:
 def verify(
     client: "PersistClient", shard_id: str, *, looking_at: Callable[[str], None] = lambda _: None
 ) -> Verified:
-    """Audit one shard; `looking_at` is told each key before it is read.
+    """Audit one shard. Call `looking_at` with each key before it is read.
 
     Raises:
-        BadInput: the shard doesn't exist.
-        StorageError: a store did not answer.
+        BadInput: the shard does not exist.
+        StorageError: a store failed.
     """
     machine = client.session.machine(shard_id)
     stored = client.location.blob.direct
     if stored is not client.location.blob:
-        # What a cache has tells nothing about the store.
+        # Cached data says nothing about the store.
         location = replace(client.location, blob=stored)
         machine = Machine(shard_id, location, client.config, client.clock)
     audit = _Audit(machine, looking_at)
@@ -90,26 +96,26 @@ def verify(
 
 
 def without_log(client: "PersistClient") -> tuple[Finding, ...]:
-    """A finding for each shard that has blobs and no log: its consensus store was lost, and it with it.
+    """Return a finding for each shard that has blobs but no log, because its consensus store was lost.
 
     Raises:
-        StorageError: a store did not answer.
+        StorageError: a store failed.
     """
     found: Counter[str] = Counter()
     for meta in client.location.blob.list("s"):
         if BLOB_NAME.fullmatch(meta.key):
             found[meta.key.split("/")[0]] += 1
-    # Read later: a shard has a log before it has its first blob.
+    # List the logs after the blobs, because a shard has a log before its first blob.
     logs = set(client.shards())
     return tuple(
-        Finding(shard, f"{shard}/", f"the shard has blobs ({blobs:,}) and no log")
+        Finding(shard, f"{shard}/", f"the shard has blobs ({blobs:,}) but no log")
         for shard, blobs in found.items()
         if shard not in logs
     )
 
 
 def of_store(client: "PersistClient") -> tuple[Finding, ...]:
-    """A finding if the consensus store itself is damaged, below the rows of its logs.
+    """Return a finding if the consensus store itself is damaged, below the rows of its logs.
 
     Raises:
         StorageError: the store can't be read now.
@@ -143,10 +149,10 @@ class _Audit:
                 yield from self._run(state, None, run)
 
     def _helpers(self) -> Iterator[Finding]:
-        """What the small blobs show by which upkeep tells histories apart."""
+        """Yield faults of the small blobs that upkeep needs to detect two histories."""
         try:
             for doubt in doubts(self._machine):
-                what = f"nothing is deleted, there may be two histories: {doubt.why}"
+                what = f"nothing is deleted, because there may be two histories: {doubt.why}"
                 yield self._finding(doubt.key, what)
             for key, what in damaged_digests(self._machine.location, self._machine.shard_id):
                 yield self._finding(key, f"{what}; the next cut of the log replaces it")
@@ -157,7 +163,7 @@ class _Audit:
         return Finding(self._machine.shard_id, key, what)
 
     def _log(self, state: ShardState) -> Iterator[Finding]:
-        """What is wrong with the log; if it was cut meanwhile, with what is left of it."""
+        """Yield faults of the log. If it was cut meanwhile, check the rest of it again."""
         for _ in range(_MOST_CUTS):
             found = [*self._log_to(state)]
             if not found:
@@ -172,7 +178,7 @@ class _Audit:
         yield from found
 
     def _log_to(self, state: ShardState) -> Iterator[Finding]:
-        """The log leads from the newest rollup, and from the beginning where it is there, to the state."""
+        """Check that the log leads to the state: from the newest rollup, and from row 1 if it is there."""
         rollup = state.latest_rollup
         current = ShardState(state.shard_id)
         kept: ShardState | None = current
@@ -197,7 +203,7 @@ class _Audit:
         following = False
         for entry in self._entries(state.seqno):
             if not following:
-                # From the beginning, or from the rollup on: rows in between lead nowhere.
+                # Start at the beginning or after the rollup. A replay can't start at rows in between.
                 if entry.seqno == current.seqno + 1 or entry.seqno == kept.seqno + 1:
                     following = True
                     current = current if entry.seqno == current.seqno + 1 else kept
@@ -214,10 +220,10 @@ class _Audit:
             current = kept
         if current.seqno != state.seqno:
             yield self._finding(
-                f"{state.shard_id} log", f"it leads to version {current.seqno}, the head is {state.seqno}"
+                f"{state.shard_id} log", f"it leads to version {current.seqno}, but the head is {state.seqno}"
             )
         elif current != state:
-            yield self._finding(f"{state.shard_id} log", f"it leads to another version {state.seqno}")
+            yield self._finding(f"{state.shard_id} log", f"it leads to a different version {state.seqno}")
 
     def _step(self, state: ShardState, entry: Entry) -> ShardState:
         key = f"{state.shard_id} log {entry.seqno}"
@@ -233,7 +239,7 @@ class _Audit:
             raise CorruptBlob(key, "changes of the version before", str(error) or "others") from None
 
     def _entries(self, last: int) -> Iterator[Entry]:
-        """The rows of the log up to a version, a page at a time."""
+        """Yield the rows of the log up to a version, a page at a time."""
         start = 0
         while True:
             page = self._machine.location.consensus.scan(self._machine.shard_id, start, _PAGE)
@@ -287,7 +293,7 @@ class _Audit:
 
 
 class _PartCheck:
-    """The rows of one part, batch by batch, against what the state and its own footer say of them."""
+    """Compares the rows of one part, batch by batch, with the state and with the part's own footer."""
 
     def __init__(
         self, schema: Schema, part: Part, batch: Batch | None, last: Key | None, mode: WriteMode
@@ -299,13 +305,13 @@ class _PartCheck:
         self.group: GroupBounds | None = None
         self._part = part
         self._compacted = batch is not None and batch.level > 0
-        # A seal may have cut it: then the state means some times of its rows only.
+        # A seal may have split the part. Then only its rows at some times count.
         self._cut = mode is WriteMode.WRITE_SEAL and not self._compacted
         self._times: tuple[int, int] | None = None
         self._names = [*schema.names, TIME]
 
     def take(self, rows: pa.RecordBatch) -> None:
-        """Look at the next rows."""
+        """Check the next rows."""
         if not rows.num_rows:
             return
         updates = self.schema.arrow_updates
@@ -321,7 +327,7 @@ class _PartCheck:
             self._check_group(rows, low)
 
     def end(self) -> None:
-        """Look at the part as a whole."""
+        """Check the part as a whole."""
         part = self._part
         if self.rows != part.rows:
             self.faults.append(f"it has {self.rows} rows, not {part.rows}")
@@ -335,29 +341,29 @@ class _PartCheck:
     def _check_order(self, rows: pa.RecordBatch) -> None:
         first = key_at(self._names, rows, 0)
         if self.last is not None and (first < self.last or (self._compacted and first == self.last)):
-            self.faults.append("its rows are not in the total order, or one is there twice")
+            self.faults.append("its rows are not sorted, or a row occurs twice")
         self.last = key_at(self._names, rows, rows.num_rows - 1)
         kept, _ = fold(self._names, rows, np.ones(rows.num_rows, np.int64))
         if self._compacted and len(kept) != rows.num_rows:
             self.faults.append("a compacted run has a row twice")
         bits = sort_updates(self.schema, pa.Table.from_batches([rows])).select(self._names)
         if not _same(bits, pa.Table.from_batches([rows]).select(self._names)):
-            self.faults.append("its rows are not in the total order")
+            self.faults.append("its rows are not sorted")
 
     def _check_group(self, rows: pa.RecordBatch, low: int) -> None:
         assert self.group is not None
         if low < self.group.earliest:
-            self.faults.append(f"its statistics say no time before {self.group.earliest}, one is {low}")
+            self.faults.append(f"its statistics exclude times before {self.group.earliest}, but one is {low}")
         names = self._names[:1]
         first, last = key_at(names, rows, 0), key_at(names, rows, rows.num_rows - 1)
         exact = (KeyRange(lower=key) for key in (first, last))
         inside = all(each.may_meet(self.group.low, self.group.high) for each in exact)
         if not inside or (self.group.low is not None and first < self.group.low):
-            self.faults.append(f"its statistics exclude a value of {names[0]} that is there")
+            self.faults.append(f"its statistics exclude a value of {names[0]} that it has")
 
 
 def _same(one: pa.Table, other: pa.Table) -> bool:
-    """Whether two tables are equal, NaN being equal to itself."""
+    """Whether two tables are equal. NaN is equal to itself."""
     return all(
         _bits(left).equals(_bits(right)) for left, right in zip(one.columns, other.columns, strict=True)
     )

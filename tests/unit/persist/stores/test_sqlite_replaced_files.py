@@ -110,7 +110,7 @@ def test_a_client_does_not_wait_for_a_file_that_does_not_come_back(
     ):
         with pytest.raises(Determinate, match=r"removed or replaced|can't be reached") as caught:
             call()
-        assert "put the right file in place" in caught.value.hint
+        assert "restore the right file" in caught.value.hint
     client.close()
     assert slept == []
 
