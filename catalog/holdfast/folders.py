@@ -1,4 +1,4 @@
-"""Whether a store's files can be at a path, and making its folder: for every store that is in files."""
+"""Checks and makes the folders of stores that consist of files."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.errors import StoreUnreachable, UnusablePath
 
-# Refusals of a path as such, rather than failures of the disk below it.
+# The system refuses the path itself. Other errors are failures of the disk below it.
 _PATH_REFUSED: Final = frozenset(
     {
         errno.EACCES,
@@ -24,9 +24,9 @@ _LONGEST_NAME: Final = 255
 
 
 def check_usable(folder: Path) -> None:
-    """Raise `UnusablePath` unless `folder` can be written, or made with what is missing above it.
+    """Raise `UnusablePath` unless `folder` can be written, or can be made with its missing parents.
 
-    Nothing is made to find out, so that a path that is refused leaves nothing behind.
+    Nothing is made to find out, so a refused path leaves nothing behind.
     """
     nearest = folder
     while not os.path.lexists(nearest) and nearest != nearest.parent:
@@ -41,18 +41,18 @@ def check_usable(folder: Path) -> None:
 
 
 def open_error(message: str, error: OSError, *, missing_is_bad: bool) -> StoreUnreachable:
-    """What to raise where the file system refused to open a store: whether path or disk is to blame.
+    """Return the error for a store that the file system refuses to open: it blames either path or disk.
 
-    A missing folder is a store that isn't there, unless making one was tried and refused.
+    A missing folder means that there is no store, unless making the folder was tried and refused.
     """
     told = f"{message}: {reason(error)}"
     if error.errno in _PATH_REFUSED or (error.errno == errno.ENOENT and missing_is_bad):
         return UnusablePath(told)
-    return StoreUnreachable(told, hint="look at the disk and try again")
+    return StoreUnreachable(told, hint="check the disk and try again")
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and what is missing above it, durably; `OSError` where that fails."""
+    """Make `folder` and its missing parents durably. Raises `OSError` if that fails."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -70,5 +70,5 @@ def flush_folder(folder: Path) -> None:
 
 
 def reason(error: OSError) -> str:
-    """What the system said, in a few words."""
+    """Return the system's message in a few words."""
     return os.strerror(error.errno) if error.errno else str(error)

@@ -1,17 +1,17 @@
-"""Which process opened what: clients, handles and catalogs don't work in a forked child of it.
+"""Ownership by process: clients, handles and catalogs don't work in a forked child.
 
-- What is in memory belongs to the process that opened it: caches, leases and their heartbeats, the tokens of
-  writers, locks that other threads hold. A child made by `os.fork()` has a copy of all that, without the
-  threads. A copy that went on would wait for threads that don't exist, or act as the parent.
+- State in memory belongs to the process that opened it: caches, leases and their heartbeats, the tokens of
+  writers, locks that other threads hold. A child made by `os.fork()` has a copy of all this, but not the
+  threads. If the copy continued, it would wait for threads that don't exist, or act as the parent.
 - So each public call of an inherited object raises `UsedAfterFork`, before it takes a lock. `close`, the end
-  of a `with` block and garbage collection do nothing there: leases, locks and uploads stay the parent's.
-- A stash is such an object too. Blob and Consensus have no such memory: they open connections of their own
-  in a child.
-- Connections of the parent are never closed in a child in a way that the server notices.
+  of a `with` block and garbage collection do nothing in the child. Leases, locks and uploads stay with the
+  parent.
+- A stash is such an object too. Blob and Consensus have no such state. They open new connections in a child.
+- A child never closes a connection of the parent in a way that the server notices.
 
-The check compares two numbers. It costs less than `os.getpid()`, and no process id that comes again can
-deceive it. Every `os.fork()` counts, that of `multiprocessing` too. So does a fork in C that calls
-`PyOS_AfterFork_Child`, as CPython demands.
+The check compares two numbers. It costs less than `os.getpid()`, and a reused process id can't deceive it.
+Every `os.fork()` counts, including the one of `multiprocessing`. So does a fork in C that calls
+`PyOS_AfterFork_Child`, as CPython requires.
 """
 
 import functools
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _forks = 0
-"""How many forks lie between the first process and this one."""
+"""The number of forks between the first process and this one."""
 
 
 class OwnerProcess:
@@ -41,17 +41,17 @@ class OwnerProcess:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this process."""
+        """Whether this is the process that made the object."""
         return self._forks == _forks
 
     def check(self, what: str) -> None:
-        """Raise `UsedAfterFork` unless it is this process; `what` says what it opened."""
+        """Raise `UsedAfterFork` unless this is that process. `what` names the object in the error."""
         if self._forks != _forks:
             raise UsedAfterFork(what, self._pid, os.getpid())
 
 
 class ForkLock:
-    """A lock that is free in a forked child, whichever thread of the parent held it."""
+    """A lock that is free in a forked child, even if a thread of the parent held it."""
 
     __slots__ = ("__weakref__", "_lock")
 
@@ -60,7 +60,7 @@ class ForkLock:
         _locks.add(self)
 
     def renew(self) -> None:
-        """In a forked child: be free."""
+        """Make the lock free in a forked child."""
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
@@ -71,12 +71,12 @@ class ForkLock:
 
 
 def fork_count() -> int:
-    """A number that differs between a process and its forked children, for the key of a cache."""
+    """Return a number that differs between a process and its forked children, for the key of a cache."""
     return _forks
 
 
 def kept_in_process(*, most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Keep the last `most` results of a function, each for the process that called it."""
+    """Cache the last `most` results of a function, separately for each process that calls it."""
 
     def decorate(make: Callable[P, T]) -> Callable[P, T]:
         @functools.lru_cache(maxsize=most)
@@ -85,7 +85,7 @@ def kept_in_process(*, most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @functools.wraps(make)
         def of_this_process(*args: P.args, **kwargs: P.kwargs) -> T:
-            return kept(_forks, *args, **kwargs)  # type: ignore[arg-type]  # what isn't hashable is refused
+            return kept(_forks, *args, **kwargs)  # type: ignore[arg-type]  # unhashable arguments raise
 
         return of_this_process
 
@@ -96,7 +96,7 @@ _locks: Final[weakref.WeakSet[ForkLock]] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    global _forks  # the one number that all compare with
+    global _forks  # the number that all objects compare with
     _forks += 1
     for lock in list(_locks):
         lock.renew()

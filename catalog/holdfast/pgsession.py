@@ -1,18 +1,20 @@
-"""Connections to a Postgres server, for every store in one: the address, a bounded pool, what errors say.
+"""Connections to a Postgres server, for all stores in Postgres: the address, a bounded pool, error messages.
 
 Invariants:
 
-- The password is in the connection string and nowhere else: not in `description`, not in a message, not in
-  a `repr`. Errors of connecting are raised without their cause, whose frames hold that string.
-- Every session runs READ COMMITTED with a durable commit, whatever the defaults of server, database and role.
-- A server session belongs to one connection: a pooler that shares sessions is refused at the open.
-- A connection that died while it was idle (the server was restarted) is found by a look at its socket and
-  replaced before it is used, so a restart costs the calls in flight and no others.
-- No connection is used on both sides of a fork: a child opens its own. Nothing that a child collects or
-  closes reaches the server by a connection of its parent: not a ROLLBACK, not the end of a session, not the
-  request to cancel the statement of a stream.
-- What happens to the pool's own connections and threads is told by the errors of calls, never on the stderr
-  of a program that has no logging; who forgets `close` loses nothing by it.
+- The password is only in the connection string. It is not in `description`, in a message or in a `repr`.
+  Errors of connecting are raised without their cause, because its frames contain that string.
+- Every session runs READ COMMITTED with a durable commit, even if the defaults of server, database or role
+  differ.
+- A server session belongs to one connection. A pooler that shares sessions is refused when the store is
+  opened.
+- If an idle connection has died, for example because the server restarted, a check of its socket finds this
+  and the connection is replaced before use. So a restart affects only the calls in progress.
+- No connection is used on both sides of a fork. A child opens its own. Nothing that a child closes or
+  collects reaches the server through a connection of its parent: no ROLLBACK, no end of a session, and no
+  request to cancel a stream's statement.
+- Failures of the pool's own connections and threads show in the errors of calls. They never go to the stderr
+  of a program without logging. Forgetting `close` loses nothing.
 """
 
 import contextlib
@@ -54,17 +56,17 @@ _PORTS: Final = re.compile(r"[0-9,]*")
 _DEFAULTS: Final = {
     "application_name": "holdfast",
     "connect_timeout": "10",
-    "tcp_user_timeout": "30000",  # ms without an acknowledgement until a vanished server is given up
+    "tcp_user_timeout": "30000",  # ms without an acknowledgement before a vanished server is given up
 }
 _SETTINGS: Final = {
     "default_transaction_isolation": "read committed",
     "synchronous_commit": "on",
     "jit": "off",
 }
-# Without any handler a program would be told of each attempt to connect, beside the error that it gets.
+# Without a handler, a program would print each attempt to connect, in addition to the error that it gets.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
-# A commit that writes something waits until the standby has all before it; it changes no table.
+# A commit that writes something waits until the standby has everything before it. It changes no table.
 _WAIT_FOR_STANDBY: Final = """SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''
     THEN pg_logical_emit_message(true, 'holdfast', '') END"""
 _CONFIGURE: Final = """SELECT set_config(name, value, false), pg_is_in_recovery()
@@ -74,19 +76,20 @@ _CONFIGURE: Final = """SELECT set_config(name, value, false), pg_is_in_recovery(
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """Where a store is: a server, a database and a schema in it."""
+    """The address of a store: a server, a database, and a schema in it."""
 
     conninfo: str = field(repr=False)
     schema: str
     description: str
-    """Server, database and schema, for messages; without user and password."""
+    """Server, database and schema for messages, without user and password."""
 
     @classmethod
     def parse(cls, url: str, *, default_schema: str = DEFAULT_SCHEMA) -> Self:
-        """The address in `postgresql://[user[:password]@]host[:port]/database[?schema=...&option=...]`.
+        """Parse `postgresql://[user[:password]@]host[:port]/database[?schema=...&option=...]`.
 
-        `schema` is ours (`default_schema` if not given), any other option is libpq's, as are $PGPASSWORD and
-        the password file. Raises `BadInput` for anything else, and repeats nothing of it.
+        `schema` is an option of Holdfast (default: `default_schema`). All other options go to libpq, which
+        also uses $PGPASSWORD and the password file. Raises `BadInput` for anything else; the error quotes
+        nothing of the URL.
         """
         base, _, query = url.partition("?")
         options = [option for option in query.split("&") if option]
@@ -102,11 +105,11 @@ class PostgresAddress:
         except psycopg.Error:
             given = {}
         host, port, database = (str(given.get(name, "")) for name in ("host", "port", "dbname"))
-        # An "@" or "/" that is not percent-encoded makes a part of a password look like one of these.
+        # An unescaped "@" or "/" in a password makes a part of the password look like one of these.
         if not given or "@" in host + database or "/" in database or not _PORTS.fullmatch(port):
             raise BadInput(
                 "the postgresql:// URL can't be parsed",
-                hint="write postgresql://user@host:port/database, special characters percent-encoded",
+                hint="write postgresql://user@host:port/database, with special characters percent-encoded",
             )
         where = f"postgresql://{host}{':' if port else ''}{port}/{database} (schema {schema})"
         return cls(make_conninfo("", **(_DEFAULTS | given | {"client_encoding": "utf8"})), schema, where)
@@ -118,9 +121,9 @@ def _configure(
     connected: Callable[[Connection], None] | None = None,
     waits: "StandbyWaits | None" = None,
 ) -> None:
-    """Give a new connection the settings that all statements rely on; refuse a standby, which may lag.
+    """Apply the settings that all statements rely on to a new connection. Refuse a standby, which may lag.
 
-    `connected` may then look at the connection, and `waits` watches it.
+    Then `connected` gets the connection, and `waits` watches it.
     """
     _connections.add(connection)
     wanted = {**_SETTINGS, **settings}
@@ -141,14 +144,14 @@ def connect(
     waits: "StandbyWaits | None" = None,
     check_pooler: bool = False,
 ) -> Connection:
-    """A connection outside any pool, with a store's own `settings`. See `_configure`.
+    """Open a connection outside any pool, with a store's own `settings`. See `_configure`.
 
-    Raises `psycopg.Error` and, with `check_pooler`, `StoreUnreachable` where sessions are shared.
+    Raises `psycopg.Error`. With `check_pooler`, raises `StoreUnreachable` if a pooler shares sessions.
     """
     connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=0)
     try:
         if check_pooler:
-            # First: in a shared session the settings would fail, with a message about a statement.
+            # Check this first: in a shared session, the settings would fail with an unclear message.
             _check_own_session(connection, address)
         _configure(connection, settings, connected, waits)
     except BaseException:
@@ -158,14 +161,14 @@ def connect(
 
 
 def _check_own_session(connection: Connection, address: PostgresAddress) -> None:
-    """Raise `StoreUnreachable` where a pooler gives one server session to several clients.
+    """Raise `StoreUnreachable` if a pooler gives one server session to several clients.
 
     Settings, prepared statements and LISTEN belong to a session. A pooler in transaction mode would run our
-    statements under the settings of the server, and may run the prepared statement of another client.
+    statements under the server's settings, and could run the prepared statement of another client.
 
-    The id of the server process in the greeting is the one that a statement shows, unless a pooler is in
-    between. Then a second connection looks for a session that both have, which a pooler in session mode never
-    gives out. A pooler that is busy may hide it from one look.
+    The server process id in the greeting is equal to the one that a statement shows, unless there is a pooler
+    in between. In that case, a second connection looks for a session that both have. A pooler in session mode
+    never has one. A single check may miss the sharing if the pooler is busy.
     """
     mine = _server_process(connection)
     if mine == connection.info.backend_pid:
@@ -176,17 +179,17 @@ def _check_own_session(connection: Connection, address: PostgresAddress) -> None
             if theirs is None:
                 raise StoreUnreachable(
                     f"the pooler of {address.description} gives no second session within {_LOOK_S:g} s",
-                    hint="connect to the server itself, or allow at least 10 sessions for each client",
+                    hint="connect to the server directly, or allow at least 10 sessions for each client",
                 )
             if theirs == mine or _server_process(connection) != mine:
                 raise StoreUnreachable(
                     f"the pooler of {address.description} shares server sessions between clients",
-                    hint="connect to the server itself, or set pool_mode=session for this database",
+                    hint="connect to the server directly, or set pool_mode=session for this database",
                 )
 
 
 def _server_process(connection: Connection) -> int | None:
-    """The id of the server process that runs a statement now; None where none is free for `_LOOK_S`."""
+    """Return the id of the server process that runs a statement now; None if none is free for `_LOOK_S`."""
     pgconn = connection.pgconn
     pgconn.send_query(b"SELECT pg_backend_pid()")
     ends = time.monotonic() + _LOOK_S
@@ -206,21 +209,21 @@ def _server_process(connection: Connection) -> int | None:
 
 
 def _refusal(results: list[Any]) -> str:
-    """What the server said instead of a row."""
+    """Return the server's message in place of a row."""
     text = results[0].error_message.decode(errors="replace") if results else ""
-    return text.partition("\n")[0] or "the server gave no answer"
+    return text.partition("\n")[0] or "the server sent no result"
 
 
 def told(error: BaseException) -> str:
-    """What the server or libpq said, in one line."""
+    """Return the message of the server or libpq, in one line."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return primary or str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def without_key(error: psycopg.Error, description: str) -> Determinate | None:
-    """The error of an insert that was refused because a table lacks its primary key; None for any other.
+    """Return an error if an insert was refused because a table lacks its primary key; None otherwise.
 
-    Without its key a table takes two rows for one place, and no error ever shows it.
+    Without its key, a table accepts two rows for one place, and no later error shows it.
     """
     if not isinstance(error, psycopg.errors.InvalidColumnReference):
         return None
@@ -232,21 +235,21 @@ def without_key(error: psycopg.Error, description: str) -> Determinate | None:
 
 
 class StandbyWaits:
-    """The commits of a store that may lack their synchronous standby.
+    """The commits of a store that their synchronous standby may lack.
 
-    A session that waits for the standby in COMMIT may be cancelled or ended. Postgres has committed by then:
-    it reports success with a warning, or closes the connection. Others see the commit, and a failover may
-    lose it.
+    A session that waits for the standby in COMMIT may be cancelled or terminated. Postgres has committed by
+    then. It reports success with a warning, or closes the connection. Others see the commit, and a failover
+    may lose it.
     """
 
     def __init__(self) -> None:
         self._here = threading.local()
-        # How many commits may lack it, and how many of them it has by now.
+        # The number of commits that it may lack, and how many of them it has received since.
         self._noted = 0
         self._settled = 0
 
     def watch(self, connection: Connection) -> None:
-        """Hear the warnings of a new connection."""
+        """Listen to the warnings of a new connection."""
         connection.add_notice_handler(self._hear)
 
     def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
@@ -255,7 +258,7 @@ class StandbyWaits:
             self._here.was_cancelled = True
 
     def are_over(self) -> bool:
-        """Whether the commits that this thread made last waited to their end; one that did not is noted."""
+        """Whether this thread's last commits waited to their end. Remembers it if one did not."""
         if not getattr(self._here, "was_cancelled", False):
             return True
         self._here.was_cancelled = False
@@ -263,18 +266,18 @@ class StandbyWaits:
         return False
 
     def check(self, description: str) -> None:
-        """Raise `Indeterminate` if the commit that this thread made last did not wait to its end."""
+        """Raise `Indeterminate` if this thread's last commit did not wait to its end."""
         if not self.are_over():
             raise Indeterminate(
                 f"{description}: the wait for the synchronous standby was cancelled; it may lack the commit"
             )
 
     def note(self) -> None:
-        """Remember that a commit may lack its standby."""
+        """Remember that the standby may lack a commit."""
         self._noted += 1
 
     def settle(self, connection: Connection, description: str) -> None:
-        """Wait until the standby has all that was committed; raises `Determinate` if it does not."""
+        """Wait until the standby has all commits. Raises `Determinate` if it does not get them."""
         noted = self._noted
         if noted == self._settled:
             return
@@ -291,7 +294,7 @@ class StandbyWaits:
 
 
 class Sessions:
-    """At most `size` connections to `address`, opened when needed, each with a store's own `settings`."""
+    """At most `size` connections to `address`, opened on demand, each with a store's own `settings`."""
 
     def __init__(
         self,
@@ -317,9 +320,9 @@ class Sessions:
 
     @contextmanager
     def apart(self) -> Iterator[Connection]:
-        """A connection of its own, with a look whether a pooler shares it; to prepare the schema.
+        """Open a separate connection to prepare the schema, and check whether a pooler shares its session.
 
-        A commit on it that may lack its standby lets the calls after it wait. Raises as `connect`.
+        If the standby may lack a commit on it, later calls wait for the standby. Raises as `connect`.
         """
         with connect(
             self._address,
@@ -333,15 +336,15 @@ class Sessions:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection in autocommit mode for one call.
+        """Return a connection in autocommit mode for one call.
 
-        Raises `Determinate` where there is none within `WAIT_FOR_CONNECTION_S`, after `close`, or where an
-        earlier commit is not yet confirmed by the synchronous standby.
+        Raises `Determinate` if none is free within `WAIT_FOR_CONNECTION_S`, after `close`, or if an earlier
+        commit is not yet confirmed by the synchronous standby.
         """
         process = fork_count()
         pool = self._open()
         connection = self._take(pool)
-        # What the thread heard before is no word about the commit of this call.
+        # Earlier warnings in this thread say nothing about the commit of this call.
         self.standby_waits.are_over()
         try:
             self.standby_waits.settle(connection, self._address.description)
@@ -351,7 +354,7 @@ class Sessions:
                 pool.putconn(connection)
 
     def close(self) -> None:
-        """Close the idle connections now and those in use when their calls return."""
+        """Close idle connections now, and the others when their calls return."""
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
@@ -371,7 +374,7 @@ class Sessions:
                     configure=self._configure,
                     min_size=1,
                     max_size=self._size,
-                    # Its own retries back off up to minutes; `_take` asks for a new attempt each second.
+                    # The pool's own retries back off to minutes. `_take` asks for an attempt each second.
                     reconnect_timeout=0.0,
                     num_workers=1,
                     open=True,
@@ -388,7 +391,7 @@ class Sessions:
                 if time.monotonic() >= deadline:
                     raise Determinate(
                         f"no connection to {self._address.description} within {WAIT_FOR_CONNECTION_S:g} s",
-                        hint="check that the server runs and takes more connections",
+                        hint="check that the server runs and accepts more connections",
                     ) from None
                 continue
             except PoolClosed:
@@ -399,7 +402,7 @@ class Sessions:
             pool.putconn(connection)
 
     def abandon(self) -> None:
-        """In the child of a fork: leave the parent's connections alone and open others when needed."""
+        """Leave the parent's connections alone in a forked child, and open others on demand."""
         self._lock = threading.Lock()
         _abandoned.append(self._pool)
         self._pool = None
@@ -408,13 +411,13 @@ class Sessions:
 
 
 def _forgotten(pool: ConnectionPool[Connection]) -> None:
-    """Close a pool that nobody closed, without waiting for its thread: it may be this one."""
+    """Close a pool that nobody closed, without waiting for its thread, which may be this one."""
     with contextlib.suppress(RuntimeError):
         pool.close(timeout=0.0)
 
 
 def _is_dead(connection: Connection) -> bool:
-    """Whether an idle connection was closed by the server: nobody else would send anything on it."""
+    """Whether the server has closed an idle connection. Only a closing server sends data on it."""
     if connection.closed:
         return True
     poll = select.poll()
@@ -422,7 +425,7 @@ def _is_dead(connection: Connection) -> bool:
     return bool(poll.poll(0))
 
 
-# What a child of a fork inherited is kept for ever: to finalize it would talk to the parent's sessions.
+# Objects that a forked child inherits are kept for ever: finalizing one would use the parent's sessions.
 _live: Final[weakref.WeakSet[Sessions]] = weakref.WeakSet()
 _abandoned: Final[list[Any]] = []
 
@@ -444,11 +447,11 @@ def _after_fork_in_child() -> None:
 
 
 def _hang_up_silently(connection: Connection, nowhere: socket.socket) -> None:
-    """End a connection of the parent in this child, without a word to the server.
+    """End a connection of the parent in this child, without sending anything to the server.
 
-    Its descriptor leads nowhere in this process from now on. A stream that was open at the fork is closed
-    when the child collects it: psycopg would cancel its statement by a connection of its own, unless it finds
-    that this one has ended.
+    Its descriptor leads nowhere in this process from now on. If a stream was open at the fork, the child
+    closes it when it collects it. psycopg would then cancel its statement through a new connection, unless
+    this connection has ended.
     """
     with contextlib.suppress(OSError, psycopg.Error):
         os.dup2(nowhere.fileno(), connection.fileno(), inheritable=False)

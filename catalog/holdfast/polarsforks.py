@@ -1,11 +1,11 @@
-"""Whether Polars works in this process: its threads don't survive a fork.
+"""Whether Polars works in this process, because its threads don't survive a fork.
 
-- Polars starts threads when it is used first. A forked child has none of them, and Polars starts no others
-  there: a call that needs one waits for ever. Polars has no means to start them anew.
-- So a child of a process that had used Polars never calls it. `polars_works` is False there, and
-  `holdfast.persist.rows.arrowrows` does the same work by Arrow, whose threads do start anew in a child.
-- A use by Holdfast is noted here. A use by somebody else shows in the names of the threads, on Linux.
-- It makes no difference how Polars itself is imported: an import alone starts no thread that a call needs.
+- Polars starts its threads when it is first used. A forked child has none of them, and Polars does not start
+  new ones there. A call that needs a thread waits for ever. Polars has no way to start its threads again.
+- So a child of a process that has used Polars never calls it. `polars_works` returns False there, and
+  `holdfast.persist.rows.arrowrows` does the same work with Arrow, whose threads do start again in a child.
+- Use by Holdfast is recorded here. Use by other code shows in the names of the threads, on Linux.
+- It does not matter how Polars itself is imported. An import alone starts no thread that a call needs.
 """
 
 import os
@@ -17,7 +17,7 @@ from typing import Final
 _WORKERS: Final = re.compile(
     rf"({re.escape(os.environ.get('POLARS_THREAD_NAME', 'polars')[:13])}-\d|tokio-rt-worker|async-executor-)"
 )
-"""The names of the threads that a call may need. Another library may have such ones too."""
+"""The names of the threads that a call may need. Other libraries may have threads with these names too."""
 _ANY_THREAD: Final = re.compile(r"polars-|" + _WORKERS.pattern)
 _TASKS: Final = Path("/proc/self/task")
 _FORKED_WITHOUT_EXEC: Final = 0x40
@@ -28,14 +28,14 @@ _lost = False
 
 
 def polars_works() -> bool:
-    """Whether the caller may use Polars, which it does at once where this is True."""
-    global _used  # what a forked child must know
+    """Whether the caller may use Polars. If this returns True, the caller must use it at once."""
+    global _used  # a forked child must know it
     _used = True
     return not _lost
 
 
 def _has_thread(named: re.Pattern[str]) -> bool:
-    """Whether this process has a thread of such a name; False where the system doesn't tell."""
+    """Whether this process has a thread with such a name. Returns False if the system does not show it."""
     try:
         tasks = list(_TASKS.iterdir())
     except OSError:
@@ -47,11 +47,11 @@ def _name_of(task: Path) -> str:
     try:
         return (task / "comm").read_text()
     except OSError:
-        return ""  # It has ended.
+        return ""  # the thread has ended
 
 
 def _lost_before_import() -> bool:
-    """Whether Polars was imported, and then this process was forked, before this module was imported."""
+    """Whether the process was forked after Polars was imported and before this module was imported."""
     if "polars" not in sys.modules or _has_thread(_ANY_THREAD):
         return False
     try:

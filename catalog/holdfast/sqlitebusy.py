@@ -1,11 +1,11 @@
-"""How long a writer waits for the write lock of a SQLite file that another process holds."""
+"""Waits for the write lock of a SQLite file that another process holds."""
 
 import random
 import time
 from typing import Final
 
 LOCKED_HINT: Final = (
-    "find the process that has the file open, for example with 'fuser'; if it is stopped, continue it or end"
+    "find the process that has the file open, for example with 'fuser'; if it is stopped, continue or end"
     " it: until then nobody can write to the file"
 )
 _LONGEST_WAIT_S: Final = 0.001
@@ -13,10 +13,10 @@ _LONGEST_STEP_S: Final = 0.1
 
 
 class BusyPatience:
-    """Short random waits that add up to `seconds` at most.
+    """Short random waits of at most `seconds` in all.
 
-    Time for which this process itself is stopped is not time spent waiting: of the time between two attempts
-    at most 0.1 s count.
+    The time for which this process itself is stopped does not count. So at most 0.1 s count between two
+    attempts.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -24,7 +24,7 @@ class BusyPatience:
         self._seen_s = time.monotonic()
 
     def wait(self) -> bool:
-        """Wait before the next attempt; False if there must be none."""
+        """Wait before the next attempt. Return False if the time is over."""
         now = time.monotonic()
         self._left_s -= min(now - self._seen_s, _LONGEST_STEP_S)
         self._seen_s = now

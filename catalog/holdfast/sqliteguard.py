@@ -1,20 +1,21 @@
-"""What guards an open SQLite database in WAL mode: its three files stay the same, and its pages are sound.
+"""Guards an open SQLite database in WAL mode: its three files must stay the same, and its pages undamaged.
 
-- A database is three files: the main file, `-wal` and `-shm`. A process keeps them open. If somebody removes
-  or replaces one of them, that process goes on with the old file, and the next process to open the database
-  makes a new one: both commit, and neither sees the other. SQLite doesn't notice. So a store compares the
-  device and inode of all three before each call, and again after each commit.
+- A database consists of three files: the main file, `-wal` and `-shm`. A process keeps them open. If somebody
+  removes or replaces one of them, the process continues with the old file, and the next process that opens
+  the database makes a new one. Both commit, and neither sees the other's commits. SQLite does not notice
+  this. So a store compares the device and inode of all three files before each call, and again after each
+  commit.
 - SQLite removes `-wal` and `-shm` only when the last connection closes. While a store has a connection that
   has read once, nobody may remove them.
-- Somebody may write an older copy over the main file, with `cp`: the inode stays. The page caches of open
-  connections and the WAL hide it, and a commit mixes both. Only checkpoints write to the main file. So if its
-  size or time changed since the last look, a store checks the pages before the next call, and drops its page
-  caches. It does so for files of up to `CHECK_AT_OPEN_BYTES`, and for a twentieth of the time at most, once
-  0.2 s are spent. What it can't find: a copy with the size and time of the file, a copy that is written while
-  a call runs, a copy between checkpoints that follow each other so fast that the time is spent, and a mixture
-  without a contradiction.
-- Pages have no checksums. A flipped bit in an index hides rows, and no query fails. `integrity_check`
-  compares each index with its table, and finds it. `quick_check` doesn't.
+- Somebody may write an older copy over the main file, for example with `cp`, which keeps the inode. The page
+  caches of open connections and the WAL hide the copy, and a commit mixes both. Only checkpoints write to the
+  main file. So if its size or time has changed since the last check, a store checks the pages before the next
+  call and drops its page caches. It does so for files of up to `CHECK_AT_OPEN_BYTES`. Once 0.2 s are spent,
+  it does so for at most a twentieth of the time. It does not find a copy with the size and time of the file,
+  a copy that is written during a call, a copy between checkpoints that follow each other so fast that the
+  time is spent, or a mixture without a contradiction.
+- Pages have no checksums. A flipped bit in an index can hide rows, and no query fails. `integrity_check`
+  compares each index with its table, and finds it. `quick_check` does not.
 """
 
 import os
@@ -31,17 +32,17 @@ from urllib.parse import quote
 from holdfast.errors import CorruptBlob, Determinate, HoldfastError, StorageError, StoreUnreachable
 
 CHECK_AT_OPEN_BYTES: Final = 4 << 20
-"""Up to this size a database is checked when it is opened; a larger one is checked by upkeep."""
+"""A database of up to this size is checked when it is opened. Upkeep checks larger ones."""
 
 DAMAGED_HINT: Final = (
     "stop all processes that use it and restore it from a backup; without a backup of a consensus file,"
     " move it aside and run 'holdfast persist recover'"
 )
-REPLACED_HINT: Final = "stop the processes that use it, put the right file in place and start them again"
+REPLACED_HINT: Final = "stop the processes that use it, restore the right file, and start the processes again"
 
 _Identity = tuple[int, int] | None
-"""Inode and device of a file; None if there is none."""
-_stat: Final = os.stat  # On the append path, and a Path costs more than the call.
+"""The inode and device of a file; None if there is no file."""
+_stat: Final = os.stat  # on the append path, where making a Path costs more than the call
 _Contents = tuple[int, int]
 _LOOK_SHARE: Final = 20
 _LOOK_AHEAD_S: Final = 4.0
@@ -52,20 +53,21 @@ _IO_ERROR: Final = re.compile(r"error code[= ](\d+)")
 class OpenFiles:
     """The files of the database `path`, as they are while its first connection is open.
 
-    All connections of a process to one main file share one `-shm`, whichever the name leads to by now. So
-    a store that is opened beside one whose files were removed would mix two histories, and is refused.
+    All connections of a process to one main file share one `-shm`, even if its name leads to another file by
+    now. So if the files of an open store were removed, opening another store on the path would mix two
+    histories. It is refused.
     """
 
     def __init__(self, path: Path, description: str) -> None:
-        # SQLite follows links to the main file, and puts the others beside that.
+        # SQLite follows links to the main file, and puts the other files next to it.
         beside = path.resolve()
         self._paths: Final = (str(path), f"{beside}-wal", f"{beside}-shm")
         self._description: Final = description
         self._known: tuple[_Identity, ...] = (None, None, None)
         self.contents: _Contents = (0, 0)
-        """Size and time of the main file at the last `check`."""
+        """The size and time of the main file at the last `check`."""
         self.sound = self.contents
-        """The same when its pages were last checked."""
+        """The size and time of the main file when its pages were last checked."""
         self._next_look_s = float("-inf")
 
     def check_beside(self) -> None:
@@ -73,15 +75,15 @@ class OpenFiles:
         try:
             main = self._look()[0]
         except OSError:
-            return  # There is no file yet.
+            return  # there is no file yet
         for each in list(_live):
-            if each._known[0] == main:  # noqa: SLF001 - of its kind
+            if each._known[0] == main:  # noqa: SLF001 - of the same class
                 each.check(StoreUnreachable)
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Take the files as they are now, `connection` being the first one and having read once.
+        """Remember the files as they are now. `connection` is the first connection, and has read once.
 
-        Raises `StoreUnreachable` if they aren't those of the connection.
+        Raises `StoreUnreachable` if they are not the files of the connection.
         """
         self._known = self._look()
         self.sound = self.contents
@@ -94,7 +96,7 @@ class OpenFiles:
     def check(
         self, kind: type[StorageError] = Determinate, *, missing: type[StorageError] | None = None
     ) -> None:
-        """Raise `kind` if a file was removed or replaced, `missing` if the main file can't be reached."""
+        """Raise `kind` if a file was removed or replaced, and `missing` if the main file can't be reached."""
         main, log, index = self._paths
         try:
             found = _stat(main)
@@ -103,7 +105,7 @@ class OpenFiles:
             if (found[1:3], _stat(log)[1:3], _stat(index)[1:3]) == self._known:
                 return
         except OSError:
-            pass  # The look below finds out about each file.
+            pass  # the check below examines each file
         try:
             files = self._look()
         except OSError as error:
@@ -114,13 +116,13 @@ class OpenFiles:
             failure.lasting = gone
             raise failure from error
         for path, known, now in zip(self._paths, self._known, files, strict=True):
-            # A database that isn't in WAL mode has no such files until its first writer comes.
+            # A database that is not in WAL mode has no such files until its first writer comes.
             if known is not None and known != now:
                 raise self._replaced(kind, path)
         self._known = files
 
     def is_due(self) -> bool:
-        """Whether the pages must be checked, where `contents` is not `sound`."""
+        """Whether the pages must be checked, if `contents` is not `sound`."""
         return (
             self.contents != self.sound
             and self.contents[0] <= CHECK_AT_OPEN_BYTES
@@ -129,7 +131,7 @@ class OpenFiles:
 
     @contextmanager
     def checking(self) -> Iterator[None]:
-        """For a check of the pages: if it finds nothing, the main file is sound as it was before."""
+        """Wrap a check of the pages. If the block does not raise, the main file as it was before is sound."""
         contents, began_s = self.contents, time.monotonic()
         yield
         self.sound, ended_s = contents, time.monotonic()
@@ -137,14 +139,14 @@ class OpenFiles:
         self._next_look_s = paid_s + _LOOK_SHARE * (ended_s - began_s)
 
     def close(self) -> None:
-        """Forget the files: no connection to them is open any more."""
+        """Forget the files, because no connection to them is open any more."""
         _live.discard(self)
 
     def _look(self) -> tuple[_Identity, ...]:
         main, log, index = self._paths
         found = _stat(main)
         contents = (found.st_size, found.st_mtime_ns)
-        # Callers on the append path ask whether it is the same object, so one that is equal stays.
+        # Callers on the append path compare object identity, so keep the old object if it is equal.
         if contents != self.contents:
             self.contents = contents
         return found[1:3], _identity(log), _identity(index)
@@ -166,12 +168,12 @@ def _identity(path: str) -> _Identity:
 
 
 def size_of(path: Path) -> int:
-    """How many bytes a database has in its main file and its WAL."""
+    """Return the total size of a database's main file and WAL in bytes."""
     return sum(each.stat().st_size for each in (path, Path(f"{path}-wal")) if each.exists())
 
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Read every page of a database and compare its indexes with its tables: about 1 ms of CPU per MB.
+    """Read every page of a database, and compare its indexes with its tables. Takes about 1 ms of CPU per MB.
 
     Raises:
         CorruptBlob: a page is damaged.
@@ -183,16 +185,16 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
         return
     code = _IO_ERROR.search(found)
     if code is not None and int(code[1]) & 0xFF != sqlite3.SQLITE_CORRUPT:
-        # The page can't be read; whether it is sound is unknown.
+        # The page can't be read, so it is unknown whether it is damaged.
         raise sqlite3.OperationalError(f"the integrity check can't read a page: {' '.join(found.split())}")
     raise damaged(path, " ".join(found.split())[:200])
 
 
 def diagnose(path: Path, description: str, kind: type[HoldfastError], error: Exception) -> HoldfastError:
-    """What an error means that says that the database is damaged: `CorruptBlob`, or `kind` if it isn't.
+    """Find out what an error means that reports damage: return `CorruptBlob`, or `kind` if there is none.
 
-    SQLite reports a read that failed with EIO as damage too. So the bytes are read again, and then the pages.
-    A connection to the database must be open.
+    SQLite also reports damage if a read failed with EIO. So this function reads the bytes again, and then the
+    pages. A connection to the database must be open.
     """
     if primary_code(error) is None:
         return damaged(path, "text that is not Unicode")
@@ -203,14 +205,14 @@ def diagnose(path: Path, description: str, kind: type[HoldfastError], error: Exc
     except CorruptBlob as found:
         return found
     except OSError as failure:
-        return kind(f"{description} can't be read: {failure.strerror}", hint="look at the disk and try again")
+        return kind(f"{description} can't be read: {failure.strerror}", hint="check the disk and try again")
     except FOREIGN as again:
         return damaged(path, str(again)) if is_damage(again) else kind(f"{description}: {again}")
     return kind(f"{description}: {error}; an integrity check finds no damage", hint="try again")
 
 
 def _read_through(path: Path) -> None:
-    """Read all bytes of the database; `OSError` if the disk refuses."""
+    """Read all bytes of the database. Raises `OSError` if the disk fails."""
     descriptor = _descriptor_of(path)
     if descriptor is not None:
         at = 0
@@ -222,7 +224,7 @@ def _read_through(path: Path) -> None:
 
 
 def _descriptor_of(path: Path) -> int | None:
-    """A descriptor by which SQLite has the main file open: to open and close another ends SQLite's locks."""
+    """Return a descriptor of SQLite for the main file: opening and closing another drops SQLite's locks."""
     wanted = path.stat()
     for name in os.listdir("/dev/fd"):  # noqa: PTH208 - names of descriptors, not paths
         with suppress(OSError):
@@ -237,9 +239,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def check_schema(connection: sqlite3.Connection, path: Path, statements: Iterable[str]) -> None:
-    """Raise `CorruptBlob` unless the tables and indexes of a database are as `statements` make them.
+    """Raise `CorruptBlob` unless the database has the tables and indexes that `statements` make.
 
-    Others may be there too. A changed letter can give a column another meaning, and no query fails.
+    It may have others too. One changed letter can give a column another meaning, and no query fails.
     """
     stored = {
         str(sql) for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
@@ -250,14 +252,14 @@ def check_schema(connection: sqlite3.Connection, path: Path, statements: Iterabl
 
 
 def damaged(path: Path, found: str) -> CorruptBlob:
-    """The error for a database whose pages are damaged."""
+    """Return the error for a database with damaged pages."""
     return CorruptBlob(str(path), "a sound SQLite database", found, hint=DAMAGED_HINT)
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether an error of the sqlite3 module means that the file is damaged or is no database.
+    """Whether an error of the sqlite3 module means that the file is damaged or is not a database.
 
-    The module raises `UnicodeDecodeError` for a message of SQLite that quotes bytes of the file, and an
+    The module raises `UnicodeDecodeError` if a message of SQLite quotes bytes of the file. It raises an
     `OperationalError` without a code for a text that is not Unicode.
     """
     if isinstance(error, UnicodeDecodeError):
@@ -269,7 +271,7 @@ def is_damage(error: Exception) -> bool:
 
 
 def primary_code(error: Exception) -> int | None:
-    """The code of an error of SQLite, without its extension."""
+    """Return the primary code of a SQLite error, without its extension."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
@@ -279,4 +281,4 @@ def _decoded(text: bytes) -> str:
 
 
 FOREIGN: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What the sqlite3 module raises for what is in a file."""
+"""The errors that the sqlite3 module raises for the contents of a file."""

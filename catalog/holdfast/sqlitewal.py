@@ -1,15 +1,15 @@
-"""Finds damage in the WAL of a SQLite database that SQLite takes for the end of the WAL.
+"""Finds damage in the WAL of a SQLite database that SQLite mistakes for the end of the WAL.
 
 SQLite checks each frame of a WAL when the first connection opens the database. A frame with a wrong checksum
-ends the replay: all commits from there on disappear, and the next write overwrites them. No error is raised,
-because the last frames are also wrong after a crash in the middle of a commit.
+ends the replay. All commits from that frame on disappear, and the next write overwrites them. SQLite raises
+no error, because the last frames are also wrong after a crash in the middle of a commit.
 
-A crash can damage only the last commit, since each commit is flushed before the next one begins. So a wrong
-frame is damage if a commit at or after it has a successor. The checksum of a frame continues the one that is
-stored in the frame before it: that shows which frame came after which, also beyond a wrong one. The frames of
-an earlier WAL have other salts.
+A crash can damage only the last commit, because each commit is flushed before the next one begins. So a wrong
+frame is damage if a commit at or after it has a successor. The checksum of a frame continues the checksum in
+the frame before it. This shows which frame came after which, even beyond a wrong one. The frames of an
+earlier WAL have other salts.
 
-Damage in the last commit can't be told from a crash, and isn't found here.
+Damage in the last commit looks the same as a crash, so this module does not find it.
 """
 
 from functools import lru_cache
@@ -24,8 +24,8 @@ from holdfast.errors import CorruptBlob
 _Weights = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], tuple[int, int, int, int]]
 
 WAL_HINT: Final = (
-    "stop all processes that use it and copy the three files away before anything opens them; restore a"
-    " backup; without one, move the -wal file aside: the commits in it are lost then"
+    "stop all processes that use it, and copy the three files before anything opens them; restore a backup;"
+    " without a backup, move the -wal file away, which loses the commits in it"
 )
 _HEADER_BYTES: Final = 32
 _FRAME_BYTES: Final = 24
@@ -37,27 +37,27 @@ _32_BITS: Final = 0xFFFFFFFF
 def check_wal(path: Path) -> None:
     """Raise `CorruptBlob` if the WAL of the database `path` has a wrong frame before its last commit.
 
-    Other processes may write meanwhile. Call it before the first connection is opened. It takes about 15 ms
+    Call it before the first connection is opened. Other processes may write meanwhile. It takes about 15 ms
     per MB of WAL.
     """
     wal = Path(f"{path.resolve()}-wal")
     frame = _wrong_frame(wal)
     if frame is not None and frame == _wrong_frame(wal):
         raise CorruptBlob(
-            str(wal), "a sound WAL", f"a damaged frame {frame}, and commits after it", hint=WAL_HINT
+            str(wal), "an intact WAL", f"a damaged frame {frame}, and commits after it", hint=WAL_HINT
         )
 
 
 def _wrong_frame(wal: Path) -> int | None:
-    """The first wrong frame that a commit follows, counted from 0; None if there is none."""
+    """Return the first wrong frame that a commit follows, counted from 0; None if there is none."""
     try:
         with wal.open("rb") as opened:
             data = opened.read()
             opened.seek(0)
             if opened.read(_HEADER_BYTES) != data[:_HEADER_BYTES]:
-                return None  # A writer began the WAL anew meanwhile, after all of it was in the main file.
+                return None  # a writer restarted the WAL meanwhile, after all of it was in the main file
     except OSError:
-        return None  # There is none, or SQLite reports why it can't be read.
+        return None  # there is no WAL, or SQLite reports why it can't be read
     if len(data) <= _HEADER_BYTES:
         return None
     header = [int.from_bytes(data[at : at + 4], "big") for at in range(0, _HEADER_BYTES, 4)]
@@ -78,7 +78,7 @@ def _first_wrong(data: bytes, page: int, salts: bytes, order: str, before: tuple
     for number in range((len(data) - _HEADER_BYTES) // size):
         frame = data[_HEADER_BYTES + number * size :][:size]
         if frame[8:16] != salts or not _continues(frame, before, order):
-            # A frame with other salts is mostly the first one that is left of an earlier WAL.
+            # A frame with other salts is usually the first remaining frame of an earlier WAL.
             return number if _has_successor(data, number, page, salts, order) else None
         before = _stored(frame)
     return None
@@ -101,14 +101,14 @@ def _stored(frame: bytes) -> tuple[int, int]:
 
 
 def _continues(frame: bytes, before: tuple[int, int], order: str) -> bool:
-    """Whether the checksum of a frame continues the one of the frame before it."""
+    """Whether the checksum of a frame continues the checksum of the frame before it."""
     return _checksum(frame[:8] + frame[_FRAME_BYTES:], before, order) == _stored(frame)
 
 
 def _checksum(data: bytes, before: tuple[int, int], order: str) -> tuple[int, int]:
-    """SQLite's checksum of a WAL: for each pair of words, a += x + b; b += y + a.
+    """Return SQLite's checksum of a WAL: for each pair of words, a += x + b; b += y + a.
 
-    It is linear, so each word has a fixed weight in the result, and two products give it.
+    It is linear. So each word has a fixed weight in the result, and two products give the result.
     """
     words = np.frombuffer(data, dtype=order).astype(np.uint32, copy=False)
     first, second, (aa, ab, ba, bb) = _weights(len(words))
@@ -120,10 +120,10 @@ def _checksum(data: bytes, before: tuple[int, int], order: str) -> tuple[int, in
 @lru_cache(maxsize=4)
 def _weights(words: int) -> _Weights:
     first, second = [0] * words, [0] * words
-    # What a and b at this point add to a and b at the end.
+    # How a and b at this point contribute to a and b at the end.
     aa, ab, ba, bb = 1, 0, 0, 1
     for at in range(words - 2, -1, -2):
-        # y adds to b alone; x adds to a, and through it to b.
+        # y adds only to b. x adds to a, and through a to b.
         first[at + 1], second[at + 1] = ab, bb
         first[at], second[at] = (aa + ab) & _32_BITS, (ba + bb) & _32_BITS
         aa, ab = (aa + ab) & _32_BITS, (aa + 2 * ab) & _32_BITS

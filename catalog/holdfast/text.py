@@ -1,6 +1,6 @@
-"""Texts that others wrote, as messages and statuses show them."""
+"""Shortens texts that others wrote, for messages and statuses."""
 
 
 def cut(text: str, most: int) -> str:
-    """`text` in at most `most` characters; one that is longer ends with an ellipsis."""
+    """Return `text` with at most `most` characters. A longer text is cut, and ends with an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
