@@ -1,8 +1,8 @@
 """Durable tables with a history, in a folder or an object store, and the catalog that names them.
 
 `holdfast.table(url, name)` opens a table. Many processes can write, read and follow it at the same time; see
-`holdfast.tables`. All errors are here too. The rest is imported when you first use it, so `import holdfast`
-is fast.
+`holdfast.tables`. This package also contains all errors. Other modules are imported on first use, so `import
+holdfast` is fast.
 """
 
 from typing import TYPE_CHECKING, Any

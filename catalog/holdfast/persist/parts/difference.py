@@ -1,10 +1,10 @@
-"""What differs between contents: those of some shards less those of others, all at one time.
+"""The difference of contents: the contents of some shards minus those of others, all at one time.
 
-- It is one consolidation of all updates of both sides, where these fit into memory: rows that both have
-  cancel out, and nothing else comes of them. Where they don't, the sides are merged as streams, with bounded
-  memory, a piece at a time.
-- Either way each row comes once, in the total order, with the copies that one side has more than the other.
-- Shards may have different schemas that follow each other; the rows are those of the newest.
+- If the updates of both sides fit in memory, they are consolidated at once. Rows that both sides have cancel
+  out. Otherwise the sides are merged as streams, piece by piece, with bounded memory.
+- In both cases each row comes once, in the total order, with the number of copies that one side has more than
+  the other.
+- The shards may have different schemas that follow each other. The rows have the newest one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,16 +23,17 @@ from holdfast.persist.rows.order import EVERYTHING, KeyRange, key_at
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
 
 IN_MEMORY_BYTES: Final = 256 * 1024 * 1024
-"""How much both sides may take in the store for them to be read at once: some times that in memory."""
+"""The most stored bytes of both sides to read them at once. In memory they take several times as much."""
 
 _LEAST_INT64: Final = -(2**63)
 
 
 class Difference:
-    """The contents `more` less the contents `less`, as updates at the time `at`.
+    """The contents `more` minus the contents `less`, as updates at the time `at`.
 
-    All are of one time. Iterate it for tables with the columns of `schema`, `_time` and `_diff`, none empty;
-    another iteration goes on after the last table that was given. It raises as the snapshots do.
+    All snapshots are of one time. Iterate over it to get tables with the columns of `schema`, `_time` and
+    `_diff`. No table is empty. Another iteration continues after the last table that was yielded. It raises
+    the errors of the snapshots.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Difference:
             yield rows
 
     def _sources(self) -> tuple[list[Source], list[Source]]:
-        """All updates of both sides, under one schema."""
+        """Return all updates of both sides, in one schema."""
         while True:
             schema = self.schema
             read = [snapshot.sources(schema) for snapshot in (*self._more, *self._less)]
@@ -86,7 +87,7 @@ class Difference:
             yield pa.Table.from_batches([rows], self.schema.arrow_updates)
 
     def _run(self, snapshot: Snapshot, *, negated: bool) -> Iterator[pa.RecordBatch]:
-        """The contents of a shard in order, as updates of the common schema."""
+        """Yield the contents of a shard in order, as updates of the common schema."""
         for contents in snapshot:
             rows = self._timed(pa.Table.from_batches([contents]), snapshot.schema)
             for batch in upgraded(rows, snapshot.schema, self.schema).to_batches():
@@ -99,7 +100,7 @@ class Difference:
         return batch.set_column(batch.num_columns - 1, batch.schema.field(DIFF), pa.array(-diffs))
 
     def _timed(self, contents: pa.Table, schema: Schema | None = None) -> pa.Table:
-        """Contents as updates at the time of the difference."""
+        """Return contents as updates at the time of the difference."""
         schema = schema or self.schema
         times = pa.repeat(pa.scalar(self._at, pa.uint64()), contents.num_rows)
         columns = [*contents.columns[:-1], times, contents.columns[-1]]

@@ -1,8 +1,8 @@
-"""Parts between memory and storage: small updates go inline, larger ones into Parquet blobs.
+"""Writes and reads parts: small updates go inline, larger ones into Parquet blobs.
 
-Upload comes before the commit that names the part, so a part in the live state always exists; one that no
-version names is garbage. Storage calls are tried again within the retry deadline: a part's key is its own,
-so an upload of unknown outcome may be repeated.
+A part is uploaded before the commit that names it. So a part in the live state always exists, and a part that
+no version names is garbage. Storage calls are retried until the retry deadline. Each part has its own key, so
+an upload of unknown outcome can be repeated.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ from holdfast.persist.state.state import Part
 
 
 class PartGone(Exception):
-    """A part's blob is not there any more: the state that named it is old."""
+    """A part's blob is gone, because the state that named it is old."""
 
 
 def write_parts(
@@ -49,11 +49,11 @@ def write_parts(
     encoding: Encoding | None = None,
     before_upload: Callable[[], None] = lambda: None,
 ) -> tuple[Part, ...]:
-    """Make parts of prepared updates, uploading what is not inline (or all, without `inline`).
+    """Make parts of prepared updates. Upload the parts that are not inline, or all without `inline`.
 
-    `bounds` are the `time_bounds` of the updates; empty for no updates.
-    `before_upload` runs before each upload. Raises what it does, and `StorageError` where an upload
-    fails; those before it are deleted.
+    `bounds` are the `time_bounds` of the updates. Returns no parts if there are no updates. `before_upload`
+    runs before each upload. Raises the errors of `before_upload`, and `StorageError` if an upload fails.
+    Earlier uploads are then deleted.
     """
     config = machine.config
     if bounds is None:
@@ -87,13 +87,13 @@ def _upload(
 
 
 def put_part(machine: Machine, key: str, data: bytes | memoryview) -> int:
-    """Upload a part, tried again within the retry deadline; its checksum."""
+    """Upload a part, with retries until the retry deadline. Return its checksum."""
     retry(lambda: machine.location.blob.put(key, data), machine.config, machine.clock)
     return checksum(data)
 
 
 def delete_parts(machine: Machine, parts: Sequence[Part]) -> None:
-    """Delete the blobs of parts that no version names; one that can't be deleted now is leaked."""
+    """Delete the blobs of parts that no version names. A blob that can't be deleted now is leaked."""
     with suppress(StorageError):
         for part in parts:
             if part.blob_key is not None:
@@ -109,11 +109,11 @@ def _one_batch(updates: Rows) -> pa.RecordBatch:
 
 
 def read_part(machine: Machine, schema: Schema, part: Part) -> Source:
-    """A part as updates of `schema`, for consolidation, checked against what the state says of it.
+    """Read a part as updates of `schema`, for consolidation. It is checked against the state.
 
     Raises:
         PartGone: its blob does not exist.
-        CorruptBlob: its bytes are not what was written.
+        CorruptBlob: its bytes are damaged.
     """
     if part.inline is not None:
         return read_inline(machine, schema, part)
@@ -135,14 +135,14 @@ def read_part(machine: Machine, schema: Schema, part: Part) -> Source:
 
 
 def read_inline(machine: Machine, schema: Schema, part: Part) -> pa.Table:
-    """An inline part as updates of `schema`, not sorted. Raises `CorruptBlob`."""
+    """Read an inline part as updates of `schema`, unsorted. Raises `CorruptBlob`."""
     assert part.inline is not None
     own = machine.schema_of(part)
     return upgraded(within(decode_inline(part.inline, own, key="an inline part"), part), own, schema)
 
 
 def within(rows: R, part: Part, from_time: int = 0) -> R:
-    """The rows of a part's object that the part means, at `from_time` and later."""
+    """Return the rows of a part's object that belong to the part, at `from_time` and later."""
     lower, upper = max(part.lower, from_time), part.upper
     bounds = time_bounds(rows)
     if bounds is None or (lower <= bounds[0] and bounds[1] < upper):
@@ -156,7 +156,7 @@ def within(rows: R, part: Part, from_time: int = 0) -> R:
 
 
 def read_updates(machine: Machine, schema: Schema, part: Part, *, from_time: int) -> pa.Table:
-    """The updates of a part at `from_time` and later. Raises as `read_part` does."""
+    """Read the updates of a part at `from_time` and later. Raises the same errors as `read_part`."""
     source = read_part(machine, schema, part)
     if isinstance(source, ParquetSource):
         table = decode_parquet(source.data, schema, key=source.key)

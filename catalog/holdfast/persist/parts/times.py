@@ -1,7 +1,7 @@
-"""How many updates came at which times, where what is stored together has several.
+"""Counts how many updates happened at which times, in data that is stored together.
 
-- Of a stored part only the column `_time` is decoded, of row groups that can have times that are asked for.
-- In memory are a batch of times and the first times of all, as many as are asked for.
+- Of a stored part it decodes only the column `_time`, in row groups that can have times in the interval.
+- In memory are a batch of times, and the first times of all, as many as the caller asks for.
 """
 
 from collections.abc import Iterator
@@ -26,29 +26,29 @@ _MOST: Final = 2**63 - 1
 class TimeCounts:
     """How many updates there are at the first times of `[first, last]`.
 
-    Once they are more than `most`, the time at which they are is the last one.
+    Counting stops at the time at which the total exceeds `most`. This is the last counted time.
     """
 
     def __init__(self, first: int, last: int, most: int) -> None:
         self.first = first
         self.last = last
         self.most = min(most, _MOST)
-        # The times in order, and how many updates each has.
+        # The times in order, and the number of updates at each.
         self.times = np.empty(0, np.uint64)
         self.counts = np.empty(0, np.int64)
 
     @property
     def total(self) -> int:
-        """How many updates were counted."""
+        """The number of counted updates."""
         return int(self.counts.sum())
 
     @property
     def within(self) -> int:
-        """Of how many times, from the first on, all updates together are no more than `most`."""
+        """The number of first times that together have at most `most` updates."""
         return int(np.searchsorted(np.cumsum(self.counts), self.most, side="right"))
 
     def add(self, times: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64] | None = None) -> None:
-        """Count updates at these times, in any order: one each, or as many as `counts`."""
+        """Count updates at these times, in any order: one per time, or as many as `counts`."""
         inside = (times >= np.uint64(self.first)) & (times <= np.uint64(self.last))
         added = np.ones(len(times), np.int64) if counts is None else counts
         self.times, index = np.unique(np.concatenate([self.times, times[inside]]), return_inverse=True)
@@ -60,14 +60,15 @@ class TimeCounts:
             self.times, self.counts = self.times[: within + 1], self.counts[: within + 1]
 
     def merge(self, other: "TimeCounts") -> None:
-        """Count what another one has counted too, of an interval within this one's or beyond its end."""
+        """Add the counts of another object, whose interval is within this one or extends beyond its end."""
         self.add(other.times, other.counts)
 
 
 def count_part(machine: Machine, part: Part, counts: TimeCounts) -> None:
     """Count the updates of a part.
 
-    Those of one time are not read: they count as they are stored. Raises as `open_runs` does.
+    A part with a single time is not read. Its stored row count is used. Raises the same errors as
+    `open_runs`.
     """
     first, last = max(part.lower, counts.first), min(part.upper - 1, counts.last)
     if first > last:

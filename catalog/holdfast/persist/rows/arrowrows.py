@@ -1,7 +1,7 @@
-"""Rows ordered and compared by Arrow alone, for a process in which Polars would hang (`polarsforks`).
+"""Sorts and compares rows with Arrow alone, for a process in which Polars would hang (`polarsforks`).
 
 The order is the total order of `canonical`, in which floats are canonical. Two values are equal if their bits
-are, and null equals null.
+are equal, and null equals null.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 def wide(rows: pa.Table) -> pa.RecordBatch:
-    """The rows as one batch, whose text and bytes may have more than 2 GiB."""
+    """Return the rows as one batch, whose text and bytes may exceed 2 GiB."""
     fields = [pa.field(field.name, _wide_type(field.type), field.nullable) for field in rows.schema]
     schema = pa.schema(fields)
     table = rows.replace_schema_metadata().cast(schema).combine_chunks()
@@ -25,7 +25,7 @@ def wide(rows: pa.Table) -> pa.RecordBatch:
 
 
 def taken(rows: pa.RecordBatch, which: Indices, schema: pa.Schema) -> pa.Table:
-    """These of the `wide` rows as a table of the schema, in as many chunks as 2 GiB in one demand."""
+    """Return these `wide` rows as a table of the schema. One chunk holds at most 2 GiB."""
     try:
         return pa.Table.from_batches([rows.take(pa.array(which))]).cast(schema)
     except pa.ArrowInvalid:
@@ -36,7 +36,7 @@ def taken(rows: pa.RecordBatch, which: Indices, schema: pa.Schema) -> pa.Table:
 
 
 def in_order(rows: pa.RecordBatch, by: Sequence[str]) -> Indices:
-    """Which row is the first in the total order of the columns `by`, which the second, and so on."""
+    """Return the indexes of the rows in the total order of the columns `by`."""
     arrays: list[pa.Array] = []
     for name in by:
         array = rows.column(name)
@@ -51,7 +51,7 @@ def in_order(rows: pa.RecordBatch, by: Sequence[str]) -> Indices:
 
 
 def differing(rows: pa.RecordBatch, by: Sequence[str], order: Indices) -> npt.NDArray[np.bool_]:
-    """Whether each row, in this order, differs from the one before in one of the columns `by`."""
+    """Whether each row, in this order, differs from the previous one in one of the columns `by`."""
     fresh = np.ones(len(order), np.bool_)
     if len(order) < 2:
         return fresh
@@ -68,7 +68,7 @@ def differing(rows: pa.RecordBatch, by: Sequence[str], order: Indices) -> npt.ND
 
 
 def first_equal(rows: pa.RecordBatch, by: Sequence[str]) -> Indices:
-    """For each row the index of the first row that equals it in the columns `by`."""
+    """Return for each row the index of the first row that is equal to it in the columns `by`."""
     order = in_order(rows, by)
     fresh = differing(rows, by, order)
     found = np.empty(len(order), np.int64)

@@ -1,14 +1,15 @@
-"""What callers hand in, made into the one form that is stored, and its total order.
+"""Converts updates from callers to the one form that is stored, and defines its total order.
 
-Invariants
+Invariants:
+
 - A prepared batch has exactly the columns of `Schema.arrow_updates`, in that order, with those types.
-- A cast never loses anything (`holdfast.persist.rows.casts`): what does not fit is `BadInput`, which names
-  the column.
-- Floats are canonical: one NaN, no negative zero. So equal values have equal bytes, and bytes can be
-  hashed, grouped and compared.
-- The total order is (key columns, value columns, `_time`), each column ascending: nulls first,
-  false < true, numbers by value with NaN last, string and binary by their bytes.
-- An update with `_diff` 0 says nothing and is dropped.
+- A cast never loses anything (`holdfast.persist.rows.casts`). A value that does not fit raises `BadInput`,
+  which names the column.
+- Floats are canonical: there is one NaN, and no negative zero. So equal values have equal bytes, and bytes
+  can be hashed, grouped and compared.
+- The total order is (key columns, value columns, `_time`), each column ascending: nulls first, false < true,
+  numbers by value with NaN last, string and binary by their bytes.
+- An update with `_diff` 0 has no effect and is dropped.
 """
 
 import math
@@ -38,22 +39,22 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 _SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 _LEAST = {4: -(2**31), 8: -(2**63)}
 _ONES = pa.array(np.ones(1024, np.int64))
-# Up to this many rows plain Python beats the fixed cost of NumPy's calls.
+# With up to this many rows, plain Python is faster than the fixed cost of NumPy's calls.
 _FEW_ROWS = 64
-# Below this many rows the fixed cost of a Polars query is greater than its speed.
+# With fewer rows than this, the fixed cost of a Polars query outweighs its speed.
 SMALL_ROWS = 512
 
 
 def prepare_updates(schema: Schema, updates: object, *, default_time: int) -> pa.RecordBatch:
-    """The updates as they are stored, not sorted; an empty batch for None.
+    """Return the updates as they are stored, unsorted. For None, return an empty batch.
 
     `updates` is a table, a record batch, a data frame (pandas, Polars, anything with the Arrow stream
-    interface) or a list of dicts, with the schema's columns in any order, an optional `_time` (default:
-    `default_time`) and an optional `_diff` (default: +1). Python floats in dicts are rounded to float32
-    where the column is; an Arrow float64 column is not.
+    interface) or a list of dicts. It has the schema's columns in any order, an optional `_time` (default:
+    `default_time`) and an optional `_diff` (default: +1). Python floats in dicts are rounded to float32 if
+    the column has that type. An Arrow float64 column is not rounded.
 
-    Raises `BadInput` naming the column: missing, unknown, given twice, null where it may not be, of
-    another kind, or not representable in the column's type.
+    Raises `BadInput`, which names the column, if a column is missing, unknown or given twice, has a null
+    although it is not nullable, is of another kind, or has a value that the column's type can't represent.
     """
     if updates is None:
         return empty_updates(schema)
@@ -88,13 +89,13 @@ def prepare_updates(schema: Schema, updates: object, *, default_time: int) -> pa
 
 
 def empty_updates(schema: Schema) -> pa.RecordBatch:
-    """A batch of no updates."""
+    """Return a batch without updates."""
     arrays = [pa.array([], field.type) for field in schema.arrow_updates]
     return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
 
 
 def time_bounds(batch: Rows) -> tuple[int, int] | None:
-    """The least and the greatest `_time` of updates, both inclusive; None when there are none."""
+    """Return the least and the greatest `_time` of updates, both inclusive; None if there are no updates."""
     if batch.num_rows == 0:
         return None
     array = _one_array(batch.column(TIME))
@@ -106,7 +107,7 @@ def time_bounds(batch: Rows) -> tuple[int, int] | None:
 
 
 def check_times(batch: Rows, lower: int, upper: int) -> tuple[int, int] | None:
-    """The `time_bounds` of updates; `BadInput` unless all of their times are in `[lower, upper)`."""
+    """Return the `time_bounds` of updates. Raises `BadInput` unless all times are in `[lower, upper)`."""
     bounds = time_bounds(batch)
     if bounds:
         check_bounds(bounds, lower, upper)
@@ -122,14 +123,14 @@ def check_bounds(bounds: tuple[int, int], lower: int, upper: int) -> None:
 
 
 def sort_updates(schema: Schema, table: R) -> R:
-    """The updates in the total order of (key, value, `_time`); columns in canonical form."""
+    """Sort the updates by (key, value, `_time`). The columns must be in canonical form."""
     names = [*schema.names, TIME]
     if table.num_rows <= 1:
         return table
     if table.num_rows <= SMALL_ROWS:
         return table.take(pa.array(_order_small(table, names)))
     if polars_works():
-        # Polars orders NaN last and binary by its bytes.
+        # Polars sorts NaN last, and binary by its bytes.
         frame = pl.DataFrame(pl.from_arrow(table)).sort(names, nulls_last=False)
         result = from_polars(frame, table.schema)
     else:
@@ -141,7 +142,7 @@ def sort_updates(schema: Schema, table: R) -> R:
 
 
 def total_order(schema: Schema, table: Rows) -> npt.NDArray[np.integer[Any]]:
-    """Which row is the first of the updates in the total order, which the second, and so on."""
+    """Return the indexes of the rows in the total order."""
     names = [*schema.names, TIME]
     if table.num_rows <= SMALL_ROWS:
         return np.array(_order_small(table, names), np.int64)
@@ -152,7 +153,7 @@ def total_order(schema: Schema, table: Rows) -> npt.NDArray[np.integer[Any]]:
 
 
 def from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
-    """The frame as a table of the schema, in as many chunks as 2 GiB of text in one chunk demand."""
+    """Return the frame as a table of the schema. One chunk holds at most 2 GiB of text."""
     try:
         return frame.to_arrow().cast(schema)
     except pa.ArrowInvalid:
@@ -167,7 +168,7 @@ def _wide(rows: Rows) -> pa.RecordBatch:
 
 
 def values_of(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of a fixed-width numeric array without copying; what lies under a null is anything."""
+    """Return the values of a fixed-width numeric array without copying. Values under a null are arbitrary."""
     dtype = _DTYPES[array.type.id]
     data = array.buffers()[1]
     if data is None:
@@ -176,18 +177,18 @@ def values_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def _numbers(array: pa.Array, code: str) -> tuple[Any, ...]:
-    """The values as `values_of` gives them, read as that `struct` code: for a few rows much cheaper."""
+    """Return the values like `values_of`, read with this `struct` code. Much faster for a few rows."""
     data = array.buffers()[1]
     size = struct.calcsize(code)
     return struct.unpack_from(f"<{len(array)}{code}", data, array.offset * size) if data is not None else ()
 
 
 def canonical_floats(array: pa.Array) -> pa.Array:
-    """The float array with one NaN and no negative zero; the same array when it is so already."""
+    """Return the float array with one NaN and no negative zero; the same array if it is canonical already."""
     if len(array) <= _FEW_ROWS:
         size = array.type.bit_width // 8
         numbers = _numbers(array, "d" if size == 8 else "f")
-        # Zero equals negative zero, which has bits of its own.
+        # Zero is equal to negative zero, but has different bits.
         has_least = 0.0 in numbers and _LEAST[size] in _numbers(array, "q" if size == 8 else "i")
         if not has_least and not any(map(math.isnan, numbers)):
             return array
@@ -196,8 +197,8 @@ def canonical_floats(array: pa.Array) -> pa.Array:
         return array
     integer = _SIGNED[values.dtype.itemsize]
     bits = values.view(integer)
-    # argmin costs a quarter of min; it finds a NaN where there is one. Of all floats negative zero has the
-    # least bits.
+    # argmin takes a quarter of the time of min, and finds a NaN if there is one. Negative zero has the least
+    # bits of all floats.
     has_nan = np.isnan(values[values.argmin()])
     if bits[bits.argmin()] != _LEAST[integer.itemsize]:
         canonical = np.array(np.nan, values.dtype).view(integer)
@@ -208,7 +209,7 @@ def canonical_floats(array: pa.Array) -> pa.Array:
 
 
 def ordered_bits(array: pa.Array) -> pa.Array:
-    """Signed integers that are equal and ordered as the canonical floats are, NaN above infinity."""
+    """Return signed integers with the order and equality of the canonical floats, NaN above infinity."""
     values = values_of(array)
     integer = _SIGNED[values.dtype.itemsize]
     bits = values.view(integer)
@@ -217,14 +218,14 @@ def ordered_bits(array: pa.Array) -> pa.Array:
 
 
 def python_values(array: pa.Array) -> list[Any]:
-    """The values as Python objects that are equal and ordered exactly as the values are; None for null."""
+    """Return Python objects with the order and equality of the values; None for null."""
     type_ = array.type
     if pa.types.is_floating(type_):
         array = ordered_bits(array)
     elif pa.types.is_temporal(type_):
         # Python's dates end with the year 9999.
         array = array.view(pa.int32() if pa.types.is_date32(type_) else pa.int64())
-    # Python orders text by code point: the order of its UTF-8 bytes.
+    # Python orders text by code point, which is the order of its UTF-8 bytes.
     return list(array.to_pylist())
 
 
@@ -263,7 +264,7 @@ def _one_column(name: str, array: pa.Array | pa.ChunkedArray) -> pa.Array:
     one = _one_array(array)
     if isinstance(one, pa.ChunkedArray):
         raise BadInput(
-            f"column {name!r} holds more than 2 GiB in one append", hint="append it in smaller pieces"
+            f"column {name!r} has more than 2 GiB in one append", hint="append it in smaller pieces"
         )
     return one
 
@@ -301,21 +302,21 @@ def _rows(schema: Schema, updates: object) -> Rows:
         case pa.RecordBatch():
             return updates
         case pa.Table():
-            # A small append is mostly fixed costs, and a batch's are less than a table's.
+            # A small append is mostly fixed cost, which is lower for a batch than for a table.
             batches = updates.to_batches()
             return batches[0] if len(batches) == 1 else updates
         case list() | tuple():
             return _from_dicts(schema, updates)
         case _ if hasattr(updates, "__arrow_c_stream__"):
             return pa.table(updates)
-    raise BadInput(f"updates are a table or a list of dicts, not {type(updates).__name__}")
+    raise BadInput(f"updates must be a table or a list of dicts, not {type(updates).__name__}")
 
 
 def _from_dicts(schema: Schema, rows: Sequence[Any]) -> pa.RecordBatch:
     names: dict[str, None] = {}
     for row in rows:
         if not isinstance(row, Mapping):
-            raise BadInput(f"updates are a table or a list of dicts, not a list of {type(row).__name__}")
+            raise BadInput(f"updates must be a table or a list of dicts, not a list of {type(row).__name__}")
         names.update(dict.fromkeys(row))
     types = {column.name: column for column in schema.columns}
     arrays, fields = [], []

@@ -1,10 +1,12 @@
-"""What becomes what without loss: Arrow columns, and values of Python, as a column of a schema's type.
+"""Lossless casts: converts Arrow columns and Python values to the type of a schema's column.
 
-Invariants
-- A cast never loses anything: what does not fit is `BadInput` naming the column, and for values of Python the
-  row and the value. Only floats of Python are rounded to float32, which has no other literals.
-- Numbers, text, binary and times of day only become their own kind (the text "12" is no int64, a date is no
-  timestamp, a time with a zone is none without).
+Invariants:
+
+- A cast never loses anything. A value that does not fit raises `BadInput`, which names the column, and for
+  Python values also the row and the value. The one exception: Python floats are rounded to float32, because
+  Python has no float32 literals.
+- Numbers, text, binary and times of day are converted only to the same kind. The text "12" is not an int64, a
+  date is not a timestamp, and a time with a zone is not a time without one.
 """
 
 import math
@@ -22,7 +24,7 @@ from holdfast.errors import BadInput
 _FLOAT32: Final = pa.float32()
 _NONE: Final = type(None)
 
-# What may become what. Floats become integers because data frames keep integers with nulls as floats.
+# The allowed casts. Floats become integers because data frames store integers with nulls as floats.
 _CASTS: Final = {
     "integer": {"integer", "float", "decimal", "null"},
     "float": {"integer", "float", "null"},
@@ -35,7 +37,7 @@ _CASTS: Final = {
     "instant": {"instant", "null"},
 }
 
-# The types of Python that Arrow converts exactly or refuses by itself, but for the zones of times.
+# The Python types that Arrow converts exactly or refuses by itself, apart from the zones of times.
 _PLAIN: Final[dict[str, frozenset[type]]] = {
     "integer": frozenset({int, _NONE}),
     "float": frozenset({float, int, _NONE}),
@@ -47,7 +49,7 @@ _PLAIN: Final[dict[str, frozenset[type]]] = {
     "timestamp": frozenset({datetime, _NONE}),
     "instant": frozenset({datetime, _NONE}),
 }
-# Those that are as good, or are once `_plain` has seen each value.
+# The types that are as good, or are once `_plain` has seen each value.
 _ALIKE: Final[dict[str, tuple[type, ...]]] = {
     "integer": (int, float, Decimal, np.integer, np.float16, np.float32, pa.Scalar),
     "float": (float, int, np.float16, np.float32, np.integer, pa.Scalar),
@@ -63,30 +65,30 @@ _UNFIT: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
 def becomes(given: pa.DataType, want: pa.DataType) -> bool:
-    """Whether values of one type may become values of another, each by itself."""
+    """Whether values of one type may be converted to another type, value by value."""
     return _kind(given) in _CASTS[_kind(want)]
 
 
 def cast_column(
     name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
-    """The column in another type, value by value the same. Raises `BadInput` where it can't be."""
+    """Return the column in another type, with the same values. Raises `BadInput` if that is impossible."""
     if pa.types.is_dictionary(given.type):
         given = given.cast(given.type.value_type)
         if given.type == want:
             return given
     if not becomes(given.type, want):
-        raise BadInput(f"column {name!r} is {given.type}, which does not become {want} without loss")
+        raise BadInput(f"column {name!r} is {given.type}, which can't be converted to {want} without loss")
     try:
         if pa.types.is_decimal(want) and pa.types.is_integer(given.type):
-            # Arrow wants room for every integer of the type; then the values decide.
+            # Arrow requires room for every integer of the type, so check the values themselves.
             given = given.cast(pa.decimal256(20 + want.scale, want.scale))
         cast = given.cast(want, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise BadInput(f"column {name!r} does not fit {want}: {_beyond(given, want) or error}") from None
-    # Arrow's safe cast lets float64 lose its low bits.
+    # Arrow's safe cast drops the low bits of a float64.
     if want == _FLOAT32 and given.type == pa.float64():
-        # A null is a NaN here.
+        # A null appears as NaN here.
         source = given.to_numpy(zero_copy_only=False)
         exact = cast.to_numpy(zero_copy_only=False).astype(np.float64)
         if not ((exact == source) | np.isnan(source)).all():
@@ -95,7 +97,7 @@ def cast_column(
 
 
 def _beyond(given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> str:
-    """Which value is beyond a type of integers; empty where none is. Arrow tells the bounds of both types."""
+    """Return a value that is outside of an integer type, with the type's bounds; "" if there is none."""
     if pa.types.is_integer(want):
         bounds = np.iinfo(want.to_pandas_dtype())
         for value in pc.min_max(given).as_py().values():
@@ -105,10 +107,10 @@ def _beyond(given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> str:
 
 
 def column_of(name: str, values: Sequence[Any], want: pa.DataType, *, before: int = 0) -> pa.Array:
-    """A column of Python's values, None being null.
+    """Return a column of Python values. None is null.
 
-    Floats are rounded to float32 where that is the type. Raises `BadInput` naming the first value that does
-    not fit, and its row, counted from `before`.
+    Floats are rounded to float32 if that is the type. Raises `BadInput`, which names the first value that
+    does not fit and its row, counted from `before`.
     """
     try:
         return _converted(values, want)
@@ -123,7 +125,7 @@ def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
         alike = _ALIKE[kind]
         for type_ in types - _PLAIN[kind]:
             if not issubclass(type_, alike) or (type_ is bool and kind != "bool"):
-                raise TypeError(f"{type_.__name__} does not become {want} without loss")
+                raise TypeError(f"{type_.__name__} can't be converted to {want} without loss")
         if kind == "integer":
             values = [_whole(value) for value in values]
     if kind in ("timestamp", "instant"):
@@ -137,19 +139,19 @@ def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
 
 
 def _whole(value: Any) -> Any:
-    """A number as the integer that it is; what is none already stays."""
+    """Return a number as an integer, if it is a whole number. Return other values unchanged."""
     if not isinstance(value, float | Decimal | np.floating):
         return value
     whole = int(value)
     if whole != value:
-        raise ValueError("it is no integer")
+        raise ValueError("it is not an integer")
     return whole
 
 
 def _check_moment(value: datetime, *, zoned: bool) -> None:
     if (value.tzinfo is not None) is not zoned:
         raise ValueError("it has no time zone" if zoned else "it has a time zone")
-    # A data frame's times are subclasses that are finer.
+    # Times in a data frame are subclasses with a finer resolution.
     if getattr(value, "nanosecond", 0):
         raise ValueError("it is finer than microseconds")
 
@@ -172,7 +174,7 @@ def _misfit(name: str, values: Sequence[Any], want: pa.DataType, error: Exceptio
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it."""
+    """Return a value as messages show it."""
     try:
         return f"{value!r:.60}"
     except ValueError:

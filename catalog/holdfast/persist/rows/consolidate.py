@@ -1,12 +1,14 @@
-"""Consolidation: updates of any number of unsorted pieces summed into contents.
+"""Consolidation: sums the updates of any number of unsorted pieces.
 
-Invariants
-- `consolidate_at` gives what a collection holds at a time: each (key, value) once, with the sum of its
-  diffs at times <= as_of, never 0.
-- `consolidate_updates` changes no contents at or after `since`: only times below it move up to it.
-- Input is canonical (`holdfast.persist.rows.canonical`): equality of values is equality of bits, null equals
-  null, the empty string is not null.
-- A sum beyond int64 is an error, never a wrapped number.
+Invariants:
+
+- `consolidate_at` returns the contents of a collection at a time: each (key, value) once, with the sum of its
+  diffs at times <= as_of. The sum is never 0.
+- `consolidate_updates` does not change the contents at or after `since`. It only moves times below `since` up
+  to it.
+- The input is canonical (`holdfast.persist.rows.canonical`): values are equal if their bits are equal, null
+  equals null, and the empty string is not null.
+- A sum beyond int64 is an error. It never wraps around.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,8 +42,9 @@ from holdfast.polarsforks import polars_works
 class ParquetSource:
     """A Parquet part that the engine decodes itself, in parallel.
 
-    `data` is the file's bytes, verified by the caller against the state's checksum (the engine checks no
-    page); `key` names it in errors. Only its updates at times in `[lower, upper)` are meant.
+    `data` is the file's bytes. The caller has verified them with the checksum in the state, because the
+    engine checks no page. `key` names the part in errors. Only its updates at times in `[lower, upper)`
+    count.
     """
 
     data: bytes
@@ -58,10 +61,10 @@ Source: TypeAlias = pa.Table | pa.RecordBatch | ParquetSource
 def consolidate_at(
     schema: Schema, sources: Sequence[Source], as_of: int, less: Sequence[Source] = ()
 ) -> pa.Table:
-    """The contents at `as_of` (columns and `_diff`, in no order) of updates in any number of pieces.
+    """Return the contents at `as_of` (columns and `_diff`, in no order) of updates in any number of pieces.
 
-    Those of the sources `less` are taken off. Raises `DiffOverflow` when a sum of diffs leaves int64,
-    `CorruptBlob` and `VersionTooNew` for a Parquet source that is not a part of the schema.
+    Updates of the sources `less` are subtracted. Raises `DiffOverflow` if a sum of diffs exceeds int64, and
+    `CorruptBlob` or `VersionTooNew` if a Parquet source is not a part of the schema.
     """
     if _small([*sources, *less]) is not None:
         return _small_at(schema, _small(sources) or [], as_of, _small(less) or [])
@@ -76,7 +79,7 @@ def consolidate_at(
         frame = piece.frame
         if piece.latest > as_of:
             frame = frame.filter(pl.col(TIME) <= pl.lit(as_of, pl.UInt64))
-        # The least int64 has no negative.
+        # The least int64 can't be negated.
         diff = pl.col(DIFF).cast(pl.Int128 if less and bound > INT64_MAX else pl.Int64)
         frames.append(frame.select([*names, (0 - diff).alias(DIFF) if taken_off else diff]))
     contents = _summed(pl.concat(frames), names, bound)
@@ -84,15 +87,15 @@ def consolidate_at(
 
 
 def negated(updates: R) -> R:
-    """The updates that take these away. Raises `ArrowInvalid` where a diff has no opposite."""
+    """Return the updates with negated diffs. Raises `ArrowInvalid` if a diff can't be negated."""
     index = updates.schema.get_field_index(DIFF)
     return updates.set_column(index, updates.schema.field(index), pc.negate_checked(updates[DIFF]))
 
 
 def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -> pa.Table:
-    """The same updates with times below `since` moved up to it, equal ones summed, zeros gone, sorted.
+    """Return the updates sorted and summed, with times below `since` moved up to it and without zeros.
 
-    Raises as `consolidate_at` does.
+    Raises the same errors as `consolidate_at`.
     """
     since = min(since, _LAST_TIME)
     if (tables := _small(sources)) is not None:
@@ -116,7 +119,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(schema: Schema, sources: Sequence[Source]) -> Iterator[_Piece]:
-    """The sources as few frames: the engine's cost per frame is that of thousands of rows."""
+    """Yield the sources as few frames, because the engine's cost per frame is that of thousands of rows."""
     tables = [pa.Table.from_batches([s]) if isinstance(s, pa.RecordBatch) else s for s in _in_memory(sources)]
     if tables:
         yield _table_piece(pa.concat_tables(tables).combine_chunks())
@@ -145,7 +148,7 @@ def _table_piece(table: pa.Table) -> _Piece:
 
 
 def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int, int]:
-    """The part's earliest and latest time and its bound of diffs, from its footer."""
+    """Return a part's earliest and latest time and a bound of its diffs, from its footer."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(source.data))
         check_footer(metadata, schema, key=source.key)
@@ -193,7 +196,7 @@ def _in_memory(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch]:
 
 
 def _small(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch] | None:
-    """The sources when all are in memory and small: a query engine's start costs more than the work."""
+    """Return the sources if all are in memory and small: starting a query would cost more than the work."""
     tables = _in_memory(sources)
     if len(tables) < len(sources) or sum(table.num_rows for table in tables) > SMALL_ROWS:
         return None
@@ -242,7 +245,7 @@ def _arrow_at(schema: Schema, sources: Sequence[Source], as_of: int, less: Seque
     updates = arrowrows.wide(pa.concat_tables([added, off]))
     diffs: npt.NDArray[Any] = values_of(updates.column(DIFF))
     if off.num_rows:
-        # The least int64 has no negative.
+        # The least int64 can't be negated.
         diffs = diffs.astype(object) if diffs.min() < -INT64_MAX else diffs.copy()
         diffs[added.num_rows :] *= -1
     now = np.flatnonzero(values_of(updates.column(TIME)) <= as_of)

@@ -1,14 +1,15 @@
-"""Schemas that follow each other on a shard: which may, and rows of one seen through another.
+"""Schema evolution: which schemas may follow each other on a shard, and how to convert rows between them.
 
-Invariants
-- Key columns never change. Value columns keep their names and their order; one may become nullable, and its
-  type may become another of its kind that has all of its values. New ones come last and are nullable. A codec
-  keeps its name, and its version never goes back.
-- Seeing rows through a newer schema keeps their order, and different rows different: what is sorted stays
-  sorted, and equal rows of any two schemas are equal once both are seen through a later one. So rows are
-  brought to one schema first and then merged, summed and compared.
-- The other way works for contents of a time that was complete before the newer schema came: nothing of it
-  needs the newer schema.
+Invariants:
+
+- Key columns never change. Value columns keep their names and their order. A value column may become
+  nullable. Its type may become another type of the same kind that can hold all of its values. New columns
+  come last and are nullable. A codec keeps its name, and its version never goes back.
+- Converting rows to a newer schema keeps their order, and keeps different rows different. So sorted rows stay
+  sorted, and equal rows of any two schemas are equal after both are converted to a later one. Rows are
+  therefore converted to one schema first, and then merged, summed and compared.
+- The other direction works for contents of a time that was complete before the newer schema existed, because
+  none of their rows needs it.
 """
 
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ _BITS: Final = {f"{kind}{bits}": bits for kind in ("int", "uint", "float") for b
 
 
 def evolution_fault(old: Schema, new: Schema) -> str:
-    """Why `new` can't follow `old` on a shard; empty where it can."""
+    """Return why `new` can't follow `old` on a shard, or "" if it can."""
     if new.key != old.key:
         return "key columns never change"
     if (fault := _codec_fault(old.codec, new.codec)) or old.codec is not None:
@@ -41,7 +42,7 @@ def evolution_fault(old: Schema, new: Schema) -> str:
         if not widens(was, now):
             return f"column {was.name!r} can't become {now.type}: not every {was.type} is one"
     if len(new.value) < len(old.value):
-        return f"column {old.value[len(new.value)].name!r} can't go"
+        return f"column {old.value[len(new.value)].name!r} can't be dropped"
     for added in new.value[len(old.value) :]:
         if not added.nullable:
             return f"column {added.name!r} is new and must be nullable: {added.name} {added.type}?"
@@ -50,14 +51,14 @@ def evolution_fault(old: Schema, new: Schema) -> str:
 
 def _codec_fault(old: tuple[str, int] | None, new: tuple[str, int] | None) -> str:
     if (old and old[0]) != (new and new[0]):
-        return "a codec can't be put on, taken off or changed to another"
+        return "a codec can't be added, removed or replaced"
     if old is not None and new is not None and new[1] < old[1]:
         return f"the version of codec {old[0]} never goes back"
     return ""
 
 
 def widens(was: Column, now: Column) -> bool:
-    """Whether each value of a column's type is one of the other's too, and of the same kind."""
+    """Whether each value of a column's type is also a value of the other type, and of the same kind."""
     old, new = was.arrow.type, now.arrow.type
     if old == new:
         return True
@@ -73,7 +74,7 @@ def widens(was: Column, now: Column) -> bool:
 
 
 def mismatch(old: Schema, new: Schema, *, shard: str) -> CodecMismatch:
-    """The error for a schema that a shard with `old` as its newest does not have."""
+    """Return the error for a schema that a shard with newest schema `old` does not have."""
     message = f"the schema does not fit {shard}: it has {old}; given was {new}"
     fault = evolution_fault(old, new)
     if fault:
@@ -85,17 +86,17 @@ def mismatch(old: Schema, new: Schema, *, shard: str) -> CodecMismatch:
 
 
 def check_evolution(old: Schema, new: Schema, *, shard: str = "the shard") -> None:
-    """Refuse a schema that can't follow `old`; raises `CodecMismatch` with both printed."""
+    """Raise `CodecMismatch`, which shows both schemas, if a schema can't follow `old`."""
     fault = evolution_fault(old, new)
     if fault:
         raise CodecMismatch(
-            f"the schema can't follow that of {shard}: it has {old}; given was {new} ({fault})",
+            f"the schema can't follow the schema of {shard}: it has {old}; given was {new} ({fault})",
             hint="keep its columns as they are, and add nullable ones at the end; or write to a new shard",
         )
 
 
 def newest(schemas: Iterable[Schema]) -> Schema:
-    """Of schemas that follow each other the one that all the others can be seen through."""
+    """Of schemas that follow each other, return the newest one. Rows of all others can be converted to it."""
     found, *others = schemas
     for schema in others:
         if not evolution_fault(found, schema):
@@ -104,7 +105,7 @@ def newest(schemas: Iterable[Schema]) -> Schema:
 
 
 def upgraded(rows: R, old: Schema, new: Schema) -> R:
-    """Updates of `old` as updates of `new`, which follows it: nulls in new columns, values in wider types."""
+    """Convert updates of `old` to `new`, which follows it: nulls in new columns, values in wider types."""
     if old == new or old.arrow_updates.equals(new.arrow_updates):
         return rows
     arrays: list[Any] = []
@@ -118,9 +119,9 @@ def upgraded(rows: R, old: Schema, new: Schema) -> R:
 
 
 def lowered(contents: pa.Table, new: Schema, old: Schema, *, where: str) -> pa.Table:
-    """Contents (columns and `_diff`) of `new` as they were under `old`, which it follows.
+    """Convert contents (columns and `_diff`) of `new` back to `old`, which it follows.
 
-    Raises `CorruptBlob`, naming `where`, when they need `new`: then they were not there under `old`.
+    Raises `CorruptBlob`, which names `where`, if a row needs `new`. Such rows did not exist under `old`.
     """
     if old == new or old.arrow_diff.equals(new.arrow_diff):
         return contents
@@ -132,7 +133,7 @@ def lowered(contents: pa.Table, new: Schema, old: Schema, *, where: str) -> pa.T
         found = contents.select([*old.names, DIFF]).cast(old.arrow_diff)
     except pa.ArrowInvalid as error:
         raise CorruptBlob(where, f"rows of {old}", " ".join(str(error).split())[:200]) from None
-    # Arrow's cast lets a float lose its low bits.
+    # Arrow's cast drops the low bits of a float.
     for was in old.columns:
         wide = contents.column(was.name)
         if was.type == "float32" and wide.type != was.arrow.type:
@@ -143,9 +144,9 @@ def lowered(contents: pa.Table, new: Schema, old: Schema, *, where: str) -> pa.T
 
 
 def upgraded_key(key: Key | None, old: Schema, new: Schema) -> Key | None:
-    """A place in the order of `old` as the same place in that of `new`.
+    """Convert a position in the order of `old` to the same position in the order of `new`.
 
-    Floats stand in keys as integers of their own width; all other values stand as they are.
+    In keys, floats are stored as integers of the same width. All other values are stored as they are.
     """
     if key is None or old == new:
         return key
@@ -165,7 +166,7 @@ def _wider_float(ordered: int) -> int:
 
 
 def upgraded_range(wanted: KeyRange, old: Schema, new: Schema) -> KeyRange:
-    """A range of rows of `old` as the same range of rows of `new`."""
+    """Convert a range of rows of `old` to the same range of rows of `new`."""
     if old == new:
         return wanted
     return replace(

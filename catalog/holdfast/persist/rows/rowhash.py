@@ -1,13 +1,15 @@
-"""The hash of a row: which shard it goes to, the same in every version, process and language.
+"""The hash of a row, which decides its shard. It is the same in every version, process and language.
 
-Invariants
-- The hash is XXH3-64 with seed 0 over the canonical bytes of the hashed columns, in the order given:
-  per column a tag, 0 for null (and nothing more) or 1, then the value. Integers, bool, days and
-  microseconds are 8 bytes little endian (unsigned as u64), floats f64, decimals the scale (u8) and the
-  unscaled i128 without trailing zeros, string and binary a u32 length and the bytes.
-- So the hash of a value does not depend on the width of its column: int32 7 and int64 7, decimal 1.5 and
-  1.50 are the same, and widening a column moves no row. Signed and unsigned agree where both can be.
-- It is frozen: a change would send rows to other shards than the ones that hold them.
+Invariants:
+
+- The hash is XXH3-64 with seed 0 over the canonical bytes of the hashed columns, in the given order. Each
+  column has a tag: 0 for null (and nothing more), or 1, followed by the value. Integers, bool, days and
+  microseconds have 8 bytes little endian (unsigned as u64), floats are f64, decimals are the scale (u8) and
+  the unscaled i128 without trailing zeros, string and binary are a u32 length and the bytes.
+- So the hash of a value does not depend on the width of its column: int32 7 and int64 7 have the same hash,
+  and so have decimals 1.5 and 1.50. Widening a column moves no row. Signed and unsigned integers of the same
+  value have the same hash.
+- The hash is frozen. A change would look for rows in other shards than the ones that contain them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,17 +30,17 @@ from holdfast.polarsforks import polars_works
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 
-# XXH3's constants for inputs of 9 to 16 bytes: words 3 and 4, and 5 and 6, of its secret; its multiplier.
+# XXH3's constants for inputs of 9 to 16 bytes: words 3 to 6 of its secret, and its multiplier.
 _FLIP_LOW: Final = np.uint64(0x6782737BEA4239B9)
 _FLIP_HIGH: Final = np.uint64(0xAF56BC3B0996523A)
 _AVALANCHE: Final = np.uint64(0x165667919E3779F9)
 _LOW_HALF: Final = np.uint64(0xFFFFFFFF)
-# What is computed of so many rows stays in the processor's cache.
+# The intermediate values of this many rows stay in the processor's cache.
 _BLOCK_ROWS: Final = 8192
 
 
 def row_hash(table: Rows, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """The hash of each row over `columns` in their order; `BadInput` for a type that has no hash."""
+    """Hash each row over `columns`, in their order. Raises `BadInput` for a type that can't be hashed."""
     if not columns:
         raise BadInput("a row hash needs at least one column")
     if len(columns) == 1 and table.num_rows > SMALL_ROWS:
@@ -59,7 +61,7 @@ def _each(rows: pa.Array) -> Iterator[bytes]:
 
 
 def _words(name: str, array: pa.Array | pa.ChunkedArray) -> Words | None:
-    """The values of a column of which each has 8 canonical bytes and none is null; None for others."""
+    """Return a column's values, if all have 8 canonical bytes and none is null; otherwise None."""
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     is_long = pa.types.is_decimal(array.type) or _text(array.slice(0, 0)) is not None
@@ -69,7 +71,7 @@ def _words(name: str, array: pa.Array | pa.ChunkedArray) -> Words | None:
 
 
 def _hash_words(words: Words) -> Words:
-    """XXH3-64 of a tag 1 and the 8 bytes of each value: what it comes to for an input of 9 bytes."""
+    """Return XXH3-64 of a tag 1 and the 8 bytes of each value: its formula for an input of 9 bytes."""
     hashed = np.empty(len(words), np.uint64)
     for start in range(0, len(words), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
@@ -83,7 +85,7 @@ def _hash_words(words: Words) -> Words:
 
 
 def _folded_product(one: Words, other: Words) -> Words:
-    """The halves of the 128-bit products, combined by exclusive or."""
+    """Multiply to 128 bits, and combine the two halves by exclusive or."""
     half = np.uint64(32)
     a, b, c, d = one & _LOW_HALF, one >> half, other & _LOW_HALF, other >> half
     least, middle = a * c, b * c
@@ -94,16 +96,16 @@ def _folded_product(one: Words, other: Words) -> Words:
 
 
 def shard_of(table: Rows, columns: Sequence[str], shards: int) -> npt.NDArray[np.int64]:
-    """The index in `[0, shards)` of the shard that each row goes to: its hash modulo `shards`."""
+    """Return the index in `[0, shards)` of each row's shard: its hash modulo `shards`."""
     if shards < 1:
-        raise BadInput(f"a collection has at least one shard, not {shards}")
+        raise BadInput(f"a collection must have at least one shard, not {shards}")
     if shards == 1:
         return np.zeros(table.num_rows, np.int64)
     return (row_hash(table, columns) % np.uint64(shards)).astype(np.int64)
 
 
 def canonical_bytes(table: Rows, columns: Sequence[str]) -> pa.Array:
-    """What is hashed: the canonical bytes of each row, as a large_binary array."""
+    """Return the input of the hash: the canonical bytes of each row, as a large_binary array."""
     pieces: list[pa.Array] = []
     blocks: list[Bytes] = []
 
@@ -119,7 +121,7 @@ def canonical_bytes(table: Rows, columns: Sequence[str]) -> pa.Array:
         text = _text(array)
         block = _tagged(_fixed(name, array) if text is None else _lengths(text))
         if array.null_count == 0:
-            # Fixed-width neighbours without nulls become one block.
+            # Adjacent fixed-width columns without nulls become one block.
             blocks.append(block)
         else:
             flush()
@@ -134,7 +136,7 @@ def canonical_bytes(table: Rows, columns: Sequence[str]) -> pa.Array:
 
 
 def _text(array: pa.Array) -> pa.Array | None:
-    """Strings and binary as large_binary; None for other types."""
+    """Return strings and binary as large_binary; None for other types."""
     type_ = array.type
     if pa.types.is_string(type_) or pa.types.is_string_view(type_):
         return array.cast(pa.large_string()).cast(pa.large_binary())
@@ -149,7 +151,7 @@ def _lengths(text: pa.Array) -> Bytes:
 
 
 def _fixed(name: str, array: pa.Array) -> Bytes:
-    """The value bytes of a fixed-width column, one row each; anything under a null."""
+    """Return the value bytes of a fixed-width column, one row each. Bytes under a null are arbitrary."""
     type_ = array.type
     if pa.types.is_boolean(type_):
         return _as_bytes(values_of(array.cast(pa.uint8())).astype("<u8"))
@@ -203,7 +205,7 @@ def _tagged(values: Bytes) -> Bytes:
 
 
 def _rows(blocks: Iterable[Bytes], valid: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """One binary value per row from blocks of equal width; of a row that isn't valid only a tag 0."""
+    """Return one binary value per row, from blocks of equal width. An invalid row has only a tag 0."""
     block = np.concatenate(list(blocks), axis=1)
     rows, width = block.shape
     if valid is None:

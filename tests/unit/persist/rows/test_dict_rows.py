@@ -32,9 +32,9 @@ def stored(type_: str, *values: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("type_", "value", "why"),
     [
-        ("int64", 1.5, "1.5 in row 1: it is no integer"),
-        ("int64", Decimal("1.5"), "it is no integer"),
-        ("int64", np.float32(1.5), "it is no integer"),
+        ("int64", 1.5, "1.5 in row 1: it is not an integer"),
+        ("int64", Decimal("1.5"), "it is not an integer"),
+        ("int64", np.float32(1.5), "it is not an integer"),
         ("int64", math.nan, "nan in row 1"),
         ("int64", math.inf, "inf in row 1"),
         ("int64", 1e30, "1e[+]30 in row 1"),
@@ -42,7 +42,7 @@ def stored(type_: str, *values: Any) -> list[Any]:
         ("int64", "7", "'7' in row 1: str does not become int64"),
         pytest.param("int64", 10**5000, "a very long int in row 1", id="long"),
         ("int8", np.int64(300), "300.* in row 1"),
-        ("uint8", 2.7, "it is no integer"),
+        ("uint8", 2.7, "it is not an integer"),
         ("uint64", -1, "-1 in row 1"),
         ("float32", 1e300, "1e[+]300 in row 1: beyond what float32 holds"),
         ("float32", np.float64(1e300), "beyond what float32 holds"),
