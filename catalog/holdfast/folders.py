@@ -41,7 +41,7 @@ def check_usable(folder: Path) -> None:
 
 
 def open_error(message: str, error: OSError, *, missing_is_bad: bool) -> StoreUnreachable:
-    """Return the error for a store that the file system refuses to open: it blames either path or disk.
+    """Return the error for a store that the file system refuses to open. It blames the path or the disk.
 
     A missing folder means that there is no store, unless making the folder was tried and refused.
     """

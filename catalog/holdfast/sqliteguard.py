@@ -191,7 +191,7 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def diagnose(path: Path, description: str, kind: type[HoldfastError], error: Exception) -> HoldfastError:
-    """Find out what an error means that reports damage: return `CorruptBlob`, or `kind` if there is none.
+    """Check an error that reports damage. Return `CorruptBlob` if the database is damaged, else `kind`.
 
     SQLite also reports damage if a read failed with EIO. So this function reads the bytes again, and then the
     pages. A connection to the database must be open.

@@ -155,7 +155,7 @@ def test_writers_that_are_not_known_any_more_commit_nothing(
     known = machine.refresh().writers[plan.tickets[0].writer_id]
     assert known.lease_ms >= 12 * 3600 * 1000
     commit_commands([(machine, ExpireHandles((), ((known.id, known.heartbeats),)))])
-    with pytest.raises(HandleExpired, match="silent for too long"):
+    with pytest.raises(HandleExpired, match="sent no heartbeat for too long"):
         writing.commit(plan, uploads)
     assert contents(controller, orders) == Counter()
 

@@ -81,7 +81,7 @@ class Prepared:
         return not self._spent
 
     def keep(self) -> Self:
-        """Keep the uploads for another attempt if it is rejected. The caller must `abandon` it at last."""
+        """Keep the uploads for another attempt if it is rejected. The caller must `abandon` it in the end."""
         self._kept = True
         return self
 

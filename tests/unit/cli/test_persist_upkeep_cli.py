@@ -194,7 +194,7 @@ def test_recover_says_so_where_a_shard_is_lost(url: str, folder: Path) -> None:
     ]
     told = run("verify", url)
     assert told.exit_code == 1
-    assert f"{SHARD}/: the shard has blobs (8) and no log" in told.stdout
+    assert f"{SHARD}/: the shard has blobs (8) but no log" in told.stdout
     assert json.loads(run("verify", url, "--json").stdout)["findings"][0]["shard_id"] == SHARD
 
 

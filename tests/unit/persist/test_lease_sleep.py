@@ -109,7 +109,7 @@ def test_a_late_append_never_names_what_was_swept(stores: Stores) -> None:
     sweep(other, stores.parts())
     assert not stores.parts()
 
-    with pytest.raises(HandleExpired, match="silent for too long") as expired:
+    with pytest.raises(HandleExpired, match="sent no heartbeat for too long") as expired:
         client.multi_write([prepared])
     assert "prepare the append again" in expired.value.hint
     assert stores.state().upper == 5

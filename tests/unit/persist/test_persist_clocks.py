@@ -138,7 +138,7 @@ def test_a_process_that_is_stopped_with_the_write_lock_holds_others_up_for_a_bou
         try:
             with pytest.raises(Determinate, match=r"locked by another process for 0\.3 s") as refused:
                 store.compare_and_set([Put("a", 2, b"2")])
-            assert "continue it or end it" in refused.value.hint
+            assert "continue or end it" in refused.value.hint
             assert store.heads(["a"])["a"].data == b"1", "readers go on"
         finally:
             holder.kill()

@@ -134,4 +134,4 @@ def test_the_audit_tells_of_blobs_without_a_log(stores: Stores) -> None:
     assert shard.seqno is None
     (finding,) = without_log(opened(stores, lost))
     assert finding.shard_id == SHARD
-    assert "blobs (2) and no log" in finding.what
+    assert "blobs (2) but no log" in finding.what

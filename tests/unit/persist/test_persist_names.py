@@ -71,8 +71,8 @@ def test_a_named_shard_has_its_mode(stores: Stores) -> None:
         ("x" * 256, "1 to 255"),
         (7, "1 to 255"),
         (" orders", "begins or ends with spaces"),
-        ("or\nders", "don't show"),
-        ("or\u200bders", "don't show"),
+        ("or\nders", "invisible characters"),
+        ("or\u200bders", "invisible characters"),
         ("u\u0308", "NFC"),
     ],
 )

@@ -101,7 +101,7 @@ def test_what_was_swept_can_not_be_appended_any_more(stores: Stores) -> None:
     assert commit([(machine, CondemnOrphans(tuple((key, now) for key in prepared.uploaded)))]) == [
         tuple(prepared.uploaded)
     ]
-    with pytest.raises(HandleExpired, match="silent for too long"):
+    with pytest.raises(HandleExpired, match="sent no heartbeat for too long"):
         client.multi_write([prepared])
     assert stores.state().upper == 3
 
@@ -122,7 +122,7 @@ def test_an_append_that_comes_while_the_sweeper_works_is_refused(stores: Stores)
         def decide(self, operation: Operation) -> Fault:
             if self.armed and operation.name == "consensus.compare_and_set":
                 self.armed = False
-                with pytest.raises(HandleExpired, match="silent for too long"):
+                with pytest.raises(HandleExpired, match="sent no heartbeat for too long"):
                     client.multi_write([prepared])
             return Fault.NONE
 

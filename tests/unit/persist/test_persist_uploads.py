@@ -93,7 +93,7 @@ def test_uploads_of_a_driver_that_died_are_swept_and_can_not_be_appended(
         stores.clock.sleep(LEASE_S)
     assert stores.state().writers == {}
     assert swept(stores.open()) == {part.blob_key for part in left.run}
-    with pytest.raises(HandleExpired, match="silent for too long"):
+    with pytest.raises(HandleExpired, match="sent no heartbeat for too long"):
         writer.commit(prepared)
     with pytest.raises(HandleExpired):
         writer.keep_alive()

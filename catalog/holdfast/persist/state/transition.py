@@ -160,7 +160,7 @@ def _register_writer(state: ShardState, command: RegisterWriter) -> Outcome:
 
 
 def _silent(writer: Handle) -> Reject:
-    said = f"the entry of writer {writer.id} expired because it sent no heartbeat; its uploads may be deleted"
+    said = f"writer {writer.id} sent no heartbeat for too long: its uploads may be deleted"
     return Reject(HandleExpired(said, hint="nothing was appended; prepare the append again"))
 
 
