@@ -269,7 +269,8 @@ class StandbyWaits:
         """Raise `Indeterminate` if this thread's last commit did not wait to its end."""
         if not self.are_over():
             raise Indeterminate(
-                f"{description}: the wait for the synchronous standby was cancelled; it may lack the commit"
+                f"{description}: the wait for the synchronous standby was cancelled;"
+                " the standby may lack the commit"
             )
 
     def note(self) -> None:

@@ -46,7 +46,7 @@ def check_purpose(value: str, *, empty: bool = False) -> str:
     """Return a purpose. Raises `BadInput` if it is blank, not a valid text, or too long."""
     if not is_text(value) or len(value) > MOST_PURPOSE_CHARACTERS or not (empty or value.strip()):
         raise BadInput(
-            f"a purpose is a string of 1 to {MOST_PURPOSE_CHARACTERS} characters, not {shown(value)}",
+            f"a purpose must be a string of 1 to {MOST_PURPOSE_CHARACTERS} characters, not {shown(value)}",
             hint="describe in a few words what it is for; people see it next to what it holds",
         )
     return value
@@ -56,7 +56,7 @@ def check_schema(value: Schema) -> Schema:
     """Return a schema. Raises `BadInput` if it is not a `Schema`."""
     if not isinstance(value, Schema):
         raise BadInput(
-            f"a schema is a holdfast.persist.Schema, not {shown(value)}",
+            f"a schema must be a holdfast.persist.Schema, not {shown(value)}",
             hint="make one with Schema.of(key={...}, value={...}) or Schema.from_arrow",
         )
     return value
@@ -66,7 +66,7 @@ def check_write_mode(value: WriteMode) -> WriteMode:
     """Return the mode of a writer. Raises `BadInput` if it is not a `WriteMode`."""
     if not isinstance(value, WriteMode):
         modes = " or ".join(f"WriteMode.{mode.name}" for mode in WriteMode)
-        raise BadInput(f"the mode of a writer is {modes}, not {shown(value)}")
+        raise BadInput(f"the mode of a writer must be {modes}, not {shown(value)}")
     return value
 
 
@@ -74,7 +74,7 @@ def check_range(value: KeyRange) -> KeyRange:
     """Return a range of keys. Raises `BadInput` if it is not a `KeyRange`."""
     if not isinstance(value, KeyRange):
         raise BadInput(
-            f"a range of keys is a KeyRange, not {shown(value)}",
+            f"a range of keys must be a KeyRange, not {shown(value)}",
             hint="make one with KeyRange.between(schema, lower, upper)",
         )
     return value
@@ -85,7 +85,7 @@ def check_columns(schema: Schema, columns: Sequence[str] | None) -> None:
     if columns is None:
         return
     if not isinstance(columns, Sequence) or isinstance(columns, str | bytes):
-        raise BadInput(f"columns are a list of names, not {shown(columns)}")
+        raise BadInput(f"columns must be a list of names, not {shown(columns)}")
     for index, name in enumerate(columns):
         if name not in schema.names:
             raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")

@@ -134,7 +134,7 @@ class Session:
         appends = [command for command in commands if isinstance(command.command, Append | Seal | Write)]
         moves = [append.machine.shard_id for append in appends if not isinstance(append.command, Write)]
         if len(set(moves)) != len(moves):
-            raise BadInput("a multi-write takes one append or seal per shard")
+            raise BadInput("a multi-write takes at most one append or seal per shard")
         spend(appends)
         if not steps:
             return

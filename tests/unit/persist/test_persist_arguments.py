@@ -38,23 +38,23 @@ CALLS: dict[str, tuple[Call, str]] = {
     "seal beyond": (lambda _, w, __: w.seal(CLOSED + 1), "is not a frontier: expected 0 to 2.64"),
     "snapshot str": (lambda _, __, r: r.snapshot("0"), "as_of '0' is not a time"),  # type: ignore[arg-type]
     "snapshot None": (lambda _, __, r: r.snapshot(None), "as_of None is not a time"),  # type: ignore[arg-type]
-    "snapshot wanted": (lambda _, __, r: r.snapshot(0, wanted="x"), "a range of keys is a KeyRange"),  # type: ignore[arg-type]
-    "snapshot columns": (lambda _, __, r: r.snapshot(0, columns="id"), "columns are a list of names"),
+    "snapshot wanted": (lambda _, __, r: r.snapshot(0, wanted="x"), "a range of keys must be a KeyRange"),  # type: ignore[arg-type]
+    "snapshot columns": (lambda _, __, r: r.snapshot(0, columns="id"), "columns must be a list of names"),
     "parts": (lambda _, __, r: r.snapshot_parts(0, "x"), "can't be cut into 'x' parts"),  # type: ignore[arg-type]
     "listen": (lambda _, __, r: r.listen("x"), "as_of 'x' is not a time"),  # type: ignore[arg-type]
     "subscribe": (lambda _, __, r: r.subscribe(0.0), "as_of 0.0 is not a time"),  # type: ignore[arg-type]
     "compaction": (lambda _, __, r: r.allow_compaction("x"), "since 'x' is not a frontier"),  # type: ignore[arg-type]
     "shard id": (lambda c, _, __: c.reader(None, purpose="p"), "None.* is not a shard id"),  # type: ignore[arg-type]
-    "schema None": (lambda c, _, __: c.writer(SHARD, None, purpose="p"), "a schema is a holdfast"),  # type: ignore[arg-type]
+    "schema None": (lambda c, _, __: c.writer(SHARD, None, purpose="p"), "a schema must be a holdfast"),  # type: ignore[arg-type]
     "schema dict": (lambda c, _, __: c.writer(SHARD, {"k": "int64"}, purpose="p"), "Schema, not {'k'"),  # type: ignore[arg-type]
-    "mode": (lambda c, _, __: c.writer(SHARD, SCHEMA, purpose="p", mode="x"), "the mode of a writer is"),  # type: ignore[arg-type]
-    "name mode": (lambda c, _, __: c.create_or_load("n", SCHEMA, mode="x"), "the mode of a writer is"),  # type: ignore[arg-type]
-    "evolve": (lambda c, _, __: c.evolve(SHARD, None), "a schema is a holdfast"),  # type: ignore[arg-type]
+    "mode": (lambda c, _, __: c.writer(SHARD, SCHEMA, purpose="p", mode="x"), "the mode of a writer must be"),  # type: ignore[arg-type]
+    "name mode": (lambda c, _, __: c.create_or_load("n", SCHEMA, mode="x"), "the mode of a writer must be"),  # type: ignore[arg-type]
+    "evolve": (lambda c, _, __: c.evolve(SHARD, None), "a schema must be a holdfast"),  # type: ignore[arg-type]
     "multi int": (lambda c, _, __: c.multi_write([1]), "takes prepared commands, not 1"),  # type: ignore[list-item]
     "multi None": (lambda c, _, __: c.multi_write(None), "takes a list of prepared commands"),  # type: ignore[arg-type]
     "expect": (lambda c, _, __: c.prepare_expect_upper(SHARD, "x"), "upper 'x' is not a frontier"),  # type: ignore[arg-type]
     "exclusive": (lambda c, _, __: c.exclusive("\ud800"), "a reentrance id must be a string"),
-    "lock purpose": (lambda c, _, __: c.exclusive("me", purpose="\ud800"), "a purpose is a string"),
+    "lock purpose": (lambda c, _, __: c.exclusive("me", purpose="\ud800"), "a purpose must be a string"),
 }
 
 

@@ -354,7 +354,7 @@ class WriteHandle:
             raise BadInput(f"this writer of {self.shard_id} is closed")
         if self._undecided:
             raise HandleExpired(
-                f"writer {self._handle.id} of {self.shard_id} had an append of unknown outcome"
+                f"writer {self._handle.id} of {self.shard_id} has an append of unknown outcome"
             )
         if mode is WriteMode.WRITE_SEAL:
             self._session.check_locked(self.shard_id)

@@ -75,7 +75,7 @@ def widens(was: Column, now: Column) -> bool:
 
 def mismatch(old: Schema, new: Schema, *, shard: str) -> CodecMismatch:
     """Return the error for a schema that a shard with newest schema `old` does not have."""
-    message = f"the schema does not fit {shard}: it has {old}; given was {new}"
+    message = f"the schema does not fit {shard}: it has {old}, but the given schema is {new}"
     fault = evolution_fault(old, new)
     if fault:
         return CodecMismatch(
@@ -90,7 +90,7 @@ def check_evolution(old: Schema, new: Schema, *, shard: str = "the shard") -> No
     fault = evolution_fault(old, new)
     if fault:
         raise CodecMismatch(
-            f"the schema can't follow the schema of {shard}: it has {old}; given was {new} ({fault})",
+            f"the schema can't follow the schema of {shard}: it has {old}, not {new} ({fault})",
             hint="keep its columns as they are, and add nullable ones at the end; or write to a new shard",
         )
 

@@ -313,7 +313,7 @@ def unknown_rollups(machine: Refreshing) -> Iterator[Doubt]:
         try:
             found = read_rollup(location, shard_id, key, seqno)
             if found is not None and contradiction(found, state, row_of(location, shard_id, seqno)):
-                yield Doubt(key, f"{key} is a rollup of another version {seqno} than the log has")
+                yield Doubt(key, f"{key} is a rollup of version {seqno} that differs from the log")
         except CorruptBlob as error:
             yield Doubt(key, str(error))
 

@@ -360,7 +360,7 @@ class Machine:
         try:
             check_state(state)
         except AssertionError as error:
-            raise CorruptBlob(f"the log of {self.shard_id}", "a version that can be", str(error)) from None
+            raise CorruptBlob(f"the log of {self.shard_id}", "a valid version", str(error)) from None
         return state
 
     def _scan(self, from_seqno: int, head: Head) -> list[Entry]:

@@ -98,7 +98,7 @@ class FileBlob(Blob):
             finally:
                 self._files.unlink(probe)
         except OSError as error:
-            raise Determinate(f"can't ask {self.description} for the time: {reason(error)}") from error
+            raise Determinate(f"can't read the clock of {self.description}: {reason(error)}") from error
 
     def get(self, key: str) -> bytes | None:
         return self.get_start(key, -1)

@@ -155,7 +155,9 @@ class S3Blob(Blob):
         promised = answer.get("ChecksumCRC32C", "")
         # For an object in parts it is a checksum of checksums, which can't be compared with the body.
         if promised and "-" not in promised and promised != crc32c(data):
-            raise Determinate(f"can't {self._what('read', key)}: what arrived differs from its checksum")
+            raise Determinate(
+                f"can't {self._what('read', key)}: the received bytes don't match their checksum"
+            )
         return data
 
     def _put_parts(self, key: str, name: str, view: memoryview) -> None:

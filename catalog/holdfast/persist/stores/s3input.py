@@ -92,7 +92,7 @@ class S3Input(io.RawIOBase):
         self._crc = google_crc32c.extend(self._crc, data)
         self._summed += len(data)
         if self._summed == self.size and told(self._crc) != self.checksum:
-            raise Determinate(f"can't {self._what}: what arrived differs from its checksum")
+            raise Determinate(f"can't {self._what}: the received bytes don't match their checksum")
 
     def _fetch(self, span: str, wanted: int) -> bytes:
         # A service may return the whole object instead.

@@ -92,7 +92,9 @@ class S3Objects:
         data: bytes = answer["Body"].read()
         promised = answer.get("ChecksumCRC32C", "")
         if promised and promised != crc32c(data):
-            raise Determinate(f"can't {self._what('read', name)}: what arrived differs from its checksum")
+            raise Determinate(
+                f"can't {self._what('read', name)}: the received bytes don't match their checksum"
+            )
         return Found(data, answer["ETag"])
 
     def _put(self, name: str, data: bytes, condition: dict[str, str]) -> str:

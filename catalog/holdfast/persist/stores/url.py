@@ -52,7 +52,7 @@ def open_stores(
             )
     if url is not None:
         if blob is not None or consensus is not None:
-            raise BadInput("give either the URL of a location or those of its blob and consensus, not both")
+            raise BadInput("give either the URL of a location, or the URLs of its blob and its consensus")
         parts = _split(url, "location", _LOCATION_FORMS)
         if parts.scheme == "memory":
             return _memory_blob(parts), _memory_log(parts)
