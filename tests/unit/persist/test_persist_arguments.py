@@ -88,7 +88,7 @@ def test_a_purpose_is_a_short_text(
     client: PersistClient, act: Callable[[PersistClient, Any], Any], purpose: Any
 ) -> None:
     client.writer(SHARD, SCHEMA, purpose="x" * 1024).compare_and_append(ROWS, 0, 1)
-    with pytest.raises(BadInput, match="a purpose is a text of 1 to 1024 characters"):
+    with pytest.raises(BadInput, match="a purpose must be a string of 1 to 1024 characters"):
         act(client, purpose)
 
 

@@ -146,7 +146,7 @@ def test_a_newer_version_reads_what_older_ones_wrote_and_not_the_other_way(store
         lambda: listen.next(0),
         lambda: TypedReader(client, SHARD, Orders(1), purpose="old"),
     ):
-        with pytest.raises(VersionTooNew, match="codec orders v2, this process knows it up to v1"):
+        with pytest.raises(VersionTooNew, match="codec orders v2, but this process has version 1"):
             attempt()
 
 
@@ -181,7 +181,7 @@ def test_a_codec_that_fails_is_told_from_what_it_was_given(stores: Stores) -> No
     ):
         with pytest.raises(BadInput, match=words):
             writer.compare_and_append([TypedUpdate((bad, 1), Order(Decimal(1)))], 1, 2)
-    with pytest.raises(BadInput, match="can't encode what was given: TypeError") as failed:
+    with pytest.raises(BadInput, match="can't encode the given rows: TypeError") as failed:
         writer.compare_and_append([TypedUpdate(("x", 1), "secret")], 1, 2)  # type: ignore[arg-type]
     assert "secret" not in str(failed.value)
     assert stores.stored() == before

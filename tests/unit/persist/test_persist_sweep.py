@@ -174,7 +174,9 @@ def test_a_log_that_ends_before_a_rollup_is_an_old_copy(stores: Stores) -> None:
     orphan(stores, rollup_key(SHARD, 100))
     stores.clock.sleep(2 * DAY_S)
     (swept,) = found(client, delete=True).values()
-    assert swept.refused == f"its log ends at version {stores.state().seqno}, and a blob is of version 100"
+    assert (
+        swept.refused == f"its log ends at version {stores.state().seqno}, but there is a blob of version 100"
+    )
     assert swept.orphans == ()
 
 
