@@ -180,7 +180,7 @@ def test_a_write_whose_answer_got_lost_is_indeterminate_and_can_be_done_again(
     through = S3Blob(S3Place(bucket=place.bucket, endpoint=proxy.endpoint))
     proxy.lose(request)
 
-    with pytest.raises(Indeterminate, match="closed without an answer"):
+    with pytest.raises(Indeterminate, match="closed without a response"):
         act(through)
     done = blob.get("key")
     act(through)
@@ -201,7 +201,7 @@ def test_a_write_without_an_answer_in_time_is_indeterminate(
     through = S3Blob(S3Place(bucket=place.bucket, endpoint=proxy.endpoint), answer_s=1.0)
     proxy.lose(request, "silence")
 
-    with pytest.raises(Indeterminate, match="no answer within the time limit"):
+    with pytest.raises(Indeterminate, match="no response within the time limit"):
         act(through)
 
     assert blob.get("key") != b"old"

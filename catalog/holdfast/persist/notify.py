@@ -1,4 +1,4 @@
-"""Change notifications over a socket: a writing client tells its followers that a shard has a new version.
+"""Change notifications over a socket: a writing client publishes that a shard has a new version.
 
 They are for readers whose store has no hints of its own, or late ones. The first line contains the location's
 id. Then there is one line, `<shard id> <seqno>`, for each new version that the client knows. The lines

@@ -193,7 +193,7 @@ class Machine:
         Raises:
             LogRegressed: the log has another history than the one that this client has read.
             HandleExpired: the log was recovered, or too much of it was deleted to compare its history.
-            StorageError: the store did not answer within the retry deadline.
+            StorageError: the store failed for the whole retry deadline.
             BadInput: the client is closed.
         """
 

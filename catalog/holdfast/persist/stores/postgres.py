@@ -375,8 +375,8 @@ class _Line:
             self.name = None
             if not self._is_denied:
                 log.warning(
-                    "the timeline of the Postgres server can't be read (%s): garbage collection can't tell an"
-                    " old primary from the new one; grant EXECUTE on pg_control_system, pg_walfile_name and"
+                    "the timeline of the Postgres server can't be read (%s): garbage collection can't"
+                    " recognize an old primary; grant EXECUTE on pg_control_system, pg_walfile_name and"
                     " pg_current_wal_insert_lsn",
                     told(error),
                 )

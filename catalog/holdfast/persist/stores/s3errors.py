@@ -54,8 +54,8 @@ _REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (CredentialRetrievalError, "the credentials could not be loaded"),
     (EndpointConnectionError, "there is no connection"),
     (ConnectTimeoutError, "there is no connection within the time limit"),
-    (ReadTimeoutError, "there was no answer within the time limit"),
-    (ConnectionClosedError, "the connection was closed without an answer"),
+    (ReadTimeoutError, "there was no response within the time limit"),
+    (ConnectionClosedError, "the connection was closed without a response"),
 )
 _CREDENTIALS_HINT: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or another source of the AWS configuration, to the "
@@ -140,5 +140,5 @@ def _denied(error: Exception) -> bool:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ClientError):
-        return f"the answer is {code(error)} (HTTP {_status(error)})"
+        return f"the response is {code(error)} (HTTP {_status(error)})"
     return next((told for kind, told in _REASONS if isinstance(error, kind)), type(error).__name__)

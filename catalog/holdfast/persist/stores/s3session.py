@@ -4,7 +4,7 @@ Invariants:
 
 - The client library's own retries are off. This module and its callers decide what is retried.
 - No connection is used on both sides of a fork. A child opens its own.
-- A response is read only up to a limit, whoever sends it. For an object, the caller sets the limit.
+- A response is read only up to a limit, from any server. For an object, the caller sets the limit.
 - Credentials come only from the environment and the AWS configuration. No message contains any.
 """
 
