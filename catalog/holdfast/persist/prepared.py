@@ -6,33 +6,54 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
-from holdfast.errors import BadInput, StorageError
+from holdfast.errors import BadInput, LocationMismatch, StorageError
 from holdfast.persist.rows.casts import shown
-from holdfast.persist.state.command import Append, Command
+from holdfast.persist.state.command import Append, Command, Seal, Write
 from holdfast.persist.state.machine import Machine
+from holdfast.persist.stores import Location
 
 LONGEST_UPLOAD_S: Final = 24 * 3600
 """Seconds after which an uncommitted upload may be swept away. An append is refused after half of that."""
 
 
-class Appender(Protocol):
-    """The write handle that made an append."""
+class InFlight:
+    """What one write handle has in flight. It keeps upkeep from ending the writer's entry too early.
+
+    `settled` of the machine has the writers without an append in flight or in doubt.
+    """
+
+    __slots__ = ("__weakref__", "_settled", "_shard_id", "closed", "undecided", "writer_id")
+
+    def __init__(self, machine: Machine, writer_id: str) -> None:
+        self._settled = machine.settled
+        self._shard_id = machine.shard_id
+        self.writer_id = writer_id
+        self.closed = False
+        self.undecided = False
+        self.settle()
 
     def begin(self) -> None:
-        """Record that an append is in flight. Raises `BadInput` after `close`."""
+        """Note that an append is in flight. Raises `BadInput` if the handle is closed."""
+        if self.closed:
+            raise BadInput(f"this writer of {self._shard_id} is closed")
+        self._settled.discard(self.writer_id)
 
     def settle(self) -> None:
-        """Record that it is known whether the append happened."""
+        """Note that the outcome of the append is known."""
+        if not self.undecided:
+            self._settled.add(self.writer_id)
 
     def mark_undecided(self) -> None:
-        """Refuse all further work, because it is unknown whether the append happened."""
+        """Make the handle refuse further work: the outcome of an append is unknown."""
+        self.undecided = True
+        self._settled.discard(self.writer_id)
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A command that is ready to commit. `uploaded` are blobs that become garbage if it is rejected.
+    """A command that is ready to commit.
 
     Once an append is committed, its uploads belong to the shard. Once it is rejected, they are deleted. In
     both cases it can't be given to a multi-write again. An append that uploaded nothing, or that is kept,
@@ -41,14 +62,18 @@ class Prepared:
 
     machine: Machine
     command: Command
-    uploaded: Sequence[str] = ()
-    writer: "Appender | None" = field(default=None, repr=False)
+    writer: InFlight | None = field(default=None, repr=False)
+    uploaded: Sequence[str] = field(init=False)
+    """Keys of the blobs that are garbage if the command is rejected."""
     _spent: bool = field(default=False, init=False, repr=False)
     _kept: bool = field(default=False, init=False, repr=False)
-    _made_s: float = field(init=False, repr=False)
+    _made_s: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._made_s = self.machine.clock.monotonic()
+        runs = self.command.runs if isinstance(self.command, Append | Write) else ()
+        self.uploaded = [part.blob_key for run in runs for part in run if part.blob_key is not None]
+        if self.uploaded:
+            self._made_s = self.machine.clock.monotonic()
 
     def spend(self) -> None:
         """Mark it as used. Raises `BadInput` if it is used already, or its uploads may be swept away."""
@@ -111,19 +136,13 @@ class Prepared:
                     self.machine.location.blob.delete(key)
 
 
-def spend(writes: Sequence[Prepared]) -> None:
-    """Mark all as used, or none. Raises `BadInput` if one of them is used already."""
-    for count, write in enumerate(writes):
-        try:
-            write.spend()
-        except BaseException:
-            for spent in writes[:count]:
-                spent.give_back()
-            raise
+def spend_all(commands: Sequence[Prepared], location: Location) -> list[Prepared]:
+    """Mark all appends, writes and seals among the commands as used, or none. Return them.
 
-
-def check_prepared(commands: Sequence[Prepared]) -> Sequence[Prepared]:
-    """Return prepared commands. Raises `BadInput` if one is something else."""
+    Raises:
+        BadInput: one is used already, something is no prepared command, or a shard has two appends or seals.
+        LocationMismatch: a shard is not of this location.
+    """
     if not isinstance(commands, Sequence):
         raise BadInput(f"a multi-write takes a list of prepared commands, not {shown(commands)}")
     for command in commands:
@@ -132,4 +151,19 @@ def check_prepared(commands: Sequence[Prepared]) -> Sequence[Prepared]:
                 f"a multi-write takes prepared commands, not {shown(command)}",
                 hint="make them with the prepare_... methods of handles and clients",
             )
-    return commands
+        if command.machine.location.location_id != location.location_id:
+            raise LocationMismatch(
+                f"shard {command.machine.shard_id} does not belong to {location.blob.description}"
+            )
+    writes = [command for command in commands if isinstance(command.command, Append | Seal | Write)]
+    moves = [write.machine.shard_id for write in writes if not isinstance(write.command, Write)]
+    if len(set(moves)) != len(moves):
+        raise BadInput("a multi-write takes at most one append or seal per shard")
+    for count, write in enumerate(writes):
+        try:
+            write.spend()
+        except BaseException:
+            for spent in writes[:count]:
+                spent.give_back()
+            raise
+    return writes

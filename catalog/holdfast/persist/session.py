@@ -12,7 +12,6 @@ from holdfast.errors import (
     BadInput,
     HoldfastError,
     Indeterminate,
-    LocationMismatch,
     NotWritable,
     StorageError,
 )
@@ -23,8 +22,8 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.hostclock import HostClock
 from holdfast.persist.ids import check_shard_id, new_id
 from holdfast.persist.notify import ChangeFollower, ChangeServer
-from holdfast.persist.prepared import Prepared, check_prepared, spend
-from holdfast.persist.state.command import Append, Handle, RegisterWriter, Seal, Write
+from holdfast.persist.prepared import Prepared, spend_all
+from holdfast.persist.state.command import Handle, RegisterWriter
 from holdfast.persist.state.divergence import ForkGuard, KnownRow
 from holdfast.persist.state.lock import Fence, no_lock
 from holdfast.persist.state.machine import Machine, commit
@@ -118,27 +117,26 @@ class Session:
     def _known_rows(self) -> list[KnownRow]:
         versions = [(machine.shard_id, machine.version) for machine in self.machines()]
         return [
-            KnownRow(shard, version.seqno, version.digest) for shard, version in versions if version.seqno
+            KnownRow(shard, version.seqno, version.digest)
+            for shard, version in versions
+            if version.digest is not None
         ]
 
     def multi_write(self, commands: Sequence[Prepared]) -> None:
         """Commit prepared commands, all or none. See `PersistClient.multi_write`."""
         self.check_writable()
-        commands = check_prepared(commands)
-        for command in commands:
-            if command.machine.location.location_id != self.location.location_id:
-                raise LocationMismatch(
-                    f"shard {command.machine.shard_id} does not belong to {self.location.blob.description}"
-                )
-        steps = [(self.machine(command.machine.shard_id), command.command) for command in commands]
-        appends = [command for command in commands if isinstance(command.command, Append | Seal | Write)]
-        moves = [append.machine.shard_id for append in appends if not isinstance(append.command, Write)]
-        if len(set(moves)) != len(moves):
-            raise BadInput("a multi-write takes at most one append or seal per shard")
-        spend(appends)
-        if not steps:
+        appends = spend_all(commands, self.location)
+        if not commands:
             return
         try:
+            # Another client of the location may have prepared a command.
+            steps = [
+                (
+                    self._machines.get(each.machine.shard_id) or self.machine(each.machine.shard_id),
+                    each.command,
+                )
+                for each in commands
+            ]
             commit(steps)
         except Indeterminate:
             for append in appends:

@@ -33,7 +33,7 @@ Calls = dict[str, Callable[[Any], object]]
 FREE = {
     PersistClient: {"clock", "close", "config", "location", "location_id", "mode", "new_shard_id"},
     Session: {"begin_close", "close_stores", "machines", "new_handle"},
-    WriteHandle: {"shard_id", "cached_upper", "begin", "settle", "mark_undecided", "close"},
+    WriteHandle: {"shard_id", "cached_upper", "close"},
     ReadHandle: {"shard_id", "schema", "pin", "too_early", "close"},
     Listen: {"begin_with", "begin_at_once"},
     Snapshot: {"stored_bytes"},

@@ -18,8 +18,8 @@ from holdfast.persist.parts.runs import At, merged
 from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.consolidate import consolidate_at
 from holdfast.persist.rows.merge import merge_runs
-from testbed.faults import Fault, Operation
 from holdfast.persist.rows.spill import Spill
+from testbed.faults import Fault, Operation
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
 from unit.persist.rows import strategies
 

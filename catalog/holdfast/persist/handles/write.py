@@ -16,10 +16,10 @@ from holdfast.persist.checks import check_forward, check_frontier, check_schema,
 from holdfast.persist.handles.builder import MEMORY_BYTES, BatchBuilder
 from holdfast.persist.handles.upload import Upload, UploadTicket
 from holdfast.persist.ids import new_id
-from holdfast.persist.parts.partstore import write_parts
+from holdfast.persist.parts.partstore import PartWriter
 from holdfast.persist.parts.runwriter import write_run
-from holdfast.persist.prepared import Prepared
-from holdfast.persist.rows.canonical import Rows, check_times, prepare_updates, time_bounds
+from holdfast.persist.prepared import InFlight, Prepared
+from holdfast.persist.rows.canonical import Rows, check_times, prepare_between, prepare_updates, time_bounds
 from holdfast.persist.rows.part import Encoding
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.session import Session
@@ -91,11 +91,10 @@ class WriteHandle:
         self._schema_id = schema_id
         self._handle = handle
         self._seen_s = self._beaten_s = machine.clock.monotonic()
-        self._undecided = False
-        self._closed = False
+        self._in_flight = InFlight(machine, handle.id)
         self.schema = schema
         self.mode = mode
-        self.settle()
+        self._parts = self._part_writer()
         self._retire = self._retiring()
 
     @property
@@ -159,10 +158,10 @@ class WriteHandle:
         self._check_usable(WriteMode.WRITE_SEAL)
         upper = self.cached_upper
         batch = prepare_updates(self.schema, updates, default_time=min(upper, CLOSED - 1))
-        parts = self._upload(batch, time_bounds(batch))
+        parts = self._parts.write(batch, time_bounds(batch), self._register)
         runs = (parts,) if parts else ()
         command = Write(self._handle, uuid.uuid4().bytes, self.schema, new_id("b"), runs)
-        return Prepared(self._machine, command, _blobs(parts), self)
+        return Prepared(self._machine, command, self._in_flight)
 
     def seal(self, new_upper: int) -> None:
         """Advance the upper to `new_upper`. Does nothing if the upper is there already.
@@ -189,15 +188,24 @@ class WriteHandle:
         expected_upper, new_upper = check_forward(expected_upper, new_upper)
         token = uuid.uuid4().bytes
         command = Seal(self._handle, token, self.schema, expected_upper, new_upper)
-        return Prepared(self._machine, command, (), self)
+        return Prepared(self._machine, command, self._in_flight)
 
     def prepare_append(self, updates: object, expected_upper: int, new_upper: int) -> Prepared:
         """Prepare an append for `multi_write`: upload large updates, and commit nothing."""
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
-        batch = None
+        parts: tuple[Part, ...] = ()
         if updates is not None:
-            batch = prepare_updates(self.schema, updates, default_time=expected_upper)
-        return self._prepared_batch(batch, expected_upper, new_upper, None)
+            batch, bounds = prepare_between(self.schema, updates, expected_upper, new_upper)
+            parts = self._parts.write(batch, bounds, self._register)
+        command = Append(
+            self._handle,
+            uuid.uuid4().bytes,
+            self.schema,
+            expected_upper,
+            new_upper,
+            (parts,) if parts else (),
+        )
+        return Prepared(self._machine, command, self._in_flight)
 
     def prepare_batch(
         self,
@@ -212,15 +220,13 @@ class WriteHandle:
         `ordered` says that they are sorted, and how parts of them must be encoded.
         """
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
-        return self._prepared_batch(batch, expected_upper, new_upper, ordered)
-
-    def _prepared_batch(
-        self, batch: pa.RecordBatch | None, expected_upper: int, new_upper: int, ordered: Encoding | None
-    ) -> Prepared:
         parts: tuple[Part, ...] = ()
         if batch is not None:
-            parts = self._upload(batch, check_times(batch, expected_upper, new_upper), ordered)
-        return self._prepared(parts, expected_upper, new_upper)
+            bounds = check_times(batch, expected_upper, new_upper)
+            parts = self._parts.write(
+                batch, bounds, self._register, is_sorted=ordered is not None, encoding=ordered
+            )
+        return self._prepared([parts] if parts else [], expected_upper, new_upper)
 
     def prepare_run(self, pieces: Iterable[Rows], expected_upper: int, new_upper: int) -> Prepared:
         """Like `prepare_append`, for prepared updates that are sorted as a whole and have valid times.
@@ -237,7 +243,8 @@ class WriteHandle:
             before_upload=self._register,
             ahead=self._machine.config.builder_threads,
         )
-        return self._prepared(parts, expected_upper, new_upper)
+        # All parts were cut from one sorted sequence.
+        return self._prepared([parts] if parts else [], expected_upper, new_upper)
 
     def upload_ticket(self) -> UploadTicket:
         """Register the writer and let other processes upload for its append (`PersistClient.upload`).
@@ -256,7 +263,7 @@ class WriteHandle:
         """
         self._handle = replace(self._handle, lease_ms=int(lease_s * 1000))
         ticket = self.upload_ticket()
-        self._closed = True
+        self._in_flight.closed = True
         self._retire.detach()
         self._machine.settled.discard(self._handle.id)
         return ticket
@@ -291,7 +298,7 @@ class WriteHandle:
                         f"an upload has times from {part.lower} to {part.upper - 1}, expected times in"
                         f" [{expected_upper}, {new_upper})"
                     )
-        return self._prepared_runs([each.run for each in uploads if each.run], expected_upper, new_upper)
+        return self._prepared([each.run for each in uploads if each.run], expected_upper, new_upper)
 
     def batch_builder(self, *, memory_bytes: int = MEMORY_BYTES) -> BatchBuilder:
         """Return a builder of one append of any size, in any order, that uses about this much memory.
@@ -311,31 +318,13 @@ class WriteHandle:
         """Commit an append of this handle. Raises the errors of `compare_and_append`."""
         self._session.multi_write([prepared])
 
-    def _prepared(self, parts: tuple[Part, ...], expected_upper: int, new_upper: int) -> Prepared:
-        # The parts were cut from one sorted sequence.
-        return self._prepared_runs([parts] if parts else [], expected_upper, new_upper)
-
-    def _prepared_runs(
-        self, runs: Sequence[tuple[Part, ...]], expected_upper: int, new_upper: int
-    ) -> Prepared:
+    def _prepared(self, runs: Sequence[tuple[Part, ...]], expected_upper: int, new_upper: int) -> Prepared:
         token = uuid.uuid4().bytes
         command = Append(self._handle, token, self.schema, expected_upper, new_upper, tuple(runs))
-        return Prepared(self._machine, command, [key for run in runs for key in _blobs(run)], self)
+        return Prepared(self._machine, command, self._in_flight)
 
-    def _upload(
-        self, batch: Rows, bounds: tuple[int, int] | None, ordered: Encoding | None = None
-    ) -> tuple[Part, ...]:
-        return write_parts(
-            self._machine,
-            writer_id=self._handle.id,
-            schema=self.schema,
-            schema_id=self._schema_id,
-            updates=batch,
-            bounds=bounds,
-            is_sorted=ordered is not None,
-            encoding=ordered,
-            before_upload=self._register,
-        )
+    def _part_writer(self) -> PartWriter:
+        return PartWriter(self._machine, self._handle.id, self.schema, self._schema_id)
 
     def _check_append(self, expected_upper: int, new_upper: int) -> tuple[int, int]:
         self._check_usable(WriteMode.APPEND)
@@ -350,15 +339,16 @@ class WriteHandle:
                 f"this writer of {self.shard_id} has mode {self.mode.name}: use {how}",
                 hint="the mode belongs to the shard, and is fixed when the shard is created",
             )
-        if self._closed:
+        if self._in_flight.closed:
             raise BadInput(f"this writer of {self.shard_id} is closed")
-        if self._undecided:
+        if self._in_flight.undecided:
             raise HandleExpired(
                 f"writer {self._handle.id} of {self.shard_id} has an append of unknown outcome"
             )
         if mode is WriteMode.WRITE_SEAL:
             self._session.check_locked(self.shard_id)
-        self._revive()
+        if self._handle.registered:
+            self._revive()
 
     def _register(self) -> None:
         """Register before the first upload and during uploads. By this a sweeper knows parts from orphans."""
@@ -366,6 +356,7 @@ class WriteHandle:
         if not self._handle.registered:
             commit([(self._machine, RegisterWriter(self._handle, self.schema, self.mode))])
             self._handle = replace(self._handle, registered=True)
+            self._seen_s = now
         elif now - self._beaten_s > self._machine.config.lease_s / 4:
             known = self._machine.state.writers.get(self._handle.id)
             beat = known.heartbeats + 1 if known else 1
@@ -380,47 +371,32 @@ class WriteHandle:
         Appends that were prepared under the old id can't be committed any more.
         """
         now = self._machine.clock.monotonic()
-        if self._handle.registered:
-            if now - self._seen_s > self._machine.config.lease_s / 4:
-                self._machine.refresh()
-            if self._handle.id not in self._machine.state.writers:
-                self._retire()
-                self._handle = replace(self._handle, id=new_id("w"), registered=False)
-                self._retire = self._retiring()
-                self.settle()
-            elif now - self._beaten_s > self._machine.config.lease_s / 4:
-                # Use renews the lease, even if all appends are rejected because others are faster.
-                self._register()
+        if now - self._seen_s > self._machine.config.lease_s / 4:
+            self._machine.refresh()
+        if self._handle.id not in self._machine.state.writers:
+            self._retire()
+            self._handle = replace(self._handle, id=new_id("w"), registered=False)
+            self._in_flight.writer_id = self._handle.id
+            self._parts = self._part_writer()
+            self._retire = self._retiring()
+            self._in_flight.settle()
+        elif now - self._beaten_s > self._machine.config.lease_s / 4:
+            # Use keeps a handle alive, also if all its appends are rejected because others are faster.
+            self._register()
         self._seen_s = now
 
-    def _retiring(self) -> "weakref.finalize[[str], WriteHandle]":
-        # A handle without references is as good as closed.
-        retire = weakref.finalize(self, self._machine.closed.add, self._handle.id)
+    def _retiring(self) -> "weakref.finalize[[str], InFlight]":
+        # A handle that is no longer used, by a prepared append either, is as good as closed.
+        retire = weakref.finalize(self._in_flight, self._machine.closed.add, self._handle.id)
         retire.atexit = False
         return retire
-
-    def begin(self) -> None:
-        """Record that an append is in flight. Raises `BadInput` after `close`."""
-        if self._closed:
-            raise BadInput(f"this writer of {self.shard_id} is closed")
-        self._machine.settled.discard(self._handle.id)
-
-    def settle(self) -> None:
-        """Record that the outcome of the append is known."""
-        if not self._undecided:
-            self._machine.settled.add(self._handle.id)
-
-    def mark_undecided(self) -> None:
-        """Refuse all further work, because the outcome of an append is unknown."""
-        self._undecided = True
-        self._machine.settled.discard(self._handle.id)
 
     def close(self) -> None:
         """Refuse all further work. There is no commit: the next upkeep drops the writer's entry.
 
         The entry of an append in doubt stays, because only it shows whether the append happened.
         """
-        self._closed = True
+        self._in_flight.closed = True
         self._retire()
 
     def __enter__(self) -> Self:
@@ -428,7 +404,3 @@ class WriteHandle:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _blobs(parts: Sequence[Part]) -> list[str]:
-    return [part.blob_key for part in parts if part.blob_key is not None]

@@ -7,6 +7,7 @@ an upload of unknown outcome can be repeated.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +22,8 @@ from holdfast.persist.rows.part import (
     checksum,
     decode_inline,
     decode_parquet,
-    encode_inline,
     encode_parquet,
-    inline_size,
+    encode_small,
     verify,
 )
 from holdfast.persist.rows.schema import TIME, Schema
@@ -36,44 +36,47 @@ class PartGone(Exception):
     """A part's blob is gone, because the state that named it is old."""
 
 
-def write_parts(
-    machine: Machine,
-    *,
-    writer_id: str,
-    schema: Schema,
-    schema_id: int,
-    updates: Rows,
-    bounds: tuple[int, int] | None,
-    is_sorted: bool = False,
-    inline: bool = True,
-    encoding: Encoding | None = None,
-    before_upload: Callable[[], None] = lambda: None,
-) -> tuple[Part, ...]:
-    """Make parts of prepared updates. Upload the parts that are not inline, or all without `inline`.
+@dataclass(frozen=True, slots=True)
+class PartWriter:
+    """Makes parts of prepared updates of one schema, in the name of one writer."""
 
-    `bounds` are the `time_bounds` of the updates. Returns no parts if there are no updates. `before_upload`
-    runs before each upload. Raises the errors of `before_upload`, and `StorageError` if an upload fails.
-    Earlier uploads are then deleted.
-    """
-    config = machine.config
-    if bounds is None:
-        return ()
-    lower, upper = bounds[0], bounds[1] + 1
-    if inline and inline_size(updates) <= config.inline_max_bytes:
-        data = encode_inline(_one_batch(updates), schema)
-        if len(data) <= config.inline_max_bytes:
-            return (Part(updates.num_rows, schema_id, lower, upper, len(data), inline=data),)
-    table = updates if is_sorted else sort_updates(schema, updates)
-    parts: list[Part] = []
-    try:
-        for piece in pieces_of(table, config.part_target_bytes):
-            key = part_key(machine.shard_id, writer_id, new_id("p"))
-            before_upload()
-            parts.append(_upload(machine, key, schema, schema_id, piece, encoding))
-    except BaseException:
-        delete_parts(machine, parts)
-        raise
-    return tuple(parts)
+    machine: Machine
+    writer_id: str
+    schema: Schema
+    schema_id: int
+
+    def write(
+        self,
+        updates: Rows,
+        bounds: tuple[int, int] | None,
+        before_upload: Callable[[], None],
+        *,
+        is_sorted: bool = False,
+        inline: bool = True,
+        encoding: Encoding | None = None,
+    ) -> tuple[Part, ...]:
+        """Make parts, and upload those that are not inline. Without `inline`, upload all.
+
+        `bounds` are the `time_bounds` of the updates. `before_upload` runs before each upload. Raises what it
+        raises, and `StorageError` if an upload fails; the uploads before the error are deleted.
+        """
+        config = self.machine.config
+        if bounds is None:
+            return ()
+        data = encode_small(updates, self.schema, config.inline_max_bytes) if inline else None
+        if data is not None:
+            return (Part(updates.num_rows, self.schema_id, bounds[0], bounds[1] + 1, len(data), inline=data),)
+        table = updates if is_sorted else sort_updates(self.schema, updates)
+        parts: list[Part] = []
+        try:
+            for piece in pieces_of(table, config.part_target_bytes):
+                key = part_key(self.machine.shard_id, self.writer_id, new_id("p"))
+                before_upload()
+                parts.append(_upload(self.machine, key, self.schema, self.schema_id, piece, encoding))
+        except BaseException:
+            delete_parts(self.machine, parts)
+            raise
+        return tuple(parts)
 
 
 def _upload(
@@ -98,14 +101,6 @@ def delete_parts(machine: Machine, parts: Sequence[Part]) -> None:
         for part in parts:
             if part.blob_key is not None:
                 machine.location.blob.delete(part.blob_key)
-
-
-def _one_batch(updates: Rows) -> pa.RecordBatch:
-    if isinstance(updates, pa.RecordBatch):
-        return updates
-    batches = updates.combine_chunks().to_batches()
-    assert len(batches) == 1
-    return batches[0]
 
 
 def read_part(machine: Machine, schema: Schema, part: Part) -> Source:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import CLOSED
 from holdfast.persist.ids import new_id, part_key
-from holdfast.persist.parts.partstore import delete_parts, put_part, write_parts
+from holdfast.persist.parts.partstore import PartWriter, delete_parts, put_part
 from holdfast.persist.rows.canonical import Rows, time_bounds
 from holdfast.persist.rows.part import ROW_GROUP_BYTES, ROW_GROUP_ROWS, PartFile, row_group_bytes
 from holdfast.persist.rows.schema import Schema
@@ -49,7 +49,7 @@ def write_run(
     upload. With `ahead`, rows are encoded and uploaded in threads while the next come. Raises what `pieces`
     raises, and `StorageError` where an upload fails; then nothing of the run is left.
     """
-    target = _Target(machine, writer_id, schema, schema_id, before_upload, inline)
+    target = _Target(PartWriter(machine, writer_id, schema, schema_id), before_upload, inline)
     if not ahead:
         return _write(_RunWriter(target, _now, _now), pieces)
     # One thread each: row groups follow each other, and so do uploads.
@@ -59,10 +59,7 @@ def write_run(
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    machine: Machine
-    writer_id: str
-    schema: Schema
-    schema_id: int
+    parts: PartWriter
     before_upload: Callable[[], None]
     inline: bool
 
@@ -97,7 +94,7 @@ class _RunWriter:
         self._waiting: list[Rows] = []
         self._waiting_rows = self._waiting_bytes = 0
         # Rows of more than 128 bytes make smaller row groups.
-        self._group_bytes = min(ROW_GROUP_BYTES, target.machine.config.part_target_bytes)
+        self._group_bytes = min(ROW_GROUP_BYTES, target.parts.machine.config.part_target_bytes)
         self._open: _OpenPart | None = None
         self._encoding: deque[Future[None]] = deque()
         self._parts: list[Future[Part]] = []
@@ -122,16 +119,8 @@ class _RunWriter:
         """The parts, all uploaded."""
         if self._waiting and self._open is None and not self._parts:
             target, updates = self._target, pa.Table.from_batches(_batches(self._waiting))
-            return write_parts(
-                target.machine,
-                writer_id=target.writer_id,
-                schema=target.schema,
-                schema_id=target.schema_id,
-                updates=updates,
-                bounds=time_bounds(updates),
-                is_sorted=True,
-                inline=target.inline,
-                before_upload=target.before_upload,
+            return target.parts.write(
+                updates, time_bounds(updates), target.before_upload, is_sorted=True, inline=target.inline
             )
         if self._waiting:
             self._write_group()
@@ -145,7 +134,7 @@ class _RunWriter:
         for part in self._parts:
             with suppress(Exception):
                 uploaded.append(part.result())
-        delete_parts(self._target.machine, uploaded)
+        delete_parts(self._target.parts.machine, uploaded)
 
     def _room(self, rows: Rows) -> int:
         """How many such rows more the row group takes; none or fewer where it is full."""
@@ -160,14 +149,14 @@ class _RunWriter:
         assert bounds is not None
         if self._open is None:
             self._target.before_upload()
-            self._open = _OpenPart(PartFile(self._target.schema, self._target.schema_id))
+            self._open = _OpenPart(PartFile(self._target.parts.schema, self._target.parts.schema_id))
         part = self._open
         part.note(group, bounds)
         while len(self._encoding) >= _GROUPS_AHEAD:
             self._encoding.popleft().result()
         self._encoding.append(self._encode(part.file.write_group, group))
         # Groups are a little smaller than they may be: another one would be beyond it.
-        if part.raw_bytes >= self._target.machine.config.part_target_bytes - self._group_bytes // 2:
+        if part.raw_bytes >= self._target.parts.machine.config.part_target_bytes - self._group_bytes // 2:
             self._close_part()
 
     def _close_part(self) -> None:
@@ -182,9 +171,9 @@ class _RunWriter:
     def _put(self, part: "_OpenPart", encoded: "Future[memoryview]") -> Part:
         target = self._target
         data = encoded.result()
-        key = part_key(target.machine.shard_id, target.writer_id, new_id("p"))
-        crc32c = put_part(target.machine, key, data)
-        return Part(part.rows, target.schema_id, part.lower, part.upper, len(data), crc32c, key)
+        key = part_key(target.parts.machine.shard_id, target.parts.writer_id, new_id("p"))
+        crc32c = put_part(target.parts.machine, key, data)
+        return Part(part.rows, target.parts.schema_id, part.lower, part.upper, len(data), crc32c, key)
 
 
 @dataclass(slots=True)

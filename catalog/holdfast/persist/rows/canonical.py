@@ -58,7 +58,25 @@ def prepare_updates(schema: Schema, updates: object, *, default_time: int) -> pa
     """
     if updates is None:
         return empty_updates(schema)
+    return _prepared(schema, _rows(schema, updates), default_time)
+
+
+def prepare_between(
+    schema: Schema, updates: object, lower: int, upper: int
+) -> tuple[pa.RecordBatch, tuple[int, int] | None]:
+    """Return `prepare_updates` of `updates`, with the default time `lower`, and their `time_bounds`.
+
+    Raises `BadInput` as `prepare_updates` does, and if a time is not in `[lower, upper)`.
+    """
     rows = _rows(schema, updates)
+    batch = _prepared(schema, rows, lower)
+    if TIME in rows.schema.names or not batch.num_rows:
+        return batch, check_times(batch, lower, upper)
+    check_bounds((lower, lower), lower, upper)
+    return batch, (lower, lower)
+
+
+def _prepared(schema: Schema, rows: Rows, default_time: int) -> pa.RecordBatch:
     count = rows.num_rows
     given = rows.schema.names
     where = {name: index for index, name in enumerate(given)}

@@ -86,11 +86,16 @@ def encode_inline(batch: pa.RecordBatch, schema: Schema | None = None) -> bytes:
     return b"".join((begin, batch.serialize(), _END_OF_STREAM))
 
 
-def inline_size(updates: Rows) -> int:
-    """About the bytes that `encode_inline` gives, without encoding: the schema is not counted."""
-    if isinstance(updates, pa.RecordBatch):
-        return int(pa.ipc.get_record_batch_size(updates))
-    return sum(pa.ipc.get_record_batch_size(batch) for batch in updates.to_batches())
+def encode_small(updates: Rows, schema: Schema, most_bytes: int) -> bytes | None:
+    """Return `encode_inline` of updates; None if it has more than `most_bytes` bytes."""
+    batches = [updates] if isinstance(updates, pa.RecordBatch) else updates.to_batches()
+    # This costs little and counts all but the schema.
+    if sum(pa.ipc.get_record_batch_size(batch) for batch in batches) > most_bytes:
+        return None
+    if len(batches) != 1:
+        batches = updates.combine_chunks().to_batches()
+    data = encode_inline(batches[0], schema)
+    return data if len(data) <= most_bytes else None
 
 
 def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:

@@ -107,13 +107,14 @@ class ForkGuard:
         self._hostname: Final = hostname
         self._read_only: Final = read_only
         self._lock: Final = threading.Lock()
-        self._ended: LogRegressed | None = None
+        self.ended: LogRegressed | None = None
+        """The error with which this client met another history."""
         self._line: str | None = None
 
     def check(self) -> None:
         """Raise `LogRegressed` if the client has met another history."""
-        if self._ended is not None:
-            raise self._ended.again()
+        if self.ended is not None:
+            raise self.ended.again()
 
     def record_line(self, line: str | None) -> None:
         """On the client's first write on a line of the store's history, record the line in Blob."""
@@ -135,9 +136,9 @@ class ForkGuard:
             actual = f"another version {seqno}, with version {head} as its newest"
         error = LogRegressed(f"the log of {shard_id} in {self._where}", f"version {seqno}", actual)
         with self._lock:
-            if self._ended is not None:
-                return self._ended.again()
-            self._ended = error
+            if self.ended is not None:
+                return self.ended.again()
+            self.ended = error
         if self._read_only:
             return error
         try:
@@ -145,8 +146,8 @@ class ForkGuard:
         except (StorageError, ValueError) as failed:
             error.add_note(f"the marker for garbage collection could not be written: {failed}")
             return error
-        self._ended = error.kept()
-        return self._ended.again()
+        self.ended = error.kept()
+        return self.ended.again()
 
     @contextmanager
     def watching(self, clock: Clock) -> Iterator[None]:
@@ -155,12 +156,12 @@ class ForkGuard:
             yield
         except LogRegressed as error:
             with self._lock:
-                is_first = self._ended is None
-                self._ended = self._ended or error
+                is_first = self.ended is None
+                self.ended = self.ended or error
             if not is_first or self._read_only or not self._leave_all(error, clock.wall_ms()):
                 raise
-            self._ended = error.kept()
-            raise self._ended.again() from None
+            self.ended = error.kept()
+            raise self.ended.again() from None
 
     def _leave_all(self, error: LogRegressed, wall_ms: int) -> bool:
         """Leave a marker for every shard that the client knows; whether all of them are there."""

@@ -40,6 +40,11 @@ class LockRow:
         """The digest of the stored row."""
         return digest_of(encode_lock(self))
 
+    @cached_property
+    def expectation(self) -> Expect:
+        """The condition that a commit under this row carries: the row is still the newest one."""
+        return Expect(LOCK_KEY, self.seqno, self.digest)
+
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         purpose = f" for {self.purpose!r}" if self.purpose else ""
@@ -146,8 +151,3 @@ def no_lock(shard_id: str) -> NotWritable:
         f"shard {shard_id} has the write mode WRITE_SEAL, and this client has not taken the write lock",
         hint="take it first: with client.exclusive('<the name of this job>'): ...",
     )
-
-
-def expectation(held: LockRow | None) -> tuple[Expect, ...]:
-    """Return the condition that a commit under `held` carries."""
-    return () if held is None else (Expect(LOCK_KEY, held.seqno, held.digest),)

@@ -89,8 +89,8 @@ from holdfast.persist.state.command import Append, Command, Commit, NoOp, Reject
 from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.divergence import ForkGuard
 from holdfast.persist.state.invariants import check_state, check_step
-from holdfast.persist.state.lock import LOCK_KEY, Fence, LockRow, expectation, no_lock
-from holdfast.persist.state.state import Change, Part, Put, Rollup, ShardState, StateDiff, apply
+from holdfast.persist.state.lock import LOCK_KEY, Fence, LockRow, no_lock
+from holdfast.persist.state.state import Part, Rollup, ShardState, StateDiff, apply, next_diff
 from holdfast.persist.state.transition import transition
 from holdfast.persist.stores import Digest, Entry, Expect, Head, Location, digest_of
 from holdfast.persist.stores import Put as LogPut
@@ -108,14 +108,11 @@ _FIRST_BACKOFF_S: Final = 0.005
 _LAST_BACKOFF_S: Final = 0.5
 
 
-NO_DIGEST: Final = Digest(0, b"")
-
-
 class Version(NamedTuple):
-    """A version of a shard together with the digest of its row."""
+    """A version of a shard together with the digest of its row; None if the shard has no version yet."""
 
     state: ShardState
-    digest: Digest = NO_DIGEST
+    digest: Digest | None = None
 
     @property
     def seqno(self) -> int:
@@ -156,9 +153,9 @@ class Machine:
         self.tell: Callable[[str, int], None] | None = None
         self.is_told: Callable[[], bool] = lambda: False
         self._store_hints = False
-        self._version = Version(ShardState(shard_id))
-        # The state of `version`, which is the newest version that this client knows.
-        self.state = self._version.state
+        # `version` is the newest version that this client knows, and `state` is its state.
+        self.version = Version(ShardState(shard_id))
+        self.state = self.version.state
         self.is_open = True
         self.kept_because = ""
         self._kept_until_s = self._kept_wait_s = 0.0
@@ -172,11 +169,6 @@ class Machine:
         told = retry(self.location.blob.clock_ms, self.config, self.clock)
         return self.clock.wall_ms() if told is None else told
 
-    @property
-    def version(self) -> "Version":
-        """The newest version that this client knows, with the digest of its row."""
-        return self._version
-
     def check_open(self) -> None:
         """Raise `BadInput` if the client is closed, or `LogRegressed` if it met another history.
 
@@ -185,7 +177,8 @@ class Machine:
         self.owner.check("this client")
         if not self.is_open:
             raise BadInput("this client is closed")
-        self.history.check()
+        if self.history.ended is not None:
+            self.history.check()
 
     def refresh(self) -> ShardState:
         """Read and return the newest version. It includes every commit that ended before the call.
@@ -199,7 +192,7 @@ class Machine:
 
         def attempt() -> ShardState:
             self.check_open()
-            known = self._version
+            known = self.version
             with self.history.watching(self.clock):
                 heads = self.location.consensus.heads([self.shard_id], {self.shard_id: known.seqno})
             with suppress(RollupGone):
@@ -226,7 +219,7 @@ class Machine:
         self._check_history(head, known)
         with self.lock:
             if head is not None and head.seqno > self.state.seqno:
-                if self._version is not known:
+                if self.version is not known:
                     return False
                 state = self._catch_up(head, known)
                 if self.config.debug_validate:
@@ -269,6 +262,7 @@ class Machine:
         return self._open_from(head, self._decode(head).latest_rollup).finalized
 
     def _regressed(self, known: "Version", found: Digest | None, head: int) -> LogRegressed:
+        assert known.digest is not None
         return self.history.end(self.shard_id, known.seqno, known.digest, found, head, self.clock.wall_ms())
 
     def keep_everything(self, why: str) -> None:
@@ -293,7 +287,7 @@ class Machine:
 
     def publish(self, version: "Version") -> None:
         """Make a durable version the cached one, and wake everyone who waits for it."""
-        self._version = version
+        self.version = version
         self.state = version.state
         self.watches.ring((self.shard_id,))
         if self.tell is not None:
@@ -315,13 +309,6 @@ class Machine:
         """Refuse further work, and wake everyone who waits."""
         self.is_open = False
         self.watches.ring_all()
-
-    def after(self, state: ShardState, diff: StateDiff) -> ShardState:
-        """Return the version after `state`; with `debug_validate`, check its invariants."""
-        after = apply(state, diff)
-        if self.config.debug_validate:
-            check_step(state, after)
-        return after
 
     def _catch_up(self, head: Head, known: "Version") -> ShardState:
         """Return the version of `head`. One statement of the store has linked `head` to `known`."""
@@ -393,10 +380,13 @@ class Machine:
                     f"version {diff.seqno} of {diff.shard_id}",
                 )
             try:
-                state = self.after(state, diff)
+                after = apply(state, diff)
             except (ValueError, LookupError, StopIteration) as error:
                 key = f"{self.shard_id} log {entry.seqno}"
                 raise CorruptBlob(key, "changes that fit the version before", repr(error)) from None
+            if self.config.debug_validate:
+                check_step(state, after)
+            state = after
         return state
 
     def _decode(self, entry: Entry | Head) -> StateDiff:
@@ -475,8 +465,9 @@ def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
 def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     first = steps[0][0]
     consensus = first.location.consensus
-    patience = Patience(first.config, first.clock)
     held = _lock_for(steps)
+    under_lock = () if held is None else (held.expectation,)
+    patience = Patience(first.config, first.clock)
     unsettled: StorageError | None = None
     doubtful: dict[str, int] = {}
     fenced: HoldfastError | None = None
@@ -502,12 +493,16 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             raise rejection.error from unsettled
         if not diffs:
             return results
-        after = [(machine, machine.after(machine.state, diff)) for machine, diff in diffs]
-        puts = [_put(machine, diff) for machine, diff in diffs]
+        after = [(machine, apply(machine.state, diff)) for machine, diff in diffs]
+        # The store appends a row only after exactly the row that the machine knows.
+        puts = [
+            LogPut(diff.shard_id, diff.seqno, encode_diff(diff), machine.version.digest)
+            for machine, diff in diffs
+        ]
         changed = {put.key for put in puts}
         # The commit relies on the shards that it does not change, so they must not have moved.
         expect = [_unmoved(m.version) for m, _ in steps if m.shard_id not in changed]
-        expect += expectation(held)
+        expect += under_lock
         try:
             with first.history.watching(first.clock):
                 won = consensus.compare_and_set(puts, expect)
@@ -546,15 +541,15 @@ class _Refusals:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._versions: list[Version] = []
+        self.versions: list[Version] = []
         self._patience: Patience | None = None
 
     def check(
         self, versions: list[Version], fenced: HoldfastError | None, unsettled: StorageError | None
     ) -> None:
         """If nothing has moved, wait before the next attempt. `CorruptBlob` after the retry deadline."""
-        moved = [version.seqno for version in versions] != [version.seqno for version in self._versions]
-        self._versions = versions
+        moved = [version.seqno for version in versions] != [version.seqno for version in self.versions]
+        self.versions = versions
         if moved or fenced is not None:
             self._patience = None
             return
@@ -571,16 +566,9 @@ class _Refusals:
             )
 
 
-def _put(machine: Machine, diff: StateDiff) -> LogPut:
-    """Return the row of a diff. The store appends it only after exactly the row that the machine knows."""
-    after = machine.version.digest if machine.state.seqno else None
-    return LogPut(diff.shard_id, diff.seqno, encode_diff(diff), after)
-
-
 def _unmoved(version: Version) -> Expect:
     """Return the condition that the newest row of a shard is still the known one."""
-    digest = version.digest if version.seqno else None
-    return Expect(version.state.shard_id, version.seqno, digest)
+    return Expect(version.state.shard_id, version.seqno, version.digest)
 
 
 def _lock_for(steps: Sequence[tuple[Machine, Command]]) -> LockRow | None:
@@ -645,28 +633,25 @@ def _run(
             case Commit(changes, result):
                 results.append(result)
                 before = earlier[1].changes if earlier is not None else ()
-                diffs[machine.shard_id] = (machine, _diff(machine, (*before, *changes)))
+                now_ms = machine.clock.wall_ms()
+                diffs[machine.shard_id] = (
+                    machine,
+                    next_diff(
+                        machine.state,
+                        (*before, *changes),
+                        applier_version=APPLIER_VERSION,
+                        wall_ms=now_ms,
+                        hostname=machine.config.hostname,
+                    ),
+                )
             case NoOp(result):
                 results.append(result)
             case Reject() as rejection:
                 return [], [], rejection
+    if steps[0][0].config.debug_validate:
+        for machine, diff in diffs.values():
+            check_step(machine.state, apply(machine.state, diff))
     return results, list(diffs.values()), None
-
-
-def _diff(machine: Machine, changes: tuple[Change, ...]) -> StateDiff:
-    state = machine.state
-    added = [
-        change.value for change in changes if isinstance(change, Put) and isinstance(change.value, Rollup)
-    ]
-    return StateDiff(
-        state.seqno + 1,
-        machine.shard_id,
-        APPLIER_VERSION,
-        max(machine.clock.wall_ms(), state.wall_ms + 1),
-        machine.config.hostname,
-        added[0] if added else state.latest_rollup,
-        changes,
-    )
 
 
 def _refresh_all(steps: Sequence[tuple[Machine, Command]], held: LockRow | None) -> HoldfastError | None:

@@ -341,6 +341,24 @@ class StateDiff:
     changes: tuple[Change, ...]
 
 
+def next_diff(
+    state: ShardState, changes: tuple[Change, ...], *, applier_version: str, wall_ms: int, hostname: str
+) -> StateDiff:
+    """Return the diff that makes the next version of `state`. Its time is later than the time of `state`."""
+    added = [
+        change.value for change in changes if isinstance(change, Put) and isinstance(change.value, Rollup)
+    ]
+    return StateDiff(
+        state.seqno + 1,
+        state.shard_id,
+        applier_version,
+        max(wall_ms, state.wall_ms + 1),
+        hostname,
+        added[0] if added else state.latest_rollup,
+        changes,
+    )
+
+
 def apply(state: ShardState, diff: StateDiff) -> ShardState:
     """Return the version after `state`.
 

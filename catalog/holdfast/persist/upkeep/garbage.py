@@ -114,12 +114,13 @@ def collect_garbage(machine: Machine) -> None:
     # The cached version may belong to a history that the store has lost.
     machine.refresh()
     state, digest = machine.version
-    known = Row(state.seqno, digest)
     dead = deletable(state, machine.config, now_for(machine))
     newest = state.latest_rollup
     gc_seqno = newest.seqno + state.finalized if newest else 0
     if (not dead and gc_seqno <= state.gc_seqno) or machine.keeps_everything():
         return
+    assert digest is not None  # A shard without a version has nothing to delete.
+    known = Row(state.seqno, digest)
     why = why_keep(machine)
     machine.keep_everything(why)
     if why:

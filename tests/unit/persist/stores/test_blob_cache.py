@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import BadInput, Indeterminate
-from holdfast.persist.stores import CacheConfig, CachedBlob, MemoryBlob
-from testbed.faults import Fault, FaultyBlob, ScriptedPlan
 from holdfast.persist.stores import CacheConfig, CachedBlob, MemoryBlob, spool
+from testbed.faults import Fault, FaultyBlob, ScriptedPlan
 
 
 class Counting(MemoryBlob):
