@@ -75,10 +75,10 @@ def test_catalog_versions() -> None:
 
 
 def test_config_keys() -> None:
-    rows = re.findall(r"^\| `([a-z_]+/?)(?:<id>)?`", section("## Catalog"), re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z_]+/?)(?:<id>)?`", section("### Config"), re.MULTILINE)
     known = {value for name, value in vars(config).items() if name.isupper() and isinstance(value, str)}
     assert set(rows) == known
-    booleans = re.findall(r"^\| `([a-z_]+)`[^|]*\| boolean", section("## Catalog"), re.MULTILINE)
+    booleans = re.findall(r"^\| `([a-z_]+)`[^|]*\| boolean", section("### Config"), re.MULTILINE)
     assert set(booleans) == config.BOOLEANS
 
 
