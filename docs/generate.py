@@ -1,13 +1,13 @@
 """Writes the generated parts of the documentation's pages: `python docs/generate.py [--check]`.
 
-A part stands between `<!-- generated: name -->` and `<!-- end -->`; everything else on a page is written by
-hand. The tables and diagrams of a move between stores are made from `catalog/move/truth.py`: the
-transitions are found by walking the steps from every state that a link leaves or a move leads to. A page of
-`NOTEBOOKS` is a notebook too, beside it.
+A generated part is between `<!-- generated: name -->` and `<!-- end -->`. The rest of a page is written by
+hand. The tables and diagrams of a move between stores come from `catalog/move/truth.py`. To find all
+transitions, this program walks the steps from every state that a link or an interrupted move leaves. For each
+page in `NOTEBOOKS`, it also writes a notebook next to the page.
 
 Invariants
-- A part is a function of the code only; `--check` changes nothing, and exits 1 where a page is stale.
-- A move may be cut off after any step, and the next one, in either direction, begins at step 1.
+- A part is a function of the code only. `--check` changes nothing, and exits with 1 if a page is stale.
+- A move may be interrupted after any step. The next move, in either direction, begins at step 1.
 """
 
 import argparse
@@ -29,24 +29,24 @@ _PART = re.compile(r"^<!-- generated: ([a-z-]+) -->\n(.*?)^<!-- end -->$", re.MU
 
 @dataclass(frozen=True)
 class Tombstones:
-    """Those of both stores; None where there is none."""
+    """The tombstones of both stores; None for a store without one."""
 
     stash: bool | None = None
     persist: bool | None = None
 
     def after(self, store: Backend, value: bool) -> "Tombstones":
-        """As they are when that of one store was set."""
+        """Return the tombstones after that of one store was set."""
         return Tombstones(value, self.persist) if store is Backend.STASH else Tombstones(self.stash, value)
 
     def state(self, strategy: Strategy) -> State:
-        """Their row of the state table."""
+        """Return their row of the state table."""
         (state,) = (state for state in STATES[strategy] if state.covers(self.stash, self.persist))
         return state
 
 
 @dataclass(frozen=True)
 class Transition:
-    """What one step of a move to `target` does to the tombstones."""
+    """The change of the tombstones by one step of a move to `target`."""
 
     before: Tombstones
     after: Tombstones
@@ -63,11 +63,11 @@ def _linked(strategy: Strategy, truth: Backend) -> Tombstones:
 LINKED: Mapping[tuple[Strategy, Backend], Tombstones] = {
     (strategy, truth): _linked(strategy, truth) for strategy in Strategy for truth in Backend
 }
-"""What the link of two stores leaves, by strategy and by where the catalog was."""
+"""The tombstones after the link of two stores, by strategy and by the store that had the catalog."""
 
 
 def walk(strategy: Strategy, target: Backend, start: Tombstones) -> Iterator[tuple[int, Tombstones]]:
-    """The numbers of the steps that a move does, each with the tombstones after it."""
+    """Yield the number of each step of a move, with the tombstones after it."""
     now = start
     for step in STEPS[strategy, target]:
         if step.tombstone is not None:
@@ -78,7 +78,7 @@ def walk(strategy: Strategy, target: Backend, start: Tombstones) -> Iterator[tup
 
 
 def transitions(strategy: Strategy) -> list[Transition]:
-    """All that can happen: moves in both directions, cut off after any step and begun anew."""
+    """Return all transitions: moves in both directions, interrupted after any step and started again."""
     found: list[Transition] = []
     waiting = [LINKED[strategy, truth] for truth in Backend]
     for start in waiting:
@@ -95,7 +95,7 @@ def transitions(strategy: Strategy) -> list[Transition]:
 
 
 def state_table(strategy: Strategy) -> str:
-    """The state table of a strategy."""
+    """Return the state table of a strategy."""
     rows = [
         (_values(state.stash), _values(state.persist), f"**{state.truth.value}**", state.meaning)
         for state in STATES[strategy]
@@ -104,7 +104,7 @@ def state_table(strategy: Strategy) -> str:
 
 
 def step_tables(strategy: Strategy) -> str:
-    """The steps of a strategy, to persist and back from there."""
+    """Return the step tables of a strategy: to persist, and back."""
     start, tables = LINKED[strategy, Backend.STASH], []
     for target in (Backend.PERSIST, Backend.STASH):
         rows = []
@@ -118,7 +118,7 @@ def step_tables(strategy: Strategy) -> str:
 
 
 def diagram(strategy: Strategy) -> str:
-    """The states that can be reached and the steps between them, in Mermaid."""
+    """Return the reachable states and the steps between them, as a Mermaid diagram."""
     edges: dict[tuple[Tombstones, Tombstones], list[str]] = {}
     for each in transitions(strategy):
         to = each.target.value.lower()
@@ -178,12 +178,12 @@ PARTS: Mapping[str, Callable[[], str]] = {
 
 
 NOTEBOOKS = ("tutorial/with-spark.md",)
-"""Pages whose blocks of Python, with what they print, are a notebook of Jupyter too."""
+"""Pages that are also Jupyter notebooks, with their Python blocks and the output of these."""
 _BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 
 
 def notebook(text: str) -> str:
-    """The notebook of a page, in nbformat 4.4, with the outputs that the page shows."""
+    """Return the notebook of a page, in nbformat 4.4, with the outputs that the page shows."""
     cells: list[dict[str, object]] = []
     end = 0
     for number, block in enumerate(_BLOCK.finditer(text), 1):
@@ -220,7 +220,7 @@ def _lines(text: str) -> list[str]:
 
 
 def renewed(text: str) -> str:
-    """A page with its parts as the code makes them; `KeyError` for a part that nothing makes."""
+    """Return a page with its parts generated again. Raises `KeyError` for an unknown part."""
 
     def part(found: re.Match[str]) -> str:
         return f"<!-- generated: {found[1]} -->\n{PARTS[found[1]]()}<!-- end -->"
@@ -231,7 +231,7 @@ def renewed(text: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Write or check the pages; returns the exit code."""
     parser = argparse.ArgumentParser(prog="generate", description="Write the generated parts of the pages.")
-    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 where a page is stale")
+    parser.add_argument("--check", action="store_true", help="change nothing, exit with 1 if a page is stale")
     check = parser.parse_args(argv).check
     wanted = {page: renewed(page.read_text()) for page in sorted(PAGES.rglob("*.md"))}
     noted = [page for page in wanted if page.relative_to(PAGES).as_posix() in NOTEBOOKS]
@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
     stale = {page for page, new in wanted.items() if not page.exists() or page.read_text() != new}
     for page in sorted(stale):
         if check:
-            print(f"{page} is not what the code says: run 'make docs'", file=sys.stderr)
+            print(f"{page} differs from the code: run 'make docs'", file=sys.stderr)
         else:
             page.write_text(wanted[page])
     return int(check and bool(stale))

@@ -1,11 +1,11 @@
-"""The pages of reference that are made when the site is built: resources, commands, operator, chart values.
+"""Generates reference pages when the site is built: resources, commands, operator, chart values.
 
-They are made from what runs: the models of the resources, the trees of commands, the metrics of the process,
-the names that it puts into a cluster. So there is nothing to keep up to date.
+The pages come from the code: the models of the resources, the command trees, the metrics of the operator, and
+the names that it uses in a cluster. So nobody has to keep them up to date.
 
 Invariants
 - A page is a function of the code only.
-- Every field, option, metric, condition, reason and value is on its page, with what the code says of it.
+- Every field, option, metric, condition, reason and value is on its page, with its description from the code.
 """
 
 import argparse
@@ -45,31 +45,31 @@ _LIMITS = {
 
 RESOURCES_ARE = """# Resources
 
-The custom resources of the operator, field by field. A field without a default may be left out unless it
-is *required*. Rules are checked by the API server before anything is stored.
+This page describes the custom resources of the operator, field by field. You may leave out a field unless it
+is *required*. The API server checks the rules before it stores a resource.
 """
 COMMANDS_ARE = """# Commands
 
-The command `holdfast`. `--help` says the same of each; `holdfast --debug` shows where an error came from.
-Exit codes: 0 ok, 1 a negative answer or a catalog that isn't initialized, 2 bad input, 3 a store that
+This page describes the command `holdfast`, as `--help` does. `holdfast --debug` shows the traceback of an
+error. Exit codes: 0 ok, 1 a negative result or a catalog that isn't initialized, 2 bad input, 3 a store
 can't be reached, 4 fenced.
 """
 REASONS_ARE = """## Reasons and Events
 
-Reasons of conditions. An Event has the reason of the transition that it tells of; what is an Event only
-says so.
+These are the reasons of conditions. An Event has the reason of the transition that it reports. A reason that
+only Events have says so.
 """
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown; a `|` in a cell stays text."""
+    """Return a Markdown table. A `|` in a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
     cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def resources() -> str:
-    """Every field of every resource."""
+    """Return the page of resources, with every field."""
     parts = [RESOURCES_ARE]
     for model in RESOURCES:
         crd = custom_resource_definition(model)
@@ -83,7 +83,7 @@ def resources() -> str:
             parts.append(f"### {names['kind']} {part}\n")
             rows = list(_fields(schema["properties"][part], part, required=False))
             parts.append(table(["field", "type", "default", "meaning"], rows))
-        parts.append(f"### What kubectl shows of a {names['kind']}\n")
+        parts.append(f"### Columns of a {names['kind']} in kubectl\n")
         columns = version["additionalPrinterColumns"]
         parts.append(
             table(
@@ -140,7 +140,7 @@ def _type(schema: Json) -> str:
 
 
 def commands() -> str:
-    """Every command of `holdfast`, with its usage and options."""
+    """Return the page of commands, with usage and options."""
     parts = [COMMANDS_ARE]
     for group in sorted(GROUPS):
         command = main.get_command(click.Context(main), group)
@@ -165,14 +165,14 @@ def _command(command: click.Command, path: str, level: str) -> Iterator[str]:
 
 
 def the_operator() -> str:
-    """Flags, variables, metrics, conditions, reasons and Events of the operator."""
+    """Return the page of the operator: flags, variables, metrics, conditions, reasons and Events."""
     parts = [
-        "# Operator\n\nThe command `holdfast-operator`, and what it tells of itself and of resources.\n",
+        "# Operator\n\nThe command `holdfast-operator`, its metrics, and its conditions and Events.\n",
         "## Commands of the operator\n",
-        *_parsers(operator._parser()),  # noqa: SLF001 - the parser is what the command is
+        *_parsers(operator._parser()),  # noqa: SLF001 - the command exposes no other parser
         "## Environment variables\n",
         table(["variable", "meaning"], [[f"`{name}`", meaning] for name, meaning in VARIABLES.items()]),
-        "## Metrics\n\nServed at `/metrics`, beside `/healthz` and `/readyz`.\n",
+        "## Metrics\n\nServed at `/metrics`. The same server has `/healthz` and `/readyz`.\n",
         table(["metric", "kind", "labels", "meaning"], _metrics()),
         "## Conditions\n\n`Ready`, `Reconciling` and `Stalled` follow kstatus.\n",
         table(["condition", "meaning"], _documented(ConditionType)),
@@ -183,20 +183,20 @@ def the_operator() -> str:
 
 
 VARIABLES: Mapping[str, str] = {
-    "KUBECONFIG": "Which cluster to use; in a pod without it, the pod's own, by its account.",
-    "POD_NAME": "Who the operator is in a Lease; else the host, the process and a random number.",
-    "POD_NAMESPACE": "Where the Lease is, unless `--lease-namespace` says so.",
-    "AWS_*": "Credentials of S3 for catalogs that name no Secret, as every client of AWS reads them.",
-    "PGUSER, PGPASSWORD": "Those of Postgres, likewise; all variables of libpq are its own.",
-    "TMPDIR": "Where upgrades of a catalog and large batches are while they are made.",
-    "HOLDFAST_URL": "Of the command `holdfast collection`: the location, unless `--url` says so.",
-    "JAVA_HOME, SPARK_*": "Of the pods of Spark jobs: set by Spark, and by the image.",
+    "KUBECONFIG": "The cluster to use. In a pod without it, the pod's own cluster, with its service account.",
+    "POD_NAME": "The operator's identity in a Lease. Without it: the host, the process and a random number.",
+    "POD_NAMESPACE": "The namespace of the Lease, unless you set `--lease-namespace`.",
+    "AWS_*": "The operator's credentials for S3, as every AWS client reads them.",
+    "PGUSER, PGPASSWORD": "The operator's credentials for Postgres. libpq reads its other variables too.",
+    "TMPDIR": "The folder for temporary files of catalog upgrades and of large batches.",
+    "HOLDFAST_URL": "For the command `holdfast collection`: the location, unless you set `--url`.",
+    "JAVA_HOME, SPARK_*": "In the pods of Spark jobs: set by Spark and by the image.",
 }
-"""By name: what the library and the operator read from the environment."""
+"""The environment variables of the library and the operator, by name."""
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:  # noqa: SLF001 - argparse tells its tree nowhere else
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public API for its tree
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for name, each in action.choices.items():
                 usage = " ".join(each.format_usage().removeprefix("usage: ").split())
@@ -230,7 +230,7 @@ def _metrics() -> list[list[str]]:
 
 
 def _documented(names: type[StrEnum]) -> list[list[str]]:
-    """The members of an enumeration, each with the docstring after it."""
+    """Return the members of an enumeration, each with the docstring after it."""
     after = re.findall(
         r'^    ([A-Z_]+) = "\w+"[^\n]*\n    """(.*?)"""', inspect.getsource(names), re.MULTILINE | re.DOTALL
     )
@@ -239,14 +239,14 @@ def _documented(names: type[StrEnum]) -> list[list[str]]:
 
 
 def values() -> str:
-    """The values of the charts."""
+    """Return the page of chart values."""
     spec = importlib.util.spec_from_file_location("charts_generate", ROOT / "charts" / "generate.py")
     assert spec is not None
     assert spec.loader is not None
     charts = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = charts  # its dataclasses look for it there
+    sys.modules[spec.name] = charts  # its dataclasses look their module up there
     spec.loader.exec_module(charts)
-    parts = ["# Chart values\n\nWhat may be set with `helm install --set` or `--values`.\n"]
+    parts = ["# Chart values\n\nThe values that you can set with `helm install --set` or `--values`.\n"]
     charts_ = ("holdfast-operator", "holdfast-crds")
     return "\n".join([*parts, *(f"## {chart}\n\n{charts.table(chart)}" for chart in charts_)])
 
@@ -257,4 +257,4 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/operator.md": the_operator,
     "reference/chart-values.md": values,
 }
-"""By where it is in the site: what makes a page."""
+"""The function that generates each page, by its path in the site."""

@@ -1,11 +1,11 @@
-"""How the site differs from these pages: it has generated ones, and the source files that pages link to.
+"""MkDocs hooks: they add the generated pages and the source files that pages link to.
 
-Pages link to source files by relative paths, so that they work where the repository is read. In the site
-Markdown is a page and everything else text, both below `source/`.
+Pages link to source files by relative paths, so that the links work in the repository. In the site, a linked
+Markdown file becomes a page, and any other file becomes text, both below `source/`.
 
 Invariants
-- Every link of a page that works in the repository works in the site; what neither has fails a strict build.
-- Nothing is fetched: neither when the site is built nor when it is read.
+- Every link that works in the repository works in the site. A broken link fails a strict build.
+- Nothing is downloaded, neither when the site is built nor when it is read.
 """
 
 import re
@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SOURCE = "source"
 BOOSTS = {"reference/python/": 0.2, f"{SOURCE}/": 0.3, "reference/glossary.md": 3}
-"""The weights of pages in the search. The API reference repeats words and would hide the rest."""
+"""The weights of pages in the search. The API reference repeats words and would otherwise hide the rest."""
 DIAGRAMS = "vendor/mermaid.tiny.js"
-"""What draws diagrams: @mermaid-js/tiny 11.17.2 as it is published, under its license beside it."""
+"""The script that draws diagrams: @mermaid-js/tiny 11.17.2 as published, with its license next to it."""
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _ABSOLUTE = re.compile(r"[a-z]+:")
@@ -37,12 +37,12 @@ _THEME = re.compile(r'(?=<script src="[^"]*assets/javascripts/bundle)')
 
 
 def slug(heading: str, separator: str) -> str:
-    """The anchor of a heading, as the repository's viewer makes it."""
+    """Return the anchor of a heading, as the repository's viewer makes it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
 
 
 def uri(path: Path) -> str | None:
-    """Where a file or folder of the repository is in the site; None for a folder that has no page."""
+    """Return the path in the site of a file or folder of the repository; None for a folder without a page."""
     if path.is_dir():
         return uri(path / "README.md") if (path / "README.md").is_file() else None
     if _is_shown(path):
@@ -52,7 +52,7 @@ def uri(path: Path) -> str | None:
 
 
 def relinked(markdown: str, page: Path) -> str:
-    """The text of a page of the repository with its links as the site needs them."""
+    """Return the text of a page with its links changed for the site."""
     here = uri(page)
     assert here is not None
 
@@ -73,7 +73,7 @@ def relinked(markdown: str, page: Path) -> str:
 
 
 def linked(markdown: str, page: Path) -> Iterator[Path]:
-    """The files of the repository that a page links to, except the pages and pictures of docs/."""
+    """Yield the files of the repository that a page links to, except pages and pictures in docs/."""
     for _, target in _LINK.findall(_FENCE.sub("", markdown)):
         path = (page.parent / target.partition("#")[0]).resolve()
         if path.is_dir():
@@ -83,7 +83,7 @@ def linked(markdown: str, page: Path) -> Iterator[Path]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Make anchors as the repository's viewer does, and diagrams of what it makes diagrams of."""
+    """Use the anchors and the diagram fences of the repository's viewer."""
     config.mdx_configs["toc"]["slugify"] = slug
     diagram = {"name": "mermaid", "class": "mermaid", "format": fence_code_format}
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [diagram]}
@@ -91,7 +91,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages, the source files that pages link to, and those that these link to."""
+    """Add the generated pages, and the source files that pages link to, directly or through other files."""
     for name, make in reference_pages.PAGES.items():
         files.append(File.generated(config, name, content=make()))
     waiting = [Path(str(file.abs_src_path)) for file in files.documentation_pages() if file.abs_src_path]
@@ -109,7 +109,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Lead links of a page out of docs/ to the copies in the site, and set its weight in the search."""
+    """Point links out of docs/ to the copies in the site, and set the page's weight in the search."""
     for name, boost in BOOSTS.items():
         if page.file.src_uri.startswith(name):
             page.meta["search"] = {"boost": boost}
@@ -118,7 +118,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_post_page(output: str, page: Page, **_: object) -> str:
-    """Have a page with diagrams load what draws them, before the theme would fetch it from elsewhere."""
+    """Load the diagram script in a page with diagrams, so that the theme doesn't download another one."""
     if 'class="mermaid"' not in output:
         return output
     script = f'<script src="{get_relative_url(DIAGRAMS, page.url)}"></script>'
