@@ -1,20 +1,20 @@
-"""A durable append of 10 rows, file blobs and SQLite consensus, through the public API.
+"""A durable append of 10 rows, with file blobs and SQLite consensus, through the public API.
 
-What is timed: `compare_and_append` of an Arrow table of 10 rows (4 columns) on an open writer, with the
-default settings, maintenance in the background included. When it returns the rows are on disk.
+Timed: `compare_and_append` of an Arrow table of 10 rows (4 columns) on an open writer, with the default
+settings, including background maintenance. When it returns, the rows are on disk.
 
-Peers, each fed the same rows:
+Peers, each with the same rows:
 
-- *SQLite compare-and-set*: the least that a durable, conditional write can be: one transaction (WAL,
-  synchronous=FULL) that checks the head and inserts as many bytes as our own log rows have (their median).
+- *SQLite compare-and-set*: the minimum for a durable, conditional write. One transaction (WAL,
+  synchronous=FULL) checks the head and inserts as many bytes as our own log rows have (their median).
 - *deltalake* and *pyiceberg* (SQL catalog on SQLite): one append of the same table to a local table. The
-  first flushes nothing to disk, the second its catalog but no file, so both promise less than we do; their
-  tables stay small here (some hundred appends), which is to their advantage. Each side appends some times in
-  a row before it is the next one's turn: the peers work for so long that an append right after one of theirs
-  finds the processor's caches cold, which costs ours, mostly Python, as much again. The note tells the median
-  of those first appends too.
+  first flushes nothing to disk. The second flushes its catalog but no files. So both promise less than we
+  do. Their tables stay small here (some hundred appends), which is to their advantage. Each side appends
+  some times in a row before the next one's turn. The peers work for so long that an append right after one
+  of theirs finds the processor's caches cold. This doubles the time of ours, which is mostly Python. The
+  note shows the median of those first appends too.
 
-The p99 is noted, not compared: on a shared disk it is the disk's.
+The p99 is noted, not compared: on a shared disk it depends on the disk.
 """
 
 import sqlite3
@@ -36,7 +36,7 @@ SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string", "price": "float
 
 
 def ten_rows() -> pa.Table:
-    """The rows of one append."""
+    """Return the rows of one append."""
     ids = list(range(10))
     return pa.table(
         {
@@ -49,7 +49,7 @@ def ten_rows() -> pa.Table:
 
 
 def holdfast_append(client: PersistClient) -> Callable[[], None]:
-    """An append to a new shard of the client's location."""
+    """Return an append to a new shard of the client's location."""
     writer = client.writer(client.new_shard_id(), SCHEMA, purpose="bench append")
     rows = ten_rows()
 
@@ -61,14 +61,14 @@ def holdfast_append(client: PersistClient) -> Callable[[], None]:
 
 
 def log_row_bytes(folder: Path) -> int:
-    """The median size of the rows that appends have left in the log."""
+    """Return the median size of the log rows that appends made."""
     with sqlite3.connect(f"file:{folder / 'consensus.sqlite'}?mode=ro", uri=True) as connection:
         sizes = [size for (size,) in connection.execute("SELECT length(data) FROM consensus")]
     return int(median(sizes))
 
 
 def sqlite_append(path: Path, size: int) -> Callable[[], None]:
-    """A bare compare-and-set of `size` bytes, as durable as ours."""
+    """Return a plain compare-and-set of `size` bytes, as durable as ours."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -94,13 +94,13 @@ def sqlite_append(path: Path, size: int) -> Callable[[], None]:
 
 
 def delta_append(folder: Path) -> Callable[[], None]:
-    """An append to a new Delta table."""
+    """Return an append to a new Delta table."""
     rows = ten_rows()
     return lambda: write_deltalake(str(folder), rows, mode="append")
 
 
 def iceberg_append(folder: Path) -> Callable[[], None]:
-    """An append to a new Iceberg table."""
+    """Return an append to a new Iceberg table."""
     folder.mkdir()
     catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
     catalog.create_namespace("bench")
@@ -110,7 +110,7 @@ def iceberg_append(folder: Path) -> Callable[[], None]:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     warnings.simplefilter("ignore")
     with scratch() as folder, PersistClient.open(f"file://{folder}/holdfast") as client:
         append = holdfast_append(client)

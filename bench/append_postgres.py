@@ -1,13 +1,13 @@
-"""A durable append of 10 rows, file blobs and Postgres consensus, through the public API.
+"""A durable append of 10 rows, with file blobs and Postgres consensus, through the public API.
 
-What is timed: `compare_and_append` of an Arrow table of 10 rows (4 columns) on an open writer, with the
-default settings, maintenance in the background included. When it returns the rows are on the server's disk.
+Timed: `compare_and_append` of an Arrow table of 10 rows (4 columns) on an open writer, with the default
+settings, including background maintenance. When it returns, the rows are on the server's disk.
 
-The peer is the least that a program does with psycopg: one transaction (`with connection.transaction()`) with
-one INSERT of as many bytes as our own log rows have (their median), on the same server. It checks no head. A
-second row compares the store alone, one `compare_and_set`, with the same INSERT.
+The peer is the minimum for a program with psycopg: one transaction (`with connection.transaction()`) with
+one INSERT of as many bytes as our own log rows have (their median), on the same server. It checks no head.
+A second row compares the store alone, one `compare_and_set`, with the same INSERT.
 
-The server is the test bed's: on loopback, fsync on, Debian's defaults otherwise.
+The server is that of the test bed: on loopback, fsync on, otherwise with Debian's defaults.
 """
 
 import sys
@@ -29,14 +29,14 @@ ROUNDS = 400
 
 
 def log_row_bytes(connection: psycopg.Connection[tuple[int]]) -> int:
-    """The median size of the rows that appends have left in the log."""
+    """Return the median size of the log rows that appends made."""
     with connection.transaction():
         rows = connection.execute("SELECT length(data) FROM holdfast.entries").fetchall()
     return int(median([size for (size,) in rows]))
 
 
 def bare_insert(connection: psycopg.Connection[tuple[int]], size: int) -> Callable[[], None]:
-    """A transaction that inserts `size` bytes."""
+    """Return a transaction that inserts `size` bytes."""
     with connection.transaction():
         connection.execute("CREATE TABLE bare (key text, seqno bigint, data bytea, PRIMARY KEY (key, seqno))")
     data = bytes(number * 31 % 251 for number in range(size))
@@ -52,7 +52,7 @@ def bare_insert(connection: psycopg.Connection[tuple[int]], size: int) -> Callab
 
 
 def store_append(store: PostgresConsensus, size: int) -> Callable[[], None]:
-    """A compare-and-set of `size` bytes."""
+    """Return a compare-and-set of `size` bytes."""
     data = bytes(number * 31 % 251 for number in range(size))
     head = 1
     assert store.compare_and_set([Put("bench", head, data)])
@@ -66,7 +66,7 @@ def store_append(store: PostgresConsensus, size: int) -> Callable[[], None]:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     with scratch() as folder, PostgresServer.start() as server, server.database() as name:
         url = server.url(name)
         connection: psycopg.Connection[tuple[int]] = psycopg.connect(url)

@@ -1,12 +1,12 @@
-"""CPU time of this tree against another commit: `bench/builds.py COMMIT [WORK ...]`.
+"""CPU time of this tree compared with another commit: `bench/builds.py COMMIT [WORK ...]`.
 
 Each pair is two processes, one with this tree's library and one with the library of COMMIT. Each opens a
-new location. They work in turns of 100 calls, so that a machine that others share slows both alike. What
-counts is the CPU time of the process (user and system, all threads, upkeep in the background included), not
-the wall clock and not a server's time. Printed are the median of the pairs' ratios and its 95 % interval by
-order statistics (the interval of a sign test), which assumes nothing about how the ratios are distributed,
+new location. They work in turns of 100 calls, so that load on a shared machine slows both alike. The result
+is the CPU time of the process (user and system, all threads, including background upkeep), not the wall
+clock and not a server's time. The program prints the median of the pairs' ratios and its 95 % interval by
+order statistics (the interval of a sign test), which assumes nothing about the distribution of the ratios,
 and the ratio of the least times of both sides. `--noise` compares COMMIT with itself. TMPDIR=/dev/shm
-leaves out the disk.
+avoids the disk.
 
 Work: `append` is a `compare_and_append` of 10 rows, as in `append.py`. `head` is `recent_upper` of a shard
 that nobody else writes. Blobs are files. Consensus is a SQLite file, or with `-postgres` and `-s3` a server
@@ -41,7 +41,7 @@ WARMUP: Final = 200
 
 
 def main() -> None:
-    """Compare two builds, or be one of the processes that work."""
+    """Compare two builds, or run as one of the working processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("commit", help="what to compare with, as git names it")
     parser.add_argument("work", nargs="*", help=f"of {', '.join(WORK)}; all of them by default")
@@ -71,7 +71,7 @@ def main() -> None:
 
 @contextmanager
 def checkout(commit: str) -> Iterator[Path]:
-    """A folder with the files of a commit."""
+    """Create a folder with the files of a commit."""
     with scratch() as folder:
         add = subprocess.run(
             ["git", "archive", commit, "catalog"], cwd=ROOT, stdout=subprocess.PIPE, check=True
@@ -81,7 +81,7 @@ def checkout(commit: str) -> Iterator[Path]:
 
 
 def measure(work: str, trees: tuple[Path, Path], pairs: int, times: int) -> tuple[list[float], list[float]]:
-    """The CPU seconds that each tree took for `times` of the work, in pairs."""
+    """Return the CPU seconds of each tree for the work done `times` times, in pairs."""
     seconds: tuple[list[float], list[float]] = ([], [])
     kind, _, store = (work, "", "") if work in STASH_WORK else work.partition("-")
     with consensus(store) as new_consensus, Library(trees[0]) as ours, Library(trees[1]) as theirs:
@@ -99,7 +99,7 @@ def measure(work: str, trees: tuple[Path, Path], pairs: int, times: int) -> tupl
 
 
 def take_turns(libraries: "Sequence[Library]", times: int, first: int) -> list[float]:
-    """The CPU seconds that each takes for `times` of its work, after some that don't count."""
+    """Return the CPU seconds of each process for `times` of its work, after a warm-up."""
     begun = [each.work(WARMUP) for each in libraries]
     ended = list(begun)
     for turn in range(times // TURN):
@@ -112,7 +112,7 @@ def take_turns(libraries: "Sequence[Library]", times: int, first: int) -> list[f
 
 
 class Library:
-    """A process that has imported the library of a tree, and forks one that works for each pair."""
+    """A process that has imported the library of a tree. It forks a working process for each pair."""
 
     def __init__(self, tree: Path) -> None:
         self._process = subprocess.Popen(
@@ -126,17 +126,17 @@ class Library:
         assert Path(source).is_relative_to(tree), f"{source} is not of {tree}"
 
     def ask(self, line: str) -> None:
-        """Hand a line over."""
+        """Send a line to the process."""
         assert self._process.stdin is not None
         print(line, file=self._process.stdin, flush=True)
 
     def work(self, times: int) -> float:
-        """Let it work so many times; its CPU seconds so far."""
+        """Do the work so many times; return the CPU seconds so far."""
         self.ask(str(times))
         return float(self._answer())
 
     def end(self) -> None:
-        """Let it close its location."""
+        """Close the location of the process."""
         self.ask("")
         assert self._answer() == "closed"
 
@@ -153,7 +153,7 @@ class Library:
 
 @contextmanager
 def consensus(store: str) -> Iterator[Callable[[], str]]:
-    """What makes the URLs of new, empty consensus stores; "" for the file beside the blobs."""
+    """Return a function that makes URLs of new consensus stores; "" means the file next to the blobs."""
     if not store:
         yield lambda: ""
     elif store == "postgres":
@@ -167,7 +167,7 @@ def consensus(store: str) -> Iterator[Callable[[], str]]:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The narrowest pair of ordered ratios that has the median between them at 95 %, or the outermost."""
+    """Return the narrowest pair of ordered ratios around the median at 95 %, or the outermost pair."""
     pairs = len(ratios)
     cut = 0
     outside = 2 / 2**pairs

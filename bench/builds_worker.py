@@ -57,7 +57,7 @@ def persist_work(kind: str, blob: str, consensus: str = "") -> Iterator[Callable
 
 
 def work_of(kind: str, client: PersistClient) -> Callable[[], object]:
-    """What is done many times, on a new shard."""
+    """Return the work to repeat, on a new shard."""
     shard_id = client.new_shard_id()
     writer = client.writer(shard_id, SCHEMA, purpose="bench builds")
 
@@ -70,7 +70,7 @@ def work_of(kind: str, client: PersistClient) -> Callable[[], object]:
 
 
 def main() -> None:
-    """For each line with what to do and where, start a process; it reads on, until an empty line."""
+    """Start a process for each line with work and place. It reads further lines, until an empty one."""
     print(holdfast.__file__, flush=True)
     while task := _line().split():
         if os.fork() == 0:
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def run(kind: str, *urls: str) -> None:
-    """Work as often as each line says, and print the CPU seconds so far after each."""
+    """Do the work as often as each line says, and print the CPU seconds so far after each line."""
     with (stash_work if kind.startswith("stash") else persist_work)(kind, *urls) as work:
         while times := _line():
             for _ in range(int(times)):
@@ -90,7 +90,7 @@ def run(kind: str, *urls: str) -> None:
 
 
 def _line() -> str:
-    # Without a buffer: what follows is for the other process.
+    # Without a buffer: the next lines are for the other process.
     return _stdin.readline().decode().strip()
 
 

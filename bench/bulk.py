@@ -1,15 +1,15 @@
 """A bulk append of 4,000,000 rows of 60 bytes in no order, through the batch builder, with little memory.
 
-The rows (int64 key; string, float64 and timestamp values) stand in an Arrow file and are read from it in
+The rows (int64 key; string, float64 and timestamp values) are in an Arrow file and are read from it in
 record batches of 65,536. Ours: `batch_builder`, `add` for each batch, `compare_and_append`, on files and
-SQLite. That includes the sort by key and value, parts with statistics and checksums, the flush of each file
-and its folder to the disk, and the commit. The peer does what a program does without Holdfast: it reads the
-same file, sorts by the key with Polars, and writes one Parquet file with pyarrow's `write_table` and the same
-codec, flushed to the disk. Each run is a process of its own, and only the time between the first batch and
-durability counts; in turns, 2 threads each. That both hold the same rows is checked once.
+SQLite. This includes the sort by key and value, parts with statistics and checksums, the flush of each file
+and its folder to disk, and the commit. The peer does the same without Holdfast: it reads the same file,
+sorts by the key with Polars, and writes one Parquet file with pyarrow's `write_table` and the same codec,
+flushed to disk. Each run is a separate process, and only the time from the first batch to durability
+counts. The sides run in turns, with 2 threads each. The benchmark checks once that both hold the same rows.
 
-The second row is memory: the peak resident size of ours, interpreter and libraries included, against the goal
-of 400 MB. The note has the peer's.
+The second row is memory: the peak resident size of ours, including interpreter and libraries, against the
+goal of 400 MB. The note shows the peer's.
 """
 
 import json
@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Polars reads it when it is imported.
+# Polars reads this when it is imported.
 os.environ["POLARS_MAX_THREADS"] = "2"
 
 import numpy as np
@@ -40,7 +40,7 @@ SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string", "price": "float
 
 
 def write_input(path: Path, rows: int = ROWS) -> int:
-    """The Arrow file with the rows; how many bytes of memory one row takes as an update."""
+    """Write the Arrow file with the rows; return the bytes of memory of one row as an update."""
     ids = np.random.default_rng(11).permutation(rows)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA.arrow) as writer:
         for start in range(0, rows, BATCH):
@@ -50,7 +50,7 @@ def write_input(path: Path, rows: int = ROWS) -> int:
 
 
 def generated(ids: np.ndarray) -> pa.RecordBatch:
-    """The rows of these keys."""
+    """Return the rows of these keys."""
     mixed = (ids * 2654435761) & 0xFFFFFFFF
     columns = {
         "id": pa.array(ids),
@@ -62,7 +62,7 @@ def generated(ids: np.ndarray) -> pa.RecordBatch:
 
 
 def batches(path: str) -> Iterator[pa.RecordBatch]:
-    """The input as it is read."""
+    """Yield the input in record batches."""
     with pa.OSFile(path) as file:
         reader = pa.ipc.open_file(file)
         for index in range(reader.num_record_batches):
@@ -70,7 +70,7 @@ def batches(path: str) -> Iterator[pa.RecordBatch]:
 
 
 def ours(source: str, folder: str) -> float:
-    """Append it all; the seconds that took."""
+    """Append all rows; return the seconds."""
     with PersistClient.open(f"file://{folder}") as client:
         writer = client.writer(client.new_shard_id(), SCHEMA, purpose="bench bulk")
         start = time.perf_counter()
@@ -81,7 +81,7 @@ def ours(source: str, folder: str) -> float:
 
 
 def peer(source: str, folder: str) -> float:
-    """Sort and write it all; the seconds that took."""
+    """Sort and write all rows; return the seconds."""
     pa.set_cpu_count(2)
     start = time.perf_counter()
     table = pa.Table.from_batches(batches(source))
@@ -97,7 +97,7 @@ SIDES = {"ours": ours, "peer": peer}
 
 
 def run(side: str, source: Path, folder: Path) -> tuple[float, int]:
-    """The seconds of one side in a new process, and its peak memory in bytes."""
+    """Run one side in a new process; return its seconds and its peak memory in bytes."""
     folder.mkdir()
     command = [sys.executable, __file__, "--side", side, str(source), str(folder)]
     seconds, peak = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -105,15 +105,15 @@ def run(side: str, source: Path, folder: Path) -> tuple[float, int]:
 
 
 def one(side: str, source: str, folder: str) -> None:
-    """What such a process does."""
+    """Run one side, in its own process."""
     seconds = SIDES[side](source, folder)
-    # Not getrusage: its peak includes that of the process that started this one.
+    # Not getrusage: its peak includes the peak of the parent process.
     status = Path("/proc/self/status").read_text()
     print(json.dumps([seconds, int(status.split("VmHWM:")[1].split()[0]) * 1024]))
 
 
 def check_equal(ours: Path, theirs: Path) -> None:
-    """Refuse to compare the speed of different answers."""
+    """Fail if the results differ."""
     with PersistClient.open(f"file://{ours}", mode="read") as client:
         (shard,) = client.shards()
         with client.reader(shard, purpose="bench bulk") as reader:
@@ -123,7 +123,7 @@ def check_equal(ours: Path, theirs: Path) -> None:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     with scratch() as folder:
         source = folder / "input.arrow"
         width = write_input(source)

@@ -1,23 +1,23 @@
-"""The durable catalog with 100,000 items, their definitions of about 140 characters, and their audit log.
+"""The catalog with 100,000 items, their definitions of about 140 characters, and their audit log.
 
-Embedded storage (file blobs, SQLite consensus), default settings, maintenance in the background included.
-What is timed:
+Embedded storage (file blobs, SQLite consensus), default settings, including background maintenance.
+Measured:
 
-- *open*: `PersistClient.open` and `open(WRITABLE)` in a new process, to the catalog that can be used: all
+- *open*: `PersistClient.open` and `open(WRITABLE)` in a new process, until the catalog can be used: all
   rows are read, verified and decoded once, and the fence token is committed. The peers are the goals, 1.5 s
-  and 250 MB of resident memory after it (imports included; the note tells the peak, and what the process had
-  before).
-- *audit log*: how much the resident memory after the open grows with 1,000,000 audit events more. The peer is
-  the goal, 10 MB.
-- *commit*: a transaction that changes one object, beside the persist append of the same two updates to
-  another shard of as many rows in the same location.
-- *DDL*: `ensure_item` of a new item, one transaction of 6 updates: the item, two allocators of ids, the audit
-  event. First against the goal of 500 in a second, then against the same change in plain tables of as many
-  rows, indexed by what is unique, with the same durability: SQLite (WAL, synchronous=FULL) and, consensus
-  being in Postgres, psycopg on the same server. The plain tables have no history, no fence and nobody who
-  follows them.
-- *batch*: a transaction of 200,000 new items on top of them: how much the peak of the process grows from the
-  open catalog to the end of the commit. The peer is what is allowed, 1 kB for each item.
+  and 250 MB of resident memory after it (including imports). The note shows the peak, and the memory of the
+  process before.
+- *audit log*: the growth of the resident memory after the open with 1,000,000 more audit events. The peer
+  is the goal, 10 MB.
+- *commit*: a transaction that changes one object. The peer is the persist append of the same two updates to
+  another shard with as many rows in the same location.
+- *DDL*: `ensure_item` of a new item, one transaction of 6 updates: the item, two allocators of ids, the
+  audit event. The first peer is the goal of 500 per second. The second peer is the same change in plain
+  tables with as many rows, with indexes for what is unique and with the same durability: SQLite (WAL,
+  synchronous=FULL) and, for consensus in Postgres, psycopg on the same server. The plain tables have no
+  history, no fence and no subscribers.
+- *batch*: a transaction of 200,000 new items on top of them: the growth of the process's peak from the open
+  catalog to the end of the commit. The peer is the limit, 1 kB for each item.
 """
 
 import json
@@ -50,7 +50,7 @@ ORGANIZATION = uuid.UUID("11111111-2222-3333-4444-555555555555")
 ITEM_COUNT = 100_000
 AUDIT_COUNT = 1_000_000
 BATCH_COUNT = 200_000
-FIRST_ID = 10_000_000  # what the catalog allocates is below it
+FIRST_ID = 10_000_000  # the catalog allocates below it
 OPENS = 3
 ROUNDS = 300
 DDL_SECONDS = 3.0
@@ -59,13 +59,13 @@ MEGABYTE = 1e6
 
 
 def definition(number: int) -> str:
-    """How an item of the bench was made."""
+    """Return the definition of an item."""
     columns = "id bigint NOT NULL, customer bigint NOT NULL, amount numeric(38, 10), currency text"
     return f"CREATE TABLE t{number:07} ({columns}, created timestamptz NOT NULL)"
 
 
 def item(number: int) -> tuple[pb.ItemKey, pb.ItemValue]:
-    """An item of the schema `public`."""
+    """Return an item of the schema `public`."""
     value = pb.ItemValue(
         schema_id=pb.ObjectId(user=1),
         name=f"t{number:07}",
@@ -76,7 +76,7 @@ def item(number: int) -> tuple[pb.ItemKey, pb.ItemValue]:
 
 
 def event(number: int) -> tuple[pb.AuditLogKey, pb.AuditLogValue]:
-    """The event of making an item."""
+    """Return the audit event for the creation of an item."""
     value = pb.AuditLogValue(
         event_type=pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE,
         object_type=pb.ObjectType.OBJECT_TYPE_COLLECTION,
@@ -90,24 +90,24 @@ def event(number: int) -> tuple[pb.AuditLogKey, pb.AuditLogValue]:
 
 @cache
 def items_and_events() -> pa.Table:
-    """Items with their events, as rows of the catalog's shard."""
+    """Return items with their events, as rows of the catalog's shard."""
     numbers = range(ITEM_COUNT)
     rows = [encode(ITEMS, *item(n)) for n in numbers] + [encode(AUDIT_LOG, *event(n)) for n in numbers]
     return columns([row.key for row in rows], [row.value for row in rows])
 
 
 def columns(keys: list[bytes], values: list[bytes]) -> pa.Table:
-    """Rows for an append."""
+    """Return rows for an append."""
     return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
 
 
 def opened(client: PersistClient) -> Catalog:
-    """The catalog, open for writing."""
+    """Open the catalog for writing."""
     return persist_catalog(client, ORGANIZATION).open(OpenMode.WRITABLE, holder="bench", purpose="bench")
 
 
 def fill(client: PersistClient) -> str:
-    """A catalog with the items; the id of its shard."""
+    """Create a catalog with the items; return the id of its shard."""
     opened(client).close()
     shard = catalog_shard_id(ORGANIZATION)
     append(client, shard, items_and_events())
@@ -122,7 +122,7 @@ def append(client: PersistClient, shard: str, rows: pa.Table) -> None:
 
 
 def add_events(client: PersistClient, shard: str) -> None:
-    """A million events more, the same but for their ids."""
+    """Add a million events that differ only in their ids."""
     value = encode(AUDIT_LOG, *event(0)).value
     for start in range(2 * ITEM_COUNT, 2 * ITEM_COUNT + AUDIT_COUNT, ITEM_COUNT):
         tag = AUDIT_LOG.kind.tag
@@ -132,21 +132,21 @@ def add_events(client: PersistClient, shard: str) -> None:
 
 
 def memory(field: str) -> int:
-    """`VmRSS` or `VmHWM` (the peak) of this program, in bytes."""
-    # Not getrusage: its peak includes that of the process that started this one.
+    """Return `VmRSS` or `VmHWM` (the peak) of this process, in bytes."""
+    # Not getrusage: its peak includes the peak of the parent process.
     status = Path("/proc/self/status").read_text()
     return int(status.split(f"{field}:")[1].split()[0]) * 1024
 
 
 def in_a_process(what: str, folder: Path) -> list[float]:
-    """What one of the functions below gives in a process of its own."""
+    """Return the result of one of the functions below, run in a new process."""
     command = [sys.executable, __file__, what, str(folder)]
     answer: list[float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return answer
 
 
 def measure_open(folder: str) -> list[float]:
-    """Seconds, those of CPU, resident memory before and after, and the peak."""
+    """Return seconds, CPU seconds, resident memory before and after, and the peak."""
     before = memory("VmRSS")
     start, cpu_start = time.perf_counter(), time.process_time()
     with PersistClient.open(f"file://{folder}") as client, opened(client) as catalog:
@@ -158,7 +158,7 @@ def measure_open(folder: str) -> list[float]:
 
 
 def measure_batch(folder: str) -> list[float]:
-    """Seconds of the changes and of the commit, and how much the peak grows."""
+    """Return the seconds of the changes and of the commit, and the growth of the peak."""
     with PersistClient.open(f"file://{folder}") as client, opened(client) as catalog:
         before = memory("VmRSS")
         start = time.perf_counter()
@@ -171,7 +171,7 @@ def measure_batch(folder: str) -> list[float]:
 
 
 def one_object(catalog: Catalog) -> Callable[[], None]:
-    """A transaction that changes one item."""
+    """Return a transaction that changes one item."""
     numbers = count()
 
     def change() -> None:
@@ -186,7 +186,7 @@ def one_object(catalog: Catalog) -> Callable[[], None]:
 
 
 def rate(change: Callable[[], None]) -> float:
-    """How often a second it is done, for some seconds in a row."""
+    """Return how often per second the action runs, over some seconds."""
     done, start = 0, time.perf_counter()
     while (seconds := time.perf_counter() - start) < DDL_SECONDS:
         change()
@@ -195,7 +195,7 @@ def rate(change: Callable[[], None]) -> float:
 
 
 def beneath(client: PersistClient) -> Callable[[], None]:
-    """The append of the same two updates to a shard of as many rows."""
+    """Return an append of the same two updates to a shard with as many rows."""
     writer = client.writer(client.new_shard_id(), SCHEMA, purpose="bench catalog")
     writer.compare_and_append(items_and_events(), 0, 1)
     batches = []
@@ -215,7 +215,7 @@ def beneath(client: PersistClient) -> Callable[[], None]:
 
 
 def ddl(catalog: Catalog) -> Callable[[], None]:
-    """One new item."""
+    """Return a function that creates one item."""
     numbers = count(10_000_000)
 
     def change() -> None:
@@ -244,14 +244,14 @@ INSERT_EVENT = "INSERT INTO audit_log VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 @cache
 def item_rows() -> list[tuple[Any, ...]]:
-    """The items as rows of the plain table."""
+    """Yield the items as rows of the plain table."""
     found = (item(number) for number in range(ITEM_COUNT))
     return [(key.id.user, 1, value.name, value.type, value.definition) for key, value in found]
 
 
 @cache
 def event_rows() -> list[tuple[Any, ...]]:
-    """The events as rows of the plain table."""
+    """Yield the events as rows of the plain table."""
     return [
         (k.id, v.event_type, v.object_type, v.object_id, v.object_name, v.user, v.occurred_at_ms)
         for k, v in (event(number) for number in range(ITEM_COUNT))
@@ -259,7 +259,7 @@ def event_rows() -> list[tuple[Any, ...]]:
 
 
 def plain_change(execute: Callable[[str, tuple[Any, ...]], Any], number: int) -> None:
-    """What `ensure_item` does, on plain tables, in a transaction that is open."""
+    """Do the changes of `ensure_item` on plain tables, in an open transaction."""
     name = f"t{number:07}"
     (database,) = execute("SELECT id FROM databases WHERE name = ?", ("holdfast",)).fetchone()
     found = "SELECT id FROM schemas WHERE database_id = ? AND name = ?"
@@ -312,13 +312,13 @@ def postgres_ddl(connection: psycopg.Connection[tuple[Any, ...]]) -> Callable[[]
 
 
 def p50s(ours: list[float], peer: list[float]) -> str:
-    """What a note says of two lists of seconds."""
+    """Format the note for two lists of seconds."""
     p99 = f"p99 {percentile(ours, 99) * 1e3:.2f} ms against {percentile(peer, 99) * 1e3:.2f} ms"
     return f"p50 of {len(ours)}; {p99}"
 
 
 def open_rows(folder: Path) -> Iterator[Row]:
-    """Opens in processes of their own, before and after the events are added."""
+    """Measure opens in new processes, before and after the events are added."""
     before = [in_a_process("--open", folder) for _ in range(OPENS)]
     seconds, cpu, at_start, after, peak = (median(column) for column in zip(*before, strict=True))
     yield Row(
@@ -355,7 +355,7 @@ def open_rows(folder: Path) -> Iterator[Row]:
 
 
 def embedded_rows(folder: Path) -> Iterator[Row]:
-    """Changes on file blobs and SQLite."""
+    """Measure changes on file blobs and SQLite."""
     with PersistClient.open(f"file://{folder}/holdfast") as client:
         fill(client)
         log("filled the catalog")
@@ -391,7 +391,7 @@ def embedded_rows(folder: Path) -> Iterator[Row]:
 
 
 def postgres_rows(folder: Path) -> Iterator[Row]:
-    """Changes with consensus in Postgres."""
+    """Measure changes with consensus in Postgres."""
     with PostgresServer.start() as server, server.database() as name:
         url = server.url(name)
         connection: psycopg.Connection[tuple[Any, ...]] = psycopg.connect(url, autocommit=True)
@@ -410,7 +410,7 @@ def postgres_rows(folder: Path) -> Iterator[Row]:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     with scratch() as folder:
         yield from embedded_rows(folder)
         yield from postgres_rows(folder)

@@ -1,11 +1,12 @@
-"""What 10,000 small appends leave behind, file blobs and SQLite consensus, upkeep in the background.
+"""The state that 10,000 small appends leave, with file blobs, SQLite consensus and upkeep in the background.
 
-Each append has 10 rows; a critical hold follows 100 times behind, as retention does. Garbage has no grace, so
-that what is deleted in these seconds can be seen; all else is the default. Looked at every 100 appends: the
-rows of the log, the batches, and the blobs in the store against those that the newest version names. Opened
-is the location by a new client, up to an answer on the shard's upper: the median of some openings.
+Each append has 10 rows. A critical hold follows 100 times behind, as retention does. Garbage has no grace
+time, so that deletions happen within the run. All other settings are the defaults. Checked every 100
+appends: the rows of the log, the batches, and the blobs in the store compared with those that the newest
+version names. The time of an open is the median of some opens by a new client, until it returns the shard's
+upper.
 
-There is no peer: the second number is the most that we allow ourselves.
+There is no peer: the second number is our own limit.
 """
 
 import time
@@ -25,13 +26,13 @@ CONFIG = PersistConfig(gc_grace_s=0.0)
 
 
 def rows(at: int) -> pa.Table:
-    """The rows of one append."""
+    """Return the rows of one append."""
     ids = list(range(at * 10, at * 10 + 10))
     return pa.table({"id": ids, "name": [f"name-{id_}" for id_ in ids], "price": [id_ / 7 for id_ in ids]})
 
 
 def opening(url: str, shard: str) -> Callable[[], None]:
-    """One opening by a newcomer."""
+    """Open the location with a new client; return the seconds."""
 
     def act() -> None:
         with PersistClient.open(url, mode="read") as client:
@@ -41,7 +42,7 @@ def opening(url: str, shard: str) -> Callable[[], None]:
 
 
 def churn() -> Iterator[Row]:
-    """Append, look, open."""
+    """Append, check the state, open, and yield the rows of this benchmark."""
     with scratch() as folder:
         url = f"file://{folder}"
         most_rows = most_batches = 0

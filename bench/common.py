@@ -1,9 +1,9 @@
-"""What every benchmark shares: rows with a goal, paired measurements, and the command line.
+"""Code that all benchmarks share: rows with a goal, paired measurements, and the command line.
 
 A row compares us with a peer in the same process, on the same machine, in the same minute. Both are warmed
-up, then run in turns, so that a busy machine or a cold disk hits both; each number is a median.
-`ratio` is ours / peer in the row's unit: a goal on a duration is `<=`, one on a rate `>=`.
-A missed goal is reported, it never fails anything.
+up, then run in turns, so that a busy machine or a cold disk affects both. Each number is a median.
+`ratio` is ours / peer in the row's unit. A goal for a duration is `<=`, one for a rate `>=`.
+A missed goal is reported and fails nothing.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from rich.table import Column, Table
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the ratio should be."""
+    """A goal for the ratio."""
 
     op: Literal["<=", ">="]
     value: float
 
     def met(self, ratio: float) -> bool:
-        """Whether the ratio reaches the goal."""
+        """Return whether the ratio reaches the goal."""
         return ratio <= self.value if self.op == "<=" else ratio >= self.value
 
 
@@ -51,7 +51,7 @@ class Row:
         return self.ours / self.peer
 
     def to_json(self) -> dict[str, Any]:
-        """The row as `--json` prints it."""
+        """Return the row as `--json` prints it."""
         return {
             "name": self.name,
             "ours": round_to(self.ours),
@@ -65,7 +65,7 @@ class Row:
 
 
 def round_to(value: float, digits: int = 4) -> float:
-    """The value with so many significant digits."""
+    """Return the value rounded to `digits` significant digits."""
     return float(f"{value:.{digits}g}")
 
 
@@ -76,9 +76,9 @@ def in_turns(
     in_a_row: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
-    """The seconds that each action took each time, after `warmup` rounds that don't count.
+    """Return the seconds of each action in each round, without `warmup` rounds before.
 
-    The actions run in turns, each `in_a_row` times, and who begins changes from round to round.
+    The actions run in turns, each `in_a_row` times. Each round begins with another action.
     """
     seconds: list[list[float]] = [[] for _ in actions]
     for number in range(-warmup, rounds):
@@ -94,25 +94,25 @@ def in_turns(
 
 
 def median(values: Iterable[float]) -> float:
-    """The median."""
+    """Return the median."""
     return statistics.median(values)
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """The value that `percent` of the values do not exceed."""
+    """Return the value that `percent` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """An empty folder on a real disk (set TMPDIR to choose which), removed at the end."""
+    """Create an empty folder, on the disk that TMPDIR names; it is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         yield Path(folder)
 
 
 def main(rows: Callable[[], Iterable[Row]]) -> None:
-    """Run one benchmark file: a table for people, or with `--json` one object per row and line."""
+    """Run one benchmark file and print a table, or with `--json` one object per line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     as_json = parser.parse_args().json
@@ -126,12 +126,12 @@ def main(rows: Callable[[], Iterable[Row]]) -> None:
 
 
 def console() -> Console:
-    """The terminal, or a page wide enough for the table."""
+    """Return a console for the terminal, or one that is wide enough for the table."""
     return Console(width=None if sys.stdout.isatty() else 120)
 
 
 def table_of(rows: Iterable[dict[str, Any]]) -> Table:
-    """The rows (as JSON has them) as a table for the terminal."""
+    """Return the rows (in their JSON form) as a table for the terminal."""
     table = Table(Column("benchmark", no_wrap=True), "ours", "peer", "unit", "ratio", "goal", "met")
     for row in rows:
         met = "[green]yes[/green]" if row["met"] else "[red]no[/red]"
@@ -144,5 +144,5 @@ def table_of(rows: Iterable[dict[str, Any]]) -> Table:
 
 
 def log(message: str) -> None:
-    """Progress for people, apart from the results."""
+    """Print progress to stderr, separate from the results."""
     print(message, file=sys.stderr, flush=True)

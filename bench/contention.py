@@ -1,18 +1,18 @@
-"""Eight processes that append to one shard, file blobs and SQLite consensus, against one process alone.
+"""Eight processes that append to one shard, with file blobs and SQLite consensus, against one process alone.
 
-Each process appends one row at a time for some seconds: it expects the upper that it knows, and where another
-was faster it tries again with the upper that the `UpperMismatch` told. Both numbers are commits per second,
-measured in turns; the peer of the first row is a single process that nobody contends with. The second row
-is fairness: the commits of the process that got the fewest against the mean of the eight.
+Each process appends one row at a time for some seconds. It expects the upper that it knows. If another
+process was faster, it tries again with the upper from the `UpperMismatch`. Both numbers are commits per
+second, measured in turns. The peer of the first row is a single process without contention. The second row
+is fairness: the commits of the process with the fewest, compared with the mean of the eight.
 
-After each round a fresh client reads the shard: every append that a process was told of is there once, or
-this benchmark fails. Two cores have to run eight processes here.
+After each round, a new client reads the shard. Every append that was acknowledged must be there once, or
+this benchmark fails. Eight processes share two cores here.
 
-Why the first goal is missed: all processes together make as many attempts a second as one alone, but two of
-three expect an upper that another has just moved, and an optimistic append has done its work by then. A
-random pause after a refusal was tried, in proportion to the attempt (up to 1, 2, 4 or 10 times) or fixed (up
-to 3 or 8 ms): totals of 0.32 to 0.75 of one process, and with the better totals the slowest had 0 to 0.28 of
-the mean.
+Why the first goal is missed: all processes together make as many attempts per second as one alone. But two
+of three attempts expect an upper that another process has just moved, and an optimistic append has done its
+work by then. A random pause after a refusal was tried, in proportion to the attempt (up to 1, 2, 4 or 10
+times) or fixed (up to 3 or 8 ms). The totals were 0.32 to 0.75 of one process, and with the better totals
+the slowest process had 0 to 0.28 of the mean.
 """
 
 import json
@@ -36,7 +36,7 @@ SCHEMA = Schema.of(key={"process": "int64", "number": "int64"})
 
 
 def append(url: str, process: str, seconds: str) -> None:
-    """What each process does: print how many of its appends were committed, and how many refused."""
+    """Append, and print how many appends were committed and how many were refused."""
     done = refused = 0
     with PersistClient.open(url) as client:
         writer = client.writer(SHARD, SCHEMA, purpose=f"bench contention {process}")
@@ -54,7 +54,7 @@ def append(url: str, process: str, seconds: str) -> None:
 
 
 def contend(url: str, processes: int) -> list[tuple[int, int]]:
-    """Commits and refusals of each of so many processes that run at once."""
+    """Return the commits and refusals of each of `processes` concurrent processes."""
     command = [sys.executable, __file__, "--append", url]
     running = [
         subprocess.Popen(
@@ -81,7 +81,7 @@ def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
 
 
 def check(url: str, done: list[int]) -> None:
-    """Fail unless the shard holds each committed append once and nothing else."""
+    """Fail unless the shard has each committed append once and nothing else."""
     wanted = Counter((process, number) for process, count in enumerate(done) for number in range(count))
     with PersistClient.open(url, mode="read") as client:
         upper = client.recent_upper(SHARD)
@@ -91,13 +91,13 @@ def check(url: str, done: list[int]) -> None:
 
 
 def measured(processes: int) -> list[tuple[int, int]]:
-    """One round in a fresh location."""
+    """Measure one round in a new location."""
     with scratch() as folder:
         return contend(f"file://{folder}", processes)
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     alone: list[float] = []
     together: list[float] = []
     fairness: list[float] = []

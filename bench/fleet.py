@@ -1,15 +1,15 @@
-"""A thousand shards on one Postgres server, one append per second to each: is there room on two cores?
+"""A thousand shards on one Postgres server, one append per second to each: are two cores enough?
 
-One client process appends one row at a time, file blobs and Postgres consensus, its threads taking the shards
-in turns as fast as they can; the server runs on the same two cores. What is reported is appends per second
-against the goal, 600: so many shards get an append each second.
+One client process appends one row at a time, with file blobs and Postgres consensus. Its threads take the
+shards in turns as fast as they can. The server runs on the same two cores. The result is appends per second
+against the goal of 600, that is, the number of shards that can get an append each second.
 
-The note tells what the server does when its client costs almost nothing: `pgbench` (psycopg where it is
-missing) with as many connections, each transaction one INSERT of as many bytes as our log rows have. It also
-tells the knee, appends per second by number of threads, what an append costs the client's process, and the
-memory of the client per shard that it has open. The knee is at the store's number of connections, 8: an
-append spends most of its time waiting for the server to flush its log, which it does for all connections at
-once; more threads than that wait for a connection instead.
+The note shows the rate of the server when its client costs almost nothing: `pgbench` (psycopg if it is
+missing) with as many connections, each transaction one INSERT of as many bytes as our log rows have. It
+also shows appends per second by number of threads, the CPU time of an append in the client, and the memory
+of the client per open shard. The rate stops growing at the store's number of connections, 8. An append
+spends most of its time waiting until the server flushes its log, which the server does for all connections
+at once. With more threads, the others wait for a connection instead.
 """
 
 import os
@@ -39,7 +39,7 @@ SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string"})
 
 
 def make_fleet(client: PersistClient) -> tuple[list[WriteHandle], float]:
-    """The writers of new shards, each with one append, and the bytes of memory that one takes."""
+    """Return the writers of new shards, each with one append, and the bytes of memory of one."""
     before = resident()
     writers = [client.writer(client.new_shard_id(), SCHEMA, purpose="bench fleet") for _ in range(SHARDS)]
     with ThreadPoolExecutor(8) as pool:
@@ -48,13 +48,13 @@ def make_fleet(client: PersistClient) -> tuple[list[WriteHandle], float]:
 
 
 def append(writer: WriteHandle) -> None:
-    """One append."""
+    """Do one append."""
     upper = writer.cached_upper
     writer.compare_and_append([{"id": upper, "name": "a name"}], upper, upper + 1)
 
 
 def sail(writers: Sequence[WriteHandle], threads: int) -> tuple[float, float]:
-    """Appends per second with so many threads, and the part of one core that this process took."""
+    """Return appends per second with so many threads, and the share of one core that this process used."""
     end = time.monotonic() + SECONDS
     started, cpu = time.monotonic(), time.process_time()
 
@@ -75,12 +75,12 @@ def sail(writers: Sequence[WriteHandle], threads: int) -> tuple[float, float]:
 
 
 def resident() -> int:
-    """The resident size of this process, in bytes."""
+    """Return the resident size of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def bare_inserts(server: PostgresServer, database: str, size: int, connections: int, folder: Path) -> float:
-    """Bare INSERTs of `size` bytes per second over so many connections."""
+    """Return plain INSERTs of `size` bytes per second over so many connections."""
     binary = find()
     pgbench = shutil.which("pgbench") or (str(binary / "pgbench") if binary else "")
     if not Path(pgbench).is_file():
@@ -97,7 +97,7 @@ def bare_inserts(server: PostgresServer, database: str, size: int, connections: 
 
 
 def psycopg_inserts(url: str, size: int, connections: int) -> float:
-    """The same by psycopg, where there is no pgbench."""
+    """Measure the same with psycopg, if there is no pgbench."""
     end = time.monotonic() + SECONDS
 
     def insert(_: int) -> int:
@@ -115,7 +115,7 @@ def psycopg_inserts(url: str, size: int, connections: int) -> float:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     with scratch() as folder, PostgresServer.start() as server, server.database() as name:
         url = server.url(name)
         with (

@@ -1,21 +1,21 @@
-"""Collections: a handover seen by a listening reader, writes through several shards, and idle collections.
+"""Collections: a handover seen by a listening reader, writes to several shards, and idle collections.
 
-- A handover of a collection of 4,000,000 rows (int64 key; string, float64 and timestamp values): a listen
-  that stands just before it is taken across it, until all at and before its time is told. The two
-  renditions have one shard each, and 1 % of the rows differ. Without a difference shard the listen sums what
-  both have; with one it reads that. Then the same is handed over to a copy, of which nothing differs. The
-  peer of all is `snapshot(as_of).to_table()` of the collection before the handover, in the same process. What
-  is told is counted before anything is timed.
-- Appends of 200,000, 50,000 and 10,000 rows to a collection of 8 shards against the same to one of one shard.
-  Large appends are what shards are for. In a small one it is the parts that cost: each is a Parquet file, of
-  which encoding takes about 0.8 ms and writing it durably 0.6 ms of a processor, however few its rows; 8 of
-  them instead of one are as much as all else of an append of 10,000 rows to one shard.
+- A handover of a collection of 4,000,000 rows (int64 key; string, float64 and timestamp values). A listen
+  that is just before the handover continues across it, until it has returned everything at and before that
+  time. The two renditions have one shard each, and 1 % of the rows differ. Without a difference shard, the
+  listen sums the contents of both. With one, it reads that shard. Then the same is handed over to a copy,
+  without any differences. The peer of all is `snapshot(as_of).to_table()` of the collection before the
+  handover, in the same process. The number of returned updates is checked before anything is timed.
+- Appends of 200,000, 50,000 and 10,000 rows to a collection of 8 shards against the same to one with one
+  shard. Large appends are the purpose of shards. In a small one, the parts are the cost: each is a Parquet
+  file. Encoding takes about 0.8 ms and a durable write 0.6 ms of a processor, however few its rows. 8 of
+  them instead of one cost as much as all the rest of an append of 10,000 rows to one shard.
 - 500 collections that have a writer and a reader, written once, in a process that does nothing else: the
-  resident memory that each takes; and the p50 of an append of one row to another one beside them, against
-  that to the only one of another client.
+  resident memory of each, and the p50 of an append of one row to another collection in that process,
+  against the append to the only collection of another client.
 
-Files and SQLite; maintenance is off. With `BENCH_CLOCK=cpu` in the environment times are CPU seconds of the
-process, for a machine that does other things.
+Files and SQLite; maintenance is off. With `BENCH_CLOCK=cpu` in the environment, times are CPU seconds of
+the process, for a machine with other load.
 """
 
 import json
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Polars reads it when it is imported.
+# Polars reads this when it is imported.
 os.environ["POLARS_MAX_THREADS"] = "2"
 
 import numpy as np
@@ -50,7 +50,7 @@ CLOCK = time.process_time if os.environ.get("BENCH_CLOCK") == "cpu" else time.pe
 
 
 def contents(start: int, count: int, version: int = 0) -> pa.Table:
-    """Rows of which the values depend on the key and, for one key in a hundred, on the version."""
+    """Return rows whose values depend on the key and, for one key in a hundred, on the version."""
     ids = np.arange(start, start + count)
     mixed = (ids * 2654435761 + np.where(ids % DIFFERS_EVERY == 0, version, 0) * 40503) & 0xFFFFFFFF
     return pa.table(
@@ -64,12 +64,12 @@ def contents(start: int, count: int, version: int = 0) -> pa.Table:
 
 
 def opened(folder: Path) -> PersistClient:
-    """A process's client of a location in a folder."""
+    """Open a client of the location in a folder."""
     return PersistClient.open(f"file://{folder}", config=PersistConfig(maintenance="off"))
 
 
 def handed_over(controller: StorageController) -> int:
-    """Make the collection, and hand it over to a rendition of which 1 % of the rows differ; the time."""
+    """Create the collection, hand it over to a rendition with 1 % other rows, and return the time."""
     controller.create_collection(CollectionSpec("c", "rows", SCHEMA))
     writer = controller.writer("rows", purpose="bench")
     for number in range(ROWS // CHUNK):
@@ -85,7 +85,7 @@ def handed_over(controller: StorageController) -> int:
 
 
 def copied(controller: StorageController) -> int:
-    """Hand the collection over to a copy of it; the time."""
+    """Hand the collection over to a copy of it, and return the time."""
     made = controller.renditions.create("rows", shards=1)
     controller.renditions.catch_up("rows", made.id)
     at = controller.renditions.hand_over("rows", made.id).held_from
@@ -94,7 +94,7 @@ def copied(controller: StorageController) -> int:
 
 
 def across(reader: CollectionReader, at: int) -> int:
-    """Take a listen across the handover; how many updates it told."""
+    """Run a listen across the handover; return the number of its updates."""
     listen = reader.listen(at - 1)
     told = 0
     while listen.frontier <= at:
@@ -105,7 +105,7 @@ def across(reader: CollectionReader, at: int) -> int:
 
 
 def handover_rows(folder: Path) -> Iterator[Row]:
-    """What a handover costs a listening reader."""
+    """Measure the cost of a handover for a listening reader."""
     with opened(folder) as client, StorageController(client) as controller:
         at = handed_over(controller)
         with controller.reader("rows", purpose="bench") as reader:
@@ -137,7 +137,7 @@ def handover_rows(folder: Path) -> Iterator[Row]:
 
 
 def write_row(folder: Path, count: int) -> Row:
-    """Appends of so many rows to 8 shards against those to one."""
+    """Compare appends of so many rows to 8 shards with those to one."""
     with opened(folder) as client, StorageController(client) as controller:
 
         def appending(shards: int) -> Callable[[], None]:
@@ -167,12 +167,12 @@ def write_row(folder: Path, count: int) -> Row:
 
 
 def resident() -> int:
-    """The resident size of this process, in bytes."""
+    """Return the resident size of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def idle_rows(folder: Path) -> Iterator[Row]:
-    """What collections cost that a process has open and that nobody uses."""
+    """Measure the cost of open collections that nobody uses."""
     command = [sys.executable, __file__, "--idle", str(folder)]
     size, ours, peer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     yield Row(
@@ -189,7 +189,7 @@ def idle_rows(folder: Path) -> Iterator[Row]:
 
 
 def idle(folder: Path) -> tuple[float, float, float]:
-    """What such a process measures: bytes of a collection, and seconds of an append beside all and alone."""
+    """Measure the bytes of a collection, and the seconds of an append with idle collections and alone."""
     row = [{"id": 1, "name": "one", "price": 1.0, "at": None}]
     row[0]["at"] = pa.scalar(0, pa.timestamp("us", tz="UTC")).as_py()
 
@@ -224,7 +224,7 @@ def idle(folder: Path) -> tuple[float, float, float]:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     with scratch() as folder:
         yield from handover_rows(folder)
     for count in APPENDS:

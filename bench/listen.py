@@ -1,13 +1,13 @@
-"""From the end of an append until a listener has its rows, and what a listener costs that waits.
+"""The time from the end of an append until a listener has its rows, and the cost of a waiting listener.
 
-What is timed: a writer appends 10 rows with the default settings every 20 ms or so; a listener in another
-thread of the client (same process) or in another process waits in `Listen.next`. Both note the time of the
-host's monotonic clock: the writer when its append returns, the listener when it holds the rows in memory.
-`ours` is the median of the difference, so without the append itself; it can be below zero, for a listener may
-see a commit before the writer is back. `peer` is the goal in ms: there is nobody to compare with.
+Timed: a writer appends 10 rows with the default settings every 20 ms or so. A listener, in another thread
+of the client (same process) or in another process, waits in `Listen.next`. Both note the time of the host's
+monotonic clock: the writer when its append returns, the listener when it has the rows in memory. `ours` is
+the median of the difference, so it doesn't include the append. It can be below zero, because a listener may
+see a commit before the append returns. `peer` is the goal in ms: there is no other system to compare with.
 
-The note has the p99 and the processor time of the listener's process while nothing is written, in percent of
-one core.
+The note has the p99 and the processor time of the listener's process while nothing is written, in percent
+of one core.
 """
 
 import multiprocessing as mp
@@ -35,7 +35,7 @@ IDLE_S = 5.0
 
 
 def hear(listen: Listen, count: int) -> dict[int, float]:
-    """When each of the next `count` frontiers was heard, by frontier."""
+    """Return when each of the next `count` frontiers arrived, by frontier."""
     heard: dict[int, float] = {}
     while len(heard) < count:
         for event in listen.next(60):
@@ -45,7 +45,7 @@ def hear(listen: Listen, count: int) -> dict[int, float]:
 
 
 def listening(pipe: Connection, places: dict[str, Any], shard: str) -> None:
-    """The other process: idle for a while, then hear what comes."""
+    """Run the other process: wait idle for a while, then listen."""
     with PersistClient.open(**places) as client:
         listen = client.reader(shard, purpose="bench listen").listen(0)
         listen.next(1.0)
@@ -59,7 +59,7 @@ def listening(pipe: Connection, places: dict[str, Any], shard: str) -> None:
 
 
 def append_all(client: PersistClient, shard: str) -> dict[int, float]:
-    """When each append was done, by the frontier that it made."""
+    """Return when each append was done, by the frontier that it made."""
     writer = client.writer(shard, SCHEMA, purpose="bench listen")
     rows = ten_rows()
     done: dict[int, float] = {}
@@ -71,7 +71,7 @@ def append_all(client: PersistClient, shard: str) -> dict[int, float]:
 
 
 def late(done: dict[int, float], heard: dict[int, float]) -> list[float]:
-    """Milliseconds between each append's end and its hearing, which may be with a later one."""
+    """Return the milliseconds from the end of each append to its arrival, perhaps with a later one."""
     found = []
     for frontier in sorted(done)[WARMUP:]:
         first = min(at for reached, at in heard.items() if reached >= frontier)
@@ -80,7 +80,7 @@ def late(done: dict[int, float], heard: dict[int, float]) -> list[float]:
 
 
 def in_another_process(places: dict[str, Any]) -> tuple[list[float], float]:
-    """How late a listener in another process is, and what it costs while it waits."""
+    """Measure the delay of a listener in another process, and its cost while it waits."""
     with PersistClient.open(**places) as client:
         shard = client.new_shard_id()
         client.writer(shard, SCHEMA, purpose="bench listen").seal(1)
@@ -95,7 +95,7 @@ def in_another_process(places: dict[str, Any]) -> tuple[list[float], float]:
 
 
 def in_this_process(places: dict[str, Any]) -> tuple[list[float], float]:
-    """The same for a thread of the writing client."""
+    """Measure the same for a thread of the writing client."""
     with PersistClient.open(**places) as client:
         shard = client.new_shard_id()
         client.writer(shard, SCHEMA, purpose="bench listen").seal(1)
@@ -118,7 +118,7 @@ def in_this_process(places: dict[str, Any]) -> tuple[list[float], float]:
 
 
 def row(name: str, goal_ms: float, measured: tuple[list[float], float]) -> Row:
-    """A row of the table."""
+    """Return a row of the table."""
     lateness, idle = measured
     note = f"p50 of {ROUNDS} beyond the append; p99 {percentile(lateness, 99):.2f} ms;"
     note += f" mean {statistics.fmean(lateness):.2f} ms; idle {idle * 100:.2f} % of a core"
@@ -126,7 +126,7 @@ def row(name: str, goal_ms: float, measured: tuple[list[float], float]) -> Row:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     measures: list[tuple[str, float, Callable[[dict[str, Any]], tuple[list[float], float]]]] = [
         ("same process", 1.0, in_this_process),
         ("other process, SQLite", 10.0, in_another_process),

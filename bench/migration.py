@@ -1,19 +1,19 @@
 """A catalog of 100,000 items and their audit log moves from a stash in Postgres to persist, and back.
 
-Persist has its blobs in S3 (a MinIO server on this machine) and its consensus in Postgres; the stash is a
-schema of another database of that server. Each move runs in a process of its own, opened anew, and compares
-the contents before it is done (`verify` Compare). Beside it an application in another process writes to the
-catalog all the time, and goes on by `reopened`; what it does is part of the load.
+Persist has its blobs in S3 (a MinIO server on this machine) and its consensus in Postgres. The stash is a
+schema of another database of that server. Each move runs in a new process that opens everything, and
+compares the contents before it ends (`verify` Compare). An application in another process writes to the
+catalog all the time, and continues with `reopened`. Its work is part of the load.
 
 - *time*: from opening the stores to the end of the last step. The first peer is the goal, 10 s.
-- *copy*: the second peer moves the same bytes between the same servers and does nothing else: psycopg's COPY
-  out of the stash's table, boto3 puts them as one object, and a row in the other database names it; back,
-  boto3 gets it, and COPY fills an empty table with the stash's columns and indexes. It decodes and compares
-  nothing, keeps no history, and nobody may write meanwhile.
-- *unavailability*: what the application saw, from the begin of its first commit that was refused to the end
-  of the first one that was accepted afterwards, its own opening of 100,000 items included. The peer is the
-  time of the move, which an application that is stopped by hand can't undercut.
-- *memory*: the peak of the process that moves, imports included. The peer is the goal, 400 MB.
+- *copy*: the second peer moves the same bytes between the same servers and does nothing else: psycopg's
+  COPY reads the stash's table, boto3 puts the bytes as one object, and a row in the other database names
+  it. Back, boto3 gets it, and COPY fills an empty table with the stash's columns and indexes. It decodes
+  and compares nothing, keeps no history, and nobody may write meanwhile.
+- *unavailability*: as the application sees it, from the start of its first refused commit to the end of the
+  next successful one, including its own opening of 100,000 items. The peer is the time of the move, which
+  is the minimum for an application that is stopped by hand.
+- *memory*: the peak of the process that moves, including imports. The peer is the goal, 400 MB.
 """
 
 import json
@@ -63,7 +63,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where the catalog's two stores are."""
+    """The URLs of the catalog's two stores."""
 
     stash: str
     blob: str
@@ -72,7 +72,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Move:
-    """What the migrating process says of itself."""
+    """The results of the migrating process."""
 
     seconds: float
     cpu_seconds: float
@@ -83,14 +83,14 @@ class Move:
 
 @contextmanager
 def opened(place: Place) -> Iterator[LinkedCatalog]:
-    """The linked catalog, not open."""
+    """Return the linked catalog, not open."""
     with PersistClient.open(blob=place.blob, consensus=place.consensus) as client:
         stash = stash_catalog(place.stash)
         yield linked_catalog(stash, persist_catalog(client, ORGANIZATION), backend=Backend.STASH)
 
 
 def fill(place: Place) -> None:
-    """A catalog with the items in the stash, linked with persist."""
+    """Create a catalog with the items in the stash, linked with persist."""
     with opened(place) as catalog:
         catalog.open(OpenMode.WRITABLE, holder="bench", purpose="fill").close()
     store = StashStore(place.stash)
@@ -101,7 +101,7 @@ def fill(place: Place) -> None:
 
 
 def move(place: Place, migration: str, rollback: bool) -> Move:
-    """One move, to persist or back, as the command does it."""
+    """Move the catalog, to persist or back, as the command does."""
     before = memory("VmRSS")
     start, cpu_start = time.perf_counter(), time.process_time()
     steps: dict[str, float] = {}
@@ -117,7 +117,7 @@ def move(place: Place, migration: str, rollback: bool) -> Move:
 
 
 def write(place: Place) -> None:
-    """An application that writes until its standard input ends, and prints what became of each commit."""
+    """Write until standard input ends, and print the outcome of each commit."""
     opened_for = {"holder": "application", "purpose": "bench"}
     with opened(place) as openable:
         catalog = openable.open(OpenMode.WRITABLE, **opened_for)
@@ -147,7 +147,7 @@ class Application:
         self._listener.start()
 
     def next(self, what: str, since: float) -> tuple[float, float]:
-        """Begin and end of its first commit that began after `since` and became this."""
+        """Return start and end of the first commit after `since` with this outcome."""
 
         def found() -> list[tuple[float, float]]:
             return [(began, ended) for kind, began, ended in self._told if kind == what and began > since]
@@ -157,7 +157,7 @@ class Application:
             return found()[0]
 
     def end(self) -> None:
-        """Let it end."""
+        """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._listener.join()
@@ -174,7 +174,7 @@ class Application:
 
 
 class Copies:
-    """The peer: the same bytes, by COPY and boto3."""
+    """The peer: it moves the same bytes with COPY and boto3."""
 
     def __init__(self, server: PostgresServer, minio: Minio, bucket: str, stash: str, other: str) -> None:
         self._source: Connection = psycopg.connect(server.url(stash), autocommit=True)
@@ -186,7 +186,7 @@ class Copies:
             self._source.execute(f"INSERT INTO copied SELECT * FROM {DEFAULT_SCHEMA}.data".encode())
 
     def there(self) -> float:
-        """Out of the table into an object; the seconds."""
+        """Copy the table into an object; return the seconds."""
         start = time.perf_counter()
         with self._source.cursor().copy("COPY copied TO STDOUT (FORMAT binary)") as copy:
             contents = b"".join(bytes(piece) for piece in copy)
@@ -197,7 +197,7 @@ class Copies:
         return time.perf_counter() - start
 
     def back(self) -> float:
-        """Out of the object into the table; the seconds."""
+        """Copy the object into the table; return the seconds."""
         start = time.perf_counter()
         row = self._other.execute("SELECT object FROM pointer").fetchone()
         assert row is not None
@@ -209,20 +209,20 @@ class Copies:
         return time.perf_counter() - start
 
     def close(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
         self._source.close()
         self._other.close()
 
 
 def start(what: str, place: Place, *more: str, stdin: int | None = None) -> subprocess.Popen[str]:
-    """A process of this file, which imports compiled libraries as from where they are installed."""
+    """Start a process of this file that imports the installed, compiled libraries."""
     command = [sys.executable, __file__, "--child", what, json.dumps(asdict(place)), *more]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def moved(place: Place, migration: str, way: str) -> Move:
-    """What a move in a process of its own says."""
+    """Return the results of a move in a new process."""
     process = start(way, place, migration)
     output, _ = process.communicate()
     if process.returncode:
@@ -233,7 +233,7 @@ def moved(place: Place, migration: str, way: str) -> Move:
 def measured(
     place: Place, copies: Copies, application: Application
 ) -> tuple[dict[str, list[Move]], dict[str, list[float]], dict[str, list[float]]]:
-    """Moves, copies and times without a commit, by way."""
+    """Return moves, copies and times without a commit, by direction."""
     moves: dict[str, list[Move]] = {"there": [], "back": []}
     peers: dict[str, list[float]] = {"there": [], "back": []}
     gaps: dict[str, list[float]] = {"there": [], "back": []}
@@ -251,7 +251,7 @@ def measured(
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     with (
         Minio.start() as minio,
         PostgresServer.start() as server,
@@ -276,7 +276,7 @@ def rows() -> Iterator[Row]:
 
 
 def compared(name: str, moves: list[Move], copies: list[float], gaps: list[float]) -> Iterator[Row]:
-    """The rows of one way."""
+    """Yield the rows of one direction."""
     seconds = median(each.seconds for each in moves)
     cpu = median(each.cpu_seconds for each in moves)
     steps = ", ".join(
@@ -295,7 +295,7 @@ def compared(name: str, moves: list[Move], copies: list[float], gaps: list[float
 
 
 def child(what: str, place: Place, *more: str) -> None:
-    """What one of the processes does."""
+    """Run one of the child processes."""
     if what == "write":
         write(place)
     else:

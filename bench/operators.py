@@ -1,22 +1,22 @@
-"""The operator at a thousand StorageCollections of one Catalog, on a real API server on the same cores.
+"""The operator with a thousand StorageCollections of one Catalog, on a real API server on the same cores.
 
-`holdfast-operator run --lease` with its defaults, embedded storage, in one namespace; etcd, the API server,
-the controllers and this process share the machine with it. The peers are the goals. What is counted are the
-requests in the API server's audit log of the operator's own user, without the Lease.
+`holdfast-operator run --lease` with its defaults, embedded storage, in one namespace. etcd, the API server,
+the controllers and this process share the machine with it. The peers are the goals. The benchmark counts
+the requests of the operator's own user in the API server's audit log, without those for the Lease.
 
-- *from empty*: from the first collection that is asked for, by four threads, to the last one that is Ready,
-  the Catalog being there. Writes are those of the operator until then: finalizers, statuses, Events. The
-  seconds are the machine's as much as ours: versions are compared by processor time, reconciles and writes
-  of runs that take turns.
-- *at rest*: writes in the time after the last refresh. Memory is that of the operator's process; that of a
-  collection is how much what the process has of its own (anonymous memory) grew from the first 100
-  collections on: the code of a library that is first used then (19 MB of polars, with the first compaction
-  of some size) is no collection's.
-- *change*: from the patch of an object's spec to the watch event that its status has seen it, for objects one
-  after the other, while nothing else happens, while one other object's spec is patched all the time, and
-  while one other collection is written all the time. All are to be below the goal.
+- *from empty*: from the first collection that one of four threads creates to the last one that is Ready.
+  The Catalog exists before. Writes are those of the operator until then: finalizers, statuses, Events. The
+  seconds depend on the machine as much as on the code: compare versions by processor time, reconciles and
+  writes of runs that take turns.
+- *at rest*: writes in the time after the last refresh. Memory is that of the operator's process. The memory
+  of a collection is the growth of the process's own (anonymous) memory from the first 100 collections on.
+  This leaves out the code of libraries that is first used then (19 MB of polars, with the first larger
+  compaction).
+- *change*: from the patch of an object's spec to the watch event that shows that its status has seen it,
+  for objects one after the other: while nothing else happens, while one other object's spec is patched all
+  the time, and while one other collection is written all the time. All should be below the goal.
 - *restart*: SIGTERM, and from the start of the next process until it has looked at all of them. The Catalog
-  is opened anew, which is one status and one Event; nothing else is to be written.
+  is opened again, which is one status and one Event. Nothing else should be written.
 """
 
 import itertools
@@ -50,10 +50,10 @@ from testbed.operatorprocess import OperatorProcess
 CRDS = Path(__file__).resolve().parents[1] / "crds"
 COLLECTIONS = int(os.environ.get("HOLDFAST_BENCH_COLLECTIONS", "1000"))
 FIRST = min(100, COLLECTIONS // 2)
-"""So many are made before the memory of one is measured: pools, caches and modules are there then."""
+"""The number of collections before the memory of one is measured, so that pools, caches and modules exist."""
 THREADS = 4
 SETTLE_S = 65.0
-"""A little more than the operator's steady interval: what was made is refreshed once."""
+"""A little more than the operator's steady interval, so that each status is refreshed once."""
 REST_S = 100.0
 PROBES = 40
 PAUSE_S = 0.2
@@ -68,7 +68,7 @@ Json = dict[str, Any]
 
 
 class Watched:
-    """The collections as the API server tells of them."""
+    """The collections as the API server shows them."""
 
     def __init__(self, cluster: ControlPlane) -> None:
         self._api = CustomObjectsApi(cluster.api())
@@ -88,7 +88,7 @@ class Watched:
                         self._changed.notify_all()
 
     def until(self, holds: Callable[[dict[str, Json]], bool], seconds: float = PATIENCE_S) -> bool:
-        """Wait until it is so; False where it isn't in time."""
+        """Wait for the condition; return False if it isn't true in time."""
         with self._changed:
             return self._changed.wait_for(lambda: holds(self._bodies), seconds)
 
@@ -127,7 +127,7 @@ def catalog(organization: str) -> Json:
 
 
 class Scene:
-    """A control plane with a Catalog, and the operator that has it open."""
+    """A control plane with a Catalog, and the operator that has opened it."""
 
     def __init__(self, folder: Path, cluster: ControlPlane) -> None:
         self.folder = folder
@@ -145,7 +145,7 @@ class Scene:
         return self.operator
 
     def make(self, numbers: range) -> None:
-        """Make collections, and wait until all are ready."""
+        """Create collections, and wait until all are Ready."""
         with ThreadPoolExecutor(THREADS) as pool:
             made = pool.map(
                 lambda number: self.api.create_namespaced_custom_object(*API, KIND, collection(number)),
@@ -162,7 +162,7 @@ class Scene:
         (api or self.api).patch_namespaced_custom_object(*API, KIND, name_of(number), change)
 
     def writes(self, name: str | None = None) -> Counter[str]:
-        """What the operator has changed so far, the Lease apart: by verb and resource."""
+        """Return the operator's writes so far by verb and resource, without the Lease."""
         return Counter(
             f"{each.asked.verb} {each.asked.resource}"
             for each in audit.requests(self.folder / "audit", USER)
@@ -174,7 +174,7 @@ class Scene:
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def own_mb(self) -> float:
-        """What isn't pages of files: those of a library are read when something of it is first used."""
+        """Return the anonymous memory in MB, without file pages: libraries are read on first use."""
         lines = Path(f"/proc/{self.operator.child.pid}/status").read_text().splitlines()
         (kib,) = (line.split()[1] for line in lines if line.startswith("RssAnon:"))
         return int(kib) * 1024 / 1e6
@@ -184,12 +184,12 @@ class Scene:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def looked_at(self) -> int:
-        """How many collections the operator has looked at since it was started."""
+        """Return how many collections the operator has looked at since its start."""
         lines = self.operator.get("/metrics").splitlines()
         return sum(line.startswith("holdfast_collection_upper{") for line in lines)
 
     def delays(self) -> list[float]:
-        """Seconds from a change to its being seen, for one object after the other."""
+        """Return the seconds from each change until the operator has seen it, one object at a time."""
         found = []
         for number in itertools.islice(itertools.cycle(range(COLLECTIONS - 2)), PROBES):
             body = self.seen[number]
@@ -210,7 +210,7 @@ class Scene:
 
     @contextmanager
     def hot(self, once: Callable[[int], None]) -> Iterator[list[int]]:
-        """Do something all the time; at the end the list has how often."""
+        """Repeat an action in the background; the list gets the count at the end."""
         stop, done = threading.Event(), list[int]()
 
         def run() -> None:
@@ -362,7 +362,7 @@ def restart(there: Scene) -> Iterator[Row]:
     while there.looked_at() < COLLECTIONS:
         time.sleep(0.1)
     seconds = time.monotonic() - begun
-    # What comes of them comes soon.
+    # Writes that a restart causes follow soon.
     time.sleep(2)
     writes = there.writes() - before
     own = Counter({"patch catalogs/status": 1, "create events": 1})
@@ -389,7 +389,7 @@ def told(writes: Counter[str]) -> str:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     with scene() as there:
         yield from from_empty(there)
         yield from changes(there)

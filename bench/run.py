@@ -1,8 +1,8 @@
-"""Run every benchmark of this folder, print one table and write it to `RESULTS.md` beside them.
+"""Runs every benchmark in this folder, prints one table, and writes it to `RESULTS.md` in the same folder.
 
-With names of files as arguments (`append snapshot`), run only those: what the report has of others stays.
-Each file runs in its own process, one after the other. A file that fails is reported, and makes the exit code
-1; a missed goal does not.
+With names of files as arguments (`append snapshot`), it runs only those, and keeps the other results.
+Each file runs in its own process, one after the other. If a file fails, it is reported and the exit code
+is 1. A missed goal doesn't change the exit code.
 """
 
 import ast
@@ -28,7 +28,7 @@ LIBRARIES = ("polars", "pyarrow", "duckdb", "deltalake", "pyiceberg", "protobuf"
 
 
 def main() -> int:
-    """Run all of them, or some."""
+    """Run all benchmarks, or those in the arguments; return the exit code."""
     terminal = console()
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
@@ -60,23 +60,23 @@ def main() -> int:
 
 
 def read_sections(report: str) -> dict[str, str]:
-    """The sections of a report by the names of their files."""
+    """Return the sections of a report by the names of their files."""
     _, *sections = re.split(r"^## (\S+\.py)\n", report, flags=re.MULTILINE)
     return {name: text.strip() for name, text in zip(sections[::2], sections[1::2], strict=True)}
 
 
 def report(sections: Mapping[str, str]) -> str:
-    """The text of `RESULTS.md`."""
+    """Return the text of `RESULTS.md`."""
     goals = [line for text in sections.values() for line in text.splitlines() if line.startswith("| ")]
     met, missed = (sum(f"| {answer} |" in line for line in goals) for answer in ("yes", "**no**"))
     never = [name for name, text in sections.items() if not text]
     lines = [
         "# Benchmark results",
         "",
-        f"Written by `make bench`, a file at a time. {met} of {met + missed} goals met."
+        f"Written by `make bench`, one file at a time. {met} of {met + missed} goals met."
         + (f" Never run to the end: {', '.join(never)}." if never else ""),
         "",
-        "Ratio = ours / peer in the row's unit, both measured in turns in one process.",
+        "The ratio is ours / peer in the row's unit. Both are measured in turns in one process.",
     ]
     for name, text in sections.items():
         if text:
@@ -85,7 +85,7 @@ def report(sections: Mapping[str, str]) -> str:
 
 
 def section(path: Path, rows: Sequence[dict[str, Any]], load: float) -> str:
-    """What the report has of one file: what was measured, when and on what, and how it is done."""
+    """Return the section of one file: the results, when and where they were measured, and how."""
     lines = [
         f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC, {machine()}; load average before {load:.1f}.",
         "",
@@ -100,12 +100,12 @@ def section(path: Path, rows: Sequence[dict[str, Any]], load: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number for people."""
+    """Format a number."""
     return f"{value:,.0f}" if value >= 1e4 else f"{value:.4g}"
 
 
 def machine() -> str:
-    """What the numbers were measured on."""
+    """Describe the machine and the versions of the libraries."""
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
@@ -116,7 +116,7 @@ def machine() -> str:
 
 
 def processor() -> str:
-    """The name of the processor, as far as the system tells."""
+    """Return the name of the processor, or its architecture if the name is unknown."""
     cpuinfo = Path("/proc/cpuinfo")
     names = [
         line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line

@@ -1,21 +1,21 @@
 """A snapshot of 4,000,000 updates in 8 runs over 1,000,000 keys, all at once, through the public API.
 
-The shard is written by 8 appends of 500,000 updates each: upserts that retract a key's current value and
-insert the next (int64 key; string, float64 and timestamp values). Maintenance is off, so all 8 runs are there
-to be merged. What is timed is `reader.snapshot(as_of).to_table()`: the parts are read from files, their
-checksums verified, decoded and consolidated into one Arrow table.
+8 appends of 500,000 updates each write the shard: upserts that retract a key's current value and insert the
+next one (int64 key; string, float64 and timestamp values). Maintenance is off, so that all 8 runs have to
+be merged. Timed: `reader.snapshot(as_of).to_table()`. It reads the parts from files, verifies their
+checksums, decodes them and consolidates them into one Arrow table.
 
-The peer is DuckDB in the same process with 2 threads over the very same Parquet files:
-`SELECT <columns>, sum(_diff) ... WHERE _time <= as_of GROUP BY ALL HAVING sum(_diff) <> 0`, fetched as an
-Arrow table. It verifies no checksum of the whole file. Ours has 2 threads too. Both results are compared
-before anything is timed. The files are in the page cache.
+The peer is DuckDB in the same process with 2 threads over the same Parquet files: `SELECT <columns>,
+sum(_diff) ... WHERE _time <= as_of GROUP BY ALL HAVING sum(_diff) <> 0`, fetched as an Arrow table. It
+verifies no checksum of the whole file. Ours has 2 threads too. Both results are compared before anything is
+timed. The files are in the page cache.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Polars reads it when it is imported.
+# Polars reads this when it is imported.
 os.environ["POLARS_MAX_THREADS"] = "2"
 
 import duckdb
@@ -34,7 +34,7 @@ SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string", "price": "float
 
 
 def appends() -> Iterator[pa.Table]:
-    """Each append's updates: random keys get a new value, their current one is retracted; in no order."""
+    """Yield each append's updates: random keys get a new value and lose their current one; in no order."""
     random = np.random.default_rng(7)
     versions = np.zeros(KEYS, np.int64)
     for _ in range(APPENDS):
@@ -53,7 +53,7 @@ def appends() -> Iterator[pa.Table]:
 
 
 def updates(ids: np.ndarray, version: np.ndarray, diffs: np.ndarray) -> pa.Table:
-    """Values that only depend on the key and how often it was written."""
+    """Return values that depend only on the key and on how often it was written."""
     mixed = (ids * 2654435761 + version * 40503) & 0xFFFFFFFF
     return pa.table(
         {
@@ -67,7 +67,7 @@ def updates(ids: np.ndarray, version: np.ndarray, diffs: np.ndarray) -> pa.Table
 
 
 def rows() -> Iterator[Row]:
-    """The row of this file."""
+    """Yield the row of this benchmark."""
     with (
         scratch() as folder,
         PersistClient.open(f"file://{folder}", config=PersistConfig(maintenance="off")) as client,
@@ -99,13 +99,13 @@ def rows() -> Iterator[Row]:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the file is a part, and not a rollup of the state."""
+    """Return whether the file is a part, and not a rollup."""
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 
 
 def duckdb_query(files: list[str], as_of: int) -> Callable[[], pa.Table]:
-    """The peer: the same contents out of the same files."""
+    """Return the peer: a query for the same contents from the same files."""
     connection = duckdb.connect(config={"threads": 2})
     columns = ", ".join(f'"{name}"' for name in SCHEMA.names)
     query = (
@@ -116,7 +116,7 @@ def duckdb_query(files: list[str], as_of: int) -> Callable[[], pa.Table]:
 
 
 def check_equal(ours: pa.Table, peer: pa.Table) -> None:
-    """Refuse to compare the speed of different answers."""
+    """Fail if the results differ."""
     mine, theirs = (
         pl.DataFrame(pl.from_arrow(table.select([*SCHEMA.names, "_diff"]).cast(ours.schema))).sort(pl.all())
         for table in (ours, peer)

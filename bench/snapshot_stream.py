@@ -1,14 +1,15 @@
 """A snapshot as a stream in the order of its keys: 4,000,000 updates in 8 runs over 1,000,000 keys.
 
-The shard is that of `snapshot.py`, written the same way. What is timed is the iteration of
-`reader.snapshot(as_of)` from its first record batch to its last: the checksums of the parts are verified, the
-runs are merged, and each batch is dropped when the next one comes. Ours gives rows in the total order of
-(key, value); the peer, the query of `snapshot.py` by DuckDB over the same files, gives a whole table in no
-order. 2 threads each. That both have the same rows, and ours in order, is checked before anything is timed.
+The shard is that of `snapshot.py`, written the same way. Timed: the iteration of `reader.snapshot(as_of)`
+from its first record batch to its last. It verifies the checksums of the parts, merges the runs, and drops
+each batch when the next one comes. Ours returns rows in the total order of (key, value). The peer, the
+query of `snapshot.py` by DuckDB over the same files, returns a whole table in no order. 2 threads each.
+Before anything is timed, the benchmark checks that both have the same rows, and ours in order.
 
-The second row is memory: how much more the peak resident size of a process grows while it streams 16,000,000
-updates in 8 runs than while it streams 4,000,000, each measured in a process of its own that does nothing
-else (the peak while it streams, above what it had when the reader was open). Its peer is the goal, 100 MB.
+The second row is memory: the additional growth of a process's peak resident size while it streams
+16,000,000 updates in 8 runs, compared with 4,000,000. Each is measured in a separate process that does
+nothing else (the peak while it streams, above its size when the reader was open). The peer is the goal, 100
+MB.
 """
 
 import json
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Polars reads it when it is imported.
+# Polars reads this when it is imported.
 os.environ["POLARS_MAX_THREADS"] = "2"
 
 import polars as pl
@@ -35,7 +36,7 @@ MEGABYTE = 1e6
 
 
 def write(folder: Path, factor: int = 1) -> str:
-    """The shard of `snapshot.py` with `factor` times as many keys and updates; its id."""
+    """Write the shard of `snapshot.py` with `factor` times as many keys and updates; return its id."""
     at_once.UPDATES, at_once.KEYS = factor * UPDATES, factor * at_once.KEYS
     with PersistClient.open(f"file://{folder}", config=PersistConfig(maintenance="off")) as client:
         writer = client.writer(client.new_shard_id(), SCHEMA, purpose="bench snapshot")
@@ -47,20 +48,20 @@ def write(folder: Path, factor: int = 1) -> str:
 
 
 def consume(client: PersistClient, shard: str) -> int:
-    """Stream the snapshot; how many rows came."""
+    """Stream the snapshot; return the number of rows."""
     with client.reader(shard, purpose="bench snapshot") as reader:
         return sum(batch.num_rows for batch in reader.snapshot(APPENDS - 1))
 
 
 def grown(folder: Path, shard: str) -> tuple[int, int]:
-    """Rows, and the bytes by which the peak of a new process grows while it streams."""
+    """Return the rows, and the growth of a new process's peak while it streams, in bytes."""
     command = [sys.executable, __file__, "--stream", str(folder), shard]
     rows, size = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return rows, size
 
 
 def stream(folder: str, shard: str) -> None:
-    """What such a process does."""
+    """Stream in a new process, and print the results."""
     with PersistClient.open(f"file://{folder}", mode="read") as client:
         client.recent_upper(shard)
         before = peak()
@@ -69,14 +70,14 @@ def stream(folder: str, shard: str) -> None:
 
 
 def peak() -> int:
-    """The peak resident size of this program, in bytes."""
-    # Not getrusage: its peak includes that of the process that started this one.
+    """Return the peak resident size of this process, in bytes."""
+    # Not getrusage: its peak includes the peak of the parent process.
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def check_ordered(batches: list[pa.RecordBatch]) -> pa.Table:
-    """The batches as a table, refusing another order than the total order."""
+    """Return the batches as a table; fail if they are not in the total order."""
     table = pa.Table.from_batches(batches)
     frame = pl.DataFrame(pl.from_arrow(table))
     if not frame.equals(frame.sort(SCHEMA.names)):
@@ -85,7 +86,7 @@ def check_ordered(batches: list[pa.RecordBatch]) -> pa.Table:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     with scratch() as folder:
         shard = write(folder)
         with PersistClient.open(f"file://{folder}", mode="read") as client:

@@ -1,23 +1,22 @@
-"""Collections on Spark, on two cores of one machine, against Spark's own way over the same Parquet files.
+"""Collections on Spark, on two cores of one machine, against Spark's own work on the same Parquet files.
 
 - A snapshot of 4,000,000 updates in 8 runs over 1,000,000 keys as a DataFrame, all columns (int64 key;
-  string, float64 and timestamp values), into the `noop` sink. After two appends of new keys each of the other
-  six takes the values of 250,000 keys back and puts others there. The peer reads the parts of the collection
-  with `spark.read.parquet`, and does in Spark what makes a snapshot of them:
-  `groupBy(<columns>).agg(sum(_diff))`, without those of sum 0.
-- A scan of 4,000,000 rows that were appended once, in key order: nothing is to be consolidated, so that this
-  is what rows cost that come out of Python instead of Spark's own Parquet reader, which is the peer.
+  string, float64 and timestamp values), into the `noop` sink. The first two appends add new keys. Each of
+  the other six retracts the values of 250,000 keys and inserts others. The peer reads the parts of the
+  collection with `spark.read.parquet`, and computes a snapshot in Spark:
+  `groupBy(<columns>).agg(sum(_diff))`, without rows of sum 0.
+- A scan of 4,000,000 rows that were appended once, in key order. Nothing has to be consolidated, so this
+  shows the cost of rows from Python compared with Spark's own Parquet reader, which is the peer.
 - The hydration job: the 4,000,000 rows of that collection into a rendition of 4 shards, read, sorted,
-  encoded, uploaded and committed. The peer reads the same files, sorts them into 4 ranges of keys, and writes
-  Parquet.
-- The compaction job: the 4,000,000 updates in 8 runs of the first collection, a new copy of it each time,
-  into one run, by 4 tasks. All times can still be told apart, so that as many updates are written as are
-  read. The peer reads the same files, sorts them into 4 ranges of keys, in the order that a run has, and
+  encoded, uploaded and committed. The peer reads the same files, sorts them into 4 ranges of keys, and
   writes Parquet.
+- The compaction job: the 4,000,000 updates in 8 runs of the first collection, a new copy of it each time,
+  into one run, with 4 tasks. No times can be merged yet, so as many updates are written as are read. The
+  peer reads the same files, sorts them into 4 ranges of keys, in the order of a run, and writes Parquet.
 
-Both run in one session of `local[2]`, with the settings of `holdfast.spark.configure`. That both give the
-same rows is checked before anything is timed. Files and SQLite; maintenance is off. The notes have the rate
-of one core, of which `docs/explanation/spark-at-scale.md` makes ten terabytes.
+Both run in one session of `local[2]`, with the settings of `holdfast.spark.configure`. Before anything is
+timed, the benchmark checks that both give the same rows. Files and SQLite; maintenance is off. The notes
+have the rate of one core. `docs/explanation/spark-at-scale.md` uses it to estimate ten terabytes.
 """
 
 import os
@@ -25,7 +24,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Polars reads it when it is imported.
+# Polars reads this when it is imported.
 os.environ["POLARS_MAX_THREADS"] = "1"
 
 import numpy as np
@@ -49,7 +48,7 @@ ROWS = 4_000_000
 
 
 def session(folder: Path) -> SparkSession:
-    """Spark on two cores of this machine."""
+    """Start Spark on two cores of this machine."""
     builder = (
         SparkSession.builder.master(f"local[{CORES}]")
         .config("spark.driver.memory", "4g")
@@ -64,12 +63,12 @@ def session(folder: Path) -> SparkSession:
 
 
 def drain(frame: DataFrame) -> None:
-    """Compute all of it, and keep nothing."""
+    """Compute all rows, and keep none."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def check_equal(ours: DataFrame, peer: DataFrame) -> None:
-    """Refuse to compare the speed of different answers."""
+    """Fail if the results differ."""
     price = f.col("price").cast("decimal(20, 3)")
     sums = [f.count("*"), f.sum("id"), f.countDistinct("name"), f.sum(price), f.max("at")]
     mine, theirs = (frame.agg(*sums).first() for frame in (ours, peer))
@@ -78,7 +77,7 @@ def check_equal(ours: DataFrame, peer: DataFrame) -> None:
 
 
 def filled(folder: Path, tables: Iterator[pa.Table]) -> list[str]:
-    """Make the collection `rows` of these appends; its parts."""
+    """Create the collection `rows` from these appends; return its parts."""
     with PersistClient.open(f"file://{folder}", config=PersistConfig(maintenance="off")) as client:
         controller = StorageController(client)
         made = controller.create_collection(CollectionSpec("c", "rows", SCHEMA))
@@ -94,7 +93,7 @@ def filled(folder: Path, tables: Iterator[pa.Table]) -> list[str]:
 def row(
     what: str, goal: float, count: int, unit: str, ours: Callable[[], None], peer: Callable[[], None]
 ) -> Row:
-    """A comparison of rates."""
+    """Return a comparison of rates."""
     ours_s, peer_s = (median(each) for each in in_turns(ours, peer, rounds=ROUNDS))
     rate = f"{count / ours_s / CORES:,.0f} {unit} a core"
     note = f"median of {ROUNDS}: {ours_s:.2f} s against {peer_s:.2f} s; {rate}"
@@ -102,7 +101,7 @@ def row(
 
 
 def upserts() -> Iterator[pa.Table]:
-    """New keys in two appends, then other values of half as many keys in each."""
+    """Yield two appends of new keys, then appends with other values for half as many keys each."""
     random = np.random.default_rng(7)
     keys = 2 * UPDATES
     versions = np.zeros(keys, np.int64)
@@ -118,7 +117,7 @@ def upserts() -> Iterator[pa.Table]:
 
 
 def rows_of_many_runs(spark: SparkSession, folder: Path) -> Iterator[Row]:
-    """What a snapshot costs, and a compaction."""
+    """Measure a snapshot and a compaction."""
     runs = filled(folder / "runs", upserts())
 
     def snapshot() -> DataFrame:
@@ -143,7 +142,7 @@ def rows_of_many_runs(spark: SparkSession, folder: Path) -> Iterator[Row]:
 
 
 def compacting(spark: SparkSession, folder: Path, runs: list[str]) -> Iterator[Row]:
-    """What a compaction costs."""
+    """Measure a compaction."""
     updates = APPENDS * UPDATES
     copies = [folder / f"copy-{number}" for number in range(1 + ROUNDS)]
     for copy in copies:
@@ -180,13 +179,13 @@ def compacting(spark: SparkSession, folder: Path, runs: list[str]) -> Iterator[R
 
 
 def rows_of_one_run() -> Iterator[pa.Table]:
-    """Rows in key order."""
+    """Yield rows in key order."""
     for number in range(APPENDS):
         yield contents(number * UPDATES, UPDATES)
 
 
 def scanning_rows(spark: SparkSession, folder: Path) -> Iterator[Row]:
-    """What a scan costs, and a hydration."""
+    """Measure a scan and a hydration."""
     parts, url = filled(folder / "rows", rows_of_one_run()), f"file://{folder}/rows"
 
     def scan() -> DataFrame:
@@ -232,7 +231,7 @@ def scanning_rows(spark: SparkSession, folder: Path) -> Iterator[Row]:
 
 
 def rows() -> Iterator[Row]:
-    """The rows of this file."""
+    """Yield the rows of this benchmark."""
     with scratch() as folder:
         spark = session(folder)
         try:

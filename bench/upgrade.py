@@ -1,17 +1,16 @@
-"""The upgrade of a big catalog from the oldest version of its format to the current one.
+"""The upgrade of a large catalog from the oldest version of its format to the current one.
 
-1,000,000 rows on persist (embedded storage: file blobs, SQLite consensus), a tenth of it in a stash on
-SQLite and on Postgres (a real server on this machine): items with definitions for the most part, and
-comments, storage usage, audit events. Two steps write every item anew, the first also all that is JSON.
+1,000,000 rows on persist (embedded storage: file blobs, SQLite consensus), and a tenth of it in a stash on
+SQLite and on Postgres (a real server on this machine): mostly items with definitions, and also comments,
+storage usage and audit events. Two steps rewrite every item, and the first also rewrites all other JSON.
 
-Each upgrade runs in a new process, which does nothing else: the steps are worked out and checked on a
-temporary copy, the fence is put, the steps are committed. The open that follows is not part of it. The peers
-are the goals:
+Each upgrade runs in a new process that does nothing else: it computes and checks the steps on a temporary
+copy, writes the fence, and commits the steps. The following open is not included. The peers are the goals:
 
-- *time* for all of it, 90 s for a million rows (the note tells it by step, and the CPU that the process
-  took: more seconds than that are those of others, the server's among them);
-- *memory*: 600 MB of resident memory at the peak, imports included;
-- *statement*: what the largest statement takes on the wire to Postgres, 16 MiB.
+- *time* in total, 90 s for a million rows (the note shows it by step, and the CPU time of the process; the
+  rest is the time of others, including the server);
+- *memory*: 600 MB of resident memory at the peak, including imports;
+- *statement*: the largest statement on the wire to Postgres, 16 MiB.
 """
 
 import json
@@ -53,7 +52,7 @@ MOST_STATEMENT = 16.0
 
 @dataclass(frozen=True)
 class Result:
-    """What the upgrading process says of itself."""
+    """The results of the upgrading process."""
 
     seconds: float
     cpu_seconds: float
@@ -63,7 +62,7 @@ class Result:
 
 
 def rows() -> Iterator[Row]:
-    """All rows."""
+    """Yield the rows of this benchmark."""
     with scratch() as folder:
         yield from compared("persist", folder.as_uri(), MILLION)
         yield from compared("stash on SQLite", f"sqlite://{folder}/stash.db", STASHED)
@@ -79,7 +78,7 @@ def rows() -> Iterator[Row]:
 
 
 def compared(name: str, url: str, count: int) -> Iterator[Row]:
-    """The rows of one store."""
+    """Yield the rows of one store."""
     log(f"{name}: a catalog of {count:,} rows")
     in_another_process("make", url, count)
     log(f"{name}: its upgrade")
@@ -99,19 +98,19 @@ def compared(name: str, url: str, count: int) -> Iterator[Row]:
 
 
 def at_most(ratio: float) -> Goal:
-    """A goal below that."""
+    """Return a goal of at most that value."""
     return Goal("<=", ratio)
 
 
 def in_another_process(what: str, url: str, count: int) -> Any:
-    """What it printed."""
+    """Run a child process; return what it printed."""
     command = [sys.executable, __file__, "--child", what, url, str(count)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def child(what: str, url: str, count: int) -> dict[str, Any]:
-    """What one of the processes does."""
+    """Run one of the child processes."""
     with opened(url) as store:
         if what == "make":
             store.append((Update(row, 1) for row in big_rows(count)), 0, take_hold=True)
@@ -132,7 +131,7 @@ def child(what: str, url: str, count: int) -> dict[str, Any]:
 
 @contextmanager
 def opened(url: str) -> Iterator[CatalogStore]:
-    """The catalog's store."""
+    """Open the catalog's store."""
     if url.startswith("file:"):
         with PersistClient.open(url) as client:
             yield CatalogShard(client, catalog_shard_id(ORGANIZATION), purpose="bench")
@@ -143,14 +142,14 @@ def opened(url: str) -> Iterator[CatalogStore]:
 
 
 def big_rows(count: int) -> Any:
-    """So many rows of the oldest version, about."""
+    """Return about so many rows of the oldest version."""
     few = count // 20
     return rows_of(MIN_VERSION, items=count - 4 * few, comments=2 * few, storage_usage=few, audit_log=few)
 
 
 def peak() -> float:
-    """The most resident memory that this process has had."""
-    # Not getrusage: its peak includes that of the process that started this one.
+    """Return the peak resident memory of this process."""
+    # Not getrusage: its peak includes the peak of the parent process.
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / MEGABYTE
 
