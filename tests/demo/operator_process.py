@@ -1,4 +1,4 @@
-"""The operator as a process of its own, as a pod would run it: started, killed, frozen, looked at."""
+"""Runs the operator in a separate process, as a pod does, so that the demo can kill and freeze it."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from testbed.kube import ControlPlane
 
 
 class OperatorProcess:
-    """One run of `holdfast-operator`, its log in a file."""
+    """One run of `holdfast-operator`, with its log in a file."""
 
     def __init__(self, cluster: ControlPlane, *, name: str, namespace: str, data: Path, logs: Path) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class OperatorProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative where a signal ended it."""
+        """The exit code: None while the process runs, negative if a signal ended it."""
         return self._process.poll()
 
     def send(self, number: signal.Signals) -> None:
@@ -43,14 +43,14 @@ class OperatorProcess:
         self._process.send_signal(number)
 
     def wait(self, timeout: float) -> int | None:
-        """The exit code, or None where it still runs after `timeout` seconds."""
+        """Return the exit code, or None if the process still runs after `timeout` seconds."""
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
 
     def stop(self) -> None:
-        """End it for good, whatever state it is in."""
+        """End the process, even if it is frozen."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()

@@ -1,4 +1,4 @@
-"""What the demo shows: acts, claims that it has checked, and progress."""
+"""The output of the demo: acts, checked claims, and progress."""
 
 import contextlib
 import sys
@@ -27,15 +27,15 @@ class Screen:
         self.claims = 0
 
     def act(self, title: str) -> None:
-        """Begin an act."""
+        """Print the title of an act."""
         console.print(f"\n[bold]{title}[/]  [dim]{time.monotonic() - self._started:.0f} s[/]")
 
     def say(self, text: str) -> None:
-        """Say what happens."""
+        """Print what happens."""
         console.print(f"  {text}")
 
     def check(self, claim: str, holds: bool, found: object = "") -> None:
-        """State a claim that was checked; end the demo where it does not hold."""
+        """Print a claim that holds; raise `ClaimError` if it does not hold."""
         if not holds:
             raise ClaimError(f"{claim}: it does not; found {found}")
         self.claims += 1
@@ -43,13 +43,13 @@ class Screen:
         console.print(f"  [green]✔[/] {claim}{detail}")
 
     def output(self, command: str, text: str) -> None:
-        """Show a command and what it printed."""
+        """Print a command and its output."""
         console.print(f"  [bold cyan]$ {command}[/]")
         for line in text.rstrip().splitlines():
             console.print(f"  {line}", markup=False, no_wrap=True, overflow="crop")
 
     def rows(self, title: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-        """Show a small table."""
+        """Print a small table."""
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for column in columns:
             table.add_column(column, justify="left" if column == columns[0] else "right")
@@ -59,7 +59,7 @@ class Screen:
 
     @contextlib.contextmanager
     def progress(self, title: str, total: int) -> Iterator[Any]:
-        """A progress bar on a terminal; `advance(n)` moves it."""
+        """Show a progress bar in a terminal. Yields a function that advances it."""
         columns = (
             TextColumn("  {task.description}"),
             BarColumn(),
