@@ -1,7 +1,7 @@
-"""Generates `holdfast/_pb` from the .proto files of this folder; `--check` only compares.
+"""Generates `holdfast/_pb` from the .proto files of this folder. `--check` only compares.
 
-The catalog's objects are versioned (`versions.py`): nothing is generated from files that don't fit together.
-`--pin` writes the hashes of what is new, never of what is pinned.
+The catalog's objects are versioned (`versions.py`). If the files of the versions are inconsistent, nothing is
+generated. `--pin` records the hashes of new files and of `objects.proto`, and never changes other hashes.
 """
 
 import filecmp
@@ -22,7 +22,7 @@ def generate(target: Path) -> None:
     sources = sorted(str(path) for path in [*ROOT.glob("*.proto"), *ROOT.glob("old/*.proto")])
     target.mkdir(parents=True, exist_ok=True)
     (target / "__init__.py").write_text('"""Generated from proto/ by `make proto`; do not edit."""\n')
-    # protoc names a file by the first folder that it lies in: old/ goes first, so that _pb stays flat.
+    # protoc names a file relative to the first include that contains it. old/ goes first to keep _pb flat.
     includes = [f"-I{ROOT / 'old'}", f"-I{ROOT}", f"-I{files('grpc_tools') / '_proto'}"]
     code = protoc.main(["protoc", *includes, f"--python_out={target}", f"--pyi_out={target}", *sources])
     if code != 0:
@@ -30,7 +30,7 @@ def generate(target: Path) -> None:
 
 
 def main() -> None:
-    """Generate, or with `--check` fail when what is committed differs."""
+    """Generate the modules, or with `--check` fail if the committed ones differ."""
     if "--pin" in sys.argv[1:]:
         versions.pin()
     problems = versions.verify(versions.ROOT, versions.pinned(), *versions.library_versions())

@@ -1,9 +1,8 @@
 """Makes a new version of the catalog's format: `make new-catalog-version`.
 
-What it does: freezes `objects.proto` as the snapshot of the new version, raises CATALOG_VERSION, writes the
-module of the step from a template, pins both, generates the code, and makes the golden rows. With `--again`
-all of it once more for the newest version, except for the step, which is kept as it was written: for as long
-as that version was never released.
+It freezes `objects.proto` as the snapshot of the new version, raises CATALOG_VERSION, writes the module of
+the step from a template, pins both, generates the code, and makes the golden rows. With `--again` it repeats
+this for the newest version, but keeps the step as it was written. A released version is refused.
 """
 
 import os
@@ -39,7 +38,7 @@ _HEAD = """\
 
 
 def snapshot(current: str, version: int) -> str:
-    """The frozen copy of the current file as a version."""
+    """Return the frozen copy of the current file for a version."""
     body = current[current.index("syntax =") :]
     return _HEAD.format(version=version) + body.replace(
         "package holdfast.objects;", f"package holdfast.objects_v{version};"
@@ -47,7 +46,7 @@ def snapshot(current: str, version: int) -> str:
 
 
 def main() -> None:
-    """Make it, or say why not; a version that is refused changes nothing."""
+    """Make the version, or exit with the reason. If it is refused, nothing changes."""
     root = versions.ROOT
     least, current = versions.library_versions()
     again = "--again" in sys.argv[1:]
@@ -89,10 +88,10 @@ def _text(file: Path) -> str | None:
 
 
 def _make_golden_rows(root: Path, version: int) -> None:
-    """By a process of its own, which imports what was just generated."""
+    """Make the golden rows in a new process, which imports the generated code."""
     paths = os.pathsep.join([str(root / "catalog"), str(root / "tests")])
     command = [sys.executable, str(root / "tests/fixtures/make_golden.py"), "--again", str(version)]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})  # noqa: S603 - our own
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})  # noqa: S603 - our own script
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Which files make up the versions of the catalog's format, their hashes, and what is wrong with them.
+"""The files of each version of the catalog's format, their hashes, and the checks of both.
 
-`objects.proto` is the current version, `old/objects_vN.proto` are frozen copies, one for each version, that
-upgrade steps read and write rows with; version 14 was JSON, its objects are in a module of the library. A
-step leads from each version to the next. `hashes.json` pins all of them, by path below the repository:
-catalogs in the field were written by them, so what was released never changes.
+`objects.proto` is the current version. `old/objects_vN.proto` are frozen copies, one for each version, with
+which upgrade steps read and write rows. Version 14 was JSON; its objects are in a module of the library. A
+step leads from each version to the next. `hashes.json` pins all of these files, by their path in the
+repository. Released files never change, because existing catalogs were written by them.
 """
 
 import ast
@@ -29,12 +29,12 @@ NEW = "run 'make new-catalog-version'"
 AGAIN = "run 'make new-catalog-version AGAIN=1'"
 
 # The docstring of a step that nobody has written yet.
-UNWRITTEN = """What changes in the format, and why; then what becomes of that which is stored, case by case.
+UNWRITTEN = """What changes in the format, and why; then what happens to the stored rows, case by case.
 
-This is the one place that tells it, to whoever wonders in years.
+This is the only place that records it.
 """
 
-# What every version reads before it knows which version the rest has, and what is never migrated.
+# Messages that every version reads before it knows the version of the rest. They are never migrated.
 FIXED = tuple(
     f"{name}{part}" for name in ("FenceToken", "Config", "Setting", "AuditLog") for part in ("Key", "Value")
 )
@@ -44,23 +44,23 @@ _STEP = re.compile(rf"{UPGRADE}/v(\d+)_to_v(\d+)\.py")
 
 
 def snapshot_path(version: int) -> str:
-    """Where the objects of a version are frozen."""
+    """Return the path of the frozen objects of a version."""
     return LEGACY if version == JSON_VERSION else f"proto/old/objects_v{version}.proto"
 
 
 def step_path(source: int) -> str:
-    """Where the step from a version to the next is."""
+    """Return the path of the step from a version to the next."""
     return f"{UPGRADE}/v{source}_to_v{source + 1}.py"
 
 
 def definitions(text: str) -> str:
-    """What a .proto file defines: without comments, blank lines and the name of its package."""
+    """Return the definitions of a .proto file, without comments, blank lines and the package name."""
     lines = (re.sub(r"//.*", "", line).rstrip() for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("package "))
 
 
 def pins(root: Path = ROOT) -> dict[str, str]:
-    """The sha256 of each file of the format as it is now, by path below `root`."""
+    """Return the sha256 of each file of the format as it is now, by its path below `root`."""
     steps = sorted((root / UPGRADE).glob("v*_to_v*.py"))
     legacy = [root / LEGACY] if (root / LEGACY).exists() else []
     paths = [root / CURRENT, *sorted((root / "proto").glob("old/*.proto")), *legacy, *steps]
@@ -70,26 +70,26 @@ def pins(root: Path = ROOT) -> dict[str, str]:
 
 
 def pinned(root: Path = ROOT) -> dict[str, str]:
-    """The hashes on record."""
+    """Return the recorded hashes."""
     path = root / HASHES
     found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
 def pin(root: Path = ROOT, *, anew: frozenset[str] = frozenset()) -> None:
-    """Record the hashes of the current file, of files that have none, and of those `anew`; others stay."""
+    """Record the hashes of the current file, of files without a hash, and of those in `anew`. Keep others."""
     kept = {name: digest for name, digest in pinned(root).items() if name not in {CURRENT, *anew}}
     (root / HASHES).write_text(json.dumps(dict(sorted({**pins(root), **kept}.items())), indent=2) + "\n")
 
 
 def library_versions(root: Path = ROOT) -> tuple[int, int]:
-    """(MIN_VERSION, CATALOG_VERSION) of the library, as text: it can't be imported before it is generated."""
+    """Return (MIN_VERSION, CATALOG_VERSION), read from the source: it can't be imported before generation."""
     found = _numbers(root)
     return found["MIN_VERSION"], found["CATALOG_VERSION"]
 
 
 def released_version(root: Path = ROOT) -> int:
-    """The newest version that was ever released."""
+    """Return the newest version that was released."""
     return _numbers(root)["RELEASED_VERSION"]
 
 
@@ -99,7 +99,7 @@ def _numbers(root: Path) -> dict[str, int]:
 
 
 def verify(root: Path, hashes: dict[str, str], least: int, current: int) -> list[str]:
-    """What is wrong with the versions `least` to `current` of the catalog's format, each with what to do."""
+    """Return the problems of the versions `least` to `current` of the format, each with what to do."""
     actual = pins(root)
     problems = [
         *_changed(actual, hashes, least),
@@ -118,12 +118,12 @@ def verify(root: Path, hashes: dict[str, str], least: int, current: int) -> list
     for name in actual:
         if match := _STEP.fullmatch(name):
             problems += _imports(root / name, name, int(match[1]))
-    # Only files that fit together can be compared field by field.
+    # Only consistent files can be compared field by field.
     return problems or list(_incompatible(root, least, current))
 
 
 def unwritten(root: Path) -> list[str]:
-    """The steps that are still the template: what makes one writes it so, nothing else lets it pass."""
+    """Return a problem for each step that is still the template."""
     steps = sorted((root / UPGRADE).glob("v*_to_v*.py"))
     return [
         f"{step.relative_to(root).as_posix()} is still the template: write it, and in its docstring why the"
@@ -151,7 +151,7 @@ def _changed(actual: dict[str, str], hashes: dict[str, str], least: int) -> Iter
 
 
 def _version(name: str) -> int:
-    """The version that a frozen file is of, or that a step starts from."""
+    """Return the version of a frozen file, or the version that a step starts from."""
     match = _FROZEN.fullmatch(name) or _STEP.fullmatch(name)
     return int(match[1]) if match else JSON_VERSION
 
@@ -180,7 +180,7 @@ def _missing(actual: dict[str, str], least: int, current: int) -> Iterator[str]:
 
 
 def _imports(path: Path, name: str, source: int) -> Iterator[str]:
-    """What a step imports of the library beyond its two versions: it would change when that changes."""
+    """Yield imports of a step beyond its two versions: the step would change with the imported code."""
     before = "holdfast.catalog.upgrade.legacy_json_objects"
     if source != JSON_VERSION:
         before = f"holdfast._pb.objects_v{source}_pb2"
@@ -204,7 +204,7 @@ def _imports(path: Path, name: str, source: int) -> Iterator[str]:
 
 
 def _incompatible(root: Path, least: int, current: int) -> Iterator[str]:
-    """Field numbers that mean something else than in the version before, and fixed messages that changed."""
+    """Yield field numbers with another meaning than in the previous version, and changed fixed messages."""
     files = _descriptors(root, range(max(least, JSON_VERSION + 1), current + 1))
     used: dict[tuple[str, int], tuple[str, int, int, str]] = {}
     first: dict[str, str] = {}
