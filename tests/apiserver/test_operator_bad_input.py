@@ -44,13 +44,13 @@ WITH_PASSWORD = (
 
 SPARK_CONF = (
     *(
-        ({name: "x"}, "must not have a secret: let envSecretRef name one")
+        ({name: "x"}, "must not contain a secret: set envSecretRef to a Secret")
         for name in ("spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.azure.account.key.a", "spark.ui.Pwd")
     ),
-    ({"spark.sql.u": "jdbc:postgresql://h/db?user=u&pass=x"}, "must not have a secret: let envSecretRef"),
-    ({"spark.sql.u": "https://u:x@h/maven"}, "must not have a secret: let envSecretRef name one"),
+    ({"spark.sql.u": "jdbc:postgresql://h/db?user=u&pass=x"}, "must not contain a secret: set envSecretRef"),
+    ({"spark.sql.u": "https://u:x@h/maven"}, "must not contain a secret: set envSecretRef to a Secret"),
     *(
-        ({name: "x"}, "must have only settings of a job's pods")
+        ({name: "x"}, "must contain only settings of the job's pods")
         for name in (
             *("spark.kubernetes.namespace", "spark.master", "spark.kubernetes.driver.podTemplateFile"),
             *("spark.kubernetes.kerberos.krb5.path", "spark.kerberos.keytab", "spark.jars", "spark.sql.a b"),
@@ -58,7 +58,7 @@ SPARK_CONF = (
         )
     ),
     ({"spark.driver.extraClassPath": "x"}, "must not load code or name files to read at the start"),
-    ({"spark.kubernetes.scheduler.name": "${env:TOKEN}"}, "must not refer to an environment"),
+    ({"spark.kubernetes.scheduler.name": "${env:TOKEN}"}, "must not refer to environment variables"),
     ({"spark.sql.a": "y" * 2049}, "sparkConf.spark.sql.a"),
     ({f"spark.sql.{number}": "y" for number in range(65)}, "must have at most 64 items"),
 )
@@ -93,7 +93,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
         *((made("s3://u:p#w@h/db"), "must not contain '#' or control characters") for made in urls),
         (make_catalog(storage={"url": "file:///a\nb"}), "must not contain '#' or control characters"),
         (make_catalog(storage={"url": "s3://b/x?p%61ss=x"}), "must not escape the name of an option"),
-        (make_catalog(storage={"blob": "file:///x"}), "give either url, or blob and consensus together"),
+        (make_catalog(storage={"blob": "file:///x"}), "give url, or both blob and consensus"),
         (make_catalog(storage={"url": "file:///x", "blob": "file:///y"}), "give either url"),
         (make_catalog(backend="Elsewhere"), "Unsupported value"),
         (make_catalog(deployGeneration=-1), "deployGeneration"),
@@ -110,7 +110,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
             "spec.rendition.hashColumns: Invalid value: a column is named twice",
         ),
         (make_collection(key=["id", "id"]), "spec.key: Invalid value: a column is named twice"),
-        (make_collection(columns=[{"name": "a\nb", "type": "int64"}], key=[]), "a column name is one line"),
+        (make_collection(columns=[{"name": "a\nb", "type": "int64"}], key=[]), "a column name can't contain"),
         (make_collection(handover={"policy": "At"}), "policy At needs at"),
         (make_collection(handover={"policy": "At", "at": "tonight"}), "date-time"),
         (make_collection(handover={"policy": "Soon"}), "Unsupported value"),
@@ -123,7 +123,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
         ),
         (
             make_collection(snapshot={"requestId": "a", "destination": "gs://bucket/x"}),
-            "must be a URL like s3://bucket/prefix, or file:///folder, which all pods share",
+            "must be a URL like s3://bucket/prefix, or file:///folder for a folder that all pods share",
         ),
         (make_collection(snapshot={"requestId": "a"}), "give either destination or iceberg"),
         (
@@ -151,13 +151,13 @@ def test_the_api_server_refuses_what_has_no_meaning(
                 says,
             )
             for properties, says in (
-                ({"s3.secret-access-key": "x"}, "must not have a secret"),
-                ({"adls.account-key": "x"}, "must not have a secret"),
-                ({"header.Cookie": "x"}, "must not have a secret"),
-                ({"uri": "https://token@host"}, "must not have a password"),
-                ({"uri": "postgresql://me:hi#dden@host/x"}, "must not have a password"),
-                ({"uri": "postgresql://me:hidden@host/x"}, "must not have a password"),
-                ({"uri": "postgresql://host/x?password=hidden"}, "must not have a password"),
+                ({"s3.secret-access-key": "x"}, "must not contain a secret"),
+                ({"adls.account-key": "x"}, "must not contain a secret"),
+                ({"header.Cookie": "x"}, "must not contain a secret"),
+                ({"uri": "https://token@host"}, "must not contain a password"),
+                ({"uri": "postgresql://me:hi#dden@host/x"}, "must not contain a password"),
+                ({"uri": "postgresql://me:hidden@host/x"}, "must not contain a password"),
+                ({"uri": "postgresql://host/x?password=hidden"}, "must not contain a password"),
             )
         ),
         *(
@@ -190,7 +190,7 @@ def test_what_is_immutable_can_not_be_changed(world: Any, make_catalog: Make, ma
     world.wait_ready("catalog/demo", "storagecollection/flights")
     for what, patch, message in (
         ("catalog/demo", f'{{"organizationId":"{ORGANIZATION}"}}', "organizationId is immutable"),
-        ("catalog/demo", '{"deployGeneration":1}', "deployGeneration never decreases"),
+        ("catalog/demo", '{"deployGeneration":1}', "deployGeneration can't decrease"),
         ("catalog/demo", '{"storage":{"url":"file:///elsewhere"}}', "spec.storage is immutable once"),
         ("storagecollection/flights", '{"key":["note"]}', "key is immutable"),
         ("storagecollection/flights", '{"key":null}', "key is immutable"),

@@ -129,7 +129,7 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
     world.apply(migration("across", migrationId=name, target="Stash"))
     assert "goes to Persist" in world.wait_stalled("catmig/across", "Conflict")
     for change, message in (
-        ({"rollback": False}, "rollback can't be taken back"),
+        ({"rollback": False}, "rollback can't be undone"),
         ({"target": "Stash"}, "only suspend and rollback can change"),
         ({"migrationId": "other"}, "only suspend and rollback can change"),
         ({"timeout": "1h"}, "only suspend and rollback can change"),
@@ -416,7 +416,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"verify": "Guess"}, "Unsupported value"),
     ({"timeout": "soon"}, "spec.timeout"),
     ({"migrationId": "a b"}, "spec.migrationId"),
-    ({"shadowFor": "5m"}, "shadowFor is for verify Shadow"),
+    ({"shadowFor": "5m"}, "shadowFor needs verify Shadow"),
     ({"dryRun": True, "rollback": True}, "a dry run has nothing to roll back"),
 ]
 

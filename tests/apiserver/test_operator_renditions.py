@@ -156,7 +156,7 @@ def test_a_rendition_waits_for_a_word_and_is_given_up_for_another(
     assert shown.split()[5:7] == ["spec-3", "3"]
     for change, message in (
         ({"handover": {"policy": "At"}}, "policy At needs at"),
-        ({"handover": {"policy": "WhenCaughtUp", "to": "r1"}}, "to is for policy Manual"),
+        ({"handover": {"policy": "WhenCaughtUp", "to": "r1"}}, "to needs policy Manual"),
         ({"rendition": {"hashColumns": ["other"]}}, "a column that isn't in spec.columns"),
     ):
         with pytest.raises(KubectlError, match=message):
@@ -192,9 +192,9 @@ def test_columns_are_added_and_made_wider(world: Any, flights: StorageController
     assert "count int32? became int64?" in changes
     for columns, message in (
         (COLUMNS, "can't be removed"),
-        ([*COLUMNS, COUNT], "gets a wider one of its kind"),
-        ([*COLUMNS, {**COUNT, "type": "string"}], "gets a wider one of its kind"),
-        ([COLUMNS[0], {"name": "note", "type": "string"}, wider[2]], "may be null stays so"),
+        ([*COLUMNS, COUNT], "change to a wider one of its kind"),
+        ([*COLUMNS, {**COUNT, "type": "string"}], "change to a wider one of its kind"),
+        ([COLUMNS[0], {"name": "note", "type": "string"}, wider[2]], "become non-nullable"),
         ([*wider, {"name": "new", "type": "bool"}], "must be nullable"),
     ):
         with pytest.raises(KubectlError, match=message):

@@ -1,9 +1,9 @@
-"""What all API models share: the camelCase mapping, conditions, references and frontiers.
+"""The parts that all API models share: the camelCase mapping, conditions, references and frontiers.
 
 Invariants
-- A model reads what any newer CRD version wrote: unknown fields are ignored, but in a spec that is to be
-  done (`engine.specs`).
-- Every field has a description: it becomes `kubectl explain`.
+- A model can read a resource that a newer CRD version wrote, because it ignores unknown fields. The only
+  exception is a spec that the operator is about to act on (`engine.specs`).
+- Every field has a description, which `kubectl explain` shows.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from holdfast_operator.api.names import Kind
 
 
 class ApiModel(BaseModel):
-    """A part of a custom resource: snake_case here, camelCase there."""
+    """A part of a custom resource: snake_case in Python, camelCase in the resource."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, use_enum_values=True
@@ -38,7 +38,7 @@ Frontier = Annotated[
 
 
 def frontier(time: int) -> int | Literal["closed"]:
-    """How a frontier of the library is shown in a status."""
+    """Returns a frontier of the library in the form that a status shows."""
     return "closed" if time >= CLOSED else time
 
 
@@ -48,13 +48,13 @@ _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_0
 
 
 def milliseconds(period: str) -> int:
-    """How long a `PERIOD` is."""
+    """Returns the length of a `PERIOD` in milliseconds."""
     number = period.rstrip("mshd")
     return int(number) * _UNITS[period.removeprefix(number)]
 
 
 class LocalReference(ApiModel):
-    """Names an object of the same namespace."""
+    """Names an object in the same namespace."""
 
     name: str = Field(min_length=1, max_length=253, description="Name of the object, in the same namespace.")
 
@@ -65,37 +65,39 @@ class Condition(ApiModel):
     type: str = Field(max_length=316, description="Type of the condition, in CamelCase.")
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
     observed_generation: int = Field(
-        default=0, ge=0, description="The metadata.generation that the condition was set for."
+        default=0, ge=0, description="The metadata.generation that the condition was computed for."
     )
-    last_transition_time: datetime = Field(description="When the status last changed.")
+    last_transition_time: datetime = Field(description="When the condition's status last changed.")
     reason: str = Field(
         min_length=1, max_length=1024, description="Why the condition has its status, in CamelCase."
     )
-    message: str = Field(max_length=32768, description="The same for humans, with what to do next.")
+    message: str = Field(
+        max_length=32768, description="Why the condition has its status, as a sentence, and what to do next."
+    )
 
 
 class DeletionStatus(ApiModel):
-    """How far a deletion is whose store fails."""
+    """The progress of a deletion whose store fails."""
 
     store_failed_seconds: int = Field(
-        default=0, description="For how many seconds the operator tried and failed, up to 600."
+        default=0, description="Seconds for which the operator has tried and failed, up to 600."
     )
-    last_failure: str | None = Field(default=None, description="Why the last try failed.")
+    last_failure: str | None = Field(default=None, description="Why the last attempt failed.")
 
 
 class Status(ApiModel):
-    """What every status has."""
+    """The fields that every status has."""
 
     observed_generation: int | None = Field(
-        default=None, description="The metadata.generation that this status tells about."
+        default=None, description="The metadata.generation that this status describes."
     )
     deletion: DeletionStatus | None = Field(
-        default=None, description="How far the deletion is; there is nothing where no try has failed."
+        default=None, description="Progress of the deletion. Absent unless an attempt has failed."
     )
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=32,
-        description="Ready, Reconciling and Stalled (kstatus), and conditions of single tasks.",
+        description="Ready, Reconciling and Stalled (kstatus), and conditions of individual tasks.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
 
@@ -113,7 +115,7 @@ class PrinterColumn:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a CRD needs beside the schema of its model."""
+    """What a CRD needs in addition to the schema of its model."""
 
     kind: Kind
     short_names: tuple[str, ...]
@@ -124,7 +126,7 @@ class Definition:
 
 
 class Resource(ApiModel):
-    """The root of a custom resource; `metadata` stays with the caller."""
+    """The root of a custom resource, without `metadata`, which callers read themselves."""
 
     definition: ClassVar[Definition]
 
@@ -133,12 +135,12 @@ READY_COLUMN = PrinterColumn(
     "Ready",
     "string",
     '.status.conditions[?(@.type=="Ready")].status',
-    "Whether the durable state is as asked.",
+    "Whether the stored data matches the spec.",
 )
 REASON_COLUMN = PrinterColumn(
     "Reason",
     "string",
     '.status.conditions[?(@.type=="Ready")].reason',
-    "Why it is ready or not, in a word; the conditions say it in full.",
+    "Why the resource is ready or not, in one word. The conditions have the details.",
 )
-AGE_COLUMN = PrinterColumn("Age", "date", ".metadata.creationTimestamp", "How long ago it was created.")
+AGE_COLUMN = PrinterColumn("Age", "date", ".metadata.creationTimestamp", "Time since it was created.")

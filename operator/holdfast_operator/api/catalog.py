@@ -1,4 +1,4 @@
-"""The `Catalog` resource: one durable catalog of one organization."""
+"""The `Catalog` resource: the durable catalog of one organization."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -50,25 +50,25 @@ _SAME_STRATEGY = (
     "(has(self.migrationStrategy) && self.migrationStrategy == oldSelf.migrationStrategy)"
 )
 _UNSEEN: dict[str, Any] = {"default": None}
-"""A default that only this operator knows: a rule must see whether somebody set the field."""
+"""Keeps a default out of the CRD, so that a CEL rule can see whether the field is set."""
 
 
 class Backend(StrEnum):
-    """Where a catalog's data is."""
+    """The store that holds a catalog's data."""
 
     PERSIST = "Persist"
     STASH = "Stash"
 
 
 class MigrationStrategy(StrEnum):
-    """How two linked stores tell which one is the source of truth."""
+    """How two linked stores record which one is the source of truth."""
 
     ONE_TOMBSTONE = "OneTombstone"
     TWO_TOMBSTONES = "TwoTombstones"
 
 
 class DeletionPolicy(StrEnum):
-    """What happens to the durable data when its resource is deleted."""
+    """What happens to the stored data when its resource is deleted."""
 
     RETAIN = "Retain"
     DELETE = "Delete"
@@ -89,7 +89,7 @@ class UpgradePolicy(StrEnum):
 
 
 class CatalogBootstrap(ApiModel):
-    """What a catalog starts with when it is initialized; ignored for one that exists."""
+    """The contents of a new catalog. Ignored if the catalog exists."""
 
     default_cluster: str = Field(
         default="default", min_length=1, max_length=255, description="Name of the first cluster."
@@ -97,13 +97,13 @@ class CatalogBootstrap(ApiModel):
     roles: tuple[Annotated[str, Field(min_length=1, max_length=255)], ...] = Field(
         default=(),
         max_length=64,
-        description="Names of roles to create beside the built-in ones.",
+        description="Names of roles to create in addition to the built-in ones.",
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
     replica_sizes: tuple[Annotated[str, Field(min_length=1, max_length=255)], ...] = Field(
         default=("1",),
         max_length=64,
-        description="Sizes of the first cluster's replicas r1, r2, ..., as the database names them.",
+        description="Sizes of the first cluster's replicas r1, r2, ..., in the database's own terms.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     system_configurations: dict[str, SettingText] = Field(
@@ -114,93 +114,95 @@ class CatalogBootstrap(ApiModel):
 
 
 class CatalogSpec(ApiModel):
-    """What the catalog should be."""
+    """The desired state of a catalog."""
 
     organization_id: str = Field(
         pattern=UUID,
         max_length=36,
-        description="The organization whose catalog it is: a UUID in lower case. It can't change.",
+        description="The organization that the catalog belongs to: a UUID in lower case. Immutable.",
         json_schema_extra=validations(
             ("self == oldSelf", "organizationId is immutable: create another Catalog instead")
         ),
     )
     storage: CatalogStorage = Field(
         default=CatalogStorage(),
-        description="Where the durable state is; empty means files and SQLite on the operator's own volume. "
-        "It can't change once the catalog is initialized.",
+        description="Where the catalog is stored. If empty: in files and SQLite on the operator's volume. "
+        "Immutable once the catalog is initialized.",
         json_schema_extra=STORAGE_RULES | {"default": {}},
     )
     backend: Backend = Field(
         default=Backend.PERSIST,
-        description="Where a new catalog begins, Persist or Stash; one that exists stays where its source of "
-        "truth is until a CatalogMigration moves it.",
+        description="The store in which a new catalog is created: Persist or Stash. An existing catalog "
+        "stays in its source of truth until a CatalogMigration moves it.",
     )
     access: Access = Field(
         default=Access.MANAGED,
-        description="Managed: this operator writes to the catalog. Observed: a database process does, and "
-        "the operator only shows it.",
+        description="Managed: this operator writes to the catalog. Observed: a database process writes to "
+        "it, and the operator only shows it.",
     )
     upgrade_policy: UpgradePolicy = Field(
         default=UpgradePolicy.AUTOMATIC,
-        description="Whether the operator upgrades a catalog of an older format when it opens it (Automatic, "
-        "the default) or waits until the annotation holdfast.dev/approve-upgrade names the version (Manual).",
+        description="Automatic (the default): the operator upgrades a catalog of an older format when it "
+        "opens it. Manual: it waits until the annotation holdfast.dev/approve-upgrade names the version.",
         json_schema_extra=_UNSEEN,
     )
     deploy_generation: int = Field(
         default=0,
         ge=0,
-        description="Generation of the deployment that opens the catalog, 0 where it isn't given. A greater "
-        "one shuts all lower ones out for ever, so it never decreases.",
+        description="Generation of the deployment that opens the catalog. The default is 0. Once a greater "
+        "generation has opened the catalog, a lower one never can again, so the value can't decrease.",
         json_schema_extra=_UNSEEN,
     )
     bootstrap: CatalogBootstrap = Field(
         default=CatalogBootstrap(),
-        description="What a new catalog starts with; ignored for one that exists.",
+        description="The contents of a new catalog. Ignored if the catalog exists.",
         json_schema_extra=_UNSEEN,
     )
     restore_from: CatalogRestore | None = Field(
         default=None,
-        description="What an uninitialized catalog is filled with. It can't change once the catalog is "
-        "initialized, but may be removed.",
+        description="The data to fill a new catalog with. You can remove it once the catalog is "
+        "initialized, but not change it.",
         json_schema_extra=validations(
             ("has(self.dump) != has(self.catalog)", "give either dump or catalog"),
         ),
     )
     objects: CatalogObjects | None = Field(
         default=None,
-        description="What the operator keeps in step with the catalog; what others made is left alone.",
+        description="Objects that the operator keeps in the catalog as declared here. It does not touch "
+        "objects that others create.",
     )
     stash: CatalogStash | None = Field(
         default=None,
-        description="A database that is linked with the storage: the catalog is in one of the two, and a "
-        "CatalogMigration moves it. It can't be removed while they are linked.",
+        description="A database that is linked to the storage. The catalog is in one of the two, and a "
+        "CatalogMigration moves it to the other. You can't remove the field while they are linked.",
     )
     migration_strategy: MigrationStrategy | None = Field(
         default=None,
-        description="How the two stores tell which one is the source of truth: OneTombstone where it isn't "
-        "given. It is recorded when they are linked, and can't change.",
+        description="How the two stores record which one is the source of truth. The default is "
+        "OneTombstone. It is stored when they are linked, and is immutable.",
     )
     shadow: bool = Field(
         default=False,
-        description="True: every change of the catalog is made in the other one of its two stores too, and "
-        "what comes back is compared.",
+        description="If true, every change to the catalog is also made in its other store, and the results "
+        "are compared.",
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
-        description="Retain keeps the durable catalog when this resource is deleted; Delete destroys it.",
+        description="Retain keeps the stored catalog when this resource is deleted. Delete destroys it.",
     )
     suspend: bool = Field(
-        default=False, description="True closes the catalog and does nothing until it is false again."
+        default=False,
+        description="If true, the operator closes the catalog and does nothing until it is false again.",
     )
 
 
 def _observed_refuses(field: str, is_set: str = "", what: str = "") -> tuple[str, str]:
-    message = f"a database process alone writes an Observed catalog: remove {what or field}"
+    message = f"only a database process writes to an Observed catalog: remove {what or field}"
     return f"self.access != 'Observed' || !({is_set or f'has(self.{field})'})", message
 
 
 _SPEC_RULES = validations(
-    (_NEVER_LESS, "deployGeneration never decreases: lower ones are shut out already"),
+    (_NEVER_LESS, "deployGeneration can't decrease: lower generations are already fenced"),
     ("!self.shadow || has(self.stash)", "shadow needs stash: name a database to shadow the catalog in"),
     ("self.backend != 'Stash' || has(self.stash)", "backend Stash needs stash"),
     ("!has(self.migrationStrategy) || has(self.stash)", "migrationStrategy needs stash"),
@@ -219,13 +221,13 @@ MAX_FENCE_TEXT: Final = 1024
 
 
 class CatalogFence(ApiModel):
-    """One time that another process took the catalog from the operator."""
+    """One time that another process fenced the operator from the catalog."""
 
-    time: datetime = Field(description="When the operator found out.")
+    time: datetime = Field(description="When the operator noticed.")
     holder: str = Field(
-        max_length=MAX_FENCE_TEXT, description="Who has the catalog since then, and what for."
+        max_length=MAX_FENCE_TEXT, description="The process that then held the catalog, and its purpose."
     )
-    epoch: int = Field(description="Epoch of the other one's fence token.")
+    epoch: int = Field(description="Epoch of the other process's fence token.")
     generation: int = Field(description="The metadata.generation at that time.")
     reopen: str = Field(
         default="",
@@ -235,51 +237,61 @@ class CatalogFence(ApiModel):
 
 
 class CatalogConnection(ApiModel):
-    """Where it is written how to open a catalog."""
+    """How an application finds a catalog."""
 
     config_map: str = Field(
-        description="A ConfigMap of the same namespace whose values a pod takes as environment variables."
+        description="A ConfigMap in the same namespace. Its values are environment variables for a pod that "
+        "opens the catalog."
     )
 
 
 class CatalogStatus(Status):
-    """What the store says; always derived from it, so nothing is lost when this is."""
+    """What the operator last read from the store. Losing the status loses no data."""
 
-    organization_id: str | None = Field(default=None, description="The organization whose catalog is open.")
+    organization_id: str | None = Field(
+        default=None, description="The organization that the open catalog belongs to."
+    )
     shard_id: str | None = Field(default=None, description="The shard that holds the catalog.")
     epoch: int | None = Field(
         default=None,
-        description="Epoch of the durable fence token; it grows with each open for writing. While a store "
-        "that went back keeps a managed catalog closed (FenceRegressed), the one that it had before.",
+        description="Epoch of the stored fence token. It grows each time the catalog is opened for writing. "
+        "If the store was restored from an older state (FenceRegressed), the operator keeps a managed "
+        "catalog closed, and this is the epoch from before the restore.",
     )
     deploy_generation: int | None = Field(
-        default=None, description="Deploy generation of the durable fence token."
+        default=None, description="Deploy generation of the stored fence token."
     )
-    holder: str | None = Field(default=None, description="Who holds the durable fence token, and what for.")
-    source_of_truth: str | None = Field(default=None, description="The backend that holds the truth.")
-    link: str | None = Field(default=None, description="What the two stores are linked by, in both of them.")
+    holder: str | None = Field(
+        default=None, description="The process that holds the stored fence token, and its purpose."
+    )
+    source_of_truth: str | None = Field(
+        default=None, description="The store that is the source of truth: Persist or Stash."
+    )
+    link: str | None = Field(default=None, description="Id of the link, stored in both linked stores.")
     catalog_version: int | None = Field(default=None, description="Version of the catalog's format.")
-    since: Frontier | None = Field(default=None, description="The catalog can be read as of this version on.")
+    since: Frontier | None = Field(
+        default=None, description="The earliest version at which the catalog can be read."
+    )
     upper: Frontier | None = Field(default=None, description="The next version to be written.")
     object_counts: dict[str, int] | None = Field(
-        default=None, description="How many objects of each type the catalog has."
+        default=None, description="Number of objects in the catalog, by type."
     )
     restored_from: str | None = Field(
-        default=None, description="What the catalog was filled with when it was new, by spec.restoreFrom."
+        default=None, description="The source in spec.restoreFrom that the new catalog was filled with."
     )
     handled_truth: str | None = Field(
         default=None,
-        description="Value of the annotation holdfast.dev/truth that did its duty. It has no effect "
-        "any more: remove the annotation and set it again to decide anew.",
+        description="The value of the annotation holdfast.dev/truth that the operator has already applied. "
+        "It has no further effect: to decide again, remove the annotation and set it again.",
     )
     connection: CatalogConnection | None = Field(
-        default=None, description="Where it is written how an application opens the catalog."
+        default=None, description="How an application finds and opens the catalog."
     )
     fenced_by: tuple[CatalogFence, ...] | None = Field(
         default=None,
         max_length=3,
-        description="Who took the catalog from the operator since the resource was last changed; after three "
-        "times within ten minutes it isn't taken back any more.",
+        description="The processes that fenced the operator since the resource was last changed. After three "
+        "times within ten minutes, the operator no longer takes the catalog back.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
 
@@ -292,17 +304,23 @@ class Catalog(Resource):
         short_names=("cat",),
         columns=(
             READY_COLUMN,
-            PrinterColumn("Epoch", "integer", ".status.epoch", "Epoch of the durable fence token."),
-            PrinterColumn("Truth", "string", ".status.sourceOfTruth", "The backend that holds the truth."),
+            PrinterColumn("Epoch", "integer", ".status.epoch", "Epoch of the stored fence token."),
+            PrinterColumn(
+                "Truth", "string", ".status.sourceOfTruth", "The store that is the source of truth."
+            ),
             PrinterColumn("Version", "integer", ".status.catalogVersion", "Version of the catalog's format."),
             PrinterColumn("Upper", "string", ".status.upper", "The next version to be written."),
             AGE_COLUMN,
             REASON_COLUMN,
             PrinterColumn(
-                "Organization", "string", ".spec.organizationId", "Whose catalog it is.", wide=True
+                "Organization",
+                "string",
+                ".spec.organizationId",
+                "The organization that it belongs to.",
+                wide=True,
             ),
         ),
-        description="A Catalog is one durable, fenced and versioned catalog of one organization.",
+        description="A Catalog is the durable, fenced and versioned catalog of one organization.",
         rules=(
             (
                 _SAME_STORAGE,
@@ -311,20 +329,20 @@ class Catalog(Resource):
             ),
             (
                 _RESTORED_ONCE,
-                "spec.restoreFrom is for a catalog that isn't initialized: create another Catalog instead",
+                "spec.restoreFrom can't change in an initialized catalog: create another Catalog instead",
                 ".spec.restoreFrom",
             ),
             (
                 _LINKED,
-                "spec.stash can't be removed while it is linked: 'holdfast migrate detach' ends that",
+                "spec.stash can't be removed while it is linked: run 'holdfast migrate detach' first",
                 ".spec.stash",
             ),
         ),
     )
 
-    spec: CatalogSpec = Field(description="What the catalog should be.", json_schema_extra=_SPEC_RULES)
+    spec: CatalogSpec = Field(description="Desired state of the catalog.", json_schema_extra=_SPEC_RULES)
     status: CatalogStatus = Field(
         default=CatalogStatus(),
-        description="What the operator last found in the store.",
+        description="What the operator last read from the store.",
         json_schema_extra={"default": {"observedGeneration": -1}},
     )

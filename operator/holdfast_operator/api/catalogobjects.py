@@ -1,4 +1,4 @@
-"""What `Catalog.spec.objects` declares: what the operator keeps in the catalog, one list for each type."""
+"""`Catalog.spec.objects`: the objects that the operator keeps in a catalog, one list for each type."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ _RESERVED = "holdfast_"
 _NAME = Field(
     min_length=1,
     max_length=255,
-    description="The name in the catalog; names that begin with holdfast_ are the system's.",
+    description="The name in the catalog. Names that begin with holdfast_ are reserved.",
     json_schema_extra=validations(
         (f"!self.startsWith('{_RESERVED}')", f"names that begin with {_RESERVED} are reserved")
     ),
@@ -27,7 +27,7 @@ class DeclaredSchema(ApiModel):
 
 
 class DeclaredDatabase(ApiModel):
-    """A database with its schemas."""
+    """A database and its schemas."""
 
     name: str = _NAME
     schemas: tuple[DeclaredSchema, ...] = Field(
@@ -52,39 +52,40 @@ class DeclaredCluster(ApiModel):
         default="1",
         min_length=1,
         max_length=255,
-        description="Size of each replica, as the database names it.",
+        description="Size of each replica, in the database's own terms.",
     )
-    replicas: int = Field(default=1, ge=0, le=64, description="How many replicas.")
+    replicas: int = Field(default=1, ge=0, le=64, description="Number of replicas.")
 
 
 class CatalogObjects(ApiModel):
-    """What the operator keeps in step with the catalog; what others made is left alone."""
+    """Objects that the operator keeps in the catalog as declared. It does not touch those of others."""
 
     databases: tuple[DeclaredDatabase, ...] = Field(
         default=(),
         max_length=MAX_OBJECTS,
-        description="Databases. One that is taken out of the list is dropped if the operator made it and "
-        "nothing of others is in it.",
+        description="Databases. If you remove one from the list, the operator drops it if it created it and "
+        "it contains nothing that others created.",
         json_schema_extra=_BY_NAME,
     )
     roles: tuple[DeclaredRole, ...] = Field(
         default=(),
         max_length=MAX_OBJECTS,
-        description="Roles. One that is taken out of the list is dropped if the operator made it and nothing "
-        "refers to it.",
+        description="Roles. If you remove one from the list, the operator drops it if it created it and "
+        "nothing refers to it.",
         json_schema_extra=_BY_NAME,
     )
     clusters: tuple[DeclaredCluster, ...] = Field(
         default=(),
         max_length=MAX_OBJECTS,
-        description="Clusters. One that is taken out of the list is dropped if the operator made it and it "
-        "has no replicas of others.",
+        description="Clusters. If you remove one from the list, the operator drops it if it created it and "
+        "it has no replicas that others created.",
         json_schema_extra=_BY_NAME,
     )
     system_configurations: dict[str, SettingText] = Field(
         default={},
-        description="System configurations by name. One that is taken out is removed if the operator set it "
-        "and nobody changed it since. No secrets: everybody who can read the resource sees them.",
+        description="System configurations by name. If you remove one, the operator resets it if it set it "
+        "and nobody has changed it since. Don't put secrets here: everybody who can read the resource sees "
+        "them.",
         json_schema_extra={"maxProperties": MAX_OBJECTS}
         | validations(("self.all(name, size(name) > 0)", "a system configuration needs a name")),
     )

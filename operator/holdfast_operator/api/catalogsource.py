@@ -1,4 +1,4 @@
-"""Where a Catalog's data is and comes from: the parts of its spec that name a store."""
+"""The parts of a Catalog's spec that name a store: where its data is, and where it comes from."""
 
 from typing import Final
 
@@ -27,47 +27,47 @@ _DUMP_RULES = validations(
 )
 _URL_OR_PAIR = (
     "has(self.url) ? !has(self.blob) && !has(self.consensus) : has(self.blob) == has(self.consensus)",
-    "give either url, or blob and consensus together, or none of them",
+    "give url, or both blob and consensus, or none of them",
 )
 STORAGE_RULES: Final = validations(_URL_OR_PAIR)
 
 
 class CatalogStorage(ApiModel):
-    """Where the durable state is. Empty: files and SQLite on the operator's own volume."""
+    """Where the data is stored. If empty, in files and SQLite on the operator's own volume."""
 
     url: str | None = Field(
         default=None,
         min_length=1,
         max_length=2048,
-        description="One URL for blobs and consensus together, e.g. file:///srv/holdfast/demo.",
+        description="One URL for both blobs and consensus, e.g. file:///srv/holdfast/demo.",
         json_schema_extra=_URL_RULES,
     )
     blob: str | None = Field(
         default=None,
         min_length=1,
         max_length=2048,
-        description="URL of the blob store, together with consensus instead of url.",
+        description="URL of the blob store. Set it and consensus instead of url.",
         json_schema_extra=_URL_RULES,
     )
     consensus: str | None = Field(
         default=None,
         min_length=1,
         max_length=2048,
-        description="URL of the consensus store, together with blob instead of url.",
+        description="URL of the consensus store. Set it and blob instead of url.",
         json_schema_extra=_URL_RULES,
     )
     credentials_secret_ref: LocalReference | None = Field(
         default=None,
-        description="A Secret with credentials for Spark jobs, as environment variables, and for "
-        "applications: at most 64 keys with 16 KiB, 64 KiB in all. The operator has its own, in its "
-        "environment (value credentialsSecret of the chart).",
+        description="A Secret with credentials for applications and, as environment variables, for Spark "
+        "jobs. At most 64 keys of 16 KiB each, 64 KiB in total. The operator uses its own credentials from "
+        "its environment (the chart's value credentialsSecret).",
     )
 
     _no_secrets = field_validator("url", "blob", "consensus")(without_secrets)
 
 
 class CatalogStash(ApiModel):
-    """A second store of the catalog's contents: a database."""
+    """A second store for the catalog's contents: a database."""
 
     url: str = Field(
         min_length=1,
@@ -81,23 +81,23 @@ class CatalogStash(ApiModel):
         min_length=1,
         max_length=63,
         pattern=r"^[a-z_][a-z0-9_]*$",
-        description="Schema of the database that holds it; Postgres only.",
+        description="Schema of the database that holds the stash. Postgres only.",
     )
     credentials_secret_ref: LocalReference | None = Field(
         default=None,
-        description="A Secret with the keys user (or username) and password, for the database. At most 64 "
-        "keys with 16 KiB, 64 KiB in all.",
+        description="A Secret with the keys user (or username) and password of the database. At most 64 "
+        "keys of 16 KiB each, 64 KiB in total.",
     )
     _no_secrets = field_validator("url")(without_secrets)
 
 
 class RestoreFromDump(ApiModel):
-    """A dump, as `holdfast catalog dump` writes it."""
+    """A dump that `holdfast catalog dump` wrote."""
 
     url: str = Field(
         min_length=1,
         max_length=2048,
-        description="The dump: an s3:// URL, or a file:// URL below the folder of the namespace on the "
+        description="URL of the dump: an s3:// URL, or a file:// URL below the namespace's folder on the "
         "operator's own volume.",
         json_schema_extra=_DUMP_RULES,
     )
@@ -105,25 +105,26 @@ class RestoreFromDump(ApiModel):
 
 
 class RestoreFromCatalog(ApiModel):
-    """Another catalog, as it was at a time that it can still be read at."""
+    """Another catalog at a version at which it can still be read."""
 
     organization_id: str = Field(
-        pattern=UUID, max_length=36, description="The organization whose catalog is copied."
+        pattern=UUID, max_length=36, description="The organization whose catalog to copy."
     )
     storage: CatalogStorage | None = Field(
         default=None,
-        description="Where the other catalog is; by default where this Catalog's spec.storage would put it.",
+        description="Where the other catalog is stored. By default, where this Catalog's spec.storage would "
+        "put it.",
         json_schema_extra=STORAGE_RULES,
     )
     as_of: int | None = Field(
         default=None,
         ge=0,
-        description="The version of the other catalog to copy; the latest one where it isn't given.",
+        description="The version of the other catalog to copy. The default is the latest version.",
     )
 
 
 class CatalogRestore(ApiModel):
-    """What an uninitialized catalog is filled with, in place of `bootstrap`."""
+    """The data to fill a new catalog with, instead of `bootstrap`."""
 
     dump: RestoreFromDump | None = Field(default=None, description="A dump of a catalog.")
     catalog: RestoreFromCatalog | None = Field(default=None, description="Another catalog.")

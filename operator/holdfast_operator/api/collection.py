@@ -1,4 +1,4 @@
-"""The `StorageCollection` resource: one collection of a catalog, with its rendition and snapshots."""
+"""The `StorageCollection` resource: one collection of a catalog, its renditions and its Spark jobs."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -58,8 +58,8 @@ class CollectionRetention(ApiModel):
     period: str = Field(
         default="7d",
         pattern=PERIOD,
-        description="How far since trails upper, in the collection's own time, e.g. 90s, 12h or 7d. What was "
-        "given up doesn't come back when it is made longer.",
+        description="How far since trails upper, in the collection's own time, e.g. 90s, 12h or 7d. A longer "
+        "period doesn't bring back history that is already gone.",
     )
 
     @property
@@ -69,15 +69,15 @@ class CollectionRetention(ApiModel):
 
 
 class CollectionRestore(ApiModel):
-    """What the contents of the collection are to be replaced by."""
+    """The data that replaces the contents of the collection."""
 
     snapshot: str = Field(
         min_length=1,
         max_length=2048,
-        description="URL of the folder of a snapshot, with its manifest: status.lastSnapshot.destination of "
-        "the collection that it was made of. A file:// URL below the folder of the namespace on the "
-        "operator's own volume, or an s3:// URL, which the operator reads with its own credentials and only "
-        "where catalogs may be.",
+        description="URL of the folder that holds a snapshot and its manifest: "
+        "status.lastSnapshot.destination of the collection that the snapshot was made of. Either a file:// "
+        "URL below the namespace's folder on the operator's own volume, or an s3:// URL. The operator reads "
+        "it with its own credentials, and only from locations that it allows for catalogs.",
         json_schema_extra=validations(
             (
                 "self.matches('^(file:///|s3://[^/]).+')",
@@ -90,37 +90,37 @@ class CollectionRestore(ApiModel):
 
 
 class JobRequest(ApiModel):
-    """Asks for one job; a new `requestId` asks for another one."""
+    """Requests one job. A new `requestId` requests another one."""
 
     request_id: str = Field(
         min_length=1,
         max_length=63,
         pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
-        description="Names this request. The same id never runs twice; a new id asks for another one.",
+        description="Id of this request. The same id never runs twice. A new id requests another job.",
     )
 
 
 class IcebergTable(ApiModel):
-    """A table of an Iceberg catalog, whose contents become those of the snapshot."""
+    """An Iceberg table whose contents the snapshot replaces."""
 
     catalog: str = Field(
         max_length=63,
         pattern=r"^[A-Za-z][A-Za-z0-9-]*$",
-        description="Name of the catalog. What properties don't tell of it the environment does: "
-        "PYICEBERG_CATALOG__NAME__URI, ..., by spark.envSecretRef.",
+        description="Name of the Iceberg catalog. Options that are not in properties come from the "
+        "environment (PYICEBERG_CATALOG__NAME__URI, ...), which spark.envSecretRef can set.",
     )
     table: str = Field(
         max_length=512,
         pattern=r"^[^.]+(\.[^.]+)+$",
-        description="The table, as namespace.table; it is made where it isn't there. It is this collection's "
-        "alone: one with rows of others is refused.",
+        description="The table, as namespace.table. It is created if it doesn't exist. It belongs to this "
+        "collection alone: a table that contains other rows is refused.",
     )
     properties: Annotated[
         dict[str, Annotated[str, Field(max_length=2048)]], AfterValidator(ICEBERG.taken)
     ] = Field(
         default={},
-        description="How pyiceberg opens the catalog: type, uri, warehouse, s3.endpoint, ... No secrets: "
-        "everybody who can read the resource sees them.",
+        description="Options with which pyiceberg opens the catalog: type, uri, warehouse, s3.endpoint, ... "
+        "Don't put secrets here: everybody who can read the resource sees them.",
         json_schema_extra={"maxProperties": 32} | ICEBERG.schema,
     )
 
@@ -131,119 +131,119 @@ _ONE_PLACE = validations(
 
 
 class SparkTask(ApiModel):
-    """What a Spark job does."""
+    """Work that a Spark job does."""
 
     spark: SparkTemplate = Field(
         default=SparkTemplate(),
-        description="What the Spark job runs with.",
+        description="Image, resources and settings of the Spark job.",
         json_schema_extra={"default": {}},
     )
 
 
 class SnapshotTask(SparkTask):
-    """How a snapshot is written, and where."""
+    """A snapshot and the place where it is written."""
 
     destination: str | None = Field(
         default=None,
         min_length=1,
         max_length=2048,
-        description="URL of the folder for Parquet files and a manifest; each attempt has its own subfolder. "
-        "s3://bucket/prefix?endpoint=...&region=..., written with the catalog's credentials or those that "
-        "spark.envSecretRef names, or a file:// URL of a folder that driver and executors share, such as one "
-        "of spark.volumes.",
+        description="URL of the folder for Parquet files and a manifest. Each attempt has its own subfolder. "
+        "Either s3://bucket/prefix?endpoint=...&region=..., written with the catalog's credentials or those "
+        "of spark.envSecretRef, or a file:// URL of a folder that driver and executors share, such as one of "
+        "spark.volumes.",
         json_schema_extra=validations(
             (
                 "self.matches('^(file:///|s3://[^/]).+')",
-                "must be a URL like s3://bucket/prefix, or file:///folder, which all pods share",
+                "must be a URL like s3://bucket/prefix, or file:///folder for a folder that all pods share",
             ),
             *NO_SECRETS,
         ),
     )
     iceberg: IcebergTable | None = Field(
-        default=None, description="In place of destination: an Iceberg table that gets its rows."
+        default=None, description="Instead of destination: an Iceberg table to write the rows to."
     )
 
     _no_secrets = field_validator("destination")(without_secrets)
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where to, as the spec of a job names it."""
+        """The place to write to, in the form that the spec of a job uses."""
         if self.iceberg is not None:
             return {"iceberg": self.iceberg.model_dump()}
         return {"destination": self.destination}
 
 
 class SnapshotRequest(SnapshotTask, JobRequest):
-    """Asks for one snapshot."""
+    """Requests one snapshot."""
 
     as_of: int | None = Field(
         default=None,
         ge=0,
-        description="The time to read at, in milliseconds since the epoch; "
-        "the latest complete one where it isn't given.",
+        description="The time to read at, in milliseconds since 1970. The default is the latest complete "
+        "time.",
     )
 
 
 class SnapshotSchedule(SnapshotTask, CronSchedule):
-    """Asks for a snapshot at each of its times, of the latest complete time then."""
+    """Requests a snapshot at each time of a schedule. Each reads at the latest complete time."""
 
 
 class CompactionRequest(SparkTask, JobRequest):
-    """Asks for one compaction."""
+    """Requests one compaction."""
 
 
 class CompactionSchedule(SparkTask, CronSchedule):
-    """Asks for a compaction at each of its times."""
+    """Requests a compaction at each time of a schedule."""
 
 
 class StorageCollectionSpec(ApiModel):
-    """What the collection should be."""
+    """The desired state of a collection."""
 
     catalog_ref: LocalReference = Field(
-        description="The Catalog that names the collection. It can't change once the collection exists.",
+        description="The Catalog that the collection is in. Immutable once the collection exists.",
     )
     database: str = Field(
         default="holdfast",
         min_length=1,
         max_length=255,
-        description="Database of the collection in the catalog; it must be there.",
+        description="Database of the collection in the catalog. It must exist.",
     )
     schema_name: str = Field(
         default="public",
         alias="schema",
         min_length=1,
         max_length=255,
-        description="Schema of the collection in the catalog; it must be there.",
+        description="Schema of the collection in the catalog. It must exist.",
     )
     name: str | None = Field(
         default=None,
         min_length=1,
         max_length=255,
-        description="Name of the collection in the catalog; the resource's own name where it isn't given.",
+        description="Name of the collection in the catalog. The default is the resource's own name.",
     )
     columns: tuple[CollectionColumn, ...] = Field(
         min_length=1,
         max_length=MAX_COLUMNS,
-        description="The columns, in order. Once the collection exists, nullable ones may be added at the "
-        "end and types may become wider, outside of the key.",
+        description="The columns, in order. Once the collection exists, you can add nullable columns at the "
+        "end, and widen the types of columns that are not in the key.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     key: tuple[Annotated[str, Field(max_length=128)], ...] = Field(
         default=(),
         max_length=MAX_COLUMNS,
-        description="The columns that identify a row; all columns where it isn't given. It can't change.",
+        description="The columns that identify a row. The default is all columns. Immutable.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"}
         | validations((_IMMUTABLE, "key is immutable"), NO_NAME_TWICE),
     )
     rendition: CollectionRendition = Field(
         default=CollectionRendition(),
-        description="How the data is laid out. A change makes a new rendition; to change it back while that "
-        "is filled gives it up.",
+        description="How the data is laid out. A change creates a new rendition. If you undo the change "
+        "while that rendition is being filled, it is dropped.",
         json_schema_extra={"default": {}},
     )
     handover: CollectionHandover = Field(
         default=CollectionHandover(),
-        description="When a new rendition takes over.",
+        description="When a new rendition becomes current.",
         json_schema_extra={"default": {}} | HANDOVER_RULES,
     )
     hydration: CollectionHydration = Field(
@@ -254,8 +254,9 @@ class StorageCollectionSpec(ApiModel):
     max_bytes: int | None = Field(
         default=None,
         ge=1,
-        description="A collection that holds more shows OverMaxBytes, and no new rendition is begun whose "
-        "copy would make it hold more. Nothing that is there is taken away.",
+        description="The most bytes that the collection should hold. A collection that holds more shows the "
+        "condition OverMaxBytes, and no new rendition is created whose copy would exceed the limit. No data "
+        "is removed.",
     )
     retention: CollectionRetention = Field(
         default=CollectionRetention(),
@@ -264,66 +265,70 @@ class StorageCollectionSpec(ApiModel):
     )
     snapshot: SnapshotRequest | None = Field(
         default=None,
-        description="Asks for one snapshot, written by a Spark job.",
+        description="Requests one snapshot, which a Spark job writes.",
         json_schema_extra=_ONE_PLACE,
     )
     snapshot_schedule: SnapshotSchedule | None = Field(
         default=None,
-        description="Asks for a snapshot at the times of a cron line, beside what spec.snapshot asks for. Of "
-        "the runs that were missed, while the operator was down, the collection suspended or the run before "
-        "not over, at most one is made up for: the latest.",
+        description="Requests snapshots on a cron schedule, in addition to spec.snapshot. Runs are missed "
+        "while the operator is down, the collection is suspended, or the previous run is not finished. Of "
+        "the missed runs, only the latest is made up for.",
         json_schema_extra=_ONE_PLACE,
     )
     compaction: CompactionRequest | None = Field(
         default=None,
-        description="Asks for one compaction: a Spark job makes one batch of each shard. Contents stay as "
-        "they are at all times that can be read. It waits for other Spark jobs of the collection.",
+        description="Requests one compaction: a Spark job merges the batches of each shard into one. The "
+        "contents stay the same at all readable times. The job waits for other Spark jobs of the collection.",
     )
     compaction_schedule: CompactionSchedule | None = Field(
         default=None,
-        description="Asks for a compaction at the times of a cron line, beside what spec.compaction asks "
-        "for. Of the runs that were missed at most one is made up for, as with spec.snapshotSchedule.",
+        description="Requests compactions on a cron schedule, in addition to spec.compaction. Of the missed "
+        "runs, at most one is made up for, as with spec.snapshotSchedule.",
     )
     restore_from: CollectionRestore | None = Field(
         default=None,
-        description="Makes the contents of the collection those of a snapshot, once for each value: what was "
-        "written since is given up from then on. A new collection begins with them. The same value never "
-        "restores twice, and to remove it changes nothing.",
+        description="Replaces the contents of the collection with those of a snapshot, once for each value. "
+        "From that time on, rows that were written after the snapshot are gone. A new collection starts with "
+        "the snapshot's contents. The same value never restores twice, and removing it changes nothing.",
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
-        description="Retain keeps the durable data when this resource is deleted; Delete drops it for ever. "
-        "Either ends Spark jobs that run.",
+        description="Retain keeps the stored data when this resource is deleted. Delete drops it for ever. "
+        "Both end running Spark jobs.",
     )
     suspend: bool = Field(
         default=False,
-        description="True leaves everything as it is until it is false again; a Spark job that runs is "
-        "ended, and begins anew then.",
+        description="If true, the operator leaves everything as it is until it is false again. A running "
+        "Spark job is ended, and starts again afterwards.",
     )
 
 
 class SnapshotStatus(ApiModel):
     """The last snapshot that was committed."""
 
-    request_id: str = Field(description="The request that it answers.")
-    as_of: Frontier = Field(description="The time that it was read at.")
-    destination: str = Field(description="Where it is: the folder, or that of the Iceberg table.")
+    request_id: str = Field(description="Id of its request.")
+    as_of: Frontier = Field(description="The time at which the collection was read.")
+    destination: str = Field(description="The folder that holds it, or the folder of the Iceberg table.")
     table: str | None = Field(default=None, description="The Iceberg table, with the name of its catalog.")
     snapshot_id: str | None = Field(default=None, description="Id of the Iceberg snapshot.")
-    rows: int | None = Field(default=None, description="How many rows it has.")
-    checksum: str | None = Field(default=None, description="Checksum over its rows.")
+    rows: int | None = Field(default=None, description="Number of rows.")
+    checksum: str | None = Field(default=None, description="Checksum of the rows.")
     job_id: str = Field(description="Id of the JobRecord.")
     attempt: int = Field(description="The attempt that committed it.")
 
 
 class CompactionStatus(ApiModel):
-    """The last compaction that was done: of how many shards, and what that made of their updates."""
+    """The last compaction that finished, and what it did."""
 
-    request_id: str = Field(description="The request that it answers.")
-    shards: int | None = Field(default=None, description="How many shards the collection had.")
-    compacted: int | None = Field(default=None, description="How many of them were compacted.")
-    left: int | None = Field(default=None, description="How many were left to others who compacted them.")
-    batches: int | None = Field(default=None, description="How many batches became one for each shard.")
+    request_id: str = Field(description="Id of its request.")
+    shards: int | None = Field(default=None, description="Number of shards that the collection had.")
+    compacted: int | None = Field(default=None, description="Number of shards that it compacted.")
+    left: int | None = Field(
+        default=None, description="Number of shards that it skipped because others compacted them."
+    )
+    batches: int | None = Field(
+        default=None, description="Number of batches that it merged, into one for each shard."
+    )
     rows_before: int | None = Field(default=None, description="Stored updates of these batches before.")
     rows: int | None = Field(default=None, description="Stored updates of these batches after.")
     bytes_before: int | None = Field(default=None, description="Stored bytes of these batches before.")
@@ -333,82 +338,84 @@ class CompactionStatus(ApiModel):
 
 
 class SnapshotJobStatus(SparkJobStatus):
-    """The job of the snapshot that is asked for."""
+    """The job of a requested snapshot."""
 
-    request_id: str = Field(description="The request that it answers.")
-    as_of: Frontier = Field(description="The time that it reads at.")
+    request_id: str = Field(description="Id of its request.")
+    as_of: Frontier = Field(description="The time at which it reads the collection.")
 
 
 class CompactionJobStatus(SparkJobStatus):
-    """The job of the compaction that is asked for."""
+    """The job of a requested compaction."""
 
-    request_id: str = Field(description="The request that it answers.")
+    request_id: str = Field(description="Id of its request.")
 
 
 class SnapshotScheduleStatus(ScheduleStatus):
-    """Where the schedule of snapshots is."""
+    """The state of a schedule of snapshots."""
 
-    job: SnapshotJobStatus | None = Field(default=None, description="The job of its last run that began.")
+    job: SnapshotJobStatus | None = Field(default=None, description="The job of the last run that started.")
 
 
 class CompactionScheduleStatus(ScheduleStatus):
-    """Where the schedule of compactions is."""
+    """The state of a schedule of compactions."""
 
-    job: CompactionJobStatus | None = Field(default=None, description="The job of its last run that began.")
+    job: CompactionJobStatus | None = Field(default=None, description="The job of the last run that started.")
 
 
 class StorageCollectionStatus(Status):
-    """What the store says; always derived from it, so nothing is lost when this is."""
+    """What the operator last read from the store. Losing the status loses no data."""
 
     collection_id: str | None = Field(default=None, description="Id of the collection in the store.")
     item_id: str | None = Field(default=None, description="Id of the collection's item in the catalog.")
-    since: Frontier | None = Field(default=None, description="The collection can be read as of this time on.")
+    since: Frontier | None = Field(
+        default=None, description="The earliest time at which the collection can be read."
+    )
     upper: Frontier | None = Field(default=None, description="The collection is complete before this time.")
-    active_rendition: str | None = Field(default=None, description="The rendition that readers get.")
-    shards: int | None = Field(default=None, description="Over how many shards that is spread.")
+    active_rendition: str | None = Field(default=None, description="The rendition that readers use.")
+    shards: int | None = Field(default=None, description="Number of shards of the active rendition.")
     next_rendition: str | None = Field(
-        default=None, description="The rendition that is being filled, to take over."
+        default=None, description="The rendition that is being filled and will take over."
     )
     renditions: tuple[RenditionStatus, ...] | None = Field(
         default=None,
-        description="The renditions that are there, of the retired ones the oldest 50, and the last ones "
-        "that are gone.",
+        description="The existing renditions, with at most the oldest 50 retired ones, and the latest "
+        "renditions that are gone.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
     )
     renditions_total: int | None = Field(
-        default=None, description="How many renditions are there, where not all of them are shown."
+        default=None, description="Number of existing renditions, if not all of them are shown."
     )
     handover: HandoverStatus | None = Field(default=None, description="The last handover.")
     restore: CollectionRestoreStatus | None = Field(
-        default=None, description="The restore that spec.restoreFrom asks for, once it is done."
+        default=None, description="The restore that spec.restoreFrom requests, once it is done."
     )
     holds: tuple[HoldStatus, ...] | None = Field(
         default=None,
-        description="Who keeps retired renditions, beside the retention; those that read as of the oldest "
-        "times, 50 at most.",
+        description="Holds that keep retired renditions in addition to the retention: at most 50, those at "
+        "the oldest times.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     holds_total: int | None = Field(
-        default=None, description="How many holds there are, where not all of them are shown."
+        default=None, description="Number of holds, if not all of them are shown."
     )
-    bytes: int | None = Field(default=None, description="Bytes that all renditions hold.")
+    bytes: int | None = Field(default=None, description="Stored bytes of all renditions.")
     snapshot_job: SnapshotJobStatus | None = Field(
-        default=None, description="The job of the snapshot that spec.snapshot asks for."
+        default=None, description="The job of the snapshot that spec.snapshot requests."
     )
     snapshot_schedule: SnapshotScheduleStatus | None = Field(
-        default=None, description="Where spec.snapshotSchedule is."
+        default=None, description="State of spec.snapshotSchedule."
     )
     last_snapshot: SnapshotStatus | None = Field(
         default=None, description="The last snapshot that was committed."
     )
     compaction_job: CompactionJobStatus | None = Field(
-        default=None, description="The job of the compaction that spec.compaction asks for."
+        default=None, description="The job of the compaction that spec.compaction requests."
     )
     compaction_schedule: CompactionScheduleStatus | None = Field(
-        default=None, description="Where spec.compactionSchedule is."
+        default=None, description="State of spec.compactionSchedule."
     )
     last_compaction: CompactionStatus | None = Field(
-        default=None, description="The last compaction that was done."
+        default=None, description="The last compaction that finished."
     )
 
 
@@ -420,13 +427,13 @@ class StorageCollection(Resource):
         short_names=("coll",),
         columns=(
             READY_COLUMN,
-            PrinterColumn("Catalog", "string", ".spec.catalogRef.name", "The Catalog that names it."),
-            PrinterColumn("Since", "string", ".status.since", "It can be read as of this time on."),
+            PrinterColumn("Catalog", "string", ".spec.catalogRef.name", "The Catalog that it is in."),
+            PrinterColumn("Since", "string", ".status.since", "The earliest time at which it can be read."),
             PrinterColumn("Upper", "string", ".status.upper", "It is complete before this time."),
             PrinterColumn(
-                "Rendition", "string", ".status.activeRendition", "The rendition that readers get."
+                "Rendition", "string", ".status.activeRendition", "The rendition that readers use."
             ),
-            PrinterColumn("Shards", "integer", ".status.shards", "Over how many shards that is spread."),
+            PrinterColumn("Shards", "integer", ".status.shards", "Number of shards of that rendition."),
             PrinterColumn("Next", "string", ".status.nextRendition", "The rendition that is being filled."),
             AGE_COLUMN,
             REASON_COLUMN,
@@ -453,9 +460,9 @@ class StorageCollection(Resource):
         ),
     )
 
-    spec: StorageCollectionSpec = Field(description="What the collection should be.")
+    spec: StorageCollectionSpec = Field(description="Desired state of the collection.")
     status: StorageCollectionStatus = Field(
         default=StorageCollectionStatus(),
-        description="What the operator last found in the store.",
+        description="What the operator last read from the store.",
         json_schema_extra={"default": {"observedGeneration": -1}},
     )

@@ -1,4 +1,4 @@
-"""The columns of a StorageCollection, and what the API server knows of how they may change."""
+"""The columns of a StorageCollection, and the CEL rules for changes to them."""
 
 from typing import Final
 
@@ -27,10 +27,10 @@ class CollectionColumn(ApiModel):
     name: str = Field(
         min_length=1,
         max_length=128,
-        description="Name of the column; names that begin with an underscore are Holdfast's own.",
+        description="Name of the column. Names that begin with an underscore are reserved.",
         json_schema_extra=validations(
             ("!self.startsWith('_')", "column names that begin with an underscore are reserved"),
-            ("!self.matches('[[:cntrl:]]')", "a column name is one line, without control characters"),
+            ("!self.matches('[[:cntrl:]]')", "a column name can't contain control characters or newlines"),
         ),
     )
     type: str = Field(
@@ -44,11 +44,11 @@ class CollectionColumn(ApiModel):
     comment: str | None = Field(
         default=None,
         max_length=MOST_COMMENT_CHARACTERS,
-        description="What people say of the column; it may change at any time. Spark shows it.",
+        description="Text that describes the column. You can change it at any time. Spark shows it.",
         json_schema_extra=validations(
             (
                 r"!self.matches('[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x{9f}]')",
-                "a comment has no control characters but newline and tab",
+                "a comment can't contain control characters other than newline and tab",
             ),
         ),
     )
@@ -63,17 +63,17 @@ _WIDER: Final = {
     "uint32": ("uint64", "int64"),
     "float32": ("float64",),
 }
-_SAME_KIND = "a column keeps its type once the collection exists, or gets a wider one of its kind"
+_SAME_KIND = "once the collection exists, the type of a column can only change to a wider one of its kind"
 
 
 def additive_rules(unborn: str) -> tuple[tuple[str, str], ...]:
-    """CEL rules over the whole resource: once the collection exists, columns are only added or widened.
+    """Returns CEL rules over the whole resource: an existing collection's columns are only added or widened.
 
-    `unborn` is the expression that is true before. What they can't tell (order, decimals, the columns of the
-    key) the operator tells.
+    `unborn` is an expression that is true until the collection exists. The operator itself checks what the
+    rules can't: the order, decimals, and the columns of the key.
     """
     before, now = "oldSelf.spec.columns", "self.spec.columns"
-    # One rule for each type: a table in one rule would be too dear for the API server.
+    # One rule for each type: one rule for all of them would exceed the API server's cost limit.
     widened = tuple(
         (f"{unborn} || {before}.all(o, o.type != '{type_}' || {among})", _SAME_KIND)
         for type_, wider in _WIDER.items()
@@ -90,11 +90,11 @@ def additive_rules(unborn: str) -> tuple[tuple[str, str], ...]:
         ),
         (
             f"{unborn} || {before}.all(o, !o.nullable || {now}.all(c, c.name != o.name || c.nullable))",
-            "a column that may be null stays so once the collection exists",
+            "a nullable column can't become non-nullable once the collection exists",
         ),
         (
             f"{unborn} || {now}.all(c, c.nullable || {before}.exists(o, o.name == c.name))",
-            "a column that is added once the collection exists must be nullable",
+            "a column that you add once the collection exists must be nullable",
         ),
         *widened,
         (
@@ -103,6 +103,6 @@ def additive_rules(unborn: str) -> tuple[tuple[str, str], ...]:
         ),
         (
             f"{unborn} || (has(self.spec.key) && self.spec.key.size() > 0) || {same}",
-            "without spec.key all columns are the key: spec.columns can't change once the collection exists",
+            "without spec.key, all columns are the key: spec.columns can't change once the collection exists",
         ),
     )

@@ -1,4 +1,4 @@
-"""What is done again and again at the times of a cron line, as a CronJob has it."""
+"""Work that repeats on a cron schedule, in the form that a CronJob uses."""
 
 from datetime import datetime
 from typing import Final
@@ -16,11 +16,11 @@ MACROS: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-"""Names of cron lines."""
+"""The cron lines that the names stand for."""
 
 
 def _field(value: str) -> str:
-    """The pattern of one field of a cron line whose values are like `value`."""
+    """Returns the pattern of one field of a cron line whose values match `value`."""
     item = rf"(\\*|({value})(-({value}))?)(/[1-9][0-9]?)?"
     return f"{item}(,{item})*"
 
@@ -40,13 +40,13 @@ _LINE: Final = " +".join(
 
 
 class CronSchedule(ApiModel):
-    """When something is done again and again."""
+    """The times at which work repeats."""
 
     schedule: str = Field(
         min_length=1,
         max_length=100,
-        description="The times, as a CronJob has them: minute, hour, day of the month, month and day of the "
-        "week, or @hourly, @daily, @weekly, @monthly, @yearly.",
+        description="The times, in the form of a CronJob: minute, hour, day of the month, month and day of "
+        "the week, or @hourly, @daily, @weekly, @monthly, @yearly.",
         json_schema_extra=validations(
             (
                 f"self.matches('^({_LINE}|{'|'.join(MACROS)})$')",
@@ -58,9 +58,9 @@ class CronSchedule(ApiModel):
         default="UTC",
         min_length=1,
         max_length=64,
-        description="The time zone that the times are of, by its name in the IANA database, e.g. "
-        "Europe/Berlin. Where clocks change, a line of every hour (*) goes on as time passes. Of any other, "
-        "a time that is skipped is just after that, and one that comes twice is the first of the two.",
+        description="The time zone of the schedule: a name of the IANA database, e.g. Europe/Berlin. When "
+        "clocks change, a schedule for every hour (*) keeps its interval. Any other schedule runs right "
+        "after the change if its time is skipped, and only the first time if its time occurs twice.",
         json_schema_extra=validations(
             (
                 "self.matches('^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$')",
@@ -72,24 +72,27 @@ class CronSchedule(ApiModel):
         default=None,
         ge=10,
         le=31_536_000,
-        description="A run that couldn't begin so many seconds after its time is missed. Without it, the "
-        "latest one that was missed begins as soon as it can; those before it never do.",
+        description="Seconds after its scheduled time within which a run can start. A run that can't start "
+        "in time is missed. Without this field, the latest missed run starts as soon as it can, and earlier "
+        "ones never do.",
     )
     suspend: bool = Field(
         default=False,
-        description="True begins no further run until it is false again; one that runs goes on.",
+        description="If true, no new run starts until it is false again. A current run continues.",
     )
 
 
 class ScheduleStatus(ApiModel):
-    """Where a schedule is."""
+    """The state of a schedule."""
 
     last_schedule_time: datetime | None = Field(
-        default=None, description="The time of the last run that began; the store has its JobRecord."
+        default=None,
+        description="The scheduled time of the last run that started. The store has its JobRecord.",
     )
     next_schedule_time: datetime | None = Field(
-        default=None, description="The time of the next run; in the past, one that is due and waits."
+        default=None,
+        description="The scheduled time of the next run. If it is in the past, the run is due and waits.",
     )
     missed_runs: int = Field(
-        default=0, ge=0, description="How many runs were missed since the schedule is there."
+        default=0, ge=0, description="Number of runs missed since the schedule was created."
     )

@@ -1,8 +1,8 @@
 """Writes the CRDs from the models: `python -m holdfast_operator.api.generate crds [--chart DIR] [--check]`.
 
 Invariants
-- The files are a function of the models only; `--check` exits 1 where a file is not what it should be.
-- A chart's template of a CRD is the CRD, but for the annotations and labels that the chart's values add.
+- The files depend only on the models. `--check` exits with 1 if a file is out of date.
+- A CRD's template in the chart differs from the CRD only in annotations and labels from the chart's values.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _HEADER: Final = "# Generated from operator/holdfast_operator/api: change the mo
 
 
 def custom_resource_definition(model: type[Resource]) -> dict[str, Any]:
-    """The CRD of one kind."""
+    """Returns the CRD of one kind."""
     about = model.definition
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -67,7 +67,7 @@ def custom_resource_definition(model: type[Resource]) -> dict[str, Any]:
 
 
 def files() -> dict[str, str]:
-    """All generated files: name -> text."""
+    """Returns the text of all generated files, by name."""
     manifests = {
         f"{GROUP}_{model.definition.kind.plural}.yaml": _HEADER + _yaml(custom_resource_definition(model))
         for model in RESOURCES
@@ -85,17 +85,17 @@ _LABELLED: Final = f"  labels:\n    {LABEL_NAME}: holdfast\n"
 
 
 def chart_files() -> dict[str, str]:
-    """The same CRDs as templates of the chart `holdfast-crds`: name -> text."""
+    """Returns the text of the CRDs as templates of the chart `holdfast-crds`, by name."""
     return {name: _template(text) for name, text in files().items() if name != _KUSTOMIZATION}
 
 
 def _template(text: str) -> str:
-    """One CRD as a template. What Helm would take for an action in a description stays text."""
+    """Returns one CRD as a template. It escapes braces in descriptions, which Helm would take for actions."""
     escaped = text.replace("{{", '{{ "{{" }}')
     before, named, after = escaped.partition(_NAMED)
     name, labelled, spec = after.partition(_LABELLED)
     assert named, "a CRD begins with its name"
-    assert labelled, "a CRD has the label that `kubectl wait` finds it by"
+    assert labelled, "a CRD has the label by which `kubectl wait` finds it"
     return (
         f'{before}{named}{name}  labels:\n    {{{{- include "holdfast-crds.labels" . | nindent 4 }}}}\n'
         '  {{- with include "holdfast-crds.annotations" . }}\n'
@@ -105,7 +105,7 @@ def _template(text: str) -> str:
 
 
 def stale(folder: Path, wanted: Mapping[str, str] | None = None) -> list[str]:
-    """Names of the files in `folder` that aren't what the models say; `wanted` is what it is to have."""
+    """Returns the names of the files in `folder` that are out of date. `wanted` defaults to `files()`."""
     return [
         name
         for name, text in (files() if wanted is None else wanted).items()
@@ -122,17 +122,17 @@ def _yaml(document: dict[str, Any]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write or check the files; returns the exit code."""
+    """Writes or checks the files. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="generate", description="Write the CRDs from the models.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--chart", type=Path, metavar="DIR", help="also the templates of the chart, there")
-    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 where a file is stale")
+    parser.add_argument("--chart", type=Path, metavar="DIR", help="also write the chart's templates to DIR")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
     args = parser.parse_args(argv)
     places = [(args.folder, files()), *([(args.chart, chart_files())] if args.chart else [])]
     if args.check:
         outdated = [folder / name for folder, wanted in places for name in stale(folder, wanted)]
         for path in outdated:
-            print(f"{path} is not what the models say: run 'make crds'", file=sys.stderr)
+            print(f"{path} is out of date: run 'make crds'", file=sys.stderr)
         return 1 if outdated else 0
     for folder, wanted in places:
         folder.mkdir(parents=True, exist_ok=True)

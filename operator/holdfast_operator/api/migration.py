@@ -39,7 +39,7 @@ _SHADOW_FOR: Final = "5m"
 
 
 class Verify(StrEnum):
-    """What is compared before the target becomes the source of truth."""
+    """How the two stores are compared before the target becomes the source of truth."""
 
     NONE = "None"
     COMPARE = "Compare"
@@ -47,7 +47,7 @@ class Verify(StrEnum):
 
 
 class MigrationPhase(StrEnum):
-    """Where a migration is, for people; the conditions are for programs."""
+    """The phase of a migration, for people to read. Programs should read the conditions."""
 
     PENDING = "Pending"
     PLANNED = "Planned"
@@ -62,121 +62,136 @@ class MigrationPhase(StrEnum):
 
 
 class CatalogMigrationSpec(ApiModel):
-    """What is to be moved, and how."""
+    """The catalog to move, and how to move it."""
 
-    catalog_ref: LocalReference = Field(description="The Catalog to move; it must name a stash.")
-    target: Backend = Field(description="The backend that is to hold the truth.")
+    catalog_ref: LocalReference = Field(description="The Catalog to move. It must have a stash.")
+    target: Backend = Field(description="The store to make the source of truth: Persist or Stash.")
     migration_id: str | None = Field(
         default=None,
         min_length=1,
         max_length=200,
         pattern=r"^[A-Za-z0-9]([A-Za-z0-9._:/@-]*[A-Za-z0-9])?$",
-        description="Names the move in the catalog's own records: one that is done never runs again, "
-        "wherever it is applied. By default uid/namespace/name of this resource: one that is created again "
-        "under the same name is another move.",
+        description="Id of the migration in the catalog's own records. A migration that is done never runs "
+        "again under the same id, no matter which resource requests it. The default is uid/namespace/name "
+        "of this resource, so a resource that you create again under the same name is another migration.",
     )
     verify: Verify = Field(
         default=Verify.COMPARE,
-        description="Compare reads both stores and compares them before the target becomes the source of "
-        "truth; Shadow makes every change in both for shadowFor first; None compares nothing.",
+        description="Compare reads and compares both stores before the target becomes the source of truth. "
+        "Shadow first makes every change in both stores for shadowFor. None compares nothing.",
     )
     shadow_for: str | None = Field(
         default=None,
         max_length=16,
         pattern=PERIOD,
-        description="How long changes are made in both stores with verify Shadow, e.g. 90s or 1h; 5m where "
-        "it isn't given.",
+        description="With verify Shadow, how long changes are made in both stores, e.g. 90s or 1h. The "
+        "default is 5m.",
     )
     dry_run: bool = Field(
-        default=False, description="True only writes the plan into the status; neither store is written."
+        default=False,
+        description="If true, the operator only writes the plan to the status, and to neither store.",
     )
     timeout: str = Field(
         default="10m",
         max_length=16,
         pattern=PERIOD,
-        description="After this time no further step is taken, and for so long others are kept out of the "
-        "catalog. It begins anew with each change of this spec.",
+        description="How long the migration may take, and how long it keeps others out of the catalog. "
+        "Afterwards no further step runs. Each change of this spec restarts the time.",
     )
-    suspend: bool = Field(default=False, description="True stops before the next step until it is false.")
+    suspend: bool = Field(
+        default=False,
+        description="If true, the migration stops before its next step until it is false again.",
+    )
     rollback: bool = Field(
-        default=False, description="True moves the catalog back, after the move or from within it, for good."
+        default=False,
+        description="If true, the catalog moves back for good, during the migration or after it.",
     )
 
     @property
     def timeout_seconds(self) -> float:
-        """For how long steps are taken, the time of shadowing aside."""
+        """Seconds that the steps may take, without the time of shadowing."""
         return milliseconds(self.timeout) / 1000
 
     @property
     def shadow_seconds(self) -> float:
-        """For how long changes are made in both stores."""
+        """Seconds for which changes are made in both stores."""
         return milliseconds(self.shadow_for or _SHADOW_FOR) / 1000 if self.verify == Verify.SHADOW else 0.0
 
 
 _SPEC_RULES: Final = validations(
     (_UNCHANGED, "only suspend and rollback can change: create another CatalogMigration instead"),
-    ("!oldSelf.rollback || self.rollback", "rollback can't be taken back: create another CatalogMigration"),
-    ("!has(self.shadowFor) || self.verify == 'Shadow'", "shadowFor is for verify Shadow"),
+    ("!oldSelf.rollback || self.rollback", "rollback can't be undone: create another CatalogMigration"),
+    ("!has(self.shadowFor) || self.verify == 'Shadow'", "shadowFor needs verify Shadow"),
     ("!(self.dryRun && self.rollback)", "a dry run has nothing to roll back"),
 )
 
 
 class ObjectSize(ApiModel):
-    """How much there is of an object type."""
+    """Number and size of the objects of one type."""
 
-    rows: int = Field(description="How many rows.")
-    bytes: int = Field(description="How many bytes their keys and values have.")
+    rows: int = Field(description="Number of rows.")
+    bytes: int = Field(description="Bytes of their keys and values.")
 
 
 class CatalogMigrationStatus(Status):
-    """What the two stores say; it decides only when the timeout is over, and for silent stores what ended."""
+    """What the operator last read from the two stores.
 
-    phase: MigrationPhase | None = Field(default=None, description="Where the migration is.")
-    migration_id: str | None = Field(default=None, description="Its name in the catalog's own records.")
-    step: str | None = Field(default=None, description="The numbered step that was done last.")
+    The operator itself reads only two things from it: when the timeout ends, and, if the stores can't be
+    reached, how the migration ended.
+    """
+
+    phase: MigrationPhase | None = Field(default=None, description="Phase of the migration.")
+    migration_id: str | None = Field(
+        default=None, description="Id of the migration in the catalog's own records."
+    )
+    step: str | None = Field(default=None, description="The last numbered step that is done.")
     strategy: str | None = Field(default=None, description="The migrationStrategy of the two stores.")
-    source_of_truth: str | None = Field(default=None, description="The backend that holds the truth.")
+    source_of_truth: str | None = Field(
+        default=None, description="The store that is the source of truth: Persist or Stash."
+    )
     stash_epoch: int | None = Field(default=None, description="Epoch of the fence token in the stash.")
     persist_epoch: int | None = Field(default=None, description="Epoch of the fence token on persist.")
-    rows: int | None = Field(default=None, description="How many rows are moved.")
-    bytes: int | None = Field(default=None, description="How many bytes are moved.")
+    rows: int | None = Field(default=None, description="Number of rows to move.")
+    bytes: int | None = Field(default=None, description="Number of bytes to move.")
     objects: dict[str, ObjectSize] | None = Field(
         default=None, description="Rows and bytes by object type, as they were read."
     )
     plan: tuple[str, ...] | None = Field(
         default=None,
         max_length=32,
-        description="What a dry run would do.",
+        description="The steps that the migration would take, after a dry run.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
-    start_time: datetime | None = Field(default=None, description="When the first step was begun.")
-    deadline: datetime | None = Field(default=None, description="When no further step is taken.")
+    start_time: datetime | None = Field(default=None, description="When the first step started.")
+    deadline: datetime | None = Field(default=None, description="When the timeout ends.")
     completion_time: datetime | None = Field(default=None, description="When the last step was done.")
     fenced_by: tuple[CatalogFence, ...] | None = Field(
         default=None,
         max_length=3,
-        description="Which other operators took this migration over since the resource was last changed; "
-        "after three times within ten minutes no further step is taken.",
+        description="The other operators that took this migration over since the resource was last changed. "
+        "After three times within ten minutes, no further step runs.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
 
 
 class CatalogMigration(Resource):
-    """One move of one catalog."""
+    """One migration of one catalog."""
 
     definition: ClassVar[Definition] = Definition(
         kind=Kind.CATALOG_MIGRATION,
         short_names=("catmig",),
         columns=(
             READY_COLUMN,
-            PrinterColumn("Catalog", "string", ".spec.catalogRef.name", "The Catalog that is moved."),
-            PrinterColumn("Target", "string", ".spec.target", "Where it is moved to."),
-            PrinterColumn("Phase", "string", ".status.phase", "Where the migration is."),
-            PrinterColumn("Step", "string", ".status.step", "The numbered step that was done last."),
-            PrinterColumn("Truth", "string", ".status.sourceOfTruth", "The backend that holds the truth."),
-            PrinterColumn("Rows", "integer", ".status.rows", "How many rows are moved."),
-            PrinterColumn("Bytes", "integer", ".status.bytes", "How many bytes are moved.", wide=True),
-            PrinterColumn("Verify", "string", ".spec.verify", "What is compared.", wide=True),
+            PrinterColumn("Catalog", "string", ".spec.catalogRef.name", "The Catalog to move."),
+            PrinterColumn("Target", "string", ".spec.target", "The store to move it to."),
+            PrinterColumn("Phase", "string", ".status.phase", "Phase of the migration."),
+            PrinterColumn("Step", "string", ".status.step", "The last numbered step that is done."),
+            PrinterColumn(
+                "Truth", "string", ".status.sourceOfTruth", "The store that is the source of truth."
+            ),
+            PrinterColumn("Rows", "integer", ".status.rows", "Number of rows to move."),
+            PrinterColumn("Bytes", "integer", ".status.bytes", "Number of bytes to move.", wide=True),
+            PrinterColumn("Verify", "string", ".spec.verify", "How the stores are compared.", wide=True),
             PrinterColumn(
                 "Stash-Epoch", "integer", ".status.stashEpoch", "Epoch of the token in the stash.", wide=True
             ),
@@ -194,15 +209,15 @@ class CatalogMigration(Resource):
     )
 
     spec: CatalogMigrationSpec = Field(
-        description="What is to be moved, and how; only suspend and rollback can change.",
+        description="The catalog to move, and how to move it. Only suspend and rollback can change.",
         json_schema_extra=_SPEC_RULES,
     )
     status: CatalogMigrationStatus = Field(
         default=CatalogMigrationStatus(),
-        description="What the operator last found in the two stores.",
+        description="What the operator last read from the two stores.",
         json_schema_extra={"default": {"observedGeneration": -1}},
     )
 
 
 AT_REST: Final = frozenset({MigrationPhase.PLANNED, MigrationPhase.COMPLETED, MigrationPhase.ROLLED_BACK})
-"""Phases after which nothing is done any more, unless the spec changes."""
+"""Phases in which the operator does nothing more until the spec changes."""

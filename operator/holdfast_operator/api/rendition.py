@@ -12,14 +12,14 @@ from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 
 
 class FillRecipe(StrEnum):
-    """What a new rendition is filled from."""
+    """The source that a new rendition is filled from."""
 
     COPY = "Copy"
     SOURCE = "Source"
 
 
 class HandoverPolicy(StrEnum):
-    """When the next rendition takes over."""
+    """When the next rendition becomes current."""
 
     WHEN_CAUGHT_UP = "WhenCaughtUp"
     MANUAL = "Manual"
@@ -27,47 +27,46 @@ class HandoverPolicy(StrEnum):
 
 
 class CollectionRendition(ApiModel):
-    """How the data is laid out. A change makes a new rendition, which takes over as `handover` says."""
+    """How the data is laid out. A change creates a new rendition, which takes over as `handover` says."""
 
     shards: int = Field(
         default=1,
         ge=1,
         le=256,
-        description="Over how many shards the rows are spread by the hash of their key.",
+        description="Number of data shards. The hash of a row's key decides which shard holds the row.",
     )
     hash_columns: tuple[Annotated[str, Field(max_length=128)], ...] | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_COLUMNS,
-        description="The columns whose hash decides which shard a row goes to. Where it isn't given, a new "
-        "rendition takes the key (all columns where there is none), and the one that is there is left as it "
-        "is.",
+        description="The columns whose hash decides which shard holds a row. By default, a new rendition "
+        "uses the key, or all columns if there is no key, and an existing rendition stays as it is.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"} | validations(NO_NAME_TWICE),
     )
     recipe: FillRecipe = Field(
         default=FillRecipe.COPY,
         description="Copy: a new rendition is filled from the collection. Source: the pipeline that feeds "
-        "the collection fills it anew, at first where the one that is there is a copy. "
-        "A collection that isn't there yet begins with Copy.",
+        "the collection fills the new rendition from its sources. If the current rendition was made with "
+        "Copy, a change to Source creates a new rendition. A new collection must start with Copy.",
     )
 
 
 class CollectionHandover(ApiModel):
-    """When a new rendition takes over."""
+    """When a new rendition becomes current."""
 
     policy: HandoverPolicy = Field(
         default=HandoverPolicy.WHEN_CAUGHT_UP,
-        description="WhenCaughtUp: as soon as it has all that the collection has. Manual: when `to` names "
-        "it. At: at the first possible time that is not before `at`.",
+        description="WhenCaughtUp: as soon as it holds everything that the collection holds. Manual: when "
+        "`to` names it. At: at the first possible time at or after `at`.",
     )
     at: datetime | None = Field(
-        default=None, description="The time to hand over at (RFC 3339), with policy At."
+        default=None, description="With policy At: the earliest time of the handover (RFC 3339)."
     )
     to: str | None = Field(
         default=None,
         min_length=1,
         max_length=63,
-        description="Id of the rendition that is to take over (status.nextRendition), with policy Manual.",
+        description="With policy Manual: id of the rendition to hand over to (status.nextRendition).",
     )
 
 
@@ -76,7 +75,7 @@ HANDOVER_RULES = validations(
         "(has(self.policy) && self.policy == 'At') == has(self.at)",
         "policy At needs at, and no other policy takes it",
     ),
-    ("(has(self.policy) && self.policy == 'Manual') || !has(self.to)", "to is for policy Manual"),
+    ("(has(self.policy) && self.policy == 'Manual') || !has(self.to)", "to needs policy Manual"),
 )
 
 
@@ -85,14 +84,14 @@ class CollectionHydration(ApiModel):
 
     spark: SparkTemplate | None = Field(
         default=None,
-        description="What a Spark job runs with that fills a rendition of a large collection. Where it isn't "
-        "given, the operator's own process fills all of them.",
+        description="Image, resources and settings of the Spark job that fills a rendition of a large "
+        "collection. By default, the operator's own process fills all renditions.",
     )
     minimum_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="From how many stored bytes of the active rendition on a Spark job fills the next one. "
-        "Where it isn't given: from 256 MiB, or 20 million rows, on.",
+        description="A Spark job fills the next rendition if the active one has at least this many stored "
+        "bytes. The default is 256 MiB, or 20 million rows.",
     )
 
 
@@ -100,7 +99,7 @@ HYDRATION_RULES = validations(("!has(self.minimumBytes) || has(self.spark)", "mi
 
 
 class RenditionPhase(StrEnum):
-    """The life of a rendition."""
+    """The phases of a rendition."""
 
     HYDRATING = "Hydrating"
     CAUGHT_UP = "CaughtUp"
@@ -120,18 +119,18 @@ class RenditionStatus(ApiModel):
 
     id: str = Field(description="Id of the rendition.")
     phase: RenditionPhase = Field(
-        description="Hydrating: it is being filled. CaughtUp: it could take over. Active: it is the "
-        "collection. Retiring: it was, and may still be read there. Dropped, Aborted: it is gone. Suspect: "
-        "its contents are not to be trusted."
+        description="Hydrating: it is being filled. CaughtUp: it can take over. Active: it holds the "
+        "collection's current rows. Retiring: it did so earlier, and those times may still be read. Dropped, "
+        "Aborted: it is gone. Suspect: don't trust its contents."
     )
-    shards: int | None = Field(default=None, description="How many shards it has.")
-    since: Frontier | None = Field(default=None, description="It can be read as of this time on.")
+    shards: int | None = Field(default=None, description="Number of shards.")
+    since: Frontier | None = Field(default=None, description="The earliest time at which it can be read.")
     upper: Frontier | None = Field(default=None, description="It is complete before this time.")
     rows: int | None = Field(
-        default=None, description="Updates that its shards hold, before they are consolidated."
+        default=None, description="Number of updates in its shards, before they are consolidated."
     )
-    bytes: int | None = Field(default=None, description="Bytes that its shards hold.")
-    waits_for: str | None = Field(default=None, description="What has to come before its next phase.")
+    bytes: int | None = Field(default=None, description="Stored bytes of its shards.")
+    waits_for: str | None = Field(default=None, description="What its next phase waits for.")
     job: HydrationJobStatus | None = Field(
         default=None, description="The Spark job that fills it, until it is active."
     )
@@ -141,35 +140,39 @@ class HandoverStatus(ApiModel):
     """The last handover."""
 
     source: str | None = Field(
-        default=None, alias="from", description="The rendition that was the collection before."
+        default=None, alias="from", description="The rendition that was active before."
     )
     to: str = Field(description="The rendition that took over.")
-    at: Frontier = Field(description="From this time on, in the collection's own.")
+    at: Frontier = Field(
+        description="The time of the handover, in the collection's own time: the new rendition holds the "
+        "rows from here on."
+    )
 
 
 class CollectionRestoreStatus(ApiModel):
-    """The restore that the spec asks for, once it is done."""
+    """The restore that the spec requests, once it is done."""
 
-    snapshot: str = Field(description="What it was restored from.")
-    rendition: str = Field(description="The rendition that it was restored into.")
-    at: Frontier = Field(description="From this time on, in the collection's own.")
+    snapshot: str = Field(description="The snapshot that it restored.")
+    rendition: str = Field(description="The rendition that it restored into.")
+    at: Frontier = Field(
+        description="The time of the restore, in the collection's own time: the collection has the "
+        "snapshot's contents from here on."
+    )
 
 
 class HoldStatus(ApiModel):
-    """What keeps a retired rendition, beside the retention."""
+    """A hold that keeps a retired rendition in addition to the retention."""
 
-    purpose: str = Field(description="What it is for, in its owner's words.")
-    who: str | None = Field(default=None, description="Who took it, where that is on record.")
-    host: str | None = Field(default=None, description="Where its owner runs.")
+    purpose: str = Field(description="The purpose that its owner gave.")
+    who: str | None = Field(default=None, description="Its owner, if recorded.")
+    host: str | None = Field(default=None, description="The host that its owner runs on.")
     durable: bool = Field(
-        description="Whether it stays until it is released; another one ends with its process."
+        description="True if the hold stays until somebody releases it, false if it ends with its process."
     )
-    since: Frontier = Field(description="It reads as of this time on.")
-    held_since: datetime | None = Field(
-        default=None, description="When it was taken, where that is on record."
-    )
+    since: Frontier = Field(description="The earliest time that it keeps readable.")
+    held_since: datetime | None = Field(default=None, description="When it was taken, if recorded.")
     renditions: tuple[str, ...] = Field(
         default=(),
-        description="The retired renditions that it keeps, the oldest 10.",
+        description="The retired renditions that it keeps, at most the oldest 10.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )

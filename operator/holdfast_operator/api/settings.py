@@ -1,9 +1,9 @@
-"""Maps of settings in specs, which everybody reads who can read the resource: nothing secret may be in them.
+"""Rules for maps of settings in specs. All readers of a resource see its settings: they hold no secrets.
 
 Invariants
-- What a pattern says is a rule of the API server and of the model: what was there before the rule was, the
-  model refuses.
-- What only names a Secret, or a file, tells no secret.
+- The API server and the model apply the same patterns. The model refuses settings that were stored before
+  the API server had a rule against them.
+- A setting that only names a Secret or a file is not secret.
 """
 
 import re
@@ -16,9 +16,9 @@ from holdfast_operator.api.urls import SHORT, TELLING
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Texts that aren't taken: those that `found` is in, by default any, but for those that `unless` is in.
+    """Refuses a text that matches `found` (by default any text) and does not match `unless`.
 
-    Both are patterns of RE2 and of Python, without backslashes and single quotes.
+    Both patterns work in RE2 and in Python. They contain no backslashes and no single quotes.
     """
 
     message: str
@@ -26,13 +26,13 @@ class Refusal:
     unless: str | None = None
 
     def rule(self, text: str) -> str:
-        """The CEL rule of a map; `text` is what it is about of the entry with the key `k`."""
+        """Returns the CEL rule for a map. `text` is a CEL expression for a part of entry `k`."""
         taken = [f"!{text}.matches('{self.found}')"] if self.found is not None else []
         taken += [f"{text}.matches('{self.unless}')"] if self.unless is not None else []
         return f"self.all(k, {' || '.join(taken)})"
 
     def refuses(self, text: str) -> bool:
-        """Whether a text isn't taken."""
+        """Returns whether the text is refused."""
         if self.found is not None and not re.search(self.found, text):
             return False
         return self.unless is None or not re.search(self.unless, text)
@@ -40,7 +40,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a map of settings doesn't take."""
+    """The names and values that a map of settings refuses."""
 
     names: tuple[Refusal, ...]
     values: tuple[Refusal, ...]
@@ -54,7 +54,7 @@ class Settings:
         )
 
     def taken(self, settings: dict[str, str]) -> dict[str, str]:
-        """The settings, for their model. Raises `ValueError`, without values, where some aren't taken."""
+        """Returns the settings, or raises `ValueError` if one is refused. The message contains no values."""
         for name, value in settings.items():
             for refusals, text in ((self.names, name), (self.values, value)):
                 for each in refusals:
@@ -68,16 +68,16 @@ _HARMLESS: Final = (
     "|(?i:(secret|token|credentials?)[._-]?(file|type|mechanism|bitLength)$"
     "|credentials?[._-]provider([.](path|mapping|type))?$)"
 )
-"""Names of settings that hold such a word, and name a Secret or a file, or say how one is used."""
+"""Names of settings that contain a suspicious word, but only name a Secret or a file, or its use."""
 
 
 def _values(message: str) -> tuple[Refusal, ...]:
-    """Values with a secret in them."""
+    """Returns refusals of values that contain a secret."""
     return (
         Refusal(
             message,
             "(?is)://[^/]*(@|%(25)*40)|postgres[a-z0-9+]*://.{0,200}(@|%(25)*40)",
-            # There the account of a container follows it.
+            # In these URLs, the `@` separates a container from its account.
             unless="^((abfss?|wasbs?)://[^/:@,]+@[^@]*)+$",
         ),
         Refusal(message, f'(?i)(?:{TELLING})[a-z0-9_.-]{{0,40}}(=|%(25)*3D|" *:)|[?&;](?:{SHORT})='),
@@ -85,19 +85,20 @@ def _values(message: str) -> tuple[Refusal, ...]:
 
 
 _USE_A_REFERENCE: Final = (
-    "must not have a secret: let envSecretRef name one, whose keys become environment variables"
+    "must not contain a secret: set envSecretRef to a Secret, whose keys become environment variables"
 )
 _NOT_OF_ITS_PODS: Final = (
-    "must have only settings of a job's pods, which docs/how-to/choose-what-runs-spark.md lists: who submits "
-    "it reads others too, with its own rights; jars, packages and files belong in image, storage in volumes, "
-    "and the operator says the rest"
+    "must contain only settings of the job's pods, which docs/how-to/choose-what-runs-spark.md lists: the "
+    "process that submits the job would read other settings with its own rights; put jars, packages and "
+    "files into image, and storage into volumes; the operator sets the rest"
 )
 _LOADS: Final = (
     "must not load code or name files to read at the start: build what the job needs into image, and use the "
     "defaults of Spark"
 )
 _IS_EXPANDED: Final = (
-    "must not refer to an environment or to system properties: whoever submits the job would fill in its own"
+    "must not refer to environment variables or system properties: the process that submits the job would "
+    "fill in its own"
 )
 _OF_PODS: Final = (
     "(driver|executor)[.]((request|limit)[.]cores$|((service[.])?(label|annotation)|node[.]selector|secrets"
@@ -108,7 +109,7 @@ _OF_PODS: Final = (
     "|allocation[.](batch[.]|executor[.]|max)|(driverEnv|node[.]selector)[.]"
     "|(memoryOverheadFactor|scheduler[.]name|local[.]dirs[.]tmpfs|container[.]image[.]pullSecrets)$"
 )
-"""Settings of `spark.kubernetes`: those that say what a pod of the job has, in its own namespace."""
+"""Settings under `spark.kubernetes` that only describe a pod of the job, in its own namespace."""
 _TAKEN: Final = (
     "^spark[.]((sql|executor|driver|executorEnv|memory|shuffle|network|rpc|kryo|task|dynamicAllocation"
     "|eventLog|ui|metrics|io|storage|scheduler|locality|broadcast|cleaner|rdd|reducer|stage|unsafe|log"
@@ -117,7 +118,7 @@ _TAKEN: Final = (
     "|(authenticate([.](enableSaslEncryption|secretBitLength))?|default[.]parallelism|local[.]dir|port[.]maxRetries|blockManager[.]port)$"
     f"|kubernetes[.]({_OF_PODS}))[!-<>-~]*$"
 )
-"""Settings that nothing but the pods of a job reads."""
+"""Settings that only the pods of a job read."""
 SPARK_CONF: Final = Settings(
     names=(
         Refusal(_NOT_OF_ITS_PODS, unless=_TAKEN),
@@ -134,19 +135,20 @@ SPARK_CONF: Final = Settings(
     values=(
         *_values(_USE_A_REFERENCE),
         Refusal(_IS_EXPANDED, "[$][{][^}]*:"),
-        # The JVM would hand such a one on, whatever it is.
+        # The JVM would pass on any setting in this form.
         Refusal(_NOT_OF_ITS_PODS, "-Dspark[.]"),
     ),
 )
-"""Of a Spark job.
+"""Rules for the settings of a Spark job.
 
-Whoever submits a job, such as the pod of a Spark operator, reads more of its settings than its driver does:
-`spark.kubernetes.kerberos.krb5.path` is a file there that Spark puts into a ConfigMap of the job's namespace,
-`spark.kerberos.keytab` one that it puts into a Secret. So only what is known to be of the pods is taken.
+The process that submits a job, such as the pod of a Spark operator, reads settings that the driver does not.
+For example, Spark copies the submitter's file `spark.kubernetes.kerberos.krb5.path` into a ConfigMap in the
+job's namespace, and `spark.kerberos.keytab` into a Secret. A user could read the submitter's files that way.
+So a setting is accepted only if it is known that nothing but the job's pods reads it.
 """
 
 _BY_ENVIRONMENT: Final = (
-    "must not have a {}: PYICEBERG_CATALOG__NAME__URI and the like come from the environment, by "
+    "must not contain a {}: set PYICEBERG_CATALOG__NAME__URI and the like in the environment, with "
     "spark.envSecretRef"
 )
 ICEBERG: Final = Settings(
@@ -158,4 +160,4 @@ ICEBERG: Final = Settings(
     ),
     values=_values(_BY_ENVIRONMENT.format("password")),
 )
-"""Of an Iceberg catalog."""
+"""Rules for the properties of an Iceberg catalog."""

@@ -1,4 +1,4 @@
-"""How a Spark job of Holdfast is run: the part of a resource that becomes a SparkApplication or a Job."""
+"""The template of a Spark job in a spec. The operator turns it into a SparkApplication or a Job."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -22,15 +22,15 @@ class SparkDriver(ApiModel):
         default=None,
         pattern=_MEMORY,
         max_length=12,
-        description="Memory of the pod beside the heap, e.g. 2g. Where neither this nor sparkConf tells it: "
-        "640 MiB for its Python process, and a tenth of the heap, at least 384 MiB, for the JVM.",
+        description="Memory of the pod in addition to the heap, e.g. 2g. If neither this field nor sparkConf "
+        "sets it: 640 MiB for the Python process, plus a tenth of the heap, at least 384 MiB, for the JVM.",
     )
 
 
 class SparkExecutors(ApiModel):
     """Resources of the executor pods."""
 
-    instances: int = Field(default=1, ge=1, le=1000, description="How many executors.")
+    instances: int = Field(default=1, ge=1, le=1000, description="Number of executors.")
     cores: int = Field(default=1, ge=1, le=64, description="CPU cores of each executor.")
     memory: str = Field(
         default="1g", pattern=_MEMORY, max_length=12, description="Heap of each executor, e.g. 1g."
@@ -39,57 +39,61 @@ class SparkExecutors(ApiModel):
         default=None,
         pattern=_MEMORY,
         max_length=12,
-        description="Memory of each pod beside the heap, e.g. 2g. Where neither this nor sparkConf tells it: "
-        "640 MiB for the Python process of each core, and a tenth of the heap, at least 384 MiB, for the "
-        "JVM.",
+        description="Memory of each pod in addition to the heap, e.g. 2g. If neither this field nor "
+        "sparkConf sets it: 640 MiB for the Python process of each core, plus a tenth of the heap, at least "
+        "384 MiB, for the JVM.",
     )
 
 
 class SparkToleration(ApiModel):
-    """A taint of nodes that pods tolerate, as in a pod's spec."""
+    """A node taint that pods tolerate, as in a pod's spec."""
 
-    key: str | None = Field(default=None, max_length=316, description="The taint's key; without it any.")
+    key: str | None = Field(
+        default=None, max_length=316, description="The taint's key. The default matches any key."
+    )
     operator: Literal["Exists", "Equal"] = Field(
-        default="Equal", description="Whether the value has to be equal, or any will do."
+        default="Equal", description="Equal: the taint's value must be equal. Exists: any value matches."
     )
     value: str | None = Field(default=None, max_length=63, description="The taint's value.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None, description="The taint's effect; without it any."
+        default=None, description="The taint's effect. The default matches any effect."
     )
     toleration_seconds: int | None = Field(
-        default=None, ge=0, description="For how long NoExecute is tolerated; without it for ever."
+        default=None,
+        ge=0,
+        description="Seconds for which a NoExecute taint is tolerated. The default is for ever.",
     )
 
 
 class SparkVolume(ApiModel):
-    """A volume that is mounted in every pod of a job."""
+    """A volume to mount in every pod of a job."""
 
     name: str = Field(
         pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63, description="Name of the volume."
     )
-    mount_path: str = Field(pattern=r"^/", max_length=1024, description="Where it is mounted.")
-    read_only: bool = Field(default=False, description="Whether it is mounted to be read only.")
+    mount_path: str = Field(pattern=r"^/", max_length=1024, description="Path to mount it at.")
+    read_only: bool = Field(default=False, description="Whether to mount it read-only.")
     claim_name: str | None = Field(
         default=None,
         min_length=1,
         max_length=253,
-        description="A PersistentVolumeClaim of the namespace; for more than one pod one that may be mounted "
-        "by many. Without it each pod has an empty folder of its own.",
+        description="A PersistentVolumeClaim of the namespace. If the job has more than one pod, the access "
+        "mode of the claim must allow that. Without this field, each pod gets an empty folder of its own.",
     )
     size_limit: str | None = Field(
         default=None,
         pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
         max_length=20,
-        description="Most that such an empty folder holds, e.g. 20Gi.",
+        description="Maximum size of the empty folder, e.g. 20Gi.",
     )
 
 
 class SparkTemplate(ApiModel):
-    """What a Spark job runs with."""
+    """Image, resources and settings of a Spark job."""
 
     image: str = Field(
         default="holdfast-spark:latest",
-        # Spark would fill in ${env:NAME} where the job is submitted.
+        # No `$`: the process that submits the job would replace ${env:NAME} with its own environment.
         pattern=r"^[\[\]A-Za-z0-9._:/@-]+$",
         max_length=1024,
         description="Image with Spark and Holdfast.",
@@ -120,15 +124,15 @@ class SparkTemplate(ApiModel):
         dict[str, Annotated[str, Field(max_length=2048)]], AfterValidator(SPARK_CONF.taken)
     ] = Field(
         default={},
-        description="Further Spark settings, of those that only the pods of the job read: spark.sql, "
-        "spark.executor, spark.driver, spark.memory and others. No secrets: everybody who can read the "
-        "resource sees them. No classes, jars or files to load: they belong in image.",
+        description="Further Spark settings. Only settings that nothing but the job's pods reads are "
+        "accepted: spark.sql, spark.executor, spark.driver, spark.memory and others. Don't put secrets here: "
+        "everybody who can read the resource sees them. Classes, jars and files to load belong in image.",
         json_schema_extra={"maxProperties": 64} | SPARK_CONF.schema,
     )
     env_secret_ref: LocalReference | None = Field(
         default=None,
-        description="A Secret whose keys become environment variables of driver and executors, beside "
-        "those of the catalog's credentials.",
+        description="A Secret whose keys become environment variables of driver and executors, in addition "
+        "to those of the catalog's credentials.",
     )
     node_selector: dict[str, str] = Field(
         default={},
@@ -136,44 +140,50 @@ class SparkTemplate(ApiModel):
         json_schema_extra={"maxProperties": 64},
     )
     tolerations: tuple[SparkToleration, ...] = Field(
-        default=(), max_length=32, description="Taints of nodes that pods tolerate."
+        default=(), max_length=32, description="Node taints that pods tolerate."
     )
     volumes: tuple[SparkVolume, ...] = Field(
         default=(),
         max_length=16,
-        description="Volumes that are mounted in every pod.",
+        description="Volumes to mount in every pod.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     start_deadline_seconds: int = Field(
         default=300,
         ge=5,
         le=86400,
-        description="An attempt whose driver doesn't run by then, counted from its launch, is cancelled and "
-        "the next one starts.",
+        description="Seconds after its launch within which the driver of an attempt must run. Otherwise the "
+        "attempt is cancelled and the next one starts.",
     )
     attempt_deadline_seconds: int | None = Field(
         default=None,
         ge=60,
         le=31_536_000,
-        description="An attempt that hasn't ended by then, counted from its launch, is cancelled and the "
-        "next one starts, also where its driver never ran. Without it an attempt may take as long as it "
-        "likes.",
+        description="Seconds after its launch within which an attempt must end. Otherwise it is cancelled "
+        "and the next one starts, even if its driver never ran. By default there is no limit.",
     )
     max_attempts: int = Field(
-        default=3, ge=1, le=20, description="Attempts that fail of themselves before the job is given up."
+        default=3,
+        ge=1,
+        le=20,
+        description="Number of attempts that may fail by themselves before the operator gives the job up.",
     )
     ttl_seconds: int = Field(
-        default=86400, ge=60, description="How long a finished SparkApplication, or Job, is kept to look at."
+        default=86400,
+        ge=60,
+        description="Seconds for which a finished SparkApplication or Job is kept for inspection.",
     )
 
 
 class SparkJobStatus(ApiModel):
-    """The Spark job of a record."""
+    """The Spark job that works on a JobRecord."""
 
     job_id: str = Field(description="Id of the JobRecord.")
-    attempt: int = Field(description="The current attempt, from 1.")
+    attempt: int = Field(description="Number of the current attempt, from 1.")
     state: Literal["Running", "Done", "Failed"] = Field(description="State of the JobRecord.")
     application: str | None = Field(
-        default=None, description="The SparkApplication, or Job, of the current attempt."
+        default=None, description="Name of the SparkApplication or Job of the current attempt."
     )
-    started: datetime | None = Field(default=None, description="When that was created.")
+    started: datetime | None = Field(
+        default=None, description="When the SparkApplication or Job was created."
+    )

@@ -1,9 +1,9 @@
 """Turns a pydantic model into the structural schema of a CRD.
 
 Invariants
-- No references, no `anyOf` with null, no titles: Kubernetes refuses or ignores them.
-- The order of properties is that of the model, so a diff of the generated file reads like one of the model.
-- A description on the field wins over the docstring of its type.
+- The schema has no references, no `anyOf` with null, and no titles. Kubernetes refuses or ignores them.
+- Properties are in the model's order, so that a diff of the generated file looks like a diff of the model.
+- The description of a field takes precedence over the docstring of its type.
 """
 
 from typing import Any, Final
@@ -35,7 +35,7 @@ _ORDER: Final = (
 
 
 def openapi_schema(model: type[Resource]) -> dict[str, JSON]:
-    """The `openAPIV3Schema` of one kind."""
+    """Returns the `openAPIV3Schema` of one kind."""
     raw = model.model_json_schema(by_alias=True, mode="validation")
     schema = _structural(raw, raw.get("$defs", {}))
     schema["description"] = model.definition.description
@@ -77,7 +77,7 @@ def _structural(node: dict[str, JSON], definitions: dict[str, JSON]) -> dict[str
 
 
 def _resolved(node: dict[str, JSON], definitions: dict[str, JSON]) -> dict[str, JSON]:
-    """`node` with its reference or its only non-null alternative put in place; its own keys win."""
+    """Replaces a reference, or an `anyOf` with null, by its target. The node's own keys take precedence."""
     while True:
         if "$ref" in node:
             target = definitions[node["$ref"].removeprefix("#/$defs/")]

@@ -1,7 +1,7 @@
-"""The URLs of specs, which everybody reads who can read the resource: nothing secret may be in them.
+"""Rules for URLs in specs. Everybody who can read the resource reads them, so they hold no secrets.
 
-The API server refuses what the rules can tell; what it can't, such as an escaped name in a
-value, the models refuse.
+The API server refuses what its CEL rules can detect. The models refuse the rest, such as an escaped name
+in a value.
 """
 
 import re
@@ -12,21 +12,22 @@ TELLING: Final = (
     r"passw|passfile|passphrase|pwd|secret|token|credential|signature|authorization|cookie"
     r"|connection[._-]?string|(?:access|account|api|private)[._-]?key"
 )
-"""What a name holds whose value is secret, or a file of secrets, in any case."""
+"""A name that contains one of these, in upper or lower case, has a value that is secret or a file of
+secrets."""
 SHORT: Final = "sig|sk|pw|pass"
-"""Whole names of such options: too short to be looked for within others."""
+"""Further such names. They are too short to search for within other names, so only whole names match."""
 
 _MESSAGE: Final = "must not contain a user or a password: name a Secret in credentialsSecretRef"
-_NO_FRAGMENT: Final = "must not contain '#' or control characters: a # of a path is written %23"
+_NO_FRAGMENT: Final = "must not contain '#' or control characters: write %23 for a # in a path"
 NO_SECRETS: Final = (
     ("!self.matches('[#[:cntrl:]]')", _NO_FRAGMENT),
-    # libpq looks for a user up to the first slash, whatever is before it, and has no @ in its paths.
+    # libpq looks for a user in everything up to the first slash. Its paths contain no `@`.
     ("!self.matches('(?i)^([^/]*://[^/]*|postgres.*)(@|%(25)*40)')", _MESSAGE),
     (f"!self.matches('(?i)[?](.*(?:{TELLING})[a-z0-9_.-]*|(.*[?&])?(?:{SHORT}))(=|%(25)*3D)')", _MESSAGE),
     ("!self.matches('[?].*(@|%(25)*40)')", _MESSAGE),
     ("!self.matches('[?&][^=&]*%[^=&]*=')", "must not escape the name of an option after '?'"),
 )
-"""CEL rules of a URL."""
+"""CEL rules for a URL, as `validations` takes them."""
 
 _NAMED: Final = re.compile(rf"(?:{TELLING})[\w.-]*\s*=|(?<![\w.-])(?:{SHORT})\s*=", re.IGNORECASE)
 _WITH_USER: Final = re.compile(r"://[^/]*@")
@@ -37,7 +38,7 @@ _MOST_DECODED: Final = 3
 
 
 def tells_a_secret(parameter: str) -> bool:
-    """Whether a parameter of a URL, `name=value`, is or holds a secret, however it is escaped."""
+    """Returns whether a URL's parameter `name=value` contains a secret, also if it is escaped."""
     for _ in range(_MOST_DECODED):
         if _NAMED.search(parameter) or _WITH_USER.search(parameter):
             return True
@@ -46,7 +47,7 @@ def tells_a_secret(parameter: str) -> bool:
 
 
 def without_secrets(url: str | None) -> str | None:
-    """The URL of a spec, for its model. Raises `ValueError`, without it, for one with a secret."""
+    """Returns the URL, or raises `ValueError` if it contains a secret. The message doesn't contain it."""
     if url is not None and ("#" in url or _CONTROL.search(url)):
         raise ValueError(_NO_FRAGMENT)
     if url is not None and public(url) != url:
@@ -55,9 +56,10 @@ def without_secrets(url: str | None) -> str | None:
 
 
 def public(url: str) -> str:
-    """A URL without what nobody else should read, whoever reads it: too little of it rather than too much.
+    """Returns the URL without its secrets, so that anybody may read it. In doubt it removes too much.
 
-    Stores differ in where a user ends; so a Postgres URL is cut at its last `@`, and nothing follows `#`.
+    Stores differ in how they find the end of a user name. So a Postgres URL loses everything up to its last
+    `@`, and every URL loses what follows a `#`.
     """
     before, mark, after = _CONTROL.sub("", url).partition("://")
     scheme, rest = (before, after) if mark else ("", before)

@@ -54,7 +54,7 @@ def refused(spark: dict[str, str], iceberg: dict[str, str] | None = None) -> str
 )
 def test_no_setting_of_spark_has_a_secret(name: str, value: str) -> None:
     assert refused({"spark.sql.a": "b", name: value}).startswith(
-        "must not have a secret: let envSecretRef name"
+        "must not contain a secret: set envSecretRef to a Secret"
     )
 
 
@@ -96,7 +96,7 @@ NOT_OF_ITS_PODS = (
 
 @pytest.mark.parametrize("name", NOT_OF_ITS_PODS)
 def test_only_what_the_pods_of_a_job_read_is_a_setting_of_spark(name: str) -> None:
-    assert refused({"spark.sql.a": "b", name: "x"}).startswith("must have only settings of a job's pods")
+    assert refused({"spark.sql.a": "b", name: "x"}).startswith("must contain only settings of the job's pods")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,9 @@ def test_no_setting_of_spark_loads_code_or_names_a_file_to_read(name: str) -> No
 
 @pytest.mark.parametrize("value", ["${env:PGPASSWORD}", "a-${system:user.home}", "${spark.x} ${hiveconf:y}"])
 def test_no_setting_of_spark_takes_values_of_who_submits_a_job(value: str) -> None:
-    assert refused({"spark.kubernetes.scheduler.name": value}).startswith("must not refer to an environment")
+    assert refused({"spark.kubernetes.scheduler.name": value}).startswith(
+        "must not refer to environment variables"
+    )
 
 
 @pytest.mark.parametrize("field", ["image", "serviceAccount"])
@@ -144,7 +146,7 @@ def test_images_have_the_names_that_registries_take(image: str) -> None:
 def test_no_option_of_a_jvm_is_a_setting_of_spark() -> None:
     options = "-Xss4m -Dspark.kubernetes.executor.volumes.hostPath.x.options.path=/"
     assert refused({"spark.driver.extraJavaOptions": options}).startswith(
-        "must have only settings of a job's pods"
+        "must contain only settings of the job's pods"
     )
 
 
@@ -204,7 +206,9 @@ def test_what_the_pods_of_a_job_read_is_taken(name: str, value: str) -> None:
     ],
 )
 def test_no_property_of_an_iceberg_catalog_is_a_secret(name: str) -> None:
-    assert refused({}, {name: "geheim"}).startswith("must not have a secret: PYICEBERG_CATALOG__NAME__URI")
+    assert refused({}, {name: "geheim"}).startswith(
+        "must not contain a secret: set PYICEBERG_CATALOG__NAME__URI"
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,7 +224,9 @@ def test_no_property_of_an_iceberg_catalog_is_a_secret(name: str) -> None:
     ],
 )
 def test_no_property_of_an_iceberg_catalog_has_a_password(uri: str) -> None:
-    assert refused({}, {"uri": uri}).startswith("must not have a password: PYICEBERG_CATALOG__NAME__URI")
+    assert refused({}, {"uri": uri}).startswith(
+        "must not contain a password: set PYICEBERG_CATALOG__NAME__URI"
+    )
 
 
 def test_what_opens_an_iceberg_catalog_is_taken() -> None:
