@@ -1,7 +1,7 @@
-"""What resources ask for: so that two that ask for the same thing are known, and who needs which Catalog.
+"""What each resource claims, to find two resources that claim the same, and the resources of a Catalog.
 
-An object that can't be parsed has no claim: it can't shut out one that can. Nor has a Catalog that may not be
-where it asks to be.
+A resource that can't be parsed claims nothing, so it can't block one that can. The same holds for a Catalog
+whose location isn't allowed.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from holdfast_operator.places.storage import Storage, names_files, resolve
 
 
 def new_cache(data_dir: Path | None, places: Sequence[str] = ()) -> ObjectCache:
-    """A cache of our resources; `data_dir` and `places` are where catalogs may be, as for `resolve`."""
+    """Returns a cache of the operator's resources. `resolve` explains `data_dir` and `places`."""
     return ObjectCache(_Claims(data_dir, tuple(places)).of)
 
 
@@ -53,12 +53,13 @@ class _Claims:
             unique = storage.stores, organization
             return Claim(unique, storage, organization_id=organization, observes=observes)
         if storage.reason is Reason.LOCATION_NOT_ALLOWED and names_files(spec):
-            # Only the file system knows where it really is: it shuts nobody out, and isn't taken from.
+            # Only the file system can resolve it. It doesn't block other Catalogs, and no catalog is taken
+            # over from it.
             return Claim(organization_id=organization, observes=observes)
         return Claim()
 
 
 def _named(dependent: ObjectKey, body: Json) -> ObjectKey | None:
-    """The Catalog that a resource names whose spec isn't understood: it must outlive that one too."""
+    """Returns the Catalog of a resource whose spec can't be parsed. It must outlive that resource too."""
     name = body["spec"].get("catalogRef", {}).get("name")
     return ObjectKey(Kind.CATALOG, dependent.namespace, name) if isinstance(name, str) else None

@@ -1,9 +1,10 @@
-"""Keeps the ConfigMaps that say how catalogs are opened.
+"""Reads and writes the ConfigMaps with which applications open catalogs.
 
 Invariants
-- One is written when what it should say isn't there, and not otherwise: not at rest, nor by a new operator.
-- Ours is the one whose owner is the Catalog, by uid. Another one of that name is never changed.
-- That one can't be kept doesn't keep a catalog from being open.
+- A ConfigMap is written only if its contents are not as wanted. A restart of the operator writes nothing.
+- The operator's ConfigMap is the one that the Catalog owns, by uid. Any other one of that name is never
+  changed.
+- If a ConfigMap can't be written, the catalog is still opened.
 """
 
 from dataclasses import replace
@@ -33,7 +34,7 @@ CONFIG_MAPS: Final = ResourceType("", "v1", "configmaps")
 
 
 class Connections:
-    """Looks at, and writes, the ConfigMaps of Catalogs."""
+    """Reads and writes the ConfigMaps of Catalogs."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -42,19 +43,19 @@ class Connections:
         self._written: dict[ObjectKey, Connection] = {}
 
     async def look(self, key: ObjectKey, uid: str) -> Seen:
-        """What there is for a Catalog; after a write that was refused: that, once."""
+        """Returns the state of a Catalog's ConfigMap, or once after a refused write: `Denied`."""
         if message := self._denied.pop(key, ""):
             self._seen[key] = Denied(message)
         else:
             self._seen[key] = await self._look(key, uid)
         written, seen = self._written.pop(key, None), self._seen[key]
         if written is not None and missing(seen, written):
-            # Else two that write would never come to rest.
-            self._seen[key] = Denied("it isn't as it was written: something else changes it at once")
+            # Otherwise two writers would overwrite each other for ever.
+            self._seen[key] = Denied("something else changes it right after each write")
         return self._seen[key]
 
     async def publish(self, key: ObjectKey, uid: str, wanted: Connection) -> None:
-        """Write what should be there over what was last seen. Raises `KubeError` where that is over."""
+        """Writes the wanted contents over what `look` saw. Raises `KubeError` if it has changed since."""
         seen = self._seen.get(key)
         try:
             if isinstance(seen, Ours):
@@ -65,15 +66,15 @@ class Connections:
             else:
                 await self._kube.create(CONFIG_MAPS, key.namespace, config_map(key, uid, wanted))
         except (Forbidden, Invalid) as error:
-            # By a role, a quota or a webhook: no reason to keep the catalog from who has it open.
+            # A role, a quota or a webhook forbids it. That is no reason to close the catalog.
             self._denied[key] = str(error)
         else:
             self._written[key] = wanted
 
     def shown(self, key: ObjectKey, before: Json, step: Settle) -> Settle:
-        """The same with `status.connection`, which is known also where the store isn't.
+        """Returns the step with `status.connection`, which is known even if the store can't be reached.
 
-        It stays as it was `before` while nobody has looked.
+        The field keeps its value from `before` until the ConfigMap has been read.
         """
         seen = self._seen.get(key)
         if seen is None and step.fields is None:
@@ -85,7 +86,7 @@ class Connections:
         return replace(step, fields=fields)
 
     def forget(self, key: ObjectKey) -> None:
-        """The Catalog is no more."""
+        """Forgets a Catalog that no longer exists."""
         self._seen.pop(key, None)
         self._denied.pop(key, None)
         self._written.pop(key, None)

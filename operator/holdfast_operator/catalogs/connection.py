@@ -1,11 +1,11 @@
-"""How an application opens a catalog: what the ConfigMap of each Catalog says. Pure.
+"""The contents of each Catalog's ConfigMap, with which an application opens the catalog. Pure.
 
-Its values are environment variables for a pod (`envFrom`): where the catalog is, whose it is, which store has
-it. Credentials are in Secrets, of which it holds the names.
+The values are environment variables for a pod (`envFrom`): the location, the organization, and the store that
+is the source of truth. Credentials are in Secrets. The ConfigMap has only the names of the Secrets.
 
 Invariants
-- No user, no password, nothing secret is in it, whatever a URL of the spec holds.
-- Keys, labels and annotations that aren't ours are left alone.
+- The ConfigMap contains no user, no password and no other secret, even if a URL of the spec does.
+- The operator leaves keys, labels and annotations alone that it didn't set.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from holdfast_operator.places.storage import StashLocation, Storage, stash_of, u
 Json = dict[str, Any]
 
 PREFIX: Final = "HOLDFAST_"
-"""Of the keys that are ours."""
+"""The prefix of the operator's keys."""
 
 _SUFFIX: Final = "-connection"
 _MAX_NAME: Final = 253
@@ -41,38 +41,38 @@ _DIGEST: Final = 8
 
 @dataclass(frozen=True)
 class Connection:
-    """What the ConfigMap of a Catalog should say."""
+    """The contents that the ConfigMap of a Catalog should have."""
 
     data: Mapping[str, str]
     how: str
-    """The call of the library that opens the catalog."""
+    """The library call that opens the catalog."""
 
 
 @dataclass(frozen=True)
 class Absent:
-    """There is no ConfigMap of that name."""
+    """The ConfigMap doesn't exist."""
 
 
 @dataclass(frozen=True)
 class Ours:
-    """The one that the operator made for the Catalog, as it is."""
+    """The ConfigMap exists, and its owner is the Catalog."""
 
     body: Json
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """One of a Catalog of this name that is gone: it goes by itself."""
+    """The ConfigMap belongs to a deleted Catalog of the same name. Kubernetes will delete it."""
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """Somebody else's."""
+    """The ConfigMap belongs to somebody else."""
 
 
 @dataclass(frozen=True)
 class Denied:
-    """It can't be read or written; `message` says why."""
+    """The ConfigMap can't be read or written. `message` says why."""
 
     message: str
 
@@ -81,7 +81,7 @@ Seen = Absent | Ours | Leaving | Foreign | Denied
 
 
 def config_map_name(catalog: str) -> str:
-    """The name of a Catalog's ConfigMap."""
+    """Returns the name of a Catalog's ConfigMap."""
     if len(catalog) + len(_SUFFIX) <= _MAX_NAME:
         return catalog + _SUFFIX
     digest = hashlib.sha256(catalog.encode()).hexdigest()[:_DIGEST]
@@ -89,7 +89,7 @@ def config_map_name(catalog: str) -> str:
 
 
 def connection_of(spec: CatalogSpec, storage: Storage, truth: str) -> Connection:
-    """How the catalog of a spec is opened; `truth` is the backend that has it now."""
+    """Returns how to open the catalog of a spec. `truth` is the store that is the source of truth now."""
     stash = stash_of(spec)
     secret = spec.storage.credentials_secret_ref
     values = {
@@ -122,7 +122,7 @@ def _call(storage: Storage, stash: StashLocation | None) -> str:
 
 
 def missing(seen: Seen | None, wanted: Connection) -> bool:
-    """Whether something has to be written; None: nobody has looked."""
+    """Returns whether the ConfigMap must be written. None for `seen` means that it was not read."""
     match seen:
         case Absent():
             return True
@@ -135,22 +135,22 @@ def missing(seen: Seen | None, wanted: Connection) -> bool:
 
 
 def is_passing(seen: Seen | None) -> bool:
-    """Whether it is soon otherwise by itself."""
+    """Returns whether the state of the ConfigMap will soon change without the operator."""
     return isinstance(seen, Leaving)
 
 
 def connection_condition(seen: Seen | None, catalog: str) -> tuple[WantedCondition, ...]:
-    """What is wrong with the ConfigMap of a Catalog; nothing where all is well."""
+    """Returns the condition for a problem with the ConfigMap, or nothing if there is none."""
     name = config_map_name(catalog)
     match seen:
         case Foreign():
             text = (
-                f"ConfigMap '{name}' isn't this Catalog's, so it is left alone and nothing says how to "
-                "open the catalog; delete or rename it"
+                f"ConfigMap '{name}' belongs to somebody else, so the operator can't publish how to open the "
+                "catalog; delete or rename that ConfigMap"
             )
             return (WantedCondition(ConditionType.CONNECTION_PUBLISHED, "False", Reason.NAME_TAKEN, text),)
         case Denied():
-            text = f"ConfigMap '{name}' can't be kept: {seen.message}; it is tried again by itself"
+            text = f"ConfigMap '{name}' can't be written: {seen.message}; the operator retries by itself"
             return (WantedCondition(ConditionType.CONNECTION_PUBLISHED, "False", Reason.FORBIDDEN, text),)
         case None | Absent() | Ours() | Leaving():
             return ()
@@ -159,7 +159,7 @@ def connection_condition(seen: Seen | None, catalog: str) -> tuple[WantedConditi
 
 
 def config_map(key: ObjectKey, uid: str, wanted: Connection) -> Json:
-    """The ConfigMap as it is made."""
+    """Returns the ConfigMap to create."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -190,7 +190,7 @@ def _metadata(wanted: Connection) -> Json:
 
 
 def change(body: Json, wanted: Connection) -> Json:
-    """What a merge patch has to change in ours; empty where it says what it should."""
+    """Returns a merge patch for the operator's part of the ConfigMap. Empty if it is up to date."""
     before = body.get("data") or {}
     after = {name: value for name, value in before.items() if not name.startswith(PREFIX)}
     patch: Json = {}

@@ -1,7 +1,7 @@
-"""What hangs on a Catalog, read fresh from the API server: a deletion misses nothing that is new.
+"""The resources that refer to a Catalog, read from the API server, so that a deletion misses no new ones.
 
-Of a kind whose definition was deleted there is nothing. Of one that only isn't served nothing is known: the
-deletion waits until it is again.
+If the CRD of a kind was deleted, there are no resources of that kind. If the CRD exists but the kind is not
+served, its resources are unknown, and the deletion waits until the kind is served again.
 """
 
 import logging
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 3.0
-"""What isn't served is waited for without an end, and asked for so often."""
+"""How often to check a kind that is not served. There is no limit on the number of checks."""
 
 
 @dataclass(frozen=True, order=True)
@@ -32,19 +32,19 @@ class Dependent:
 
     name: str
     doomed: bool
-    """Whether it is being deleted, with what it stands for."""
+    """Whether it is being deleted together with its data."""
     busy: bool
-    """Whether it is being deleted while attempts of its Spark jobs run, which are to be ended on record."""
+    """Whether it is being deleted while its Spark jobs run. The end of their attempts must be recorded."""
 
 
 async def collections_of(kube: Kube, catalog: ObjectKey) -> tuple[Dependent, ...]:
-    """The collections that refer to it, by name."""
+    """Returns the collections that refer to the Catalog, by name."""
     found = await _referring(kube, catalog, Kind.STORAGE_COLLECTION)
     return tuple(sorted(map(_dependent, found)))
 
 
 async def unfinished_migrations(kube: Kube, catalog: ObjectKey) -> tuple[str, ...]:
-    """The migrations of it that aren't over."""
+    """Returns the names of the Catalog's migrations that are not finished."""
     found = await _referring(kube, catalog, Kind.CATALOG_MIGRATION)
     return tuple(sorted(body["metadata"]["name"] for body in found if not _is_over(body)))
 
@@ -57,7 +57,7 @@ async def _referring(kube: Kube, catalog: ObjectKey, kind: Kind) -> list[Json]:
         if not await kube.is_undefined(type_):
             health = unknown_dependents(f"{type_.plural}.{type_.group}")
             raise Halt(Settle(health, requeue_after=_AGAIN_SECONDS)) from None
-        log.warning("the cluster has no %s.%s any more: none is waited for", type_.plural, type_.group)
+        log.warning("CRD %s.%s was deleted: the deletion waits for none of them", type_.plural, type_.group)
         return []
     return [body for body in there if body["spec"].get("catalogRef", {}).get("name") == catalog.name]
 

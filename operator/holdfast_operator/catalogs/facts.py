@@ -1,4 +1,4 @@
-"""How a catalog is opened, and what is then found in its store: the values that plans are made from."""
+"""The values that the plan for a Catalog depends on: how to open the catalog, and what its store holds."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ from holdfast_operator.places.storage import RefusedLocation, RestoreSource, Sta
 
 @dataclass(frozen=True, slots=True)
 class ShadowFacts:
-    """What became of the shadow of an open catalog; both empty while it is in step."""
+    """The state of an open catalog's shadow. Both fields are empty while it equals the catalog."""
 
     diverged: str = ""
     """The first difference."""
@@ -29,7 +29,7 @@ class ShadowFacts:
 
 @dataclass(frozen=True, slots=True)
 class CatalogFacts:
-    """What the store says about an open catalog."""
+    """What the store holds of an open catalog."""
 
     organization_id: str
     shard_id: str
@@ -39,30 +39,30 @@ class CatalogFacts:
     since: int
     upper: int
     object_counts: tuple[tuple[str, int], ...]
-    """Empty where only what is known at every version of the format could be read."""
+    """Empty if the catalog has another format version than this operator reads."""
     holder: str = ""
-    """Who has the fence token, and what for."""
+    """The process that holds the fence token, and its purpose."""
     shadow: ShadowFacts | None = None
     truth: str = "Persist"
-    """The backend that holds the truth."""
+    """The store that is the source of truth."""
     link: str = ""
-    """What the two stores are linked by; empty where there is only one."""
+    """Id of the link between two stores. Empty if there is only one store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What happened when a catalog was opened, beside that it was."""
+    """What else happened when a catalog was opened."""
 
     restored: str = ""
-    """What it was filled with, for people; empty where it was not."""
+    """Describes the source that the catalog was filled from. Empty if it was not restored."""
     upgraded: UpgradeReport | None = None
     kept: Kept | None = None
-    """The time before the upgrade, which is kept readable."""
+    """The time before the upgrade, which stays readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What is known of a catalog at any version of its format, without opening it."""
+    """What can be read of a catalog at any version of its format, without opening it."""
 
     organization_id: str
     shard_id: str
@@ -77,12 +77,12 @@ _FOR: Final = "operator for Catalog "
 
 
 def purpose_of(catalog: str, migration: str = "") -> str:
-    """What a token says that it is for: a Catalog, or a CatalogMigration of it."""
+    """Returns the purpose in a fence token: a Catalog, or one of its CatalogMigrations."""
     return f"{_FOR}{catalog}" + (f", CatalogMigration {migration}" if migration else "")
 
 
 def owner_of(purpose: str) -> str | None:
-    """The Catalog that a token is for; None where no operator wrote it."""
+    """Returns the Catalog that a token's purpose names, or None if no operator wrote the token."""
     return purpose.removeprefix(_FOR).partition(",")[0] if purpose.startswith(_FOR) else None
 
 
@@ -98,38 +98,39 @@ class Opening:
     holder: str
     purpose: str
     existing_only: bool = False
-    """Whether a catalog that isn't there stays away: `NothingThere` then."""
+    """If true, a missing catalog is not created, and the open raises `NothingThere`."""
     replica_sizes: tuple[str, ...] = ("1",)
     system_configurations: tuple[tuple[str, str], ...] = ()
     upgrade: bool = True
-    """Whether a catalog of an older format may be upgraded: `UpgradePending` otherwise."""
+    """If false, a catalog of an older format is not upgraded, and the open raises `UpgradePending`."""
     stash: StashLocation | None = None
-    """The other one of its two stores."""
+    """The stash, if the catalog has two stores."""
     shadow: bool = False
-    """Whether every change is made and compared in the other one of its two stores too."""
+    """Whether every change is also made in the other store, and compared."""
     backend: str = "Persist"
-    """Where it begins, if it is new and has two stores."""
+    """The store in which a new catalog is created, if it has two stores."""
     strategy: str | None = None
-    """How its two stores are to tell the truth; None: as they do already."""
+    """How the two stores record the source of truth. None keeps the recorded strategy."""
     truth: str | None = None
-    """Which store counts, by somebody's word, where both hold a catalog when they are linked."""
+    """The source of truth that the annotation names, if both stores hold a catalog when they are linked."""
     reopen: str = ""
-    """What somebody last asked with to open it anew."""
+    """Value of the annotation that requests to open the catalog again."""
     restore: RestoreSource | None = None
-    """What a catalog that isn't there is filled with in place of the bootstrap."""
+    """The source that a new catalog is filled from, instead of the bootstrap."""
     observed: bool = False
-    """Whether it is only looked at: another process writes it."""
+    """Whether the catalog is only read, because another process writes to it."""
     least_epoch: int = 0
-    """The epoch that it was open at before: `EpochWentBack` where its store has a lower one."""
+    """The epoch that the catalog had before. If its store has a lower one, the open raises
+    `EpochWentBack`."""
 
     @property
     def location(self) -> str:
-        """All the stores that are asked, in one name: who is slow to answer is one of them."""
+        """One name for all stores of the catalog. A slow response may come from any of them."""
         return self.storage.beside(self.stash)
 
     @property
     def bootstrap(self) -> Bootstrap:
-        """What the first open puts into the catalog."""
+        """The contents of a new catalog."""
         return Bootstrap(
             default_cluster=self.default_cluster,
             replica_sizes=self.replica_sizes,
@@ -139,78 +140,78 @@ class Opening:
 
 
 class UnknownLocation(BadInput):
-    """`spec.storage` names nothing that can be opened."""
+    """`spec.storage` names a store that can't be opened at all."""
 
 
 class NothingThere(BadInput):
-    """There is no catalog, and none was to be made."""
+    """The catalog doesn't exist, and the open must not create it."""
 
 
 class RestoreFailed(ReasonedError):
-    """What was to fill a new catalog, or a collection, can't be had or used; nothing was changed."""
+    """The source for a new catalog or a collection can't be read or used. Nothing was changed."""
 
     reason = Reason.RESTORE_FAILED
-    hint = "correct spec.restoreFrom or its source, or remove it; it is tried again by itself"
+    hint = "correct spec.restoreFrom or its source, or remove it; the operator retries by itself"
 
 
 class OwnedByAnother(ReasonedError):
-    """The store says that another Catalog has this one; nothing was changed."""
+    """The store records that the catalog belongs to another Catalog. Nothing was changed."""
 
     reason = Reason.DUPLICATE_CATALOG
     hint = "delete one of the two"
 
     def __init__(self, owner: str) -> None:
-        super().__init__(f"Catalog {owner} has this organization in the same store, by whatever name")
+        super().__init__(f"Catalog {owner} has this organization in the same store, maybe under another URL")
 
 
 class ObservedByAnother(ReasonedError):
-    """A database process has this catalog, as an Observed Catalog says; nothing was changed."""
+    """An Observed Catalog shows that a database process has this catalog. Nothing was changed."""
 
     reason = Reason.DUPLICATE_CATALOG
-    hint = "delete one of the two; to let this operator write it set access: Managed in that one"
+    hint = "delete one of the two; to let this operator write to it, set access: Managed in that one"
 
     def __init__(self, observer: str) -> None:
         super().__init__(
-            f"Catalog {observer} observes this organization in the same store, by whatever name: a database "
-            "process writes it"
+            f"Catalog {observer} observes this organization in the same store, maybe under another URL: a "
+            "database process writes to it"
         )
 
 
 class OwnerUnknown(StorageError):
-    """Whether an Observed Catalog of another looks at this store can't be told; nothing was changed."""
+    """It is unknown whether another Catalog observes this store. Nothing was changed."""
 
-    hint = "it is tried again by itself; make that store reachable, or delete that Catalog"
+    hint = "the operator retries by itself; make that store reachable, or delete that Catalog"
 
     def __init__(self, observer: str) -> None:
-        # Where that one's store is, and what it said, is nothing for other namespaces.
+        # Other namespaces must not see where that store is and how it failed.
         super().__init__(
-            f"whether Catalog {observer} observes this organization in the same store can't be told: its own "
-            "store doesn't answer"
+            f"can't check whether Catalog {observer} observes this organization in the same store: its own "
+            "store can't be reached"
         )
 
 
 class NotAllowed(ReasonedError):
-    """It is where the operator doesn't read for the namespace of the resource; nothing was opened."""
+    """The operator does not read this location for the resource's namespace. Nothing was opened."""
 
     reason = Reason.LOCATION_NOT_ALLOWED
     hint = "correct spec.restoreFrom, or remove it"
 
 
 class NotReadable(BadInput):
-    """The catalog's format is of another version than this operator reads."""
+    """The catalog has another format version than this operator reads."""
 
 
 class UpgradePending(ReasonedError):
-    """The catalog has an older format, and nobody said that it may be upgraded; nothing was changed."""
+    """The catalog has an older format, and its upgrade is not approved. Nothing was changed."""
 
     reason = Reason.UPGRADE_PENDING
 
 
 class EpochWentBack(HoldfastError):
-    """The durable epoch is lower than the catalog had, or there is none any more; nothing was changed."""
+    """The stored epoch is lower than an earlier one, or the catalog is gone. Nothing was changed."""
 
     def __init__(self, found: Durable, least: int) -> None:
-        super().__init__(f"the durable epoch is {found.epoch}, and was {least}")
+        super().__init__(f"the stored epoch is {found.epoch}, but was {least} before")
         self.found, self.least = found, least
 
 
@@ -224,54 +225,56 @@ class CatalogView:
     """Why `spec` is None."""
     deleting: bool = False
     asks_to_delete: bool = False
-    """Whether the spec asks to delete the data, also where nothing else of it is understood."""
+    """Whether the spec requests to delete the data. Known even if the rest of the spec can't be parsed."""
     deletion: Deletion = NO_DELETION
-    """How far the deletion is."""
+    """The progress of the deletion."""
     has_finalizer: bool = True
     needs_finalizer: bool = True
-    """Whether its deletion has something to do: to delete data, or to wait for who needs it."""
+    """Whether a deletion must delete data, or wait for resources that need the Catalog."""
     known_epoch: int = 0
-    """`status.epoch` as it is shown: that of the last open, also of another process."""
+    """`status.epoch`: the epoch of the last open, maybe by another process."""
     initialized: bool = False
-    """Whether the status says that there is something in the store."""
+    """Whether the status shows that the store holds data."""
     void: bool = False
-    """Whether its store was found to hold nothing, or nothing any more, or to be no store at all."""
+    """Whether an open found that the store holds nothing of this Catalog, or that it is no store at all."""
     older_twin: str | None = None
+    """An older Catalog that claims the same catalog."""
     fences: tuple[CatalogFence, ...] = ()
-    """Who took it from an operator, since the resource was last changed."""
+    """The fences by other processes since the resource was last changed."""
     storage: Storage | RefusedLocation
     restore: RestoreSource | RefusedLocation | None = None
-    """What it is to be filled with where it is new."""
+    """The source that a new catalog is filled from."""
     restored_from: str | None = None
-    """What it was filled with."""
+    """The source that the catalog was filled from."""
     reopen: str = ""
-    """With what somebody last asked to open it anew."""
+    """Value of the annotation that requests to open the catalog again."""
     approved_upgrade: str = ""
-    """The format version that somebody approved an upgrade to."""
+    """The format version that the annotation approves an upgrade to."""
     unusable_secret: Health | None = None
-    """What is wrong with a Secret that the spec names."""
+    """The problem with a Secret that the spec names."""
     under_way: bool = False
-    """Whether an open, a preflight or an upgrade-check goes on, or its outcome waits to be taken."""
+    """Whether an open, a preflight or an upgrade check is running, or its result is not taken yet."""
     opened: Opening | None = None
     facts: CatalogFacts | None = None
     connection: Seen | None = None
-    """The ConfigMap that says how to open it; looked at while it is open, or another process is to."""
+    """The Catalog's ConfigMap. Read while the catalog is open, or if another process should open it."""
     objects: ObjectsPlan = NOTHING_DECLARED
-    """What is to change for `spec.objects`, of an open catalog."""
+    """The changes to an open catalog for `spec.objects`."""
     migration: str = ""
-    """The CatalogMigration that has it."""
+    """The CatalogMigration that holds the catalog."""
     in_both: bool = False
-    """Whether that one opened it in both stores."""
+    """Whether that migration has opened the catalog in both stores."""
     named_truth: str = ""
-    """Which of two stores counts by somebody's word, where that is still to decide."""
+    """The source of truth that the annotation names, if it is not applied yet."""
     handled_truth: str = ""
-    """The word that did its duty, as long as it is there."""
+    """The value of the annotation if it is already applied."""
     migrations: tuple[str, ...] = ()
-    """CatalogMigrations of it that aren't over; looked at while it is being deleted."""
+    """Unfinished CatalogMigrations of the Catalog. Read while it is being deleted."""
     dependents: tuple[str, ...] = ()
-    """StorageCollections that refer to it; looked at while it is being deleted."""
+    """StorageCollections that refer to the Catalog. Read while it is being deleted."""
     doomed_dependents: bool = False
-    """Whether one of them is to be dropped from the catalog."""
+    """Whether one of them must be dropped from the catalog."""
     busy_dependents: bool = False
-    """Whether attempts of Spark jobs of one that is being deleted are to be ended on record."""
+    """Whether one of them is being deleted while its Spark jobs run. The end of their attempts is
+    recorded."""
     holder: str = ""

@@ -1,9 +1,9 @@
-"""Who took what from this operator is put on record in a status, for whoever reconciles it next.
+"""Records in the status which processes fenced this operator, for the next process that reconciles it.
 
 Invariants
-- One fence is recorded once, however many objects of the catalog hear of it: the handle that was shut out is
-  asked again, and closed.
-- A catalog whose fence can't be recorded is taken back all the same: the next fence counts.
+- A fence is recorded once, even if several objects of the catalog notice it: the first one confirms the fence
+  with the handle, records it, and closes the handle.
+- If a fence can't be recorded, the operator still takes the catalog back. The next fence counts.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 _ROUNDS: Final = 5
 _AT_ONCE: Final = 4
-"""So many catalogs are asked at once who has them: fewer than a location has shares of the pool."""
+"""How many catalogs to check at once. It is less than the number of threads that a location may use."""
 
 
 class FencedCatalogs:
-    """What becomes of open catalogs that another process took over."""
+    """Records fences of open catalogs, and closes those catalogs."""
 
     def __init__(self, services: Services, stores: Stores, cache: ObjectCache) -> None:
         self._services = services
@@ -40,10 +40,10 @@ class FencedCatalogs:
         self._under_way: set[ObjectKey] = set()
 
     async def record_all(self) -> None:
-        """Put on record who took which of the open catalogs over, for whoever reconciles them next.
+        """Checks all open catalogs, and records which process fenced them.
 
-        All of them are asked: a process that ends after each fence must not have to come back once for each
-        catalog that was taken from it.
+        A process may end after a fence. If it checked only one catalog, it would have to restart once for
+        each catalog that was taken over.
         """
         few = asyncio.Semaphore(_AT_ONCE)
 
@@ -55,9 +55,10 @@ class FencedCatalogs:
         await asyncio.gather(*(ask(catalog) for catalog in self._stores))
 
     async def take_back(self, catalog: ObjectKey) -> None:
-        """Put on record who took a catalog over, and close it: it is opened anew, or left to them.
+        """Records the process that took a catalog over, and closes the catalog.
 
-        Nothing happens where it isn't open, or still ours: another object of it was told before.
+        The next reconciliation opens it again or leaves it to the other process. Does nothing if the catalog
+        is not open or is still ours: then another object has already recorded the fence.
         """
         if catalog in self._under_way:
             return
@@ -70,7 +71,7 @@ class FencedCatalogs:
                 try:
                     await self._stores.close(catalog)
                 except HoldfastError as failed:
-                    log.info("what is left of the fenced handle can't be given back: %s", failed)
+                    log.info("can't release everything that the fenced handle holds: %s", failed)
         finally:
             self._under_way.discard(catalog)
         self._services.enqueue(catalog, 0.0)
@@ -85,7 +86,7 @@ class FencedCatalogs:
             await record(self._services, catalog, fenced, fencing.health)
             return True
         except HoldfastError as error:
-            log.info("who has the catalog can't be told now: %s", error)
+            log.info("can't check who has the catalog: %s", error)
         return False
 
 
@@ -95,7 +96,7 @@ async def record(
     error: Fenced,
     shown: Callable[[Sequence[CatalogFence]], Health],
 ) -> None:
-    """Add a fence to `status.fencedBy` of an object, which shows the health that `shown` makes of all."""
+    """Adds a fence to `status.fencedBy` of an object. `shown` returns the health to show for all fences."""
     durable = error.durable
     holder, epoch = str(durable), 0
     if isinstance(durable, FenceToken):
@@ -118,4 +119,4 @@ async def record(
             await services.events.post(key, body["metadata"]["uid"], note)
             return
     except KubeError as failed:
-        log.warning("a fence could not be recorded: %s", failed)
+        log.warning("can't record a fence: %s", failed)

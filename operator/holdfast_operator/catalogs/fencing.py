@@ -1,14 +1,13 @@
-"""How often other processes took a catalog from this operator, and when it stops taking it back. Pure.
+"""Counts how often others fence this operator, and decides when it stops taking a catalog back. Pure.
 
 Invariants
-- What counts is kept in the Catalog's status, because without a Lease the process ends with each fence that
-  it meets.
-- Only fences of one `metadata.generation` and one value of the annotation count together: a change of either
-  is somebody's word to try again.
-- Who it was, and the annotation, are others' texts: they are cut to what the status takes, so that no text
-  keeps a fence from being counted.
-- Once it has stopped it stays so: time is looked at when a fence is recorded and never again, so all
-  operators that read the object decide alike, and none goes on while another rests.
+- The fences are recorded in the Catalog's status, because without a Lease the process ends at each fence.
+- Only fences with the same `metadata.generation` and the same value of the annotation count together. If you
+  change either of them, the operator tries again.
+- The holder and the annotation are texts of others. They are cut to the length that the status allows, so
+  that no text can keep a fence from being recorded.
+- A stop is final until the resource changes. The clock is read only when a fence is recorded. So all
+  operators that read the object make the same decision, and none continues while another has stopped.
 """
 
 from collections.abc import Sequence
@@ -24,25 +23,25 @@ from holdfast_operator.engine.status import Health
 from holdfast_operator.engine.steps import reconciling, stalled
 
 MOST: Final = 3
-"""So many fences within `WINDOW` are a fight and no handover."""
+"""This many fences within `WINDOW` mean that two processes compete, and that it is not a takeover."""
 WINDOW: Final = timedelta(minutes=10)
 
 Json = dict[str, Any]
 
 
 def fences_of(body: Json) -> tuple[CatalogFence, ...]:
-    """The recorded fences that count for the resource as it is asked for now; oldest first."""
+    """Returns the recorded fences that count for the current generation and annotation, oldest first."""
     try:
         recorded = [CatalogFence.model_validate(each) for each in body.get("status", {}).get("fencedBy", [])]
     except ValidationError:
-        # The status of another version of the operator: nothing that could be counted.
+        # Another version of the operator wrote this status. It can't be counted.
         return ()
     now = _asked(body)
     return tuple(each for each in recorded if (each.generation, each.reopen) == now)
 
 
 def with_fence(body: Json, holder: str, epoch: int, now: datetime) -> tuple[CatalogFence, ...]:
-    """The fences that count, with one more: those that are `WINDOW` older than it are left out."""
+    """Returns the fences that count plus a new one, without those that are more than `WINDOW` older."""
     generation, reopen = _asked(body)
     now = now.replace(microsecond=0)
     recent = [each for each in fences_of(body) if now - each.time <= WINDOW]
@@ -53,12 +52,12 @@ def with_fence(body: Json, holder: str, epoch: int, now: datetime) -> tuple[Cata
 
 
 def has_stopped(fences: Sequence[CatalogFence]) -> bool:
-    """Whether the catalog isn't taken back any more."""
+    """Returns whether the operator no longer takes the catalog back."""
     return len(fences) >= MOST
 
 
 def health(fences: Sequence[CatalogFence]) -> Health:
-    """What a Catalog shows after its last fence."""
+    """Returns the health of a Catalog after its last fence."""
     last = fences[-1]
     by = f"{last.holder} (epoch {last.epoch})"
     if not has_stopped(fences):
@@ -67,24 +66,24 @@ def health(fences: Sequence[CatalogFence]) -> Health:
         )
     return stalled(
         Reason.FENCED_BY_OTHER,
-        f"fenced out {MOST} times within {WINDOW.seconds // 60} minutes, last by {by}; let only one process "
+        f"fenced {MOST} times within {WINDOW.seconds // 60} minutes, last by {by}; let only one process "
         f"write to the catalog, then set the annotation {ANNOTATION_REOPEN} to a new value",
     )
 
 
 def health_of_move(fences: Sequence[CatalogFence]) -> Health:
-    """What a CatalogMigration shows after another operator took it over that conducts it too."""
+    """Returns the health of a CatalogMigration after another operator took it over."""
     last = fences[-1]
     by = f"{last.holder} (epoch {last.epoch})"
     if not has_stopped(fences):
         return reconciling(
             Reason.FENCED_BY_OTHER,
-            f"{by} took the migration over; the operator goes on with it by itself",
+            f"{by} took the migration over; the operator continues it by itself",
         )
     return stalled(
         Reason.FENCED_BY_OTHER,
-        f"fenced out {MOST} times within {WINDOW.seconds // 60} minutes, last by {by}: no further step is "
-        f"taken; let one operator conduct it, then set the annotation {ANNOTATION_REOPEN} to a new value",
+        f"fenced {MOST} times within {WINDOW.seconds // 60} minutes, last by {by}: no further step runs; "
+        f"let one operator run the migration, then set the annotation {ANNOTATION_REOPEN} to a new value",
     )
 
 

@@ -1,4 +1,4 @@
-"""Looks at, and acts on, what a Catalog stands for."""
+"""The handler for Catalogs: observes a Catalog and its store, and applies the steps of its plan."""
 
 import asyncio
 import contextlib
@@ -75,13 +75,13 @@ log = logging.getLogger(__name__)
 
 
 class Conducted(Protocol):
-    """Which Catalogs a migration has."""
+    """The Catalogs that migrations hold."""
 
     def conducts(self, catalog: ObjectKey) -> ObjectKey | None:
-        """The CatalogMigration that has a Catalog."""
+        """Returns the CatalogMigration that holds a Catalog, if any."""
 
     def is_shadowing(self, catalog: ObjectKey) -> bool:
-        """Whether it opened the Catalog in both stores."""
+        """Returns whether that migration has opened the Catalog in both stores."""
 
 
 class CatalogHandler(Handler[CatalogView]):
@@ -105,7 +105,7 @@ class CatalogHandler(Handler[CatalogView]):
         self._connections = Connections(services.kube)
 
     async def observe(self, key: ObjectKey, body: Json) -> CatalogView:
-        """Look at the spec, the Secret, the store, and what refers to the Catalog. Raises `Fenced`."""
+        """Reads the spec, the Secret, the store, and the Catalog's dependents. Raises `Fenced`."""
         for rival in self._cache.put(key, body):
             self.services.enqueue(rival, 0.0)
         spec, problem = parse_spec(CatalogSpec, body)
@@ -113,7 +113,7 @@ class CatalogHandler(Handler[CatalogView]):
         restore: RestoreSource | RefusedLocation | None = None
         if spec is not None:
             where = self._settings.data_dir, self._settings.allowed_locations
-            # They ask the file system, which may be one that hangs.
+            # These calls use the file system, which may hang.
             storage = await asyncio.to_thread(resolve, spec, key.namespace, *where)
             restore = await asyncio.to_thread(resolve_restore, spec, key.namespace, *where)
         if (
@@ -164,17 +164,17 @@ class CatalogHandler(Handler[CatalogView]):
         )
 
     def plan(self, observed: CatalogView) -> Decision:
-        """Decide; pure."""
+        """Returns the next step. Pure."""
         return catalog.plan(observed, self._settings.rhythm)
 
     async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
-        """Open, close or destroy the catalog."""
+        """Applies a step: opens, changes, closes or destroys the catalog."""
         match step:
             case Open():
                 await self._open(key, body, step.opening)
             case KeepObjects():
                 await self._stores.use(key, "keep_objects", lambda h: h.keep_objects(step.declared))
-                log.info("the declared objects are in step with the catalog")
+                log.info("the catalog has the declared objects")
                 self._wake_dependents(key)
             case Publish():
                 await self._connections.publish(key, body["metadata"]["uid"], step.connection)
@@ -191,13 +191,13 @@ class CatalogHandler(Handler[CatalogView]):
                 raise AssertionError(step)
 
     def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
-        """Collections show that their Catalog isn't ready (any more)."""
+        """Reconciles the Catalog's dependents if the Catalog is no longer ready, because they show that."""
         super().shown(key, body, before)
         if is_ready(before) and not is_ready(body["status"]):
             self._wake_dependents(key)
 
     async def gone(self, key: ObjectKey) -> None:
-        """Close what is open, and let rivals and collections know."""
+        """Closes the catalog, and reconciles rivals and dependents."""
         rivals = self._cache.rivals_of(key)
         self._cache.drop(key)
         self.services.metrics.forget(key.namespace, key.name)
@@ -210,7 +210,7 @@ class CatalogHandler(Handler[CatalogView]):
             self.services.enqueue(rival, 0.0)
 
     async def _patch_metadata(self, key: ObjectKey, body: Json, change: Json) -> Json:
-        """As for every kind; it stays as it is where a resource came to need it since it was looked at."""
+        """As in the base class, but keeps the finalizer if a resource has started to need the Catalog."""
         if FINALIZER in change["finalizers"] or is_deleting(body):
             return await super()._patch_metadata(key, body, change)
         with self._cache.freeing(key):
@@ -219,23 +219,25 @@ class CatalogHandler(Handler[CatalogView]):
             return await super()._patch_metadata(key, body, change)
 
     async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
-        """As for every kind, and which ConfigMap tells of the catalog."""
+        """As in the base class, with the Catalog's ConfigMap and the applied annotation in the status."""
         step = self._connections.shown(key, body.get("status", {}), step)
         return await super()._show(key, body, _with_handled_truth(body, step))
 
     async def _roll_out(self, key: ObjectKey, body: Json, opening: Opening) -> None:
-        """Let the next deploy generation take over, if it can open what is there."""
+        """Lets the next deploy generation take over, if it can open the catalog."""
         try:
             await self._stores.preflight(key, opening, await self._credentials(key, opening))
         except UnderWay as wait:
-            since = f"since {timestamp(wait.since)}" if wait.since else "when others are done"
+            since = f"since {timestamp(wait.since)}" if wait.since else "when other catalogs are done"
             text = f"deploy generation {opening.deploy_generation} is tried in memory {since}"
             raise Halt(self._soon(wait, reconciling(Reason.ROLLING_OUT, text))) from None
         except HoldfastError as error:
             text = f"deploy generation {opening.deploy_generation} can't open the catalog: {error}"
             running = self._stores.opened(key)
             if running is not None:
-                text += f"; generation {running.deploy_generation} goes on, and it is tried again by itself"
+                text += (
+                    f"; generation {running.deploy_generation} continues, and the operator retries by itself"
+                )
             raise Halt(Settle(stalled(Reason.PREFLIGHT_FAILED, text), retry=True)) from None
         await self._stores.close(key)
         await self._open(key, body, opening)
@@ -253,7 +255,8 @@ class CatalogHandler(Handler[CatalogView]):
         except (ShardFinalized, NothingThere, OwnedByAnother, ObservedByAnother) as error:
             if opening.observed and isinstance(error, NothingThere):
                 raise Halt(catalog.awaiting_writer(self._settings.rhythm)) from None
-            # Finalized: a predecessor got this far before it died. Another's: that one decides about it.
+            # Finalized: an earlier process got this far before it died. Owned by another Catalog: that one
+            # decides what happens to the data.
             self._void(key)
             if not is_deleting(body):
                 raise
@@ -284,12 +287,12 @@ class CatalogHandler(Handler[CatalogView]):
         self._wake_dependents(key)
 
     def _soon(self, wait: UnderWay, health: Health) -> Settle:
-        """How a catalog rests while it waits: it comes back when what is under way ends."""
+        """Returns what to show while a call is in progress. The Catalog is reconciled when the call ends."""
         rhythm = self._settings.rhythm
         return Settle(health, requeue_after=rhythm.steady if wait.since else rhythm.unsteady)
 
     async def _check_fence(self, key: ObjectKey, body: Json, opening: Opening) -> None:
-        """Halt where the catalog's token went back and nobody has raised it again."""
+        """Halts if the catalog's stored epoch is lower than before and nobody has raised it again."""
         least = self._stores.least_epoch(key, opening)
         if least is None or opening.observed:
             return
@@ -300,7 +303,7 @@ class CatalogHandler(Handler[CatalogView]):
             raise Halt(self._went_back(body, opening, found, least))
 
     def _went_back(self, body: Json, opening: Opening, found: Durable | None, least: int) -> Settle:
-        """How a catalog rests whose token went back; the epoch that it had is kept, for whoever opens it."""
+        """Returns what to show if the stored epoch is too low. The status keeps the earlier epoch."""
         fields = None
         if found is not None and found.epoch is not None:
             fields = _closed_fields(body, replace(found, epoch=least))
@@ -314,7 +317,7 @@ class CatalogHandler(Handler[CatalogView]):
         return silent or opening_since(opening, wait.since, _known(found))
 
     async def _not_opened(self, key: ObjectKey, body: Json, opening: Opening, error: HoldfastError) -> Settle:
-        """How a catalog rests whose format keeps it closed: its version is shown."""
+        """Returns what to show, with the version, for a catalog whose format keeps it closed."""
         found = await self._stores.durable_state(opening, await self._credentials(key, opening))
         retry = True
         if isinstance(error, UpgradePending):
@@ -323,16 +326,17 @@ class CatalogHandler(Handler[CatalogView]):
         return replace(settled(error), fields=_closed_fields(body, found), retry=retry)
 
     async def _not_linked(self, body: Json, opening: Opening, error: HoldfastError) -> Settle:
-        """How a catalog rests whose stores don't fit together: a link that was ended isn't shown any more.
+        """Returns what to show for a catalog whose two stores don't fit together.
 
-        As long as one is shown, nobody can take the stash out of the spec.
+        If the stores are no longer linked, this removes the link from the status. While the status shows a
+        link, the API server refuses to remove the stash from the spec.
         """
         fields = kept_fields(body.get("status", {}))
         settle = settled(error)
         if handled_truth(body):
             text = (
-                f"{settle.health.message}; the annotation {ANNOTATION_TRUTH} did its duty before and has no "
-                "effect: remove it, and set it again to decide anew"
+                f"{settle.health.message}; the annotation {ANNOTATION_TRUTH} was already applied and has no "
+                "further effect: to decide again, remove it and set it again"
             )
             settle = replace(settle, health=replace(settle.health, message=text))
         with contextlib.suppress(HoldfastError):
@@ -341,19 +345,19 @@ class CatalogHandler(Handler[CatalogView]):
         return replace(settle, fields=fields)
 
     async def _try_upgrade(self, key: ObjectKey, opening: Opening) -> tuple[str, bool]:
-        """What an upgrade-check says, and whether to ask again soon.
+        """Returns the result of an upgrade check, and whether to retry soon.
 
-        It reads all of a catalog: once made it is made again by the resync, or when something changes.
+        The check reads the whole catalog. So it is repeated only by a resync, or if something changes.
         """
         try:
             credentials = await self._credentials(key, opening)
             return await self._stores.try_upgrade(key, opening, credentials), False
         except UnderWay as wait:
             if wait.since is None:
-                return "an upgrade-check waits for its turn", True
-            return f"an upgrade-check is under way since {timestamp(wait.since)}", False
+                return "an upgrade check is queued", True
+            return f"an upgrade check is running since {timestamp(wait.since)}", False
         except StorageError as error:
-            return f"an upgrade-check could not be made ({error}): run holdfast catalog upgrade-check", False
+            return f"the upgrade check failed ({error}): run holdfast catalog upgrade-check", False
 
     async def _tell_upgrade(self, key: ObjectKey, body: Json) -> None:
         start, opening = self._stores.started(key), self._stores.opened(key)
@@ -371,7 +375,8 @@ class CatalogHandler(Handler[CatalogView]):
             return None
         ended = self._stores.opened(key) is not None or self._stores.is_void(key)
         if is_deleting(body) and (ended or deletion_of(body).abandoned):
-            # It needs none any more. In a namespace that is deleted it may be gone, or the right to read it.
+            # The Secret is no longer needed. In a namespace that is being deleted, the Secret or the
+            # permission to read it may be gone.
             return None
         return await unusable_secret(self.services.kube, key, spec, deleting=is_deleting(body))
 
@@ -387,14 +392,14 @@ class CatalogHandler(Handler[CatalogView]):
         try:
             return await self._stores.confirm(key)
         except (CatalogOutOfSync, NotSourceOfTruth, MigrationInProgress):
-            # The handle may not be able to go on; a new one reads everything again, where the truth is.
+            # This handle may not be able to continue. A new one reads everything from the source of truth.
             await self._stores.close(key)
             raise
         except FenceRegressed as error:
             await self._stores.set_aside(key, error)
             return None
         except NothingThere:
-            # Observed, and its store was emptied.
+            # The catalog is observed, and its store was emptied.
             await self._stores.close(key)
             return None
 
@@ -423,12 +428,12 @@ class CatalogHandler(Handler[CatalogView]):
 
 
 def _closed_fields(body: Json, found: Durable) -> Mapping[str, Any]:
-    """The status of a catalog that isn't open, as `found` in its store."""
+    """Returns the status of a catalog that isn't open, from the state `found` in its store."""
     return durable_fields(found, fencing.fences_of(body), body.get("status", {}).get("restoredFrom"))
 
 
 def _with_handled_truth(body: Json, step: Settle) -> Settle:
-    """The same with `status.handledTruth`, which stays until its annotation is changed or removed."""
+    """Returns the step with `status.handledTruth`, which stays until its annotation changes or is removed."""
     fields = dict(kept_fields(body.get("status", {})) if step.fields is None else step.fields)
     if step.fields is None or "handledTruth" not in fields:
         fields.pop("handledTruth", None)

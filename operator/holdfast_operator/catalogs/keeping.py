@@ -1,17 +1,18 @@
-"""Keeps a Catalog for the resources that need it until their own end.
+"""Keeps a Catalog until the resources that need it are gone.
 
-A CatalogMigration, and a StorageCollection that has data to delete or a Spark job to end, can only be ended
-where its Catalog is. Such a resource does nothing beyond its own finalizer before its Catalog has ours, too.
+Deleting a CatalogMigration needs its Catalog. So does deleting a StorageCollection that has data to delete or
+a Spark job to end. Such a resource first sets its own finalizer, and then does nothing else until its Catalog
+has the operator's finalizer too.
 
 Invariants
-- A resource looks for the finalizer of its Catalog only after its own is there and noted in the `Cache`. It
-  looks at the Catalog as the API server has it, not as the informer last saw it.
-- The operator takes the finalizer off a Catalog only while the `Cache` has no resource that needs it, and a
-  resource that begins meanwhile waits for the end of that write (`Cache.freeing`).
+- A resource checks the finalizer of its Catalog only after its own finalizer is set and recorded in the
+  `Cache`. It reads the Catalog from the API server, not from the informer.
+- The operator removes the finalizer of a Catalog only while the `Cache` has no resource that needs it. A
+  resource that starts to need it meanwhile waits for the end of that write (`Cache.freeing`).
 
-One race remains: a write of an operator that led before may still be under way. It can take the finalizer
-off right after the operator that leads now saw it. The next look at the resource puts it on again; a
-deletion of the Catalog in between goes through. The same holds where a person takes the finalizer off.
+One race remains. A write of the previous leader may still be in progress, and can remove the finalizer right
+after the current leader saw it. The next reconciliation of the resource sets it again, but a deletion of the
+Catalog in between succeeds. The same happens if a person removes the finalizer.
 """
 
 from typing import Any, Final
@@ -23,16 +24,16 @@ from holdfast_operator.engine.resources import has_finalizer, is_deleting
 
 Json = dict[str, Any]
 
-_STRIPPED: Final = "the finalizer was written and is not there; look for an admission webhook that removes it"
+_STRIPPED: Final = "the finalizer was written but is missing; look for an admission webhook that removes it"
 
 
 def is_loose(catalog: Json) -> bool:
-    """Whether a deletion of a Catalog would not wait for the resources that need it."""
+    """Returns whether a deletion of the Catalog would not wait for the resources that need it."""
     return not is_deleting(catalog) and not has_finalizer(catalog)
 
 
 async def keep_catalog(services: Services, key: ObjectKey) -> None:
-    """Put the finalizer on a Catalog, unless it changed meanwhile: then it is looked at again.
+    """Sets the finalizer of a Catalog. If the Catalog changes meanwhile, the next reconciliation retries.
 
     Raises `KubeError`.
     """

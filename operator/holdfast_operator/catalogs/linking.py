@@ -1,8 +1,9 @@
-"""The catalog of a resource, not open: on persist, or in one of two linked stores. Blocking.
+"""The catalog of a resource before it is opened: on persist, or in one of two linked stores. Blocking.
 
 Invariants
-- A stash that is named is asked: where it doesn't answer nothing is opened, for it may be the truth.
-- Credentials are in the URL that the stash is opened with, and in nothing that is shown or logged.
+- If the spec names a stash, the stash is read. If it can't be reached, nothing is opened, because it may be
+  the source of truth.
+- Credentials are only in the URL with which the stash is opened. They are never shown or logged.
 """
 
 from collections.abc import Mapping
@@ -24,14 +25,14 @@ _STRATEGIES: Final = {"OneTombstone": Strategy.ONE_TOMBSTONE, "TwoTombstones": S
 
 
 class LinkFacts(TypedDict, total=False):
-    """Of a catalog in two linked stores."""
+    """The status fields of a catalog in two linked stores."""
 
     link: str
     truth: str
 
 
 def connect(storage: Storage, *, mode: Literal["write", "read"] = "write") -> PersistClient:
-    """A client of a location. Raises `UnknownLocation` for URLs without a meaning, `StoreUnreachable`."""
+    """Returns a client of a location. Raises `StoreUnreachable`, and `UnknownLocation` for an invalid URL."""
     try:
         return PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus, mode=mode)
     except UnusablePath:
@@ -43,7 +44,7 @@ def connect(storage: Storage, *, mode: Literal["write", "read"] = "write") -> Pe
 def closed_catalog(
     client: PersistClient, opening: Opening, credentials: Mapping[str, str], *, read_only: bool = False
 ) -> OpenableCatalog:
-    """The catalog of `opening`; `credentials` are those of its stash, where it has one."""
+    """Returns the catalog of `opening`. `credentials` are those of its stash, if it has one."""
     if opening.stash is None:
         return persist_catalog(client, opening.organization_id)
     return linked(client, opening, credentials, read_only=read_only)
@@ -52,7 +53,7 @@ def closed_catalog(
 def linked(
     client: PersistClient, opening: Opening, credentials: Mapping[str, str], *, read_only: bool = False
 ) -> LinkedCatalog:
-    """The catalog in the two stores of `opening`, which has a stash."""
+    """Returns the catalog in the two stores of `opening`, which must have a stash."""
     assert opening.stash is not None
     return linked_catalog(
         stash_catalog(url_with(opening.stash, credentials), read_only=read_only),
@@ -66,7 +67,7 @@ def linked(
 
 @dataclass(frozen=True)
 class InTwo:
-    """The two stores of an open catalog, and the one that it is in, as long as its token is in both."""
+    """The two stores of an open catalog, and its source of truth. Valid while its token is in both stores."""
 
     stores: TwoStores
     id: int
@@ -74,12 +75,12 @@ class InTwo:
 
     @property
     def facts(self) -> LinkFacts:
-        """For a status."""
+        """The fields for a status."""
         return {"link": f"{self.id:x}", "truth": self.truth.value}
 
 
 def in_two(closed: OpenableCatalog) -> InTwo | None:
-    """The link of a catalog; None where it has only one store, or two that aren't linked yet."""
+    """Returns the link of a catalog, or None if it has only one store or its two stores aren't linked yet."""
     link = closed.link() if isinstance(closed, LinkedCatalog) else None
     if link is None or not isinstance(closed, LinkedCatalog):
         return None
@@ -87,17 +88,23 @@ def in_two(closed: OpenableCatalog) -> InTwo | None:
 
 
 def linked_by(closed: OpenableCatalog) -> LinkFacts:
-    """What two stores are linked by, and which is the truth; nothing where there is no link."""
+    """Returns the link of two stores and their source of truth, or an empty dict if there is no link."""
     found = in_two(closed)
     return {} if found is None else found.facts
 
 
 class StashGuard:
-    """Guards writes on persist by a catalog that is in the stash: its token is in both stores.
+    """Fences writes on persist that a catalog in the stash makes.
 
-    Whoever takes the catalog over puts another one into both, and then nothing that this guards takes effect.
-    An open in an emergency writes to the stash alone: so the stash is asked each time, and what was under way
-    when it was opened is not shut out.
+    The stash and persist are two stores, so one commit can't cover both. Therefore the catalog's token is in
+    both of them, and each guarded write carries the condition that persist's copy has not changed. There are
+    two ways to lose the catalog:
+
+    1. Another process takes it over with both stores. It writes its token to persist, which moves the upper
+    of the catalog's shard. A guarded write that comes later fails its condition. This holds even if the write
+    was prepared before the takeover. 2. Another process opens it in an emergency with the stash alone.
+    Persist doesn't change, so each call also confirms the leadership in the stash. A write that was prepared
+    before that open can still succeed.
     """
 
     def __init__(self, stores: TwoStores, catalog: Catalog) -> None:
@@ -106,7 +113,7 @@ class StashGuard:
         self._mine_at = -1
 
     def __call__(self) -> Prepared:
-        """The condition that nobody has taken it over. Raises as `confirm_leadership`."""
+        """Returns the condition that nobody has taken the catalog over. Raises as `confirm_leadership`."""
         self._catalog.confirm_leadership()
         upper = self._persist.upper()
         if upper != self._mine_at:
@@ -118,5 +125,5 @@ class StashGuard:
         return self._persist.expect(upper)
 
     def close(self) -> None:
-        """Give up the handle."""
+        """Closes the handle."""
         self._persist.close()

@@ -1,9 +1,9 @@
-"""The declared objects of a catalog as its rows: the one place that knows the messages they are made of.
+"""Reads and writes the declared objects of a catalog as rows. Only this module knows their messages.
 
-A mark is a setting `declared/<organization>/<type>/<id>`: ids are never given twice, so another object of
-the same name has no mark. A system configuration has no id; its name stands for it. A catalog that was filled
-with a copy of another organization's has that one's marks too: they say nothing here, and what was copied is
-as if others had made it.
+A mark is a setting named `declared/<organization>/<type>/<id>`. Ids are never reused, so another object of
+the same name has no mark. A system configuration has no id, so its mark contains its name instead. A catalog
+that was filled with a copy of another organization's catalog also has that organization's marks. They have no
+effect, and the copied objects count as created by others.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -77,7 +77,7 @@ _CREATE: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE
 
 
 def contents(tx: Transaction, declared: Mapping[ObjectName, str], *, organization_id: str) -> ObjectContents:
-    """What the catalog has of the types that can be declared, with the users of what is to be dropped."""
+    """Returns the catalog's objects of the types that can be declared, and the users of those to drop."""
     ours = f"{_MARK}{organization_id}/"
     marks = {row.key.name: row.value.value for row in tx.objects(SETTINGS) if row.key.name.startswith(ours)}
     if not marks and not declared:
@@ -96,7 +96,7 @@ def contents(tx: Transaction, declared: Mapping[ObjectName, str], *, organizatio
 
 
 def carry_out(tx: Transaction, changes: Iterable[Change], *, organization_id: str, user: str) -> None:
-    """Make the changes of a plan in `tx`, each with its event in the audit log as done by `user`."""
+    """Makes the changes of a plan in `tx`. Each one adds an event by `user` to the audit log."""
 
     def mark(name: ObjectName, row: Object[Any, Any]) -> pb.SettingKey:
         return pb.SettingKey(name=f"{_MARK}{organization_id}/{_mark_id(name, row)}")
@@ -153,7 +153,7 @@ def _alter(tx: Transaction, name: ObjectName, value: str) -> Object[Any, Any]:
 
 
 def _drop(tx: Transaction, name: ObjectName, row: Object[Any, Any]) -> None:
-    """Remove the object with what means nothing without it."""
+    """Removes the object, and the rows that mean nothing without it."""
     tx.delete(_COLLECTIONS[name.type], row.key)
     match name.type:
         case DeclaredType.DATABASE:
@@ -193,7 +193,7 @@ def _key(tx: Transaction, name: ObjectName) -> Any:
 
 
 def _message(tx: Transaction, name: ObjectName, value: str) -> Any:
-    """A new object: the system's, as the first objects of a catalog are, and everybody may use it."""
+    """Returns a new object. Like a catalog's first objects, the system owns it and everybody may use it."""
     made = _named_message(tx, name)
     match name.type:
         case DeclaredType.ROLE:
@@ -218,7 +218,7 @@ def _message(tx: Transaction, name: ObjectName, value: str) -> Any:
 
 
 def _named_message(tx: Transaction, name: ObjectName) -> Any:
-    """As much of an object as it takes to find it."""
+    """Returns the part of an object that is needed to find it."""
     own = name.path[-1]
     parent = None if name.parent is None else _find(tx, name.parent).key.id
     match name.type:
@@ -243,7 +243,7 @@ def _set_variant(cluster: pb.ClusterValue, value: str) -> None:
     if asked is None:
         cluster.unmanaged.SetInParent()
     else:
-        # Where the replicas are placed stays as it was.
+        # The placement of the replicas stays the same.
         cluster.managed.replication_factor, cluster.managed.size = asked
 
 
@@ -255,12 +255,12 @@ def _find(tx: Transaction, name: ObjectName) -> Object[Any, Any]:
     else:
         found = tx.find(_COLLECTIONS[name.type], _named_message(tx, name))
     if found is None:
-        raise AssertionError(f"{name} was planned on, but isn't there")
+        raise AssertionError(f"{name} is in the plan, but not in the catalog")
     return found
 
 
 def _named(tx: Transaction) -> Iterator[tuple[ObjectName, Object[Any, Any]]]:
-    """All objects that could be declared, parents first. Schemas of no database can't be."""
+    """Yields all objects that could be declared, parents first. Schemas without a database can't be."""
     parents: dict[str, str] = {}
     for type_ in (DeclaredType.DATABASE, DeclaredType.CLUSTER, DeclaredType.ROLE):
         for row in tx.objects(_COLLECTIONS[type_]):
@@ -302,9 +302,9 @@ def _is_system(name: ObjectName, row: Object[Any, Any]) -> bool:
 def _users(
     tx: Transaction, doomed: Mapping[ObjectName, Object[Any, Any]]
 ) -> Mapping[ObjectName, tuple[str, ...]]:
-    """The first few who need each of what is to be dropped, in words.
+    """Describes the first few users of each object to drop.
 
-    Items are many: they are read only where they matter, and no further than to know enough.
+    A catalog can have many items. So they are read only if necessary, and only until enough users are found.
     """
     return {
         **_first_users(_of_type(doomed, DeclaredType.SCHEMA), _item_schemas(tx)),
@@ -319,7 +319,7 @@ def _of_type(doomed: Mapping[ObjectName, Object[Any, Any]], type_: DeclaredType)
 def _first_users(
     names: Mapping[str, ObjectName], mentions: Iterable[tuple[str, str]]
 ) -> Mapping[ObjectName, tuple[str, ...]]:
-    """By name, who mentions its id; `mentions` is read until each has more than are named."""
+    """Returns the users that mention each name's id. Reads `mentions` until each has more than it lists."""
     users: dict[str, list[str]] = {id_: [] for id_ in names}
     wanting = set(names)
     if wanting:
@@ -339,7 +339,7 @@ def _item_schemas(tx: Transaction) -> Iterator[tuple[str, str]]:
 
 
 def _role_users(tx: Transaction) -> Iterator[tuple[str, str]]:
-    """All mentions of roles, in rows of any type but their own and comments: the id and who mentions it."""
+    """Yields each mention of a role: its id and the row. Comments and the role's own row don't count."""
     for collection in COLLECTIONS.values():
         if collection is COMMENTS or not collection.cached:
             continue

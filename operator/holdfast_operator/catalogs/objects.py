@@ -1,19 +1,19 @@
-"""The plan for `spec.objects`: what has to change in a catalog so that it has what is declared. Pure.
+"""The plan for `spec.objects`: the changes after which a catalog has the declared objects. Pure.
 
-An object is known by its type and the path of its names. The operator knows what it made by a mark that the
-catalog keeps beside the object and changes in the same transaction, so neither a lost status nor another
-resource for the same catalog makes it forget.
+An object is identified by its type and the path of its names. The catalog stores a mark for each object that
+the operator created, and changes it in the same transaction as the object. So the operator recognizes its
+objects even if the status is lost or another resource manages the same catalog.
 
 Invariants
-- What others made is never dropped. It is adopted where it is declared: its value is kept as declared, but it
-  stays when it isn't declared any more.
-- A mark says under which names, its parent's too, the operator left the object; of a system configuration,
-  with which value. Where that doesn't hold any more somebody else has changed it, and it is theirs from then
-  on, but for a system configuration that is declared.
-- A cluster is managed, with so many replicas of one size, as long as it has exactly those: of another one
-  nobody could tell what it should have. So it changes with its replicas.
-- Parents are made before what is in them and dropped after it. What others use isn't dropped.
-- A plan that was carried out leaves nothing to do.
+- An object that others created is never dropped. If it is declared, the operator adopts it: it keeps the
+  value as declared, but the object stays when it is no longer declared.
+- A mark records the names under which the operator left the object, including the parent's name. For a system
+  configuration it records the value. If they no longer match, somebody else has changed the object, and the
+  operator no longer owns it. A declared system configuration is an exception: the operator sets it back.
+- A cluster is managed, with a number of replicas of one size, as long as it has exactly these replicas.
+  Otherwise its intended replicas would be unclear. So a cluster's value changes together with its replicas.
+- Parents are created before their contents and dropped after them. An object that others use isn't dropped.
+- After a plan is carried out, the next plan is empty.
 """
 
 import json
@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 
 class DeclaredType(StrEnum):
-    """What can be declared, parents first."""
+    """The types that can be declared, parents first."""
 
     DATABASE = "database"
     SCHEMA = "schema"
@@ -41,7 +41,7 @@ class DeclaredType(StrEnum):
 
 
 UNMANAGED: Final = ""
-"""The value of a cluster whose replicas are made and dropped one by one."""
+"""The value of a cluster whose replicas are created and dropped one by one."""
 
 _LISTED: Final = 3
 _RANK: Final = {type_: rank for rank, type_ in enumerate(DeclaredType)}
@@ -49,14 +49,14 @@ _RANK: Final = {type_: rank for rank, type_ in enumerate(DeclaredType)}
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """A type with the names of the object's parent, if it has one, and its own."""
+    """The type of an object, and its path: the name of its parent, if it has one, and its own name."""
 
     type: DeclaredType
     path: tuple[str, ...]
 
     @property
     def parent(self) -> "ObjectName | None":
-        """What the object is in."""
+        """The object that contains this one, if any."""
         match self.type:
             case DeclaredType.SCHEMA:
                 return ObjectName(DeclaredType.DATABASE, self.path[:-1])
@@ -67,7 +67,7 @@ class ObjectName:
 
     @property
     def rank(self) -> tuple[int, tuple[str, ...]]:
-        """By which names are sorted: parents before what is in them."""
+        """The sort key: parents come before their contents."""
         return _RANK[self.type], self.path
 
     def __str__(self) -> str:
@@ -78,9 +78,9 @@ class ObjectName:
 class FoundObject:
     """An object of the catalog.
 
-    `value` is what can be declared of it beside its name: the size of a replica, the text of a system
-    configuration, of a cluster what `managed` gives, or `UNMANAGED`. `mark` is the operator's mark of it.
-    `users` are those of others that need it, in words.
+    `value` is what can be declared in addition to the name: the size of a replica, the text of a system
+    configuration, and for a cluster the result of `managed`, or `UNMANAGED`. `mark` is the operator's mark.
+    `users` describes objects of others that need this one.
     """
 
     value: str = ""
@@ -91,7 +91,7 @@ class FoundObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectContents:
-    """What a catalog has of the types that can be declared; `lost` are marks of objects that are gone."""
+    """A catalog's objects of the types that can be declared. `lost` are marks of objects that are gone."""
 
     objects: Mapping[ObjectName, FoundObject] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
@@ -99,7 +99,7 @@ class ObjectContents:
 
 @dataclass(frozen=True, slots=True)
 class CreateObject:
-    """Make the object and mark it."""
+    """Create the object and its mark."""
 
     name: ObjectName
     value: str
@@ -107,7 +107,7 @@ class CreateObject:
 
 @dataclass(frozen=True, slots=True)
 class AlterObject:
-    """Give the object its value; a system configuration with a mark keeps being the operator's."""
+    """Set the object's value. The mark of a system configuration follows, so the operator still owns it."""
 
     name: ObjectName
     value: str
@@ -139,7 +139,7 @@ Change = CreateObject | AlterObject | DropObject | UnmarkObject | ForgetObject
 
 @dataclass(frozen=True, slots=True)
 class KeptObject:
-    """An object that should be dropped but is used, by what others made, in words."""
+    """An object that should be dropped, but is still used. `users` describes the objects that use it."""
 
     name: ObjectName
     users: tuple[str, ...]
@@ -147,9 +147,10 @@ class KeptObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsPlan:
-    """What to change, in this order, and what is to be said.
+    """The changes to make, in order, and what the condition shows.
 
-    `adopted` is declared but was made by others; `taken` is declared but the system's own, and not touched.
+    `adopted` are declared objects that others created. `taken` are declared names of the system's own
+    objects, which are not touched.
     """
 
     changes: tuple[Change, ...] = ()
@@ -163,7 +164,7 @@ NOTHING_DECLARED: Final = ObjectsPlan()
 
 
 def declared_by(objects: CatalogObjects | None) -> Mapping[ObjectName, str]:
-    """The names that a spec declares, each with its value."""
+    """Returns the names that a spec declares, each with its value."""
     return {} if objects is None else dict(_declared(objects))
 
 
@@ -183,12 +184,12 @@ def _declared(objects: CatalogObjects) -> Iterator[tuple[ObjectName, str]]:
 
 
 def managed(replicas: int, size: str) -> str:
-    """The value of a cluster that is managed."""
+    """Returns the value of a managed cluster."""
     return f"{replicas} x {size}"
 
 
 def replicas_of(value: str) -> tuple[int, str] | None:
-    """How many replicas of which size a managed cluster has; None for an unmanaged one."""
+    """Returns the number and the size of a managed cluster's replicas, or None for an unmanaged cluster."""
     if value == UNMANAGED:
         return None
     replicas, _, size = value.partition(" x ")
@@ -196,24 +197,24 @@ def replicas_of(value: str) -> tuple[int, str] | None:
 
 
 def mark_of(name: ObjectName, value: str) -> str:
-    """What a mark says of the object while nobody else has changed it."""
+    """Returns the mark that the object has while nobody else has changed it."""
     return value if name.type is DeclaredType.CONFIGURATION else json.dumps(name.path)
 
 
 def is_made(name: ObjectName, found: FoundObject) -> bool:
-    """Whether the operator made the object and nobody has changed it since."""
+    """Returns whether the operator created the object and nobody else has changed it."""
     return found.mark is not None and found.mark == mark_of(name, found.value)
 
 
 def droppable(declared: Mapping[ObjectName, str], contents: ObjectContents) -> frozenset[ObjectName]:
-    """What is to be dropped where nobody uses it: what the operator made and isn't declared any more."""
+    """Returns the objects to drop if nobody uses them: the operator's own that are no longer declared."""
     return frozenset(
         name for name, found in contents.objects.items() if name not in declared and is_made(name, found)
     )
 
 
 def plan_objects(declared: Mapping[ObjectName, str], contents: ObjectContents) -> ObjectsPlan:
-    """What to change so that the catalog has what is declared."""
+    """Returns the changes after which the catalog has the declared objects."""
     taken = frozenset(name for name in declared if _is_system(name, contents))
     wanted = {name: value for name, value in _sorted(declared) if name not in taken}
     dropped, kept = _drops(droppable(declared, contents), contents)
@@ -248,7 +249,7 @@ def plan_objects(declared: Mapping[ObjectName, str], contents: ObjectContents) -
 def _cluster_values(
     wanted: Mapping[ObjectName, str], dropped: set[ObjectName], there: Mapping[ObjectName, FoundObject]
 ) -> dict[ObjectName, str]:
-    """The values of the clusters that are declared, or that lose a replica, after the plan."""
+    """Returns the values, after the plan, of the clusters that are declared or that lose a replica."""
     before = {name: found.value for name, found in there.items() if name not in dropped}
     sizes: dict[ObjectName | None, dict[str, str]] = {}
     for name, size in {**before, **wanted}.items():
@@ -277,14 +278,14 @@ def _is_system(name: ObjectName, contents: ObjectContents) -> bool:
 def _drops(
     doomed: frozenset[ObjectName], contents: ObjectContents
 ) -> tuple[set[ObjectName], tuple[KeptObject, ...]]:
-    """What of the doomed can go, and what stays: it, or something in it, is used."""
+    """Divides the doomed objects into those to drop, and those that are used or contain used objects."""
     inside: dict[ObjectName, list[ObjectName]] = {}
     for name in contents.objects:
         if name.parent is not None:
             inside.setdefault(name.parent, []).append(name)
     dropped: set[ObjectName] = set()
     kept: list[KeptObject] = []
-    # What is in them first: a parent goes only with all that is in it.
+    # Contents first: a parent can be dropped only together with everything in it.
     for name in sorted(doomed, key=lambda name: name.rank, reverse=True):
         staying = sorted(
             (each for each in inside.get(name, ()) if each not in dropped), key=lambda name: name.rank
@@ -302,24 +303,26 @@ def _sorted(names: Mapping[ObjectName, V]) -> Iterable[tuple[ObjectName, V]]:
 
 
 def objects_condition(plan: ObjectsPlan) -> tuple[WantedCondition, ...]:
-    """The condition that says how a catalog is in step with what is declared; none where nothing is."""
+    """Returns the condition for the declared objects of a catalog, or nothing if there are none."""
     if plan.kept:
         kept = [f"{each.name} (by {', '.join(each.users)})" for each in plan.kept]
-        text = f"taken out of spec.objects, but used: {listed(kept)}; drop the users, or declare it again"
+        text = (
+            f"removed from spec.objects, but still used: {listed(kept)}; drop its users, or declare it again"
+        )
         return (WantedCondition(ConditionType.OBJECTS_IN_STEP, "False", Reason.OBJECTS_KEPT, text),)
     if plan.taken:
-        text = f"not touched, because it is the system's: {listed(plan.taken)}"
+        text = f"not changed, because it belongs to the system: {listed(plan.taken)}"
         return (WantedCondition(ConditionType.OBJECTS_IN_STEP, "False", Reason.NAME_TAKEN, text),)
     if not plan.declared:
         return ()
     text = f"the catalog has all {plan.declared} declared objects"
     adopted = [name for name in plan.adopted if name.parent not in plan.adopted]
     if adopted:
-        text += f"; made by others, so they stay when they are taken out: {listed(adopted)}"
+        text += f"; created by others, so they stay if you remove them from the spec: {listed(adopted)}"
     return (WantedCondition(ConditionType.OBJECTS_IN_STEP, "True", Reason.OBJECTS_DECLARED, text),)
 
 
 def listed(names: Sequence[object]) -> str:
-    """The first few, and how many more there are."""
+    """Returns the first few names, and the number of the others."""
     rest = len(names) - _LISTED
     return ", ".join(map(str, names[:_LISTED])) + (f" and {rest} more" if rest > 0 else "")

@@ -1,11 +1,11 @@
-"""One catalog that another process writes, as this process looks at it. Blocking.
+"""A catalog that another process writes, and that this process only reads. Blocking.
 
 Invariants
-- Nothing is written, not even a lease: no epoch, no hold, no record. What was read may be gone where the
-  writer compacts faster than we look; then it is read anew.
-- Fence token and version are read at every version of the format; the rest only at the one that this
-  operator knows, and nothing is upgraded.
-- Of two linked stores the one is shown that is the source of truth whenever it is looked at.
+- This process writes nothing: no epoch, no hold, no record, not even a lease. So the writer may compact data
+  away while this process reads it. Then the catalog is read again.
+- The fence token and the format version are read at every version of the format. Everything else is read only
+  at the version that this operator supports. Nothing is upgraded.
+- If two stores are linked, each read uses the store that is the source of truth at that moment.
 """
 
 import threading
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ObservedCatalog:
-    """A catalog that is only looked at, with a read-only client of its location."""
+    """A catalog that is only read, with a read-only client of its location."""
 
     def __init__(self, opening: Opening, client: PersistClient, credentials: Mapping[str, str]) -> None:
         self.opening = opening
@@ -52,10 +52,10 @@ class ObservedCatalog:
     def open(
         cls, opening: Opening, credentials: Mapping[str, str] = MappingProxyType({})
     ) -> "ObservedCatalog":
-        """Open the location for reading.
+        """Opens the location for reading.
 
-        Raises `NothingThere` where no writer has initialized the catalog yet, `UnknownLocation` for storage
-        that has no meaning, `StoreUnreachable`.
+        Raises `NothingThere` if no writer has initialized the catalog yet, `UnknownLocation` if the storage
+        can't be opened at all, and `StoreUnreachable`.
         """
         try:
             client = connect(opening.storage, mode="read")
@@ -70,7 +70,7 @@ class ObservedCatalog:
         return found
 
     def confirm(self) -> CatalogFacts:
-        """What the catalog holds. Raises `NothingThere` where it isn't initialized."""
+        """Returns what the catalog holds. Raises `NothingThere` if it isn't initialized."""
         with self._lock:
             store, seen, token = self._preamble()
             version = seen.config[catalog_config.USER_VERSION]
@@ -94,7 +94,10 @@ class ObservedCatalog:
             return replace(facts, upper=catalog.upper, object_counts=counts)
 
     def read(self, work: Callable[[ReadOnlyCatalog], T]) -> T:
-        """What `work` finds in the catalog. Raises `NotReadable`, and as `confirm`."""
+        """Returns the result of `work` on the catalog.
+
+        Raises `NotReadable` if its format has another version, and everything that `confirm` raises.
+        """
         with self._lock:
             _, seen, _ = self._preamble()
             if (version := seen.config[catalog_config.USER_VERSION]) != CATALOG_VERSION:
@@ -102,7 +105,7 @@ class ObservedCatalog:
             return work(self._synced())
 
     def close(self) -> None:
-        """Give up the handles."""
+        """Closes the handles and the client."""
         with self._lock:
             self._let_go()
             for store in self._stores.values():
@@ -121,7 +124,7 @@ class ObservedCatalog:
         return store, seen, seen.token
 
     def _synced(self) -> ReadOnlyCatalog:
-        """The catalog with all that is committed. What a handle can't follow a new one reads anew."""
+        """Returns the catalog with all commits. If the handle can't sync, it opens a new one."""
         if self._catalog is not None:
             try:
                 self._catalog.sync()

@@ -1,6 +1,6 @@
-"""The Observed Catalogs of others that may look at the same store, read fresh from the API server.
+"""Finds the Observed Catalogs that may have the same store, read from the API server.
 
-Which of them do only the stores can tell: see `opening.check_owner`.
+Only the stores can show which of them do: see `opening.check_owner`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from holdfast_operator.places.storage import Storage, resolve
 async def observers_of(
     kube: Kube, cache: ObjectCache, settings: OperatorSettings, catalog: ObjectKey
 ) -> tuple[Observer, ...]:
-    """Those of the organization of a Catalog, beside itself. Raises `KubeError`."""
+    """Returns the other Observed Catalogs of a Catalog's organization. Raises `KubeError`."""
     found = [
         await _observer(kube, settings, each, older=older)
         for each, older in cache.observers_of(catalog).items()
@@ -32,7 +32,7 @@ async def observers_of(
 async def _observer(
     kube: Kube, settings: OperatorSettings, key: ObjectKey, *, older: bool
 ) -> Observer | None:
-    """None where it is gone, doesn't only look any more, or may not be where it asks to be."""
+    """Returns None if the Catalog is gone, is no longer Observed, or has a location that isn't allowed."""
     try:
         spec, _ = parse_spec(CatalogSpec, await kube.get(key))
     except Gone:

@@ -1,11 +1,11 @@
-"""One catalog that this process has open for writing, and what reconcilers do with it. Blocking.
+"""A catalog that this process has open for writing, and what the handlers do with it. Blocking.
 
 Invariants
-- All calls of one catalog are serialized: a catalog has one transaction at a time.
-- Whatever is changed outside of the catalog hangs on its fence token: a fenced process changes nothing, also
-  where it was fenced after it looked.
-- Facts are read after the leadership was confirmed: what a status shows was ours when it was read.
-- Every change is idempotent: a step that was cut off is simply taken again.
+- Calls to one catalog run one after the other, because a catalog has one transaction at a time.
+- Each change outside the catalog includes the catalog's fence token as a condition. So a fenced process
+  changes nothing, even if it was fenced after it last checked.
+- Facts are read after the leadership is confirmed. So the catalog was ours when the status was read.
+- Every change is idempotent. A step that was interrupted is simply repeated.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class OpenCatalog:
-    """A writable catalog, with the `client` and the `controller` of its location for what is beside it."""
+    """A writable catalog, with the `client` and the `controller` of its location."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class OpenCatalog:
         has_catalog: HasCatalog = no_others,
         observers: Sequence[Observer] = (),
     ) -> "OpenCatalog":
-        """Open the location and take the catalog over; raises as `open_writable` does."""
+        """Opens the location and takes the catalog over. Raises the errors of `open_writable`."""
         return cls(opening, *open_writable(opening, credentials, has_catalog, observers))
 
     def confirm(self) -> CatalogFacts:
-        """Ask the store whether the catalog is still ours, and what it holds.
+        """Confirms that the catalog is still ours, and returns what it holds.
 
         Raises `Fenced`, `FenceRegressed`, `CatalogOutOfSync`.
         """
@@ -92,7 +92,7 @@ class OpenCatalog:
             )
 
     def plan_objects(self, declared: Mapping[ObjectName, str]) -> ObjectsPlan:
-        """What is to change so that the catalog has what is declared; changes nothing."""
+        """Returns the changes after which the catalog has the declared objects. Changes nothing itself."""
         with self._lock:
             upper = self._catalog.upper
             if self._planned is None or self._planned[:2] != (upper, declared):
@@ -102,9 +102,9 @@ class OpenCatalog:
             return self._planned[2]
 
     def keep_objects(self, declared: Mapping[ObjectName, str]) -> None:
-        """Make that change, all of it in one transaction: what is dropped is unused when it is committed.
+        """Makes the planned changes in one transaction, so that a dropped object is unused at the commit.
 
-        Raises as `Catalog.commit_transaction`.
+        Raises the errors of `Catalog.commit_transaction`.
         """
         with self._lock, self._catalog.transaction() as tx:
             plan = self._plan_in(tx, declared)
@@ -117,34 +117,34 @@ class OpenCatalog:
         return plan_objects(declared, there)
 
     def read(self, work: Callable[[ReadOnlyCatalog], T]) -> T:
-        """What `work` finds in the catalog, after asking as `confirm` does."""
+        """Confirms the leadership like `confirm`, and returns the result of `work` on the catalog."""
         with self._lock:
             self._catalog.confirm_leadership()
             return work(self._catalog)
 
     def edit(self, work: Callable[[Catalog], T]) -> T:
-        """Change the catalog; raises as the change does."""
+        """Changes the catalog with `work` and returns its result. Raises the errors of `work`."""
         with self._lock:
             return work(self._catalog)
 
     def check_fence(self) -> None:
-        """Raise `Fenced` where the catalog is another's by now."""
+        """Raises `Fenced` if another process has taken the catalog over."""
         with self._lock:
             self._guard()
 
     def destroy(self) -> None:
-        """End the catalog's shard for ever; no catalog of its organization can be here again.
+        """Finalizes the catalog's shard. Its organization can never have a catalog in this location again.
 
-        Raises `Fenced` where the catalog is another's by now.
+        Raises `Fenced` if another process has taken the catalog over.
         """
         with self._lock:
-            # Finalized by an attempt of unknown outcome, or by somebody else: it is for ever either way.
+            # An attempt of unknown outcome or another process may have finalized it. Both are final.
             with contextlib.suppress(ShardFinalized):
                 self._finalize()
             self._destroyed = True
 
     def close(self) -> None:
-        """Give up what the handles hold; the token stays in the store."""
+        """Closes the handles. The token stays in the store."""
         with self._lock:
             try:
                 if not self._destroyed:

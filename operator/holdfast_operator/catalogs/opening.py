@@ -1,9 +1,9 @@
-"""Opening a catalog as its resource asks for it: the steps before this process writes to it. Blocking.
+"""Opens a catalog as its resource requests: the steps before this process writes to it. Blocking.
 
 Invariants
-- What is refused has changed nothing durable: each check comes before the first write.
-- A store that another Catalog writes, or whose database process another Catalog observes, isn't taken over
-  from it, whatever its URLs are.
+- If the open is refused, it has changed nothing in the store: each check comes before the first write.
+- If another Catalog writes to the store, or observes a database process that does, the catalog is not taken
+  over from it, even if the URLs of the two Catalogs differ.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,26 +45,26 @@ from holdfast_operator.catalogs.restore import commit, prepare
 Credentials = Mapping[str, str]
 _NO_CREDENTIALS: Credentials = MappingProxyType({})
 HasCatalog = Callable[[str, str], bool]
-"""Whether a Catalog of this name, `namespace/name`, asks for the catalog of this organization."""
+"""Returns whether the Catalog `namespace/name` exists and names this organization."""
 
 
 def no_others(_catalog: str, _organization_id: str) -> bool:
-    """For whoever knows of no other Catalogs."""
+    """A `HasCatalog` that knows no other Catalogs."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """An Observed Catalog of the same organization, and how it looks at its store."""
+    """An Observed Catalog of the same organization, and how it opens its store."""
 
     opening: Opening
     credentials: Credentials = field(default_factory=dict, repr=False)
     older: bool = True
-    """Whether it is older than who asks."""
+    """Whether it is older than the Catalog that is being opened."""
 
     @property
     def name(self) -> str:
-        """It as `namespace/name`."""
+        """The Catalog as `namespace/name`."""
         return str(owner_of(self.opening.purpose))
 
 
@@ -75,12 +75,15 @@ def check_owner(
     has_catalog: HasCatalog = no_others,
     observers: Sequence[Observer] = (),
 ) -> None:
-    """Raise `OwnedByAnother` where a durable token is another Catalog's that is still there.
+    """Checks that no other Catalog writes or observes this store.
 
-    Its URLs may name the same store in ways that only the store can tell: other names of a host, links. What
-    isn't ours by its tokens may be a database process's: `observers` are asked whether they look at the same
-    store. Raises `ObservedByAnother` where one does, `OwnerUnknown` where that can't be told of what somebody
-    wrote.
+    Raises `OwnedByAnother` if a stored token belongs to another Catalog that still exists. Two Catalogs can
+    name the same store by different URLs, for example by an alias of a host or a symbolic link. So only the
+    store can show that they are the same.
+
+    A catalog without a token of this Catalog may belong to a database process. So each of `observers` is
+    checked: raises `ObservedByAnother` if it reads the same store, and `OwnerUnknown` if its store can't be
+    reached and this store already has a token.
     """
     tokens = _tokens(closed)
     owners = {owner_of(token.purpose) for token in tokens}
@@ -91,7 +94,7 @@ def check_owner(
             raise OwnedByAnother(owner)
     for observer in observers:
         if not tokens and not observer.older:
-            continue  # Nobody wrote anything yet: the older one is to.
+            continue  # Nobody has written anything yet, and the older Catalog takes precedence.
         try:
             is_same = _looks_at(observer, client, tokens if opening.stash is not None else frozenset())
         except StorageError as error:
@@ -103,9 +106,10 @@ def check_owner(
 
 
 def _looks_at(observer: Observer, client: PersistClient, tokens: frozenset[FenceToken]) -> bool:
-    """Whether an observer has the location of `client`, or a stash with one of `tokens`.
+    """Returns whether an observer has the location of `client`, or a stash with one of `tokens`.
 
-    What it can't open for another reason than that its store fails, it doesn't observe.
+    Raises `StorageError` if its store fails. If it can't open the store for another reason, it doesn't
+    observe it.
     """
     try:
         with connect(observer.opening.storage, mode="read") as theirs:
@@ -124,33 +128,33 @@ def _looks_at(observer: Observer, client: PersistClient, tokens: frozenset[Fence
 
 
 def _tokens(closed: OpenableCatalog) -> frozenset[FenceToken]:
-    """The durable tokens of a catalog: two where its stores aren't linked, or one was opened alone."""
+    """Returns the stored tokens of a catalog: two if its stores aren't linked or if one was opened alone."""
     parts = [closed.of(each) for each in Backend] if isinstance(closed, LinkedCatalog) else [closed]
     return frozenset(token for each in parts if (token := each.fence_token()) is not None)
 
 
 def is_initialized(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> bool:
-    """Whether there is a catalog; nothing is made to find out."""
+    """Returns whether the catalog exists. Creates nothing but the location of a catalog that has a stash."""
     try:
         client = connect(opening.storage, mode="read")
     except NoLocation:
         if opening.stash is None:
             return False
-        # It may be in the stash, which is asked together with a location that is made for it.
+        # The catalog may be in the stash. Reading that needs a location too, so this creates one.
         client = connect(opening.storage)
     with client:
         return closed_catalog(client, opening, credentials, read_only=True).is_initialized()
 
 
 def _check_epoch(opening: Opening, credentials: Credentials) -> None:
-    """Raise `EpochWentBack` where the epoch is below one that it had; nothing is made to find out."""
+    """Raises `EpochWentBack` if the stored epoch is below an earlier one. Creates nothing."""
     if not opening.least_epoch:
         return
     try:
         found = durable_state(opening, credentials)
     except NoLocation:
         if opening.stash is not None:
-            return  # The other store is asked whether this one may be missing.
+            return  # The stash knows whether the location may be missing.
         found = nothing_durable(opening)
     if found.epoch is None and opening.existing_only:
         return
@@ -164,13 +168,13 @@ def open_writable(
     has_catalog: HasCatalog = no_others,
     observers: Sequence[Observer] = (),
 ) -> tuple[PersistClient, Catalog, Start, InTwo | None]:
-    """Open a catalog for writing; a new one is initialized first, or filled with what is to be restored.
+    """Opens a catalog for writing. A new catalog is initialized first, or filled from `opening.restore`.
 
-    `credentials` are those of its stash; `has_catalog` and `observers` are asked for others that may have it.
+    `credentials` are those of the stash. `has_catalog` and `observers` find other Catalogs that may own it.
 
-    Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
-    meaning, `StoreUnreachable`, `RestoreFailed`, `Fenced` where the durable deploy generation is greater,
-    `EpochWentBack`; as `check_owner`.
+    Raises `NothingThere` if the catalog doesn't exist and must not be created, `UnknownLocation` if the
+    storage can't be opened at all, `StoreUnreachable`, `RestoreFailed`, `Fenced` if the stored deploy
+    generation is greater, `EpochWentBack`, and everything that `check_owner` raises.
     """
     _check_epoch(opening, credentials)
     rows = None
@@ -187,7 +191,7 @@ def open_writable(
             closed, rows, deploy_generation=opening.deploy_generation, holder=opening.holder
         ):
             start = Start(restored=f"{len(rows)} rows of {opening.restore}")
-        # One that was just restored isn't anybody's yet: what it was made from is kept where it is.
+        # A catalog that was just restored needs no approval: its source still has the old format.
         if not opening.upgrade and not start.restored:
             _check_current(closed)
         catalog = closed.open(
@@ -200,7 +204,7 @@ def open_writable(
         if (report := catalog.upgrade_report) is not None:
             kept = next((each for each in closed.kept_dumps() if each.version == report.source), None)
             start = replace(start, upgraded=report, kept=kept)
-        # The token is in both stores: where the truth is now it stays as long as the handle isn't fenced.
+        # The token is in both stores, so the source of truth can't move unless this handle is fenced.
         link = in_two(closed)
     except BaseException:
         client.close()
@@ -209,21 +213,21 @@ def open_writable(
 
 
 def _check_current(closed: OpenableCatalog) -> None:
-    """Raise `UpgradePending` where opening it would upgrade it."""
+    """Raises `UpgradePending` if opening the catalog would upgrade it."""
     version = closed.config(USER_VERSION)
     if version is None or not MIN_VERSION <= version < CATALOG_VERSION:
         return
     raise UpgradePending(
         f"the catalog has format version {version}, this operator writes version {CATALOG_VERSION}",
-        hint=f'to upgrade it set the annotation {ANNOTATION_APPROVE_UPGRADE} to "{CATALOG_VERSION}", or '
+        hint=f'to upgrade it, set the annotation {ANNOTATION_APPROVE_UPGRADE} to "{CATALOG_VERSION}", or '
         "spec.upgradePolicy to Automatic",
     )
 
 
 def try_upgrade(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> str:
-    """What an upgrade-check of a catalog says, for people: it is upgraded in memory, and read whole.
+    """Upgrades and reads the whole catalog in memory, and returns the result as a sentence.
 
-    Raises `StorageError` where the store fails, which says nothing about the catalog.
+    Raises `StorageError` if the store fails, because then nothing is known about the catalog.
     """
     with connect(opening.storage, mode="read") as client:
         try:
@@ -231,12 +235,12 @@ def try_upgrade(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) ->
         except HoldfastError as error:
             if isinstance(error, StorageError) and not isinstance(error, CorruptBlob):
                 raise
-            return f"an upgrade-check refuses it: {error}"
-    return f"an upgrade-check of its {found.objects} objects passes"
+            return f"an upgrade check fails: {error}"
+    return f"an upgrade check of its {found.objects} objects passes"
 
 
 def durable_state(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Durable:
-    """What is known of a catalog that can't be opened."""
+    """Returns what can be read of a catalog without opening it."""
     with connect(opening.storage, mode="read") as client:
         closed = closed_catalog(client, opening, credentials, read_only=True)
         return Durable(
@@ -250,20 +254,20 @@ def durable_state(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) 
 
 
 def nothing_durable(opening: Opening) -> Durable:
-    """What is known of a catalog whose location isn't there."""
+    """Returns the state of a catalog whose location doesn't exist."""
     return Durable(opening.organization_id, catalog_shard_id(opening.organization_id), None, None, None)
 
 
 def is_linked(opening: Opening) -> bool:
-    """Whether what is on persist says that it is one of two stores."""
+    """Returns whether the persist store records that it is linked to a stash."""
     with connect(opening.storage, mode="read") as client:
         return persist_catalog(client, opening.organization_id).config(LINK) is not None
 
 
 def preflight(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> None:
-    """Open a catalog in memory only, with a client of its own: nothing is changed, nobody is fenced.
+    """Opens a catalog in memory, with its own client. It changes nothing and fences nobody.
 
-    Raises what opening it for writing would.
+    Raises the errors that opening it for writing would raise.
     """
     with connect(opening.storage) as client:
         closed = closed_catalog(client, opening, credentials)

@@ -1,8 +1,9 @@
 """The plan for a Catalog: a pure function of what was observed.
 
-From top to bottom, the first that holds decides: being deleted, no finalizer yet, a spec that can't be
-understood, suspended, storage that can't be, an older twin, a missing Secret, taken over by others too often,
-not open, open otherwise than asked, and at last: ready.
+The first of these cases that applies decides: the Catalog is being deleted; its finalizer is not as needed;
+its spec can't be parsed; a migration holds it; it is suspended; its storage is refused; an older Catalog has
+the same catalog; a Secret is missing; others fenced it too often; it is not open; it is open with other
+settings than requested; it is ready.
 """
 
 from dataclasses import replace
@@ -53,9 +54,9 @@ from holdfast_operator.places.storage import RefusedLocation, Storage, stash_of
 
 
 def plan(seen: CatalogView, rhythm: Rhythm) -> Decision:
-    """What to do next."""
+    """Returns the next step."""
     step = _plan(seen, rhythm)
-    # What rests asks for nothing: no `Open` or `RollOut` that would take what is under way.
+    # If the Catalog rests, no `Open` or `RollOut` will take the result of a call in progress.
     return GiveUp() if seen.under_way and isinstance(step, Rest) else step
 
 
@@ -71,15 +72,15 @@ def _plan(seen: CatalogView, rhythm: Rhythm) -> Decision:
     if seen.spec.suspend:
         return Close() if seen.opened else Settle(SUSPENDED)
     if isinstance(seen.storage, RefusedLocation):
-        # Where it may not be it has no claim: whoever may be there opens it.
+        # A Catalog at a location that isn't allowed claims nothing. Another Catalog may open it.
         return Close() if seen.opened else Settle(stalled(seen.storage.reason, seen.storage.message))
     if seen.older_twin is not None:
         return Close() if seen.opened else Settle(twin(seen.older_twin), requeue_after=rhythm.steady)
     if seen.unusable_secret is not None:
         return Settle(seen.unusable_secret, retry=True)
     if fencing.has_stopped(seen.fences):
-        # Also where this process has it open: of two operators that fight both come to rest, or their
-        # statuses would fight on.
+        # Close it even if this process has it open. If two operators compete, both must stop, or they would
+        # keep overwriting each other's status.
         return Close() if seen.opened else Settle(fencing.health(seen.fences))
     return _plan_open(seen, seen.spec, seen.storage, rhythm)
 
@@ -92,7 +93,7 @@ def _plan_open(seen: CatalogView, spec: CatalogSpec, storage: Storage, rhythm: R
             why = Reason.RESTORE_FAILED if why is Reason.UNSUPPORTED_STORAGE else why
             return Settle(stalled(why, seen.restore.message))
         if opening.observed and isinstance(seen.connection, Absent):
-            # Whoever is to initialize it needs to know where.
+            # The process that initializes the catalog needs to know where to do so.
             return Publish(connection_of(spec, storage, spec.backend))
         return Open(opening)
     if not seen.in_both and _is_otherwise(seen.opened, opening):
@@ -143,13 +144,13 @@ def _connection_condition(seen: CatalogView) -> tuple[WantedCondition, ...]:
 
 
 def awaiting_writer(rhythm: Rhythm) -> Settle:
-    """How an observed Catalog rests that no database process has initialized."""
+    """Returns what to show for an observed Catalog that no database process has initialized."""
     text = "there is no catalog yet; a database process initializes it when it opens it for writing"
     return Settle(reconciling(Reason.AWAITING_WRITER, text), requeue_after=rhythm.unsteady)
 
 
 def _is_otherwise(opened: Opening, asked: Opening) -> bool:
-    """Whether a catalog must be opened anew for what is asked now."""
+    """Returns whether the catalog must be opened again, because the settings have changed."""
     return any(
         getattr(opened, field) != getattr(asked, field)
         for field in (*("observed", "storage", "organization_id", "stash", "shadow", "strategy", "reopen"),)
@@ -171,7 +172,7 @@ def _plan_deletion(seen: CatalogView, rhythm: Rhythm) -> Decision:
             stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec, so that its data goes")
         )
     doomed = spec is not None and _is_managed(spec) and spec.deletion_policy == DeletionPolicy.DELETE
-    # What is in the store of a twin is the older one's.
+    # If an older Catalog has the same catalog, the data belongs to it.
     if doomed and seen.older_twin is None:
         if seen.opened is not None and not seen.deletion.abandoned:
             return Destroy()
@@ -184,12 +185,12 @@ def _left_in_stash(spec: CatalogSpec) -> tuple[Note, ...]:
     place = stash_of(spec)
     if place is None:
         return ()
-    text = f"the stash in {place.url} still holds what the catalog had in it; empty it"
+    text = f"the stash in {place.url} still holds the catalog's data; delete the data yourself"
     return (Note(Reason.DELETION_INCOMPLETE, text, warning=True),)
 
 
 def _plan_waiting(seen: CatalogView, rhythm: Rhythm) -> Decision:
-    """Collections refer to it; those that are to be dropped, or have attempts to be ended, need it open."""
+    """Collections refer to it. Those to drop, or with Spark attempts to end, need the catalog open."""
     asked = seen.doomed_dependents or seen.busy_dependents
     needed = asked and not seen.deletion.abandoned and not seen.void and seen.older_twin is None
     spec = seen.spec if seen.spec is not None and _is_managed(seen.spec) else None
@@ -199,10 +200,10 @@ def _plan_waiting(seen: CatalogView, rhythm: Rhythm) -> Decision:
 
 
 def _plan_late_destruction(seen: CatalogView) -> Decision:
-    """The catalog must be destroyed, but isn't open: after a restart, or because its store doesn't answer.
+    """The catalog must be destroyed but isn't open, after a restart or because its store can't be reached.
 
-    Only the store knows whether there is one: a status may never have been written. It is tried until
-    somebody abandons what is there.
+    Only the store knows whether the catalog exists, because a status may never have been written. So the
+    operator retries until somebody abandons the data.
     """
     if seen.deletion.abandoned:
         place = seen.storage if isinstance(seen.storage, Storage) else "its store"
@@ -237,9 +238,9 @@ def _opening(seen: CatalogView, spec: CatalogSpec, storage: Storage) -> Opening:
 
 
 def _last_opening(seen: CatalogView, spec: CatalogSpec, storage: Storage, *, dropping: bool) -> Opening:
-    """How it is opened while it is being deleted, if it is there: nobody minds what a shadow holds."""
+    """Returns how to open the catalog during its deletion, if it exists. A shadow no longer matters."""
     opening = _opening(seen, spec, storage)
-    # Nor what format it has, where it is dropped, or a collection of it.
+    # Dropping the catalog or one of its collections needs the current format, so it may be upgraded.
     upgrade = opening.upgrade or dropping
     return replace(opening, existing_only=True, upgrade=upgrade, shadow=False, restore=None)
 
@@ -247,7 +248,7 @@ def _last_opening(seen: CatalogView, spec: CatalogSpec, storage: Storage, *, dro
 def opening_for(
     spec: CatalogSpec, storage: Storage, *, name: str, holder: str, approved_upgrade: str, truth: str
 ) -> Opening:
-    """How the catalog of a spec is opened; `truth`: the store that counts by somebody's word, or empty."""
+    """Returns how to open the catalog of a spec. `truth` is the annotation's source of truth, or empty."""
     return Opening(
         storage=storage,
         organization_id=spec.organization_id,

@@ -1,12 +1,12 @@
-"""What a new catalog is filled with in place of its bootstrap (a dump, or another catalog), and the snapshot
-that a collection is restored from. Blocking.
+"""Fills a new catalog from a dump or from another catalog, instead of its bootstrap. Blocking.
 
 Invariants
-- A dump is read as it comes, and no more of it is in memory than its rows.
-- What is to be restored is put together and opened in memory first; what fails there has made nothing.
-- It becomes durable in one append, and only where there is no catalog yet.
-- What a resource names is read with the operator's rights, and messages may show a part of it: a snapshot is
-  opened only within the bounds of its namespace, and a dump has been found within them before.
+- A dump is read as a stream. Only its rows are in memory.
+- The rows are first loaded into a catalog in memory, which is then opened. If that fails, nothing was
+  created.
+- The rows are stored in one append, and only if the catalog doesn't exist yet.
+- The source is read with the operator's rights, and messages may show a part of it. So its URL must be within
+  the locations that the namespace may use. The caller has checked this.
 """
 
 import io
@@ -29,13 +29,13 @@ from holdfast_operator.places.storage import CatalogSource, DumpSource, RestoreS
 
 _QUIET = PersistConfig(maintenance="off")
 _READ_BYTES: Final = 8 << 20
-"""Of an object in S3 by one request, and in memory."""
+"""The number of bytes of an S3 object to read in one request and to keep in memory."""
 
 
 def prepare(source: RestoreSource, organization_id: str, holder: str) -> list[Row]:
-    """The rows to restore, known to make a catalog that this operator can open.
+    """Returns the rows to restore, after a check that this operator can open a catalog made of them.
 
-    Raises `RestoreFailed`, whatever is the matter with the source.
+    Raises `RestoreFailed` for every problem with the source.
     """
     try:
         rows = _read(source)
@@ -52,7 +52,7 @@ def prepare(source: RestoreSource, organization_id: str, holder: str) -> list[Ro
 
 
 def commit(closed: OpenableCatalog, rows: list[Row], *, deploy_generation: int, holder: str) -> bool:
-    """Make the rows the contents of a new catalog; False where there is one already, perhaps since now."""
+    """Creates the catalog with these rows. Returns False if it exists, even if only since just now."""
     try:
         closed.load(
             rows,
@@ -84,9 +84,9 @@ def _rows_of_catalog(source: CatalogSource) -> list[Row]:
             place.url, blob=place.blob, consensus=place.consensus, mode="read", config=_QUIET
         )
     except NoLocation as error:
-        raise Uninitialized(f"there is nothing in {place}") from error
+        raise Uninitialized(f"{place} doesn't exist") from error
     with client:
-        # At any version of its format: the stored rows, which the next open upgrades.
+        # The stored rows may have any format version. The next open upgrades them.
         shard_id = catalog_shard_id(source.organization_id)
         upper = client.recent_upper(shard_id) if client.exists(shard_id) else 0
         if upper == 0:
@@ -109,7 +109,7 @@ def _dump(source: DumpSource) -> Iterator[TextIO]:
             yield io.TextIOWrapper(content, "utf-8")
         return
     if parts.netloc:
-        raise BadInput("a file:// URL has an absolute path: file:///folder/dump.json")
+        raise BadInput("a file:// URL must have an absolute path, like file:///folder/dump.json")
     with Path(unquote(parts.path)).open(encoding="utf-8") as text:
         yield text
 
@@ -124,6 +124,6 @@ def _s3_object(folder: str, name: str) -> Iterator[BinaryIO]:
     with open_s3_input(place, name) as found:
         if found is None:
             raise BadInput(f"{place} has no object {name}")
-        # Two: one that is empty would ask the service for no more than the next few kilobytes of text.
+        # Two buffers: with only one, an empty buffer would request just the next few kilobytes of text.
         with io.BufferedReader(found, _READ_BYTES) as ahead:
             yield io.BufferedReader(ahead)

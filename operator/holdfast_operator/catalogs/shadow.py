@@ -1,4 +1,4 @@
-"""A Catalog with `shadow: true`: every change is made and compared in the other one of its two stores too."""
+"""A Catalog with `shadow: true`: every change is also made in its other store, and compared."""
 
 import time
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from holdfast.catalog.shadow.handle import ShadowCatalog
 from holdfast_operator.catalogs.facts import ShadowFacts
 
 RESYNC_SECONDS: Final = 60.0
-"""How long a store that failed is left alone: while it is asked, the catalog waits."""
+"""How long to wait after a failure of the shadow's store, because the catalog waits during a retry."""
 
 
 class Shadow:
-    """The shadow of an open catalog, made anew now and then while its store fails."""
+    """The shadow of an open catalog. If its store fails, it is rebuilt from time to time."""
 
     def __init__(self, catalog: ShadowCatalog, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._catalog = catalog
@@ -20,7 +20,7 @@ class Shadow:
         self._next = monotonic() + RESYNC_SECONDS
 
     def look(self) -> ShadowFacts:
-        """What became of it; where its store failed a while ago it is tried again first."""
+        """Returns the state of the shadow. If its store failed a while ago, retries it first."""
         if self._catalog.out_of_date is not None and self._monotonic() >= self._next:
             self._catalog.resync()
             self._next = self._monotonic() + RESYNC_SECONDS

@@ -1,4 +1,4 @@
-"""What the status of a Catalog tells of its store, and what its conditions say of how it is. Pure."""
+"""The status of a Catalog: the fields that show its store, and the messages of its conditions. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,7 +23,7 @@ def status_fields(
     restored_from: str | None = None,
     handled_truth: str | None = None,
 ) -> Mapping[str, Any]:
-    """The status of an open catalog."""
+    """Returns the status of an open catalog."""
     return _fields(
         facts,
         since=frontier(facts.since),
@@ -39,12 +39,12 @@ def status_fields(
 def durable_fields(
     found: Durable, fences: tuple[CatalogFence, ...], restored_from: str | None
 ) -> Mapping[str, Any]:
-    """The status of a catalog that can't be opened; what nothing but the status knows stays in it."""
+    """Returns the status of a catalog that can't be opened. It keeps what only the status records."""
     return _fields(found, restored_from=restored_from, fenced_by=fences or None)
 
 
 def _fields(found: CatalogFacts | Durable, **more: Any) -> Mapping[str, Any]:
-    """What is known of any catalog, and more."""
+    """Returns the fields that are known of every catalog, plus `more`."""
     status = CatalogStatus(
         organization_id=found.organization_id,
         shard_id=found.shard_id,
@@ -59,7 +59,7 @@ def _fields(found: CatalogFacts | Durable, **more: Any) -> Mapping[str, Any]:
 
 
 def open_message(facts: CatalogFacts, both: str) -> str:
-    """What an open one says; `both` is the migration that makes every change in both stores, or empty."""
+    """Returns the message of an open catalog. `both` is a migration that writes to both stores, or empty."""
     where = f" in {facts.truth}" if facts.link else ""
     also = f"; {both} makes every change in both stores" if both else ""
     return (
@@ -68,15 +68,16 @@ def open_message(facts: CatalogFacts, both: str) -> str:
 
 
 def observed_health(facts: CatalogFacts) -> Health:
-    """What one shows that another process writes."""
+    """Returns the health of a catalog that another process writes."""
     version = facts.catalog_version
     if version > CATALOG_VERSION:
         text = (
-            f"the catalog has format version {version}, this operator knows versions up to {CATALOG_VERSION}"
+            f"the catalog has format version {version}, but this operator supports versions up to "
+            f"{CATALOG_VERSION}"
         )
         return stalled(Reason.VERSION_TOO_NEW, f"{text}; upgrade the operator")
     if version < MIN_VERSION:
-        text = f"the catalog has format version {version}, this operator knows them from {MIN_VERSION} on"
+        text = f"the catalog has format version {version}, but this operator needs at least {MIN_VERSION}"
         return stalled(Reason.DEPRECATED, f"{text}; upgrade its database process")
     if version < CATALOG_VERSION:
         text = f"the catalog has format version {version}, this operator reads version {CATALOG_VERSION}"
@@ -89,17 +90,17 @@ def observed_health(facts: CatalogFacts) -> Health:
 
 
 def taken_message(names: tuple[ObjectName, ...]) -> str:
-    """What is wrong with names in `spec.objects` that the database has."""
-    return f"{listed(names)}: made by the database for itself; choose other names in spec.objects"
+    """Returns the message for names in `spec.objects` that the system itself uses."""
+    return f"{listed(names)}: the name belongs to the system; choose other names in spec.objects"
 
 
 def truth_message(value: str) -> str:
-    """What became of the annotation that says which store counts."""
-    return f"the two stores are linked: the annotation {ANNOTATION_TRUTH}={value} has no effect any more"
+    """Returns the message for an annotation that has chosen the source of truth."""
+    return f"the two stores are linked: the annotation {ANNOTATION_TRUTH}={value} has no further effect"
 
 
 def twin(older: str) -> Health:
-    """What one shows whose store is an older Catalog's."""
+    """Returns the health of a Catalog whose catalog an older one has."""
     return stalled(
         Reason.DUPLICATE_CATALOG,
         f"{older} has this organization at this location already; delete one of the two",
@@ -107,19 +108,19 @@ def twin(older: str) -> Health:
 
 
 def migrating(migration: str) -> Health:
-    """What one shows while a CatalogMigration has it."""
-    text = f"{migration} has the catalog; it is opened again by itself, where its source of truth is then"
+    """Returns the health of a Catalog that a CatalogMigration holds."""
+    text = f"{migration} holds the catalog; afterwards the operator opens it in its source of truth by itself"
     return reconciling(Reason.MIGRATING, text)
 
 
 def waiting_for_migrations(migrations: tuple[str, ...]) -> Health:
-    """What one shows whose deletion waits for CatalogMigrations."""
-    text = f"deletion waits for CatalogMigrations that aren't over: {', '.join(migrations[:_NAMED])}"
-    return reconciling(Reason.WAITING_FOR_MIGRATIONS, f"{text}; delete them, or let them come to their end")
+    """Returns the health of a Catalog whose deletion waits for CatalogMigrations."""
+    text = f"deletion waits for unfinished CatalogMigrations: {', '.join(migrations[:_NAMED])}"
+    return reconciling(Reason.WAITING_FOR_MIGRATIONS, f"{text}; delete them, or let them finish")
 
 
 def waiting_for_collections(dependents: tuple[str, ...]) -> Health:
-    """What one shows whose deletion waits for StorageCollections."""
+    """Returns the health of a Catalog whose deletion waits for StorageCollections."""
     named = ", ".join(dependents[:_NAMED])
     more = f" and {len(dependents) - _NAMED} more" if len(dependents) > _NAMED else ""
     return reconciling(
@@ -129,20 +130,20 @@ def waiting_for_collections(dependents: tuple[str, ...]) -> Health:
 
 
 def unknown_dependents(definition: str) -> Health:
-    """What one shows whose deletion waits to hear what refers to it."""
-    text = f"deletion waits until the cluster serves {definition} again, or has no such definition any more"
+    """Returns the health of a Catalog whose deletion waits because its dependents are unknown."""
+    text = f"deletion waits until the cluster serves {definition} again, or that CRD is deleted"
     return reconciling(
-        Reason.DEPENDENTS_UNKNOWN, f"{text}: which of them refer to the catalog is unknown; look at that CRD"
+        Reason.DEPENDENTS_UNKNOWN, f"{text}: it is unknown which of them refer to the catalog; check the CRD"
     )
 
 
 def named_truth(body: Json) -> str:
-    """Which store of a Catalog counts by its annotation; empty where that did its duty before."""
+    """Returns the source of truth that the annotation names, or empty if it is already applied."""
     value = annotation(body, ANNOTATION_TRUTH)
     return "" if value == body.get("status", {}).get("handledTruth") else value
 
 
 def handled_truth(body: Json) -> str:
-    """The annotation that did its duty; empty where it was changed or removed since."""
+    """Returns the annotation if it is already applied, or empty if it was changed or removed since."""
     value = annotation(body, ANNOTATION_TRUTH)
     return value if value and value == body.get("status", {}).get("handledTruth") else ""

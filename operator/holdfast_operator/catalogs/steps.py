@@ -1,4 +1,4 @@
-"""The steps that the plan for a Catalog may decide on."""
+"""The steps that the plan for a Catalog can choose."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from holdfast_operator.engine.steps import Decision
 
 @dataclass(frozen=True)
 class Open(Decision):
-    """Take the catalog over: the epoch grows, whoever had it is fenced."""
+    """Take the catalog over: the epoch grows, and the previous writer is fenced."""
 
     irreversible: ClassVar[bool] = True
     opening: Opening
@@ -20,7 +20,7 @@ class Open(Decision):
 
 @dataclass(frozen=True)
 class KeepObjects(Decision):
-    """Bring the catalog in step with what is declared."""
+    """Change the catalog so that it has the declared objects."""
 
     irreversible: ClassVar[bool] = True
     declared: Mapping[ObjectName, str]
@@ -28,14 +28,14 @@ class KeepObjects(Decision):
 
 @dataclass(frozen=True)
 class Publish(Decision):
-    """Write into the ConfigMap how to open the catalog."""
+    """Write the ConfigMap with which applications open the catalog."""
 
     connection: Connection
 
 
 @dataclass(frozen=True)
 class RollOut(Decision):
-    """Take over from our own lower deploy generation, after the greater one was tried in memory."""
+    """Try the next deploy generation in memory, and then let it take over from the operator's current one."""
 
     irreversible: ClassVar[bool] = True
     opening: Opening
@@ -43,16 +43,16 @@ class RollOut(Decision):
 
 @dataclass(frozen=True)
 class GiveUp(Decision):
-    """Leave what is under way to itself: nothing asks for it any more."""
+    """Give up the call in progress, because its result is no longer needed."""
 
 
 @dataclass(frozen=True)
 class Close(Decision):
-    """Give the handle back."""
+    """Close the handle."""
 
 
 @dataclass(frozen=True)
 class Destroy(Decision):
-    """End the durable catalog for ever."""
+    """Destroy the stored catalog for ever."""
 
     irreversible: ClassVar[bool] = True

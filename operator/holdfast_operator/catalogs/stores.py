@@ -1,11 +1,11 @@
-"""All catalogs that this process has open: at most one handle per Catalog.
+"""The catalogs that this process has open: at most one handle per Catalog.
 
 Invariants
-- A Catalog is opened by one call at a time: two would fence each other (see `longcalls`).
-- Whoever finds that a catalog was taken over by another process hears `Fenced`; what then happens is decided
-  above, and nothing is written here after that.
-- A handle that found a lower token than its own is closed, and its epoch remembered until the catalog is
-  open again; so is the epoch of a catalog that another process had open before, and whose token is lower now.
+- Only one call at a time opens a Catalog, because two calls would fence each other (see `longcalls`).
+- If another process has taken a catalog over, each call raises `Fenced` and writes nothing more. The caller
+  decides what to do.
+- A handle that finds a stored token lower than its own is closed. Its epoch is remembered until the catalog
+  is open again. The same holds if another process had the catalog open before and its token is now lower.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ Credentials = Mapping[str, str]
 _NO_CREDENTIALS: Credentials = MappingProxyType({})
 
 _CLOSING: Final = 5.0
-"""Seconds; leases that can't be given back run out, so a deletion needn't wait for a store that hangs."""
+"""Seconds to wait for a close. Leases expire, so a deletion needn't wait for a store that hangs."""
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Stores:
     """Opens, keeps and closes catalogs."""
 
     def __init__(self, pool: StorePool, long: LongCalls, has_catalog: HasCatalog = no_others) -> None:
-        """`has_catalog` is called in threads."""
+        """Creates an empty set of handles. `has_catalog` is called in threads."""
         self._pool = pool
         self._long = long
         self.has_catalog = has_catalog
@@ -65,21 +65,21 @@ class Stores:
         return iter(tuple(self._open))
 
     def opened(self, catalog: ObjectKey) -> Opening | None:
-        """How the catalog was opened; None where it isn't."""
+        """Returns how the catalog was opened, or None if it isn't open."""
         handle = self._open.get(catalog)
         return handle.opening if handle else None
 
     def started(self, catalog: ObjectKey) -> Start | None:
-        """What happened when the catalog was opened; None where it isn't."""
+        """Returns what else happened when the catalog was opened, or None if it isn't open for writing."""
         handle = self._open.get(catalog)
         return handle.start if isinstance(handle, OpenCatalog) else None
 
     def is_void(self, catalog: ObjectKey) -> bool:
-        """Whether its store was found to hold nothing of it any more or yet, or another's, or to be none."""
+        """Returns whether an open found nothing of this Catalog in the store, or no store at all."""
         return catalog in self._void
 
     def note_void(self, catalog: ObjectKey, *, void: bool) -> None:
-        """Remember what was found about that."""
+        """Records the result for `is_void`."""
         (self._void.add if void else self._void.discard)(catalog)
 
     async def open(
@@ -89,10 +89,11 @@ class Stores:
         credentials: Credentials = _NO_CREDENTIALS,
         observers: Sequence[Observer] = (),
     ) -> None:
-        """Take a catalog over, so that the epoch grows; or, if it is to be observed, only look.
+        """Takes a catalog over, so that its epoch grows. An observed catalog is opened only for reading.
 
-        Here and elsewhere `credentials` are those of its stash: they aren't kept. What one of `observers`
-        looks at isn't taken over. Raises `UnderWay`: ask for the same again.
+        In all methods, `credentials` are those of the stash. They aren't kept. A catalog that one of
+        `observers` reads isn't taken over. Raises `UnderWay` while the open is running: call again with the
+        same arguments.
         """
         if catalog in self._open:
             return
@@ -111,19 +112,19 @@ class Stores:
         except EpochWentBack as error:
             self._regressed[catalog] = (opening.storage, opening.organization_id), error.least
             raise
-        # An upgrade-check of it is of no interest any more.
+        # The result of an upgrade check is no longer needed.
         self._long.give_up(catalog)
         self._open[catalog] = handle
         self._void.discard(catalog)
         self._regressed.pop(catalog, None)
 
     def least_epoch(self, catalog: ObjectKey, opening: Opening) -> int | None:
-        """The epoch that the store must have again to be opened; None where its token never went back."""
+        """Returns the epoch that the store must reach again before an open, or None if it never decreased."""
         place, epoch = self._regressed.get(catalog, (None, 0))
         return epoch if place == (opening.storage, opening.organization_id) else None
 
     async def set_aside(self, catalog: ObjectKey, error: FenceRegressed) -> None:
-        """Close a catalog whose token went back: what it and its client know is of a history that is over."""
+        """Closes a catalog whose stored token decreased. The state of its handle is from a lost history."""
         opening = self.opened(catalog)
         if opening is None:
             return
@@ -131,50 +132,50 @@ class Stores:
         try:
             await self.close(catalog)
         except HoldfastError as failed:
-            log.info("what is left of the handle in %s can't be given back: %s", opening.storage, failed)
+            log.info("can't release everything that the handle in %s holds: %s", opening.storage, failed)
 
     def _note_regressed(self, catalog: ObjectKey, opening: Opening, error: FenceRegressed) -> None:
         if isinstance(error.mine, FenceToken):
             self._regressed[catalog] = (opening.storage, opening.organization_id), error.mine.epoch
 
     def under_way(self, catalog: ObjectKey) -> bool:
-        """Whether something that takes long goes on, or its outcome waits to be taken."""
+        """Returns whether a long call is running for the catalog, or its result is not taken yet."""
         return self._long.under_way(catalog)
 
     def asked(self, key: ObjectKey, what: str) -> object:
-        """What exactly `use_long` was asked for, of this name, and is at; None where it is at nothing."""
+        """Returns the exact request that `use_long` runs under this name, or None if it runs none."""
         return self._long.asked(key, what)
 
     def give_up(self, catalog: ObjectKey) -> None:
-        """Nobody asks any more for what is under way: a handle that it brings is closed."""
+        """Gives up the call in progress. If it returns a handle, the handle is closed."""
         self._long.give_up(catalog)
 
     def adopt(self, catalog: ObjectKey, handle: OpenCatalog) -> None:
-        """Keep a handle that somebody else opened, until the catalog is closed."""
+        """Keeps a handle that the caller opened, until the catalog is closed."""
         assert catalog not in self._open
         self._open[catalog] = handle
 
     async def preflight(
         self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
     ) -> None:
-        """Try whether a catalog could be opened like this; it changes nothing.
+        """Checks whether a catalog could be opened like this. Changes nothing.
 
-        Raises what opening would; `UnderWay`.
+        Raises the errors of the open, and `UnderWay` while the check is running.
         """
         asked = LongCall(catalog, "preflight", opening.location, opening)
         await self._long.run(asked, lambda: preflight(opening, credentials))
 
     async def durable_state(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Durable:
-        """What is known of a catalog that can't be opened."""
+        """Returns what can be read of a catalog without opening it."""
         location = opening.location
         return await self._pool.call("describe", location, lambda: durable_state(opening, credentials))
 
     async def is_linked(self, opening: Opening) -> bool:
-        """Whether what is on persist says that it is one of two stores."""
+        """Returns whether the persist store records that it is linked to a stash."""
         return await self._pool.call("describe", opening.location, lambda: is_linked(opening))
 
     async def answer(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Found:
-        """The same, for messages: nothing is raised."""
+        """Returns the result or the error of `durable_state`, for messages. Raises no `HoldfastError`."""
         try:
             return await self.durable_state(opening, credentials)
         except NoLocation:
@@ -187,12 +188,12 @@ class Stores:
     async def try_upgrade(
         self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
     ) -> str:
-        """What an upgrade-check of a catalog that isn't open says, for people. Raises `UnderWay`."""
+        """Returns the result of an upgrade check of a closed catalog, as a sentence. Raises `UnderWay`."""
         asked = LongCall(catalog, "try_upgrade", opening.location, opening)
         return await self._long.run(asked, lambda: try_upgrade(opening, credentials))
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
-        """What an open catalog holds, after asking whether it is still ours; None where it isn't open."""
+        """Confirms that an open catalog is still ours, and returns what it holds. None if it isn't open."""
         handle = self._open.get(catalog)
         if handle is None:
             return None
@@ -201,19 +202,19 @@ class Stores:
     async def read(
         self, catalog: ObjectKey, what: str, work: Callable[[OpenCatalog | ObservedCatalog], T]
     ) -> T:
-        """Run `work` on an open or observed catalog, in a thread. `KeyError` where it is neither."""
+        """Runs `work` on an open or observed catalog, in a thread. Raises `KeyError` if it is neither."""
         handle = self._open[catalog]
         return await self._pool.call(what, handle.opening.location, lambda: work(handle))
 
     def is_slow(self, catalog: ObjectKey) -> bool:
-        """Whether the store of an open catalog lets callers wait now."""
+        """Returns whether the store of an open catalog currently makes callers wait."""
         opening = self.opened(catalog)
         return opening is not None and self._pool.is_slow(opening.location)
 
     async def use(self, catalog: ObjectKey, what: str, work: Callable[[OpenCatalog], T]) -> T:
-        """Run `work` on an open catalog, in a thread.
+        """Runs `work` on an open catalog, in a thread.
 
-        Raises `KeyError` where it isn't open, `NotWritable` where it is only observed.
+        Raises `KeyError` if it isn't open, and `NotWritable` if it is only observed.
         """
         handle = self._open[catalog]
         if isinstance(handle, ObservedCatalog):
@@ -223,9 +224,11 @@ class Stores:
     async def use_long(
         self, catalog: ObjectKey, asked: tuple[ObjectKey, str, object], work: Callable[[OpenCatalog], T]
     ) -> T:
-        """The same for work that may take minutes; `asked` is for whom, what it is called, and what exactly.
+        """Runs work that may take minutes on an open catalog.
 
-        One at a time for whom and what. Raises `UnderWay` too: ask for the same again.
+        `asked` has the object that requests the work, the name of the work, and the exact request. Only one
+        call runs at a time for each object and name. Raises the errors of `use`, and `UnderWay` while the
+        work is running: call again with the same arguments.
         """
         handle = self._open[catalog]
         if isinstance(handle, ObservedCatalog):
@@ -235,7 +238,7 @@ class Stores:
         return await self._long.run(call, lambda: work(handle), late=_nothing)
 
     async def close(self, catalog: ObjectKey) -> None:
-        """Close a catalog, or give up what is under way for it; nothing happens where neither is."""
+        """Closes a catalog and gives up a call in progress for it. Does nothing if there is neither."""
         self._long.give_up(catalog)
         handle = self._open.pop(catalog, None)
         if handle is not None:
@@ -243,21 +246,21 @@ class Stores:
             await self._pool.call("close", location, work, patience=_CLOSING)
 
     async def destroy(self, catalog: ObjectKey) -> None:
-        """End an open catalog for ever, and close it."""
+        """Destroys an open catalog for ever, and closes it."""
         await self.use(catalog, "destroy", OpenCatalog.destroy)
-        # There is nothing to open any more, which could take a Secret that is gone by now.
+        # Nothing is left to open, which would need a Secret that may be gone by now.
         self.note_void(catalog, void=True)
         await self.close(catalog)
 
     async def close_all(self) -> None:
-        """Close everything, as far as the stores let us, and wait for what is under way."""
+        """Closes all catalogs, ignoring errors of their stores, and waits for calls in progress."""
         for catalog in list(self._open):
             with contextlib.suppress(HoldfastError):
                 await self.close(catalog)
         await self._long.give_up_all()
 
     def storage(self, catalog: ObjectKey) -> Storage | None:
-        """Where an open catalog is."""
+        """Returns the storage of an open catalog, or None."""
         opening = self.opened(catalog)
         return opening.storage if opening else None
 
@@ -267,4 +270,4 @@ def _close(handle: OpenCatalog | ObservedCatalog) -> None:
 
 
 def _nothing(_: object) -> None:
-    """What was done is in the store; there is nothing to close."""
+    """Does nothing: the result is in the store, and there is nothing to close."""

@@ -1,9 +1,9 @@
-"""What a Catalog shows that this operator can't take over, or not yet; and commands to paste. Pure.
+"""Messages for a Catalog that this operator can't take over now, with commands for you to run. Pure.
 
 Invariants
-- A catalog whose fence token went back is not opened before its epoch is again what it was: only somebody
-  who looked at the store knows that its state is the right one.
-- A command is complete: location and organization are in it, credentials never.
+- If the stored fence token is lower than before, the catalog stays closed until the epoch is again at least
+  what it was. Only a person who looks at the store can decide that its state is the right one.
+- A command is complete: it contains the location and the organization, but never credentials.
 """
 
 import shlex
@@ -20,14 +20,14 @@ from holdfast_operator.places.longcalls import UnderWay
 from holdfast_operator.places.storage import url_with
 
 LONGEST: Final = 8
-"""So many times as long as a silent store an open may take whose store answers in parts."""
+"""An open whose store responds to some requests may take this many times as long as a silent store."""
 
 Found = Durable | StoreUnreachable | None
-"""What a store says of a catalog that isn't open; None where that makes no sense."""
+"""The stored state of a catalog that isn't open, or why it can't be read. None if it can't be understood."""
 
 
 def catalog_command(name: str, opening: Opening, *arguments: str) -> str:
-    """The `holdfast catalog` command of that name for a catalog, as a shell takes it."""
+    """Returns the command `holdfast catalog <name>` for a catalog, quoted for a shell."""
     storage = opening.storage
     place = ["--persist", storage.url or storage.blob or ""]
     if storage.consensus is not None:
@@ -40,62 +40,62 @@ def catalog_command(name: str, opening: Opening, *arguments: str) -> str:
 
 
 def shut_out(error: Fenced, opening: Opening) -> Settle:
-    """How a Catalog rests that could not be opened because of another's token."""
+    """Returns what to show for a Catalog that could not be opened because another process fenced it."""
     durable = error.durable
     if isinstance(durable, FenceToken) and durable.deploy_generation > opening.deploy_generation:
-        message = f"{error}; set spec.deployGeneration to at least that of the durable token"
+        message = f"{error}; set spec.deployGeneration to at least {durable.deploy_generation}"
         return Settle(stalled(Reason.DEPLOY_GENERATION_TOO_LOW, message))
-    message = f"{error}; somebody took it over while it was opened, it is tried again by itself"
+    message = f"{error}; another process took it over during the open; the operator retries by itself"
     return Settle(reconciling(Reason.FENCED_BY_OTHER, message), retry=True)
 
 
 def needs_fence(found: Durable | None, least: int) -> bool:
-    """Whether a catalog whose token went back stays closed: its epoch is lower than `least`, or unknown."""
+    """Returns whether the catalog stays closed, because its epoch is lower than `least` or unknown."""
     return found is None or found.epoch is None or found.epoch < least
 
 
 def regressed(opening: Opening, found: Durable | None, least: int) -> Health:
-    """What such a catalog shows, and what is to be done."""
+    """Returns the health of a catalog whose stored epoch is lower than `least`, and what to do."""
     if found is not None and found.epoch is None:
         return stalled(
             Reason.FENCE_REGRESSED,
-            f"there is no catalog of {opening.organization_id} in {opening.storage} any more, and it was "
-            f"open at epoch {least}: bring the contents of the store back, it is then opened by itself; "
-            "to begin with an empty one delete this resource and create it again",
+            f"{opening.storage} no longer has a catalog of {opening.organization_id}, which was open at "
+            f"epoch {least}; restore the contents of the store, and the operator opens it by itself; "
+            "to start with an empty catalog, delete this resource and create it again",
         )
     epoch = "unknown" if found is None else found.epoch
     command = catalog_command("fence", opening, "--at-least", str(least))
     return stalled(
         Reason.FENCE_REGRESSED,
-        f"the durable epoch is {epoch}, and the catalog was open at {least}: the store was restored from an "
-        "older state; stop all writers and find out which state is the right one; to go on with this one run "
-        f"`{command}`, the catalog is then opened again by itself",
+        f"the stored epoch is {epoch}, but the catalog was open at {least}: the store was restored from "
+        "an older state; stop all writers and find out which state is the right one; to continue with this "
+        f"one, run `{command}`, and the operator opens the catalog again by itself",
     )
 
 
 def no_answer(
     opening: Opening, wait: UnderWay, now: datetime, found: Found, silence: timedelta
 ) -> Health | None:
-    """What a Catalog shows whose open waits for a store in vain; None where it may only take long.
+    """Returns the health of a Catalog whose store is unreachable, or None if its open only takes long.
 
-    `found` is what the store answered beside it. One that answered nothing for `silence` is not reachable;
-    nor is one that answers in parts, where after `LONGEST` times as long not even a catalog is open that is
-    neither restored nor upgraded.
+    `found` is the result of another request to the store. A store is unreachable in two cases: that request
+    fails and the open has waited for `silence`; or the request succeeds, but the open has waited for
+    `LONGEST` times `silence` although the catalog needs neither a restore nor an upgrade.
     """
-    then = "the open goes on when it answers; check the store and its credentials"
+    then = "the open continues when it responds; check the store and its credentials"
     text = ""
     if isinstance(found, StoreUnreachable):
         if wait.since is None:
-            text = "the store doesn't answer, and other opens wait for it already"
+            text = "the store doesn't respond, and other opens already wait for it"
         elif now - wait.since >= silence:
-            text = f"the store has not answered since {timestamp(wait.since)}"
+            text = f"the store has not responded since {timestamp(wait.since)}"
     elif wait.since is not None and now - wait.since >= silence * LONGEST and not _is_long(opening, found):
-        text = f"the store answers in parts only, or very slowly, since {timestamp(wait.since)}"
+        text = f"the store responds only in part, or very slowly, since {timestamp(wait.since)}"
     return stalled(Reason.STORE_UNREACHABLE, f"{text}; {then}") if text else None
 
 
 def _is_long(opening: Opening, found: Durable | None) -> bool:
-    """Whether the open has more to do than to read a catalog."""
+    """Returns whether the open does more than read the catalog."""
     if found is None or found.catalog_version is None:
         return opening.restore is not None
     return found.catalog_version != CATALOG_VERSION

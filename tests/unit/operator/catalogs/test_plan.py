@@ -375,7 +375,7 @@ def test_a_catalog_is_ready_when_it_has_what_is_declared() -> None:
     assert step.health.phase is Phase.READY
     (condition,) = step.conditions
     assert (condition.type, condition.status) == (ConditionType.OBJECTS_IN_STEP, "True")
-    assert "stay when they are taken out: database shop" in condition.message
+    assert "stay if you remove them from the spec: database shop" in condition.message
 
 
 def test_what_is_taken_out_but_used_is_named() -> None:

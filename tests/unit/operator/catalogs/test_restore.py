@@ -146,10 +146,10 @@ def test_a_dump_whose_objects_contradict_each_other_makes_nothing(
     [
         (lambda s, _: CatalogSource(Storage(url=s.url), OTHER, 10_000), "as_of 10000 is not complete"),
         (lambda s, _: CatalogSource(Storage(url=s.url), ORGANIZATION, None), "has no catalog of"),
-        (lambda _, f: CatalogSource(Storage(url=f"file://{f}/none"), OTHER, None), "there is nothing in"),
+        (lambda _, f: CatalogSource(Storage(url=f"file://{f}/none"), OTHER, None), "doesn't exist"),
         (lambda _, __: CatalogSource(Storage(url="gopher://x"), OTHER, None), "gopher"),
         (lambda _, f: DumpSource(f"file://{f}/missing.json"), "No such file"),
-        (lambda _, __: DumpSource("file://etc/passwd"), "has an absolute path"),
+        (lambda _, __: DumpSource("file://etc/passwd"), "must have an absolute path"),
         (lambda _, __: DumpSource("s3://bucket"), "names no object"),
     ],
 )

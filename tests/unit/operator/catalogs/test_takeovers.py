@@ -91,7 +91,7 @@ def test_a_catalog_whose_token_went_back_waits_for_the_fence_and_goes_on(tmp_pat
         assert (found.epoch, needs_fence(found, least)) == (2, True)
         told = regressed(opening, found, least)
         assert (told.phase, told.reason) == (Phase.STALLED, Reason.FENCE_REGRESSED)
-        assert "durable epoch is 2, and the catalog was open at 5" in told.message
+        assert "stored epoch is 2, but the catalog was open at 5" in told.message
         _, command, _ = told.message.split("`")
         raised = await asyncio.to_thread(CliRunner().invoke, main, shlex.split(command)[1:])
         assert raised.exit_code == 0, raised.output
@@ -143,7 +143,7 @@ def test_a_catalog_that_is_gone_is_not_made_anew(tmp_path: Path, left: str) -> N
             await stores.open(KEY, opening)
         told = regressed(opening, error.value.found, error.value.least)
         assert (told.phase, told.reason) == (Phase.STALLED, Reason.FENCE_REGRESSED)
-        assert "any more, and it was open at epoch 4" in told.message
+        assert "which was open at epoch 4" in told.message
         assert (tmp_path / "store").exists() is (left == "location")
         # Who deletes it finds that there is nothing to delete.
         with pytest.raises(NothingThere):
@@ -163,7 +163,7 @@ def test_a_catalog_that_is_gone_is_not_made_anew(tmp_path: Path, left: str) -> N
 def test_only_an_epoch_that_is_known_lets_it_go_on(found: int | None, waits: bool) -> None:
     assert needs_fence(Durable(ORGANIZATION, "s", 17, found, 0), 5) is waits
     assert needs_fence(None, 5)
-    assert "durable epoch is unknown" in regressed(OPENING, None, 5).message
+    assert "stored epoch is unknown" in regressed(OPENING, None, 5).message
 
 
 def test_a_command_can_be_pasted() -> None:
@@ -209,14 +209,14 @@ RESTORED = replace(OPENING, restore=DumpSource("s3://b/d"))
 @pytest.mark.parametrize(
     ("opening", "found", "minutes", "says"),
     [
-        (OPENING, UNREACHABLE, 2, "not answered since 2026-01-01T12:00:00Z"),
-        (RESTORED, UNREACHABLE, 2, "not answered since"),
+        (OPENING, UNREACHABLE, 2, "not responded since 2026-01-01T12:00:00Z"),
+        (RESTORED, UNREACHABLE, 2, "not responded since"),
         (OPENING, UNREACHABLE, 1.9, None),
-        (OPENING, UNREACHABLE, None, "other opens wait"),
+        (OPENING, UNREACHABLE, None, "other opens already wait"),
         (OPENING, HERE, None, None),
         (OPENING, HERE, 2 * LONGEST - 0.1, None),
-        (OPENING, HERE, 2 * LONGEST, "in parts only, or very slowly, since 2026-"),
-        (OPENING, None, 2 * LONGEST, "in parts only"),
+        (OPENING, HERE, 2 * LONGEST, "only in part, or very slowly, since 2026-"),
+        (OPENING, None, 2 * LONGEST, "only in part"),
         (OPENING, replace(HERE, catalog_version=CATALOG_VERSION - 1), 600, None),
         (RESTORED, None, 600, None),
     ],

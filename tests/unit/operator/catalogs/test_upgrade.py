@@ -103,7 +103,7 @@ def test_what_is_approved_is_upgraded_and_what_was_before_is_kept(opening: Openi
 def test_what_the_check_refuses_is_told_and_stays_as_it_is(opening: Opening) -> None:
     plant(opening, CATALOG_VERSION - 1)
     change(opening, Update(Row(Kind.ROLE.tag + b"\xff\xff", b"\xff"), 1))
-    assert try_upgrade(opening).startswith("an upgrade-check refuses it: ")
+    assert try_upgrade(opening).startswith("an upgrade check fails: ")
     with pytest.raises(HoldfastError):
         OpenCatalog.open(opening)
     assert state(opening) == (CATALOG_VERSION - 1, 1, 0)
@@ -157,7 +157,7 @@ def test_an_upgrade_is_told_in_one_line(opening: Opening) -> None:
     text = upgrade_message(REPORT, Kept(time=7, version=15), opening)
     assert "from format version 15 to 17: 3 rows of 25 bytes became 4 of 49" in text
     place = f"--persist {opening.storage.url} --organization-id {ORGANIZATION}"
-    assert text.endswith(f"version 15 is kept readable: holdfast catalog dump {place} --as-of 7")
+    assert text.endswith(f"version 15 stays readable: holdfast catalog dump {place} --as-of 7")
     assert "kept" not in upgrade_message(REPORT, None, opening)
 
 
