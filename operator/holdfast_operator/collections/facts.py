@@ -1,4 +1,4 @@
-"""What is observed of a StorageCollection: the values that its plan is made from."""
+"""The values that the plan for a StorageCollection depends on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,10 @@ from holdfast_operator.jobs.requested import RequestedView
 
 @dataclass(frozen=True, slots=True)
 class RenditionFacts:
-    """A rendition: rows and bytes are those stored, before they are consolidated.
+    """A rendition. `rows` and `bytes` count what is stored, before it is consolidated.
 
-    One that is gone has none. The other fields are those of `holdfast.collections.RenditionInfo`.
+    They are 0 for a rendition that is gone. The other fields are those of
+    `holdfast.collections.RenditionInfo`.
     """
 
     id: str
@@ -36,13 +37,13 @@ class RenditionFacts:
     suspect: str = ""
     start: int = 0
     oldest: int = CLOSED
-    """The since of that of its shards that has the most history."""
+    """The lowest since of its shards."""
     needed: int = CLOSED
-    """From when on others than the retention keep its shards."""
+    """The earliest time at which something other than the retention holds its shards."""
 
     @property
     def size(self) -> StoredSize:
-        """How much a job that reads it has to read."""
+        """How much a job reads that reads the rendition."""
         return StoredSize(self.rows, self.bytes)
 
     @property
@@ -53,9 +54,10 @@ class RenditionFacts:
 
 @dataclass(frozen=True, slots=True)
 class HoldFacts:
-    """Who holds a collection's since back, and since when; empty where nobody noted it.
+    """A hold on a collection, and who took it when, if recorded.
 
-    A durable one stays until it is released, another ends with its process. `keeps` are retired renditions.
+    A durable hold stays until it is released. Other holds end with their process. `keeps` are the retired
+    renditions that it keeps.
     """
 
     purpose: str
@@ -69,7 +71,7 @@ class HoldFacts:
 
 @dataclass(frozen=True, slots=True)
 class CollectionFacts:
-    """What the store says about a collection; `shards` are those of its active rendition."""
+    """What the store holds of a collection. `shards` is the number of shards of its active rendition."""
 
     collection_id: str
     name: str
@@ -77,36 +79,36 @@ class CollectionFacts:
     shards: int
     dropped: bool
     comments: Comments = field(default_factory=dict)
-    """Those of its columns that have one."""
+    """The comments of its columns."""
     since: int = 0
     upper: int = 0
     active_rendition: str = ""
     needed: int = CLOSED
-    """From when on others than the retention keep it."""
+    """The earliest time at which something other than the retention holds it."""
     renditions: tuple[RenditionFacts, ...] = ()
-    """In the order of their creation, those that are gone too."""
+    """All renditions in the order of their creation, including those that are gone."""
     holds: tuple[HoldFacts, ...] = ()
-    """Those that keep retired renditions, beside the collection's own."""
+    """The holds that keep retired renditions, without the collection's own holds."""
     due: tuple[str, ...] = ()
-    """What may be done without anybody's word, as `StorageController.advance` does it; all but this:"""
+    """The upkeep that `StorageController.advance` would do, except for `lacks_difference`."""
     lacks_difference: bool = False
-    """Whether nobody has put down yet what differs with the last handover, for who listens through it."""
+    """Whether the difference of the last handover isn't stored yet. Listeners use it."""
 
     @property
     def active(self) -> RenditionFacts:
-        """The rendition that is the collection now."""
+        """The active rendition."""
         (active,) = (each for each in self.renditions if each.id == self.active_rendition)
         return active
 
     @property
     def unfinished(self) -> bool:
-        """Whether one is being filled, or the active one lacks what was written before it took over."""
+        """Whether a rendition is being filled, or the active one lacks rows from before its handover."""
         hydrating = any(each.state is RenditionState.HYDRATING for each in self.renditions)
         return bool(self.renditions) and (hydrating or self.active.upper < self.active.held_from)
 
     @property
     def bytes(self) -> int:
-        """What all renditions hold."""
+        """The stored bytes of all renditions."""
         return sum(each.bytes for each in self.renditions)
 
 
@@ -132,10 +134,11 @@ class FoundItem:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a look at a collection was made from, or older: as long as it is the same, so is what is seen.
+    """The state of the store from which a collection was read. While it stays the same, so does the result.
 
-    `versions` are those of the metadata shard and of the shards of its renditions, and `seen` is what is seen
-    of each, in a number; `info` is None of one that was dropped.
+    It may be slightly older than the result. `versions` are the versions of the metadata shard and of the
+    renditions' shards. `seen` is a hash of what is shown of each shard. `info` is None for a dropped
+    collection.
     """
 
     collection_id: str
@@ -146,34 +149,34 @@ class Basis:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """Those that `versions` are of."""
+        """The shards that `versions` and `seen` describe."""
         return () if self.info is None else watched_shards(self.info)
 
 
 def watched_shards(info: CollectionInfo) -> tuple[str, ...]:
-    """The shards that what is seen of a collection depends on."""
+    """Returns the shards whose state is shown for a collection."""
     live = (shard for each in info.live for shard in each.all_shards)
     return info.metadata_shard, *live
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionLook:
-    """What catalog and storage say about one StorageCollection; None for what isn't there."""
+    """What catalog and storage hold of a StorageCollection. None for parts that don't exist."""
 
     item_id: str | None = None
     collection_id: str | None = None
     facts: CollectionFacts | None = None
     definition: str = ""
-    """What the item says of the collection."""
+    """The definition in the catalog's item."""
     jobs: tuple[JobRecord, ...] = ()
-    """All that are on record, oldest first."""
+    """All job records, oldest first."""
     basis: Basis | None = None
     ahead_ms: int = 0
-    """How far this host's clock is ahead of the store's, if that is too far (`PersistClient.now_ms`)."""
+    """How far this host's clock is ahead of the store's, if it is too far ahead (`PersistClient.now_ms`)."""
 
 
 class Superseded(HoldfastError):
-    """What was under way is somebody else's now, or nobody's."""
+    """The work is no longer needed, or another process does it now."""
 
 
 class NoSuchSchema(BadInput):
@@ -181,14 +184,14 @@ class NoSuchSchema(BadInput):
 
 
 class CatalogState(Enum):
-    """What the Catalog of a collection is like."""
+    """The state of a collection's Catalog."""
 
     MISSING = auto()
     DELETING = auto()
     CLOSED = auto()
-    """There, not open in this process, and its status says that it isn't ready."""
+    """It exists, isn't open in this process, and its status shows that it isn't ready."""
     OPENING = auto()
-    """There, not open in this process yet, and its status says that it was ready: before a restart."""
+    """It exists, isn't open in this process yet, and its status shows that it was ready before a restart."""
     OPEN = auto()
 
 
@@ -201,36 +204,37 @@ class CollectionView:
     problem: str = ""
     deleting: bool = False
     asks_to_delete: bool = False
-    """Whether the spec asks to delete the data, also where nothing else of it is understood."""
+    """Whether the spec requests to delete the data. Known even if the rest of the spec can't be parsed."""
     deletion: Deletion = NO_DELETION
-    """How far the deletion is."""
+    """The progress of the deletion."""
     has_finalizer: bool = True
     needs_finalizer: bool = True
-    """As the function of that name says."""
+    """The result of the function `needs_finalizer`."""
     created: bool = False
-    """Whether the status says that there is something in the store."""
+    """Whether the status shows that the store holds data."""
     older_twin: str | None = None
+    """An older StorageCollection that claims the same name."""
     catalog_void: bool = False
-    """Whether the Catalog's store was found to hold nothing at all."""
+    """Whether an open found that the Catalog's store holds nothing."""
     catalog: CatalogState = CatalogState.MISSING
     catalog_loose: bool = False
     """Whether a deletion of the Catalog wouldn't wait for this resource."""
     catalog_open: bool = False
-    """Whether this process has it open for writing; also one that is being deleted may be."""
+    """Whether this process has the catalog open for writing. This may be true even during its deletion."""
     catalog_observed: bool = False
-    """Whether another process writes it, and this one only looks."""
+    """Whether another process writes the catalog, and this one only reads it."""
     item_id: str | None = None
     definition: str = ""
-    """What its item says of it."""
+    """The definition in the catalog's item."""
     collection_id: str | None = None
     facts: CollectionFacts | None = None
     retention_since: int | None = None
-    """The time up to which the retention lets history go; None where it isn't limited."""
+    """The time up to which the retention releases history. None if it isn't limited."""
     asked: tuple[RequestedView, ...] = ()
-    """The jobs that are asked for, by their kinds."""
+    """The requested jobs, by kind."""
     hydrations: HydrationsView | None = None
     shown: Mapping[str, str] = field(default_factory=dict)
-    """The phases of its renditions as the status shows them, by id."""
+    """The phases of its renditions in the current status, by id."""
     shown_running: tuple[str, ...] = ()
     """The attempts of Spark jobs that the status shows as running."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -92,7 +92,7 @@ class CollectionHandler(Handler[CollectionView]):
         services.metrics.missed_runs.labels(SNAPSHOT)
 
     async def observe(self, key: ObjectKey, body: Json) -> CollectionView:
-        """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
+        """Reads the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
         seen = await self._observe(key, body)
         return replace(seen, needs_finalizer=collection.needs_finalizer(seen))
 
@@ -120,7 +120,7 @@ class CollectionHandler(Handler[CollectionView]):
             catalog_void=catalog is not None and self._stores.is_void(catalog),
             catalog_open=opening is not None and not opening.observed,
         )
-        # Nothing is made before the finalizer is there that a deletion needs.
+        # Nothing is created before the finalizer is set that a deletion needs.
         waits = blank.asks_to_delete and not blank.has_finalizer and not blank.deleting
         if spec is None or catalog is None or waits:
             return blank
@@ -131,18 +131,18 @@ class CollectionHandler(Handler[CollectionView]):
             return blank
         leaves = blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN
         if blank.deletion.abandoned or (leaves and blank.deletion.overdue):
-            # It doesn't wait any more for a store that doesn't answer.
+            # The deletion no longer waits for a store that doesn't respond.
             return blank
         if (spec.suspend or leaves) and not may_have_driver(spec, status):
             return blank
         return await self._look_into(blank, spec, opening, key, body)
 
     def plan(self, observed: CollectionView) -> Decision:
-        """Decide; pure."""
+        """Returns the next step. Pure."""
         return collection.plan(observed, self._settings.rhythm)
 
     async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
-        """Change the catalog, the storage, or the jobs."""
+        """Applies a step: changes the catalog, the storage, or the jobs."""
         catalog = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
         if isinstance(step, KeepCatalog):
             return await keep_catalog(self.services, catalog)
@@ -154,11 +154,11 @@ class CollectionHandler(Handler[CollectionView]):
             text = f"{error}; {error.hint}"
             raise Halt(Settle(reconciling(Reason.COLLECTION_IN_USE, text), retry=True)) from None
         except NotInstalled as error:
-            # The next look finds it missing and says so.
+            # The next reconciliation shows that it is missing.
             log.warning("%s", error)
 
     async def gone(self, key: ObjectKey) -> None:
-        """Let the rivals and the Catalog know."""
+        """Reconciles the rivals and the Catalog."""
         catalog, rivals = self._cache.catalog_of(key), self._cache.rivals_of(key)
         self._cache.drop(key)
         self.services.metrics.forget(key.namespace, key.name)
@@ -168,7 +168,7 @@ class CollectionHandler(Handler[CollectionView]):
             self.services.enqueue(other, 0.0)
 
     def held(self, key: ObjectKey) -> None:
-        """Its Catalog has to outlive it from now on, or not any more."""
+        """Reconciles the Catalog, which must outlive this resource from now on, or need no longer do so."""
         if (catalog := self._cache.catalog_of(key)) is not None:
             self.services.look(catalog)
 
@@ -190,7 +190,7 @@ class CollectionHandler(Handler[CollectionView]):
     async def _look_into(
         self, blank: CollectionView, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json
     ) -> CollectionView:
-        # The applications before the records: see the plan.
+        # Read the applications before the records: see the plan.
         apps, missing = await self._applications(key, body, spec)
         name = item_name(spec, key.name)
         try:
@@ -202,7 +202,7 @@ class CollectionHandler(Handler[CollectionView]):
         except NotReadable as error:
             if blank.deleting or spec.suspend:
                 return blank
-            text = f"{error}; look at the conditions of Catalog '{spec.catalog_ref.name}'"
+            text = f"{error}; check the conditions of Catalog '{spec.catalog_ref.name}'"
             raise Halt(Settle(reconciling(Reason.CATALOG_NOT_READY, text), retry=True)) from None
         seen = replace(
             blank,
@@ -210,7 +210,7 @@ class CollectionHandler(Handler[CollectionView]):
             definition=look.definition,
             collection_id=look.collection_id,
             facts=look.facts,
-            # What is due is due by the store's clock where this host's is wrong.
+            # If this host's clock is wrong, the store's clock decides what is due.
             now=blank.now - timedelta(milliseconds=look.ahead_ms),
         )
         facts = look.facts
@@ -244,7 +244,7 @@ class CollectionHandler(Handler[CollectionView]):
     async def _applications(
         self, key: ObjectKey, body: Json, spec: StorageCollectionSpec
     ) -> tuple[tuple[AppState, ...], str | None]:
-        """The applications, and why there can't be any."""
+        """Returns the applications, or why there can't be any."""
         status = body.get("status", {})
         if spec.hydration.spark is None and not may_have_driver(spec, status):
             return (), None
@@ -267,7 +267,7 @@ class CollectionHandler(Handler[CollectionView]):
                 await self._long.take(key, step, catalog)
             case StartJob() | RetryJob() | LaunchAttempt():
                 with self._slots.taken(key) as there:
-                    # Where another took the last one since, the next look says that it waits.
+                    # If another job has taken the last slot, the next reconciliation shows that it waits.
                     if there:
                         await self._launch(key, body, catalog, step)
             case FailAttempt():
@@ -291,10 +291,10 @@ class CollectionHandler(Handler[CollectionView]):
             try:
                 job = await self._stores.use(catalog, step.call, lambda handle: store.start(handle, step))
             except AsOfTooEarly:
-                # What it was to read has gone since the look: the next one tells.
+                # The time to read at is no longer readable. The next reconciliation shows this.
                 return
         if job.state is not JobState.RUNNING or (job.kind == HYDRATE and not hydration.is_sparks(job)):
-            # Somebody else was faster: the next look tells.
+            # Another process was faster. The next reconciliation shows the result.
             return
         spec = StorageCollectionSpec.model_validate(body["spec"])
         opening = self._stores.opened(catalog)
@@ -337,7 +337,7 @@ class CollectionHandler(Handler[CollectionView]):
         self.services.metrics.spark_jobs.labels(kind, step).inc()
 
     def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
-        """Count the runs that were missed, beside."""
+        """Also counts the missed runs."""
         super().shown(key, body, before)
         status = body.get("status", {})
         for kind in KINDS:

@@ -1,6 +1,6 @@
-"""The definition of a collection's item in the catalog: its columns, and over how many shards it is spread.
+"""The definition of a collection's item in the catalog: its columns and its number of shards. Pure.
 
-It follows the collection, as far as it is the operator's: what others wrote there is left alone. Pure.
+The operator updates a definition that it wrote itself. It leaves a definition alone that others wrote.
 """
 
 import json
@@ -12,13 +12,13 @@ _FIELDS: Final = {"key", "value", "shards"}
 
 
 def item_definition(schema: Schema, shards: int) -> str:
-    """What the item of a collection says of it."""
+    """Returns the definition of a collection's item."""
     fields = {"key": [*map(str, schema.key)], "value": [*map(str, schema.value)], "shards": shards}
     return json.dumps(fields, separators=(",", ":"))
 
 
 def is_out_of_date(definition: str, schema: Schema, shards: int) -> bool:
-    """Whether it is the operator's, of a collection as it was earlier."""
+    """Returns whether the operator wrote the definition, and the collection has changed since."""
     try:
         fields = json.loads(definition)
     except ValueError:

@@ -1,9 +1,10 @@
-"""Steps on renditions that may take minutes, while their collection is looked at as ever.
+"""Steps on renditions that may take minutes, while their collection is reconciled as usual.
 
 Invariants
-- A step that is under way is asked for again at each look, and what is shown meanwhile is what it rests as.
-- What nobody wants any more is told so, and ends as soon as it notices.
-- A rendition that somebody else wrote, gave up or dropped meanwhile is no error: the next look tells.
+- Each reconciliation requests a running step again, and shows the step's `resting` state meanwhile.
+- A step that is no longer needed is signalled to stop. It ends as soon as it notices.
+- It is no error if another process writes, aborts or drops the rendition meanwhile. The next reconciliation
+  finds out.
 """
 
 import logging
@@ -43,16 +44,16 @@ _BY_OTHERS: Final = (
     HandleExpired,
     ShardFinalized,
 )
-"""Somebody else wrote, aborted or dropped meanwhile: the next look tells."""
+"""Errors that occur if another process wrote, aborted or dropped the rendition meanwhile."""
 
 
 def _name(step: type[LongChange]) -> str:
-    """What a kind of step is called among the long calls."""
+    """Returns the name of a kind of step among the long calls."""
     return step.__name__.lower()
 
 
 class LongSteps:
-    """Takes them; one at a time for a collection and kind of step."""
+    """Runs long steps: one at a time for each collection and kind of step."""
 
     def __init__(
         self, stores: Stores, data_dir: Path | None, allowed_locations: tuple[str, ...] = ()
@@ -61,19 +62,19 @@ class LongSteps:
         self._data_dir = data_dir
         self._allowed_locations = allowed_locations
         self._stops: dict[ObjectKey, threading.Event] = {}
-        """Set where nobody wants any more what is under way for a collection."""
+        """By collection: set if its running step is no longer needed."""
         self._restoring: dict[ObjectKey, str] = {}
-        """The rendition that is to be restored into."""
+        """By collection: the rendition to restore into."""
 
     def stop(self, key: ObjectKey) -> None:
-        """Nobody wants what is under way for a collection; it ends as soon as it notices."""
+        """Stops the running step of a collection. It ends as soon as it notices."""
         self._restoring.pop(key, None)
         if (stop := self._stops.pop(key, None)) is not None:
             stop.set()
             self._stores.give_up(key)
 
     def filling(self, key: ObjectKey, collection_id: str) -> str | None:
-        """The rendition of a collection that is being filled from it in this process."""
+        """Returns the rendition of a collection that this process is filling, if any."""
         asked = self._stores.asked(key, _name(Hydrate))
         match asked:
             case (str() as of, str() as rendition_id) if of == collection_id:
@@ -81,12 +82,12 @@ class LongSteps:
         return None
 
     async def take(self, key: ObjectKey, step: LongChange, catalog: ObjectKey) -> None:
-        """Take a step; the collection rests meanwhile, and where it has to wait."""
+        """Runs a step. Raises `Halt` with the step's `resting` state while it runs or waits."""
         asked = key, _name(type(step)), (step.collection_id, step.rendition_id)
         bounds = Bounds(key.namespace, self._data_dir, self._allowed_locations)
         stop = self._stops.setdefault(key, threading.Event())
         if isinstance(step, Restore):
-            # That of another value, which was asked for before, ends.
+            # A restore from an earlier value ends.
             self._restoring[key] = step.rendition_id
 
         def stopped() -> bool:
@@ -107,10 +108,10 @@ class LongSteps:
 
 
 def _after(step: LongChange, resting: Settle, error: HoldfastError) -> Settle:
-    """How a collection rests after a step that failed; raises the error where that is another's to say."""
+    """Returns what to show after a failed step. Raises the error if it must be handled elsewhere."""
     if isinstance(step, MakeDifference):
-        # Everything is as right without.
-        log.info("what differs with the last handover was not put down: %s", error)
+        # The difference is only an optimization.
+        log.info("can't store the difference of the last handover: %s", error)
     elif isinstance(error, RestoreFailed | NotAllowed):
         resting = replace(resting, health=settled(error).health, requeue_after=None)
     elif isinstance(error, _BY_OTHERS):

@@ -1,8 +1,8 @@
 """The plan for a StorageCollection: a pure function of what was observed.
 
-The item is made in the catalog first, then the collection in storage, and dropped in reverse; each is
-idempotent. Nothing is written before the spec is known to make sense, nor what only a deletion undoes before
-the resource and its Catalog have our finalizer (see `catalogs.keeping`).
+The plan first creates the item in the catalog, and then the collection in storage. It drops them in reverse
+order. Each step is idempotent. Nothing is written until the spec is known to be valid. A change that only a
+deletion can undo is not made until the resource and its Catalog have the finalizer (see `catalogs.keeping`).
 """
 
 from collections.abc import Mapping
@@ -57,16 +57,17 @@ from holdfast_operator.jobs.requested import RequestedReport
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 
 _RETENTION_GRAIN: Final = 100
-"""The hold follows in steps of this part of the retention, so that it isn't written at every look."""
+"""The retention hold moves in steps of this fraction of the retention, to avoid a write at every
+reconciliation."""
 
 _DELETED: Final = "the StorageCollection is being deleted"
 _SUSPENDED: Final = "spec.suspend is true"
 
 
 def schema_of(spec: StorageCollectionSpec) -> Schema:
-    """The schema that a spec describes: all columns are the key where it names none.
+    """Returns the schema that a spec describes. Without `spec.key`, all columns are the key.
 
-    Raises `HoldfastError` where the columns make no schema.
+    Raises `HoldfastError` if the columns are not a valid schema.
     """
     types = {column.name: f"{column.type}?" if column.nullable else column.type for column in spec.columns}
     keys = spec.key or tuple(types)
@@ -77,18 +78,18 @@ def schema_of(spec: StorageCollectionSpec) -> Schema:
 
 
 def changed_comments(facts: CollectionFacts, spec: StorageCollectionSpec) -> dict[str, str | None]:
-    """The comments that a spec has otherwise than the collection, by their columns; None: it has none."""
+    """Returns the comments, by column, that differ between spec and collection. None removes a comment."""
     wanted = {column.name: column.comment or None for column in spec.columns}
     return {name: text for name, text in wanted.items() if text != facts.comments.get(name)}
 
 
 def item_name(spec: StorageCollectionSpec, name: str) -> ItemName:
-    """The full name of the item of a resource called `name`."""
+    """Returns the full name of the item of the resource `name`."""
     return ItemName(spec.database, spec.schema_name, spec.name or name)
 
 
 def plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
-    """What to do next."""
+    """Returns the next step."""
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
     if seen.needs_finalizer and not seen.has_finalizer:
@@ -106,7 +107,7 @@ def plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
 
 
 def needs_finalizer(seen: CollectionView) -> bool:
-    """Whether a deletion has something to do: to delete data, or to end an attempt of Spark's on record."""
+    """Returns whether a deletion must delete data, or record the end of a Spark attempt."""
     if seen.asks_to_delete or seen.shown_running:
         return True
     return seen.facts is not None and _without_driver(seen, "") is not None
@@ -118,7 +119,7 @@ def _plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
     if seen.spec.suspend:
         return _plan_suspended(seen, seen.spec)
     if seen.older_twin is not None:
-        text = f"{seen.older_twin} has this name in the same catalog already; delete one of the two"
+        text = f"{seen.older_twin} already has this name in the same catalog; delete one of the two"
         return Settle(stalled(Reason.DUPLICATE_COLLECTION, text), requeue_after=rhythm.steady)
     try:
         schema = schema_of(seen.spec)
@@ -133,7 +134,7 @@ def _plan_suspended(seen: CollectionView, spec: StorageCollectionSpec) -> Decisi
     if seen.facts is None:
         return Settle(SUSPENDED)
     if (ended := _without_driver(seen, _SUSPENDED)) is not None:
-        # What it does goes on afterwards.
+        # The job continues when the suspension ends.
         return ended
     fields = dict(_fields(seen, spec, seen.facts))
     for each in seen.asked:
@@ -142,7 +143,7 @@ def _plan_suspended(seen: CollectionView, spec: StorageCollectionSpec) -> Decisi
 
 
 def _without_driver(seen: CollectionView, why: str) -> FailAttempt | None:
-    """The end of the next attempt, or driver, of Spark; None where there is none, or it is another's word."""
+    """Returns a step that ends a Spark attempt, or None if there is none or another process must end it."""
     if seen.catalog_observed:
         return None
     ends = (stopped(each, each.running, why) for each in (seen.hydrations, *seen.asked) if each is not None)
@@ -167,10 +168,10 @@ def _without_catalog(
             text = f"Catalog '{name}' is being deleted; delete this resource too"
             return Settle(stalled(Reason.CATALOG_DELETING, text), requeue_after=rhythm.steady)
         case CatalogState.CLOSED:
-            text = f"waits for Catalog '{name}' to be ready; look at its conditions"
+            text = f"waiting for Catalog '{name}' to be ready; check its conditions"
             return Settle(reconciling(Reason.CATALOG_NOT_READY, text), requeue_after=rhythm.steady)
         case CatalogState.OPENING:
-            # What is shown stays true unless its Catalog comes to say otherwise.
+            # The status stays as it is until the Catalog's status changes.
             return Wait(requeue_after=rhythm.steady)
         case _:
             assert_never(catalog)
@@ -212,7 +213,7 @@ def _plan_create(
 def _plan_there(
     seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm
 ) -> Decision:
-    """It exists with its columns: the jobs that are asked for, and renditions."""
+    """The collection exists with its columns. Plans the requested jobs and the renditions."""
     reports: list[RequestedReport] = []
     told: dict[str, Any] = {}
     for next_of in (askedjobs.plan, askedjobs.plan_scheduled):
@@ -229,7 +230,7 @@ def _plan_there(
     )
     if isinstance(shape, Decision) and not isinstance(shape, LongChange):
         return shape
-    # What changes in the store is seen at the next poll.
+    # The next poll notices changes in the store.
     due = [report.requeue_after for report in reports]
     if any(report.asks_again for report in reports):
         due.append(rhythm.steady)
@@ -259,10 +260,10 @@ def _plan_there(
 def _plan_bound(
     seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm
 ) -> Decision:
-    """There, in a catalog that another process writes: it is shown, and nothing of it is changed."""
+    """The collection exists in a catalog that another process writes. Shows it, and changes nothing."""
     health = ready(
-        f"collection {facts.name} with {facts.shards} shards; comments, retention, renditions and "
-        "drop are its database process's"
+        f"collection {facts.name} with {facts.shards} shards; its database process manages comments, "
+        "retention and renditions, and drops it"
     )
     text = "the operator runs no jobs in an Observed catalog; let its database process do it"
     asked = {
@@ -290,7 +291,7 @@ def _plan_bound(
 
 
 def _left_to_writer(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName) -> Health:
-    """What the database process has to do before a collection of an Observed catalog is there."""
+    """Returns what the database process must do to create a collection in an Observed catalog."""
     if seen.collection_id is None:
         missing = f"Catalog '{spec.catalog_ref.name}' is Observed and has no item {item}"
         call = f'ensure_item("{item.database}", "{item.schema}", "{item.name}") on its open catalog'
@@ -306,9 +307,10 @@ def _left_to_writer(seen: CollectionView, spec: StorageCollectionSpec, item: Ite
 
 
 def _due(seen: CollectionView, facts: CollectionFacts) -> bool:
-    """Whether the retention lets go of so much that it is worth a write; what others need isn't let go of.
+    """Returns whether the retention releases enough history for a write to be worthwhile.
 
-    Also what they needed until now: since stays where it was until somebody moves it.
+    History that other holds need is not counted. History that they needed until now is, because a since stays
+    where it is until somebody moves it.
     """
     target = seen.retention_since
     if target is None:
@@ -328,12 +330,12 @@ def _mismatch(facts: CollectionFacts, schema: Schema, shards: int, fault: str = 
     elif fault:
         what = f"{fault}; it has {_columns(facts.schema)}"
     else:
-        what = f"it has {_columns(facts.schema)}, the spec asks for {_columns(schema)}"
-    return f"collection {facts.name} exists otherwise: {what}; correct the spec or choose another name"
+        what = f"it has {_columns(facts.schema)}, the spec has {_columns(schema)}"
+    return f"collection {facts.name} exists and differs: {what}; correct the spec or choose another name"
 
 
 def change_message(before: Schema, schema: Schema) -> str:
-    """What an evolution did to the columns, in a line."""
+    """Returns one line about the columns that an evolution added or widened."""
     old = {column.name: column for column in before.columns}
     added = [str(column) for column in schema.columns if column.name not in old]
     wider = [
@@ -351,14 +353,14 @@ def _columns(schema: Schema) -> str:
 
 
 def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Decision:
-    # What a twin has in the store is the older one's.
+    # If an older resource has the same name, the data belongs to it.
     if not seen.has_finalizer or seen.older_twin is not None:
         return Release()
     if seen.spec is None:
         return _plan_unread(seen)
     if seen.spec.deletion_policy != DeletionPolicy.DELETE:
         return _plan_leaving(seen, seen.spec, rhythm)
-    # A Catalog outlives its collections: where there is none, there never was anything of this one.
+    # A Catalog outlives its collections. So if it doesn't exist, this collection never had any data.
     nowhere = seen.catalog_void or seen.catalog is CatalogState.MISSING
     if nowhere and not seen.created and not seen.catalog_open:
         return Release()
@@ -366,7 +368,7 @@ def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Decision:
     if seen.catalog_observed:
         text = f"the database process of the Observed catalog drops collection {item}: it and its data stay"
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
-    # Where its catalog isn't open there is nothing to be tried first.
+    # If the catalog isn't open, there is nothing to try before the data is abandoned.
     if seen.deletion.abandoned or (seen.deletion.asked and not seen.catalog_open):
         what = "stay" if seen.created else "stay if they ever were"
         return Release((left(f"collection {item} and its data {what}", seen.deletion),))
@@ -380,7 +382,7 @@ def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Decision:
 
 
 def _plan_unread(seen: CollectionView) -> Decision:
-    """Nothing of the spec is understood but that it asks to delete the data."""
+    """The spec can't be parsed, except for its deletion policy."""
     if not seen.asks_to_delete or not seen.created:
         return Release()
     if seen.deletion.abandoned:
@@ -389,9 +391,10 @@ def _plan_unread(seen: CollectionView) -> Decision:
 
 
 def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhythm) -> Decision:
-    """All that is in the store stays, but no attempt goes on that nobody looks after: it would hold history.
+    """The data stays, but running attempts must end, because nobody would watch them and they hold history.
 
-    Where the store can't tell, the status does: nothing is waited for without need.
+    If the store can't be read, the status shows whether attempts are running. Without them there is no need
+    to wait.
     """
     facts = seen.facts if seen.catalog_open else None
     if facts is not None:
@@ -411,7 +414,7 @@ def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhy
 
 
 def _why_left(seen: CollectionView, spec: StorageCollectionSpec) -> str:
-    """Why nobody ends the attempts of a collection."""
+    """Returns why the attempts of a collection can't be ended."""
     if seen.catalog_observed:
         return "a database process writes the catalog"
     if seen.catalog is CatalogState.MISSING:
@@ -431,7 +434,7 @@ def _waiting_for_catalog(seen: CollectionView, spec: StorageCollectionSpec, rhyt
 
 
 def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName) -> Decision:
-    """What the store has decides: a status may never have been written."""
+    """Decides by what the store holds, because a status may never have been written."""
     facts = seen.facts
     if facts is not None and not seen.created and not _is_as_asked(facts, spec):
         text = f"collection {item} exists otherwise than in the spec: it is another's and stays"

@@ -1,10 +1,10 @@
-"""What changed in the stores behind our back: one question at a time for each open catalog.
+"""Polls the stores for changes by other processes, with one query for each open catalog.
 
 Invariants
-- A collection that rests is looked at when its store has something new of it, and else by the resync: what
-  rests costs one question for all of its catalog, and nothing to the API server.
-- Where that can't be answered, all of them are looked at: each shows why.
-- A catalog is asked about once at a time, and one whose store doesn't answer delays no other.
+- A collection at rest is reconciled only if its store has changed, and by the resync. So all resting
+  collections of a catalog together cost one query, and no request to the API server.
+- If the query fails, all collections of the catalog are reconciled, and each shows the error.
+- There is at most one query at a time for each catalog. A store that doesn't respond delays no other catalog.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _SLOW_AT_ONCE: Final = 2
 
 
 class Watchlist:
-    """What collections were made of when they were last looked at."""
+    """The basis of each collection: the state of the store when the collection was last reconciled."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -35,9 +35,9 @@ class Watchlist:
         """By collection, with its catalog."""
 
     async def look(self, catalog: ObjectKey, collection: ObjectKey, name: ItemName) -> CollectionLook:
-        """What there is of a collection of an open or observed catalog. `KeyError` where it is neither.
+        """Returns what catalog and storage hold of a collection, and adds the collection to the list.
 
-        `collection` is on the list from then on.
+        Raises `KeyError` if the catalog is neither open nor observed.
         """
         found = await self._stores.read(catalog, "look", lambda handle: store.look(handle, name))
         if found.basis is not None:
@@ -45,9 +45,9 @@ class Watchlist:
         return found
 
     async def changed(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
-        """The collections of which the store has something new since they were last looked at.
+        """Returns the collections that have changed in the store since they were last reconciled.
 
-        Nothing where the catalog isn't open for writing.
+        Returns nothing if the catalog isn't open for writing.
         """
         opening = self._stores.opened(catalog)
         looks = {collection: basis for collection, (its, basis) in self._looks.items() if its == catalog}
@@ -58,16 +58,16 @@ class Watchlist:
         )
 
     def watched(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
-        """The collections of a catalog that are on the list."""
+        """Returns the collections of a catalog that are on the list."""
         return tuple(collection for collection, (its, _) in self._looks.items() if its == catalog)
 
     def forget(self, collection: ObjectKey) -> None:
-        """Take a collection off the list, until it is looked at again."""
+        """Removes a collection from the list, until it is reconciled again."""
         self._looks.pop(collection, None)
 
 
 class Poll:
-    """Asks the stores regularly, and has each collection reconciled of which its store has something new."""
+    """Polls the stores, and enqueues each collection that has changed in its store."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Poll:
         self._asked: set[ObjectKey] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Ask until `stop`."""
+        """Polls until `stop` is set."""
         async with asyncio.TaskGroup() as polls:
             while not stop.is_set():
                 await self._clock.wait(stop, self._seconds)
@@ -110,7 +110,7 @@ class Poll:
         except NotLeading:
             return
         except HoldfastError as error:
-            log.info("what is new in %s can't be told: %s", catalog, error)
+            log.info("can't poll %s for changes: %s", catalog, error)
             new = self._watchlist.watched(catalog)
         for key in new:
             self._enqueue(key)

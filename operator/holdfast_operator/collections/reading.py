@@ -1,4 +1,4 @@
-"""What catalog and storage say about one StorageCollection. Blocking; it only reads."""
+"""Reads what catalog and storage hold of a StorageCollection. Blocking. Writes nothing."""
 
 import uuid
 from collections import defaultdict
@@ -31,14 +31,15 @@ K = TypeVar("K")
 
 
 def collection_id(organization_id: str, item_id: str) -> str:
-    """The id of the collection that an item of a catalog stands for."""
+    """Returns the id of the collection that belongs to a catalog's item."""
     return str(uuid.uuid5(uuid.UUID(organization_id), item_id))
 
 
 def find_item(catalog: ReadOnlyCatalog, name: ItemName) -> FoundItem | None:
-    """A collection's item; None where there is none.
+    """Returns a collection's item, or None if it doesn't exist.
 
-    Raises `NoSuchSchema` where database or schema are missing, `BadInput` where the name is another type's.
+    Raises `NoSuchSchema` if the database or schema is missing, and `BadInput` if an item of another type has
+    the name.
     """
     database = catalog.find(DATABASES, pb.DatabaseValue(name=name.database))
     if database is None:
@@ -50,7 +51,7 @@ def find_item(catalog: ReadOnlyCatalog, name: ItemName) -> FoundItem | None:
     if item is None:
         return None
     if item.value.type != pb.ObjectType.OBJECT_TYPE_COLLECTION:
-        raise BadInput(f"{name} is in the catalog already, but is not a collection")
+        raise BadInput(f"{name} exists in the catalog, but is not a collection")
     return FoundItem(format_id(item.key.id), item.value.definition)
 
 
@@ -60,7 +61,7 @@ def look_at(
     organization_id: str,
     item: FoundItem | None,
 ) -> CollectionLook:
-    """What there is of the collection of an item."""
+    """Returns what storage holds of an item's collection."""
     if item is None:
         return CollectionLook()
     id_ = collection_id(organization_id, item.id)
@@ -69,14 +70,14 @@ def look_at(
     except CollectionNotFound:
         return CollectionLook(item.id, id_, definition=item.definition)
     known = controller.jobs(id_)
-    # From before all that follows: at worst it is looked at once more for what was seen already.
+    # The basis is read first. At worst, a change that is already seen causes one more reconciliation.
     basis = _basis(client, info, known)
     facts = _collection(client, controller, info)
     return CollectionLook(item.id, id_, facts, item.definition, jobs=known, basis=basis)
 
 
 def changed(client: PersistClient, controller: StorageController, looks: Mapping[K, Basis]) -> tuple[K, ...]:
-    """Those of which the store has something new since they were looked at."""
+    """Returns the keys of the collections that have changed in the store since their basis was read."""
     infos = {info.collection_id: info for info in controller.list_collections()}
     jobs = defaultdict[str, list[JobRecord]](list)
     for job in controller.jobs():
@@ -102,7 +103,7 @@ def _basis(client: PersistClient, info: CollectionInfo, jobs: tuple[JobRecord, .
 
 
 def _seen(shard: ShardInfo | None) -> int:
-    """The same for versions of a shard that look the same here: upkeep and heartbeats make new ones too."""
+    """Returns a hash of what is shown of a shard. Upkeep and heartbeats don't change the hash."""
     if shard is None:
         return 0
     holds = sorted((hold.kind, hold.purpose, hold.since, hold.hostname) for hold in shard.holds)
@@ -113,9 +114,9 @@ def _seen(shard: ShardInfo | None) -> int:
 def _collection(
     client: PersistClient, controller: StorageController, info: CollectionInfo
 ) -> CollectionFacts:
-    """What there is of a collection."""
+    """Returns what storage holds of a collection."""
     if info.dropped:
-        # One whose drop waits for readers can't be opened any more, but its data is still there.
+        # A collection whose drop waits for readers can't be opened, but its data still exists.
         gone = info.state is CollectionState.DROPPED
         return CollectionFacts(info.collection_id, info.name, info.schema, info.shards, dropped=gone)
     return _facts(client, controller, info)
@@ -128,7 +129,7 @@ def _facts(client: PersistClient, controller: StorageController, info: Collectio
     metadata = client.inspect(info.metadata_shard)
     since = metadata.since
     holds: tuple[CollectionHold, ...] = ()
-    # What was one rendition for ever has nothing due, and nobody keeps a rendition of it.
+    # A collection that has always had one rendition has no upkeep due and no kept renditions.
     if info.holding.held_from > 0:
         holds = controller.holds(info.collection_id)
     uppers = {each.id: each.upper for each in found if not each.gone}
@@ -173,7 +174,7 @@ def _rendition(client: PersistClient, rendition: RenditionInfo) -> RenditionFact
 
 
 def _needed(shards: Sequence[ShardInfo]) -> int:
-    """From when on others than the retention hold shards."""
+    """Returns the earliest time at which something other than the retention holds the shards."""
     holds = (hold for shard in shards for hold in shard.holds)
     return min(
         (hold.since for hold in holds if (hold.kind, hold.purpose) != ("critical", RETENTION_PURPOSE)),
@@ -182,7 +183,7 @@ def _needed(shards: Sequence[ShardInfo]) -> int:
 
 
 def _hold(info: CollectionInfo, hold: CollectionHold) -> HoldFacts:
-    # From the record and not from its age: that would be another one at each look.
+    # Use the recorded time instead of an age, which would differ at each reconciliation.
     taken = [each.acquired_ms for each in info.holders if each.purpose == hold.purpose and not each.writes]
     return HoldFacts(
         purpose=hold.purpose,

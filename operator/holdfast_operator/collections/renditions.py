@@ -1,13 +1,13 @@
-"""The plan for the renditions of a StorageCollection: a pure function of the spec and of what the store has.
+"""The plan for the renditions of a StorageCollection: a pure function of the spec and the store's contents.
 
 Invariants
-- The spec says which layout the collection is to have; the active rendition has it, or one is made that gets
-  it, or one that is being filled is given up because nobody wants it any more.
-- Only renditions that the operator made (their ids say so) are given up or handed over to by itself; what
-  others make is left to them, unless `spec.handover.to` names it.
-- A phase is shown before the step that follows from it is taken, so that `kubectl get -w` tells the story.
-- None that is suspect takes over.
-- What `spec.restoreFrom` asks for comes before another layout: that is then filled with it.
+- The spec describes the layout of the collection. If the active rendition has another layout, a new rendition
+  is created. A rendition that is being filled is aborted if the spec no longer needs it.
+- The operator aborts only renditions that it created (their ids show this), and hands over only to these by
+  itself. It leaves renditions of others alone, unless `spec.handover.to` names one.
+- A phase is shown before the next step is applied, so that `kubectl get -w` shows every phase.
+- A suspect rendition never takes over.
+- A restore comes before a change of the layout. The new layout is then filled with the restored rows.
 """
 
 from dataclasses import dataclass, field
@@ -45,25 +45,25 @@ class RenditionsView:
     spec: StorageCollectionSpec
     hydrations: HydrationsView | None = None
     shown: dict[str, str] = field(default_factory=dict)
-    """The phases that the status shows, by id."""
+    """The phases in the current status, by id."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True)
 class RenditionReport:
-    """Nothing to do now: what to show, and when to look again. Without a health all is as asked."""
+    """Nothing to do now. Has what to show, and when to reconcile again. No health means that all is done."""
 
     health: Health | None = None
     soon: bool = False
-    """Whether it is going to change."""
+    """Whether a change is expected soon."""
     after: float | None = None
-    """In how many seconds it is time for what comes next."""
+    """Seconds until the next step is due."""
     at_once: bool = False
-    """Whether it is only to be shown before it goes on."""
+    """Whether to continue as soon as this is shown."""
 
 
 def plan(seen: RenditionsView) -> Decision | RenditionReport:
-    """What to do next about the renditions."""
+    """Returns the next step for the renditions, or what to show."""
     facts, active = seen.facts, seen.facts.active
     if seen.hydrations is not None:
         ended = hydration.unwanted(seen.hydrations, facts.renditions)
@@ -73,7 +73,7 @@ def plan(seen: RenditionsView) -> Decision | RenditionReport:
         rest = _at_work(facts) if active.upper < active.held_from else _plan_rest(seen).health
         return Advance(facts.collection_id, active.id, rest or _at_work(facts))
     if active.upper < active.held_from:
-        # Only its pipeline can.
+        # Only the pipeline can write the missing rows.
         return RenditionReport(_at_work(facts), soon=True)
     made, restore = _made_for(seen), restore_asked(facts, seen.spec)
     wanted = {each.id for each in (made, restore and restore.there) if each}
@@ -93,7 +93,7 @@ def plan(seen: RenditionsView) -> Decision | RenditionReport:
 
 
 def is_long_over(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
-    """Whether nothing that takes long is to be done for a collection."""
+    """Returns whether a collection needs no more long steps."""
     if facts.dropped or not facts.renditions:
         return True
     restore = restore_asked(facts, spec)
@@ -101,7 +101,7 @@ def is_long_over(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
 
 
 def has_layout(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
-    """Whether the collection has the layout that the spec asks for."""
+    """Returns whether the collection has the layout that the spec describes."""
     return _has_layout(facts.active, spec)
 
 
@@ -118,7 +118,7 @@ def _is_ours(rendition: RenditionFacts) -> bool:
 
 
 def _made_for(seen: RenditionsView) -> RenditionFacts | None:
-    """The rendition that was made for the layout of the spec and is being filled."""
+    """Returns the rendition that the operator created for the spec's layout and that is being filled."""
     facts, spec = seen.facts, seen.spec
     if _has_layout(facts.active, spec):
         return None
@@ -135,7 +135,7 @@ def _made_for(seen: RenditionsView) -> RenditionFacts | None:
 
 
 def _named_by_hand(seen: RenditionsView) -> RenditionFacts | None:
-    """The rendition of somebody else that is being filled and that the spec names."""
+    """Returns the rendition of somebody else that is being filled and that the spec names."""
     handover = seen.spec.handover
     if handover.policy != HandoverPolicy.MANUAL:
         return None
@@ -148,19 +148,19 @@ def _recipe(spec: StorageCollectionSpec) -> Recipe:
 
 
 def _at_work(facts: CollectionFacts) -> Health:
-    """It took over, and does not have yet all that was written before."""
-    text = f"rendition {facts.active.id} took over; before it is read from there come: "
-    what = "; ".join(facts.due) or f"what its pipeline writes before {frontier(facts.active.held_from)}"
+    """Returns the health of a collection whose active rendition still lacks rows from before its handover."""
+    text = f"rendition {facts.active.id} took over; readers use it after: "
+    what = "; ".join(facts.due) or f"its pipeline writes the rows before {frontier(facts.active.held_from)}"
     return reconciling(Reason.HYDRATING_RENDITION, text + what)
 
 
 def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Decision | RenditionReport:
     facts, most = seen.facts, seen.spec.max_bytes
-    text = f"the contents of {restore.snapshot} are brought into rendition {restore.rendition_id}"
+    text = f"restoring {restore.snapshot} into rendition {restore.rendition_id}"
     health = reconciling(Reason.RESTORING, text)
     if not seen.shown:
         return RenditionReport(health, at_once=True)
-    # What is being filled has its room.
+    # The limit is checked only before the restore starts.
     room = None if most is None or restore.there is not None else most - facts.bytes
     return Restore(facts.collection_id, restore.rendition_id, health, snapshot=restore.snapshot, room=room)
 
@@ -168,12 +168,12 @@ def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Decision | Ren
 def _plan_creation(seen: RenditionsView, active: RenditionFacts) -> Decision | RenditionReport:
     facts, wanted = seen.facts, seen.spec.rendition
     most = seen.spec.max_bytes
-    # How much the copy will be isn't known before it is made; what it is made from is.
+    # The size of a copy is known only afterwards, so the size of its source is used.
     if most is not None and facts.bytes + active.bytes > most:
         text = (
-            f"a new rendition with {wanted.shards} shards is not begun: the collection holds {facts.bytes} "
-            f"bytes, and a copy of {active.bytes} more would exceed spec.maxBytes, {most}; raise it, or "
-            "change spec.rendition back"
+            f"can't create a rendition with {wanted.shards} shards: the collection has {facts.bytes} bytes, "
+            f"and a copy of {active.bytes} more would exceed spec.maxBytes, {most}; raise the limit, or undo "
+            "the change of spec.rendition"
         )
         return RenditionReport(stalled(Reason.OVER_MAX_BYTES, text))
     return CreateRendition(
@@ -196,12 +196,12 @@ def _plan_candidate(seen: RenditionsView, candidate: RenditionFacts) -> Decision
         text = f"{named} is being filled; it waits for {waits}"
         if candidate.recipe is Recipe.COPY and _is_large(facts, seen.spec):
             text += (
-                f"; the operator's own process copies all {facts.active.rows} rows, which takes long: "
-                "with spec.hydration.spark the next one is filled by a Spark job"
+                f"; the operator's own process copies all {facts.active.rows} rows, which takes long; "
+                "set spec.hydration.spark to fill the next one with a Spark job"
             )
         health = reconciling(Reason.HYDRATING_RENDITION, text)
     else:
-        text = f"{named} has what the collection has and waits for {waits}"
+        text = f"{named} holds everything that the collection holds, and waits for {waits}"
         health = reconciling(Reason.WAITING_FOR_HANDOVER, text)
     if seen.shown.get(candidate.id) != phase:
         return RenditionReport(health, at_once=True)
@@ -218,27 +218,27 @@ def _plan_candidate(seen: RenditionsView, candidate: RenditionFacts) -> Decision
     due, at = _handover_due(seen, candidate)
     if due:
         return HandOver(facts.collection_id, candidate.id, health, at=at)
-    # It is kept near, so that it stays able to take over.
+    # Keep it close to the collection, so that it can still take over.
     if fill and lag(facts, candidate) > MAX_LAG_MS // 2:
         return Hydrate(facts.collection_id, candidate.id, health)
     return RenditionReport(health, after=_seconds_left(seen))
 
 
 def _handover_due(seen: RenditionsView, candidate: RenditionFacts) -> tuple[bool, int | None]:
-    """Whether it may take over now, and from which time on at the earliest."""
+    """Returns whether the candidate may take over now, and the earliest time of the handover."""
     handover = seen.spec.handover
     match handover.policy:
         case HandoverPolicy.MANUAL:
             return handover.to == candidate.id, None
         case HandoverPolicy.AT if handover.at is not None:
-            # Not earlier by the clock: the collection would be sealed up to then.
+            # Wait for the clock. An earlier handover would seal the collection up to that time.
             return seen.now >= handover.at, int(handover.at.timestamp() * 1000)
         case _:
             return True, None
 
 
 def _seconds_left(seen: RenditionsView) -> float | None:
-    """How long a handover has to wait for its time; None where it waits for a word."""
+    """Returns the seconds until the time of a handover, or None if it doesn't wait for a time."""
     handover = seen.spec.handover
     if handover.policy != HandoverPolicy.AT or handover.at is None:
         return None
@@ -253,7 +253,7 @@ def _plan_rest(seen: RenditionsView) -> RenditionReport:
     if not retired:
         return RenditionReport()
     told = "; ".join(
-        f"rendition {each.id}, the collection before {frontier(each.held_to)}, waits for "
+        f"rendition {each.id}, active before {frontier(each.held_to)}, waits for "
         f"{waits_for(facts, each, seen.spec)}"
         for each in retired
     )

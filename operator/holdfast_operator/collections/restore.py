@@ -1,10 +1,10 @@
-"""What `spec.restoreFrom` of a StorageCollection asks for, and whether it is done. Pure.
+"""The restore that `spec.restoreFrom` of a StorageCollection requests, and whether it is done. Pure.
 
 Invariants
-- A collection is restored from a value once: what does it is a rendition with an id made from the value, and
-  an id is used once for ever. A status that is lost, a command that the history has forgotten, or a resource
-  that is deleted and made again over data that stays does not give up what was written since.
-- One that was given up before it took over has restored nothing: the next has another id.
+- Each value restores a collection once. The restore creates a rendition whose id is derived from the value,
+  and an id is never used twice. So newer data isn't lost if the status is lost, if the command history is
+  trimmed, or if the resource is deleted and created again over the same data.
+- A rendition that was aborted before its handover has restored nothing. The next attempt uses another id.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from holdfast_operator.engine.events import Note
 from holdfast_operator.places.bounds import Bounds
 
 SPEC_PREFIX: Final = "spec-"
-"""How the ids of the renditions begin that are made because the spec asks for them."""
+"""Prefix of the ids of renditions that the operator creates for a spec."""
 _RESTORE_PREFIX: Final = f"{SPEC_PREFIX}restore-"
 _DIGITS: Final = 12
 _HELD: Final = {
@@ -39,7 +39,7 @@ _HELD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RestoreAsked:
-    """The rendition that is to have the contents of a snapshot, and what there is of it."""
+    """The rendition that a restore creates. `there` is its current state, if it exists."""
 
     rendition_id: str
     snapshot: str
@@ -47,12 +47,12 @@ class RestoreAsked:
 
     @property
     def done(self) -> bool:
-        """Whether it took over, once; it may have retired since."""
+        """Whether the rendition took over. It may have retired since."""
         return self.there is not None and self.there.state is not RenditionState.HYDRATING
 
 
 def restore_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> RestoreAsked | None:
-    """What the spec asks to restore; None where it asks for nothing."""
+    """Returns the restore that the spec requests, or None."""
     if spec.restore_from is None:
         return None
     snapshot = spec.restore_from.snapshot
@@ -65,7 +65,7 @@ def restore_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> Restor
 
 
 def restore_status(facts: CollectionFacts, spec: StorageCollectionSpec) -> CollectionRestoreStatus | None:
-    """The restore that the spec asks for, once it is done."""
+    """Returns the status of the requested restore, or None if it isn't done."""
     asked = restore_asked(facts, spec)
     if asked is None or asked.there is None or not asked.done:
         return None
@@ -77,21 +77,22 @@ def restore_status(facts: CollectionFacts, spec: StorageCollectionSpec) -> Colle
 def restore_notes(
     shown: Mapping[str, str], facts: CollectionFacts, spec: StorageCollectionSpec
 ) -> tuple[Note, ...]:
-    """That it was restored, where the phases that are `shown` don't say so yet."""
+    """Returns an Event for a finished restore, unless the `shown` phases already include it."""
     asked = restore_asked(facts, spec)
     if not shown or asked is None or asked.there is None or not asked.done:
         return ()
     if asked.there.gone or shown.get(asked.rendition_id) in _HELD:
         return ()
     at = frontier(asked.there.held_from)
-    text = f"from {at} on the collection has what {asked.snapshot} has: rendition {asked.rendition_id}"
+    text = f"the collection has the contents of {asked.snapshot} since {at}: rendition {asked.rendition_id}"
     return (Note(Reason.RESTORED, text),)
 
 
 def open_snapshot(url: str, bounds: Bounds) -> SnapshotSource:
-    """The snapshot in a folder, or in S3, within the `bounds`; and its manifest.
+    """Opens the snapshot in a folder or in S3, with its manifest.
 
-    Raises `NotAllowed`, `BadInput` where there is none or its bucket can't be read, `VersionTooNew`.
+    Raises `NotAllowed` if it is outside the `bounds`, `BadInput` if it doesn't exist or its bucket can't be
+    read, and `VersionTooNew`.
     """
     if why := bounds.refusal(url, source=True):
         raise NotAllowed(f"spec.restoreFrom.snapshot {why}")
@@ -99,6 +100,6 @@ def open_snapshot(url: str, bounds: Bounds) -> SnapshotSource:
         try:
             return SnapshotSource.open(url)
         except StorageError as error:
-            # As it is, it would be about the store of the catalog.
+            # A `StorageError` would mean that the catalog's store failed.
             raise BadInput(str(error)) from error
     return SnapshotSource.open(local_folder(url))

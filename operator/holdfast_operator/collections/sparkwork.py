@@ -1,4 +1,4 @@
-"""The Spark jobs of a StorageCollection: what its spec asks for, and what their plans see. Pure."""
+"""The Spark jobs of a StorageCollection: which jobs its spec requests, and the views of their plans. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -19,11 +19,11 @@ from holdfast_operator.jobs.snapshot import SnapshotView
 
 V = TypeVar("V", bound=RequestedView)
 Objection = Callable[[SparkTemplate], str | None]
-"""Why what runs Spark jobs can't take a template."""
+"""Returns why the Spark adapter can't run a template, or None if it can."""
 
 VIEWS: Final[tuple[type[RequestedView], ...]] = (SnapshotView, CompactionView)
 KINDS: Final = tuple(view.kind for view in VIEWS)
-"""The kinds of jobs that a spec asks for."""
+"""The kinds of jobs that a spec can request."""
 
 
 def hydrations_view(
@@ -33,7 +33,7 @@ def hydrations_view(
     here: str | None,
     objection: Objection,
 ) -> HydrationsView:
-    """What the plan for hydrations sees; `here` is the rendition that this process is filling."""
+    """Returns the view for the plan of hydrations. `here` is the rendition that this process is filling."""
     template = spec.hydration.spark
     return HydrationsView(
         collection_id=shared.collection_id,
@@ -60,7 +60,7 @@ def requested_view(
     jobs: Sequence[JobRecord],
     objection: Objection,
 ) -> V:
-    """What the plans for the jobs of one kind see that a request or a schedule asks for."""
+    """Returns the view for the plans of one kind of jobs, which a request or a schedule requests."""
     kind = view.kind
     request, schedule = asked_for(spec)[kind.job]
     scheduled = None
@@ -96,7 +96,7 @@ def requested_view(
 def template_of(
     spec: StorageCollectionSpec, job: JobRecord
 ) -> tuple[SparkTemplate, Mapping[str, Any]] | None:
-    """What a job runs with, and what it is told; None where nobody asks for it any more."""
+    """Returns the template and the work order of a job, or None if the spec no longer requests it."""
     if job.kind == HYDRATE:
         template = spec.hydration.spark
         return None if template is None else (template, hydration.work_order(job))
@@ -107,7 +107,7 @@ def template_of(
 
 
 def asked_for(spec: StorageCollectionSpec) -> dict[str, tuple[Any, Any]]:
-    """The requests and schedules of a spec, by the kind of their jobs."""
+    """Returns the request and the schedule in a spec, by the kind of job."""
     return {
         SNAPSHOT: (spec.snapshot, spec.snapshot_schedule),
         COMPACT: (spec.compaction, spec.compaction_schedule),
@@ -115,7 +115,7 @@ def asked_for(spec: StorageCollectionSpec) -> dict[str, tuple[Any, Any]]:
 
 
 def waits_for(kind: RequestedKind, jobs: Sequence[JobRecord]) -> str | None:
-    """What runs beside the jobs of a kind, in words, and has to end before one of them begins."""
+    """Describes the running job of another kind that must end before a job of this kind can start."""
     for job in jobs:
         if job.state is not JobState.RUNNING or job.kind == kind.job:
             continue
@@ -128,13 +128,13 @@ def waits_for(kind: RequestedKind, jobs: Sequence[JobRecord]) -> str | None:
 
 
 def wants_jobs(spec: StorageCollectionSpec) -> bool:
-    """Whether a spec asks for any job of Spark."""
+    """Returns whether a spec requests any Spark job."""
     asked = (*chain.from_iterable(asked_for(spec).values()), spec.hydration.spark)
     return any(each is not None for each in asked)
 
 
 def may_have_driver(spec: StorageCollectionSpec, status: Json) -> bool:
-    """Whether a job of Spark may be under way, or may have been."""
+    """Returns whether a Spark job may be running, or may have run."""
     asked = chain.from_iterable(asked_for(spec).values())
     fields = {field for kind in KINDS for field in (kind.job_field, kind.schedule_field)}
     return any(asked) or bool(fields & status.keys()) or hydration.may_have_driver(status)

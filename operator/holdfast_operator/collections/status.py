@@ -1,9 +1,9 @@
-"""What the status and the Events of a StorageCollection tell of its store. Pure.
+"""The status and the Events of a StorageCollection. Pure.
 
 Invariants
-- Phases follow from the store alone; so a lost status is made again, but for Events, which aren't repeated.
-- An Event tells a rendition's way from the phase that was shown to the one that it has now, the phases in
-  between that nobody saw too.
+- Phases depend only on the store. So a lost status is rebuilt, but its Events aren't repeated.
+- There is an Event for each phase of a rendition since the phase that the status showed, even for phases that
+  the status never showed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,24 +31,25 @@ from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import WantedCondition, timestamp
 
 _GONE_SHOWN: Final = 3
-"""So many of the renditions that are gone are shown, the newest."""
+"""The number of newest renditions to show that are gone."""
 _RETIRED_SHOWN: Final = 50
-"""So many of those that may still be read are shown, the oldest: they go first, and the others after them."""
+"""The number of oldest retired renditions to show. The oldest are dropped first."""
 _HOLDS_TOLD: Final = 3
 _HOLDS_SHOWN: Final = 50
-"""So many holds are shown, those of the oldest times: they keep the most."""
+"""The number of holds to show. Those at the oldest times keep the most history."""
 _KEPT_SHOWN: Final = 10
 _MAX_NAME: Final = 255
-"""What holds are for, by whom and where is in its owner's words, of which so many characters are shown."""
+"""Owners choose the purpose, name and host of a hold. The status shows at most this many characters of
+each."""
 
 
 def lag(facts: CollectionFacts, rendition: RenditionFacts) -> int:
-    """How far a rendition is behind the collection, in its own time (ms)."""
+    """Returns how far a rendition is behind the collection, in the collection's time (milliseconds)."""
     return max(facts.upper - rendition.upper, 0)
 
 
 def phase_of(facts: CollectionFacts, rendition: RenditionFacts) -> RenditionPhase:
-    """Where a rendition is in its life."""
+    """Returns the phase of a rendition."""
     match rendition.state:
         case RenditionState.DROPPED:
             return RenditionPhase.DROPPED
@@ -61,7 +62,7 @@ def phase_of(facts: CollectionFacts, rendition: RenditionFacts) -> RenditionPhas
         case RenditionState.RETIRED:
             return RenditionPhase.RETIRING
         case RenditionState.HYDRATING if rendition.recipe is Recipe.RESTORED:
-            # What the collection has meanwhile is given up.
+            # A restore replaces newer rows, so the rendition needn't catch up with them.
             return RenditionPhase.CAUGHT_UP if rendition.upper > 0 else RenditionPhase.HYDRATING
         case RenditionState.HYDRATING:
             begun = rendition.upper > 0 or facts.upper == 0
@@ -72,7 +73,7 @@ def phase_of(facts: CollectionFacts, rendition: RenditionFacts) -> RenditionPhas
 
 
 def waits_for(facts: CollectionFacts, rendition: RenditionFacts, spec: StorageCollectionSpec) -> str | None:
-    """What has to come before a rendition's next phase, in a line; None where nothing has."""
+    """Returns what a rendition's next phase waits for, in one line, or None."""
     match phase_of(facts, rendition):
         case RenditionPhase.HYDRATING if rendition.recipe is Recipe.RESTORED:
             return "the rows of its snapshot"
@@ -110,7 +111,7 @@ def _handover_waits_for(rendition: RenditionFacts, spec: StorageCollectionSpec) 
 
 
 def _told(holds: Sequence[HoldFacts]) -> str:
-    """Who holds, oldest times first, in a line."""
+    """Describes the holds in one line, oldest times first."""
     first = sorted(holds, key=lambda hold: hold.since)[:_HOLDS_TOLD]
     told = ", ".join(
         f"'{cut(hold.purpose, _MAX_NAME)}'"
@@ -129,7 +130,7 @@ def status_fields(
     spec: StorageCollectionSpec,
     jobs: Mapping[str, HydrationJobStatus] = MappingProxyType({}),
 ) -> Mapping[str, Any]:
-    """The status of a collection that is there; `jobs` are the Spark jobs that fill its renditions, by id."""
+    """Returns the status of an existing collection. `jobs` are its Spark jobs, by id of the rendition."""
     shown = _renditions_shown(facts)
     total = sum(not each.gone for each in facts.renditions)
     hydrating = [each.id for each in facts.renditions if each.state is RenditionState.HYDRATING]
@@ -208,7 +209,7 @@ def _holds(facts: CollectionFacts) -> tuple[HoldStatus, ...]:
 
 
 def shown_phases(status: Mapping[str, Any]) -> dict[str, str]:
-    """The phases of the renditions as a status shows them."""
+    """Returns the phases of the renditions in a status, by id."""
     return {each["id"]: each["phase"] for each in status.get("renditions") or []}
 
 
@@ -222,11 +223,11 @@ _WAY: Final = (
 
 
 def rendition_notes(shown: Mapping[str, str], facts: CollectionFacts) -> tuple[Note, ...]:
-    """What became of the renditions since the status that is shown; nothing where there is none yet."""
+    """Returns Events for the changes of renditions since the `shown` status, or nothing without a status."""
     if not shown:
         return ()
     notes = []
-    # Of what was there before the last one that is shown some are left out of a status: they are no news.
+    # A status omits some old renditions. One that is older than the last shown rendition is not new.
     last = max((at for at, each in enumerate(facts.renditions) if each.id in shown), default=-1)
     for at, each in enumerate(facts.renditions):
         phase = phase_of(facts, each)
@@ -240,9 +241,9 @@ def rendition_notes(shown: Mapping[str, str], facts: CollectionFacts) -> tuple[N
 def _way(rendition: RenditionFacts, before: str | None, phase: RenditionPhase) -> list[Note]:
     created = [] if before else [Note(Reason.RENDITION_CREATED, f"rendition {_named(rendition)}")]
     if phase is RenditionPhase.ABORTED:
-        return [*created, Note(Reason.RENDITION_ABORTED, f"rendition {rendition.id} was given up")]
+        return [*created, Note(Reason.RENDITION_ABORTED, f"rendition {rendition.id} was aborted")]
     if phase is RenditionPhase.SUSPECT:
-        return created  # Told by the condition.
+        return created  # The condition shows it.
     first = _WAY.index(RenditionPhase(before)) + 1 if before in _WAY else _WAY.index(phase)
     passed = _WAY[0 if before is None else first : _WAY.index(phase) + 1]
     notes = []
@@ -251,15 +252,13 @@ def _way(rendition: RenditionFacts, before: str | None, phase: RenditionPhase) -
             case RenditionPhase.HYDRATING:
                 notes += created
             case RenditionPhase.CAUGHT_UP:
-                text = f"rendition {rendition.id} has what the collection has"
+                text = f"rendition {rendition.id} holds everything that the collection holds"
                 notes.append(Note(Reason.HYDRATED, text))
             case RenditionPhase.ACTIVE:
-                text = (
-                    f"rendition {_named(rendition)} is the collection from {frontier(rendition.held_from)} on"
-                )
+                text = f"rendition {_named(rendition)} is active since {frontier(rendition.held_from)}"
                 notes.append(Note(Reason.HANDED_OVER, text))
             case RenditionPhase.DROPPED:
-                text = f"rendition {rendition.id} was dropped: nobody can read its times any more"
+                text = f"rendition {rendition.id} was dropped: its times can no longer be read"
                 notes.append(Note(Reason.RENDITION_DROPPED, text))
             case _:
                 pass
@@ -272,26 +271,25 @@ def _named(rendition: RenditionFacts) -> str:
 
 
 def suspect_message(rendition: RenditionFacts) -> str:
-    """What is wrong with a rendition that is suspect, and what to do."""
+    """Returns the problem with a suspect rendition, and what to do."""
     text = f"rendition {rendition.id} is suspect: {rendition.suspect}"
     match rendition.state:
         case RenditionState.HYDRATING:
             return (
-                f"{text}; it never takes over: stop its writers and find out which one is right, change "
-                "spec.rendition back, which gives it up, and then again for another one"
+                f"{text}; it never takes over; stop its writers and find out which one is right; to abort "
+                "the rendition, undo the change of spec.rendition; then repeat the change to create another"
             )
         case RenditionState.HOLDING:
             return (
-                f"{text}; stop its writers and find out which one is right; then a change of "
-                "spec.rendition.shards copies what is there into one that isn't suspect, and "
-                "spec.restoreFrom replaces it"
+                f"{text}; stop its writers and find out which one is right; to copy its rows to a new "
+                "rendition, change spec.rendition.shards; to replace them, set spec.restoreFrom"
             )
         case _:
-            return f"{text}; it was the collection before {frontier(rendition.held_to)}"
+            return f"{text}; it was active before {frontier(rendition.held_to)}"
 
 
 def collection_conditions(facts: CollectionFacts, spec: StorageCollectionSpec) -> tuple[WantedCondition, ...]:
-    """The conditions about size and trust."""
+    """Returns the conditions for the size of a collection and for suspect renditions."""
     conditions = []
     if spec.max_bytes is not None:
         text = f"all renditions hold {facts.bytes} bytes, spec.maxBytes is {spec.max_bytes}"

@@ -1,4 +1,4 @@
-"""The steps that the plans for a StorageCollection and its renditions may decide on."""
+"""The steps that the plans for a StorageCollection and its renditions can choose."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from holdfast_operator.engine.steps import Decision, Settle, StoreChange
 
 @dataclass(frozen=True)
 class EnsureItem(StoreChange):
-    """Make the item in the catalog, or bring it up to date."""
+    """Create the item in the catalog, or update its definition."""
 
     call: ClassVar[str] = "ensure_item"
     item: ItemName
@@ -23,7 +23,7 @@ class EnsureItem(StoreChange):
 
 @dataclass(frozen=True)
 class CreateCollection(StoreChange):
-    """Make the collection in storage."""
+    """Create the collection in storage."""
 
     call: ClassVar[str] = "create_collection"
     collection_id: str
@@ -34,7 +34,7 @@ class CreateCollection(StoreChange):
 
 @dataclass(frozen=True)
 class EvolveColumns(StoreChange):
-    """Add columns to the collection in storage, or make them wider."""
+    """Add columns to the collection in storage, or widen them."""
 
     call: ClassVar[str] = "evolve_columns"
     collection_id: str
@@ -44,7 +44,7 @@ class EvolveColumns(StoreChange):
 
 @dataclass(frozen=True)
 class CommentColumns(StoreChange):
-    """Give columns of the collection in storage other comments; None takes one away."""
+    """Change comments of the collection's columns in storage. None removes a comment."""
 
     call: ClassVar[str] = "comment_columns"
     collection_id: str
@@ -78,7 +78,7 @@ class DropItem(StoreChange):
 
 @dataclass(frozen=True)
 class CreateRendition(StoreChange):
-    """Make a rendition that is to be filled."""
+    """Create a rendition to be filled."""
 
     call: ClassVar[str] = "create_rendition"
     collection_id: str
@@ -99,23 +99,23 @@ class AbortRendition(StoreChange):
 
 @dataclass(frozen=True)
 class LongChange(Decision):
-    """A step that may take minutes: it goes on while the collection rests as `resting` says."""
+    """A step that may take minutes. The collection shows `resting` while it runs."""
 
     collection_id: str
     rendition_id: str
     health: Health
     resting: Settle | None = None
-    """All that is shown meanwhile."""
+    """The status, conditions and Events to show while the step runs."""
 
 
 @dataclass(frozen=True)
 class Hydrate(LongChange):
-    """Fill a rendition with what the collection has."""
+    """Fill a rendition with the rows of the collection."""
 
 
 @dataclass(frozen=True)
 class HandOver(LongChange):
-    """Make a rendition the collection, not before `at`."""
+    """Hand over to a rendition, at `at` or later."""
 
     irreversible: ClassVar[bool] = True
     at: int | None = None
@@ -123,7 +123,7 @@ class HandOver(LongChange):
 
 @dataclass(frozen=True)
 class Restore(LongChange):
-    """Fill a rendition from a snapshot of at most `room` bytes, and make it the collection."""
+    """Fill a rendition from a snapshot of at most `room` bytes, and hand over to it."""
 
     irreversible: ClassVar[bool] = True
     snapshot: str = ""
@@ -132,13 +132,16 @@ class Restore(LongChange):
 
 @dataclass(frozen=True)
 class Advance(LongChange):
-    """Do what is due without anybody's word: bring what is lacking, drop what nobody can read any more."""
+    """Do the upkeep that is due: copy missing rows to the active rendition, and drop unreadable ones."""
 
     irreversible: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class MakeDifference(LongChange):
-    """Spare who listens through the last handover a comparison: whoever handed over didn't come to it."""
+    """Store the difference of the last handover, so that listeners needn't compare the two renditions.
+
+    The process that handed over normally does this, but did not get to it.
+    """
 
     irreversible: ClassVar[bool] = True

@@ -1,9 +1,9 @@
-"""The collections of a catalog, as reconcilers look at them and change them. Blocking.
+"""Reads and changes the collections of an open catalog. Blocking.
 
 Invariants
-- Every change hangs on the catalog's fence token: a fenced process changes nothing, also where it was fenced
-  after it looked.
-- Every change is idempotent: a step that was cut off is simply taken again.
+- Every change includes the catalog's fence token as a condition. So a fenced process changes nothing, even if
+  it was fenced after it last checked.
+- Every change is idempotent. A step that was interrupted is simply repeated.
 """
 
 import contextlib
@@ -48,9 +48,9 @@ log = logging.getLogger(__name__)
 
 
 def look(handle: OpenCatalog | ObservedCatalog, name: ItemName) -> CollectionLook:
-    """What there is of a collection, after asking as `confirm` does.
+    """Confirms the leadership like `confirm`, and returns what catalog and storage hold of a collection.
 
-    Raises as `confirm` and `find_item`, and `NotReadable`.
+    Raises the errors of `confirm` and `find_item`, and `NotReadable`.
     """
     item = handle.read(lambda catalog: find_item(catalog, name))
     found = look_at(handle.client, handle.controller, handle.opening.organization_id, item)
@@ -61,9 +61,9 @@ def look(handle: OpenCatalog | ObservedCatalog, name: ItemName) -> CollectionLoo
 
 
 def take(handle: OpenCatalog, step: StoreChange) -> None:
-    """Take a step that needs no answer; nothing happens where it was taken before.
+    """Applies a step that has no result. Does nothing if the step was applied before.
 
-    Raises `CollectionInUse` where a collection is to be dropped that is read.
+    Raises `CollectionInUse` if the collection to drop still has readers.
     """
     controller = handle.controller
     match step:
@@ -86,7 +86,7 @@ def take(handle: OpenCatalog, step: StoreChange) -> None:
         case Retain():
             controller.set_retention_hold(step.collection_id, step.since)
         case DropCollection():
-            # Nobody else would end what an operator left when it was killed, or somebody's own job.
+            # Nobody else would end the jobs that a killed operator left, or jobs that others started.
             _end_jobs(handle, step.collection_id, "the collection is being dropped")
             with contextlib.suppress(CollectionNotFound):
                 controller.drop_collection(step.collection_id)
@@ -111,9 +111,9 @@ def take(handle: OpenCatalog, step: StoreChange) -> None:
 
 
 def take_long(handle: OpenCatalog, step: LongChange, stopped: Callable[[], bool], bounds: Bounds) -> None:
-    """Take a step that may take minutes, until it is `stopped`; a snapshot is read within the `bounds`.
+    """Applies a step that may take minutes, unless it is `stopped`. A snapshot is read only within `bounds`.
 
-    Raises as the function for each kind.
+    Raises the errors of the function for the kind of step.
     """
     match step:
         case Hydrate():
@@ -131,15 +131,15 @@ def take_long(handle: OpenCatalog, step: LongChange, stopped: Callable[[], bool]
 
 
 def hydrate(handle: OpenCatalog, collection_id: str, rendition_id: str, stopped: Callable[[], bool]) -> int:
-    """Fill a rendition with what the collection has; answers its upper then.
+    """Fills a rendition with the rows of the collection, and returns its upper.
 
-    Raises `Superseded` where it was `stopped` or somebody else fills it, `Fenced` where the catalog is
-    another's by now.
+    Raises `Superseded` if it was `stopped` or another process fills it, and `Fenced` if another process has
+    taken the catalog over.
     """
     try:
         return handle.controller.hydrate(collection_id, rendition_id, progress=_giving_up(stopped))
     except Fenced as error:
-        # Of two fences: out of the catalog, or the attempt was taken over.
+        # There are two possible fences: on the catalog, or on the attempt.
         handle.check_fence()
         raise Superseded(str(error)) from error
     except BadInput as error:
@@ -150,16 +150,17 @@ def hydrate(handle: OpenCatalog, collection_id: str, rendition_id: str, stopped:
 def hand_over(
     handle: OpenCatalog, collection_id: str, rendition_id: str, at: int | None, stopped: Callable[[], bool]
 ) -> None:
-    """Make a rendition the collection, and bring what it lacks of what was written before.
+    """Hands over to a rendition, and copies the rows to it that it lacks from before the handover.
 
-    Raises as `Renditions.hand_over`; `Superseded` where it was `stopped` before that, or can't take over
-    any more.
+    Raises the errors of `Renditions.hand_over`, and `Superseded` if it was `stopped` before the handover or
+    if the rendition can no longer take over.
     """
     renditions = handle.controller.renditions
     known = handle.controller.describe(collection_id).find(rendition_id)
     try:
         if known is not None and (known.recipe, known.state) == (Recipe.COPY, RenditionState.HYDRATING):
-            # It may have waited for long, and those who write wait for all that it lacks.
+            # The rendition may have waited for long. Catch up first, because writers wait during the
+            # handover.
             renditions.catch_up(collection_id, rendition_id, progress=_giving_up(stopped))
         renditions.hand_over(collection_id, rendition_id, at=at)
     except BadInput as error:
@@ -169,18 +170,18 @@ def hand_over(
 
 
 def restore(handle: OpenCatalog, step: Restore, stopped: Callable[[], bool], bounds: Bounds) -> None:
-    """Make the contents of a collection those of a snapshot.
+    """Replaces the contents of a collection with those of a snapshot.
 
-    It goes on where it was left, and happens once for an id of a rendition. Raises `NotAllowed` for what
-    isn't within the `bounds`, `RestoreFailed`, and nothing was changed; `Superseded` where it was
-    `stopped` or somebody gave the rendition up.
+    An interrupted restore continues where it stopped. Each rendition id restores only once. Raises
+    `NotAllowed` if the snapshot is outside the `bounds`, `RestoreFailed` if nothing was changed, and
+    `Superseded` if it was `stopped` or somebody aborted the rendition.
     """
     collection_id, rendition_id = step.collection_id, step.rendition_id
     try:
         source = open_snapshot(step.snapshot, bounds)
         size = source.manifest.bytes
         if step.room is not None and size > step.room:
-            raise BadInput(f"its files have {size} bytes, and spec.maxBytes leaves {max(step.room, 0)}")
+            raise BadInput(f"its files have {size} bytes, but spec.maxBytes leaves only {max(step.room, 0)}")
         handle.controller.restore_collection(
             collection_id,
             source,
@@ -196,10 +197,10 @@ def restore(handle: OpenCatalog, step: Restore, stopped: Callable[[], bool], bou
 
 
 def start(handle: OpenCatalog, step: StartJob | RetryJob) -> JobRecord:
-    """Put a job on record as running its first or next attempt, by Spark, or find it as it is.
+    """Records the first or next Spark attempt of a job as running, or returns the existing record.
 
-    What it reads as of its `as_of` is held before anything is launched. Raises `AsOfTooEarly` where that is
-    gone.
+    The record holds the job's `as_of` before anything is launched. Raises `AsOfTooEarly` if that time can no
+    longer be read.
     """
     match step:
         case StartJob():
@@ -211,22 +212,22 @@ def start(handle: OpenCatalog, step: StartJob | RetryJob) -> JobRecord:
 
 
 def fail_job(handle: OpenCatalog, job: str, attempt: int, error: str, *, stopped: bool = False) -> None:
-    """Record that an attempt failed: it can't commit any more. Nothing happens where it doesn't run.
+    """Records that an attempt failed, so that it can no longer commit. Does nothing if it isn't running.
 
-    One that was `stopped` isn't counted as a failure of the job. Raises `Fenced` where the catalog is
-    another's by now.
+    An attempt that was `stopped` doesn't count as a failure of the job. Raises `Fenced` if another process
+    has taken the catalog over.
     """
     try:
         handle.controller.fail_job(job, attempt, error, stopped=stopped)
     except Fenced:
-        # Of two fences: out of the catalog, or the attempt committed or failed by its own word.
+        # Either the catalog was taken over, or the attempt has already committed or failed by itself.
         handle.check_fence()
 
 
 def _end_jobs(handle: OpenCatalog, collection_id: str, why: str, filled: str | None = None) -> None:
-    """Put on record that the jobs of a collection ended, or only that which `filled` a rendition.
+    """Records the end of all jobs of a collection, or only of the job that fills the rendition `filled`.
 
-    An attempt that is under way can't commit any more.
+    A running attempt can no longer commit.
     """
     for job in handle.controller.jobs(collection_id):
         ours = filled is None or (job.kind, job.slot) == (HYDRATE, filled)
@@ -235,19 +236,19 @@ def _end_jobs(handle: OpenCatalog, collection_id: str, why: str, filled: str | N
 
 
 def _make_difference(handle: OpenCatalog, collection_id: str) -> None:
-    """Spare who listens through the last handover a comparison; it is as right without."""
+    """Stores the difference of the last handover. It only saves listeners a comparison, so it may fail."""
     try:
         handle.controller.renditions.make_difference(collection_id)
     except Fenced:
         raise
     except HoldfastError as error:
-        log.info("what differs with the handover of %s was not put down: %s", collection_id, error)
+        log.info("can't store the difference of the last handover of %s: %s", collection_id, error)
 
 
 def _raise_superseded(
     handle: OpenCatalog, collection_id: str, rendition_id: str, error: HoldfastError
 ) -> None:
-    """Raise `Superseded` if it failed because the rendition isn't to be filled any more."""
+    """Raises `Superseded` if the rendition should no longer be filled."""
     try:
         info = handle.controller.describe(collection_id)
     except CollectionNotFound:
@@ -259,14 +260,14 @@ def _raise_superseded(
 
 
 class _Progress(Protocol):
-    """Is told how many rows are done and, where that is known, of how many."""
+    """A callback with the number of rows that are done, and their total if known."""
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        """Raises `Superseded` where the work is to end."""
+        """Raises `Superseded` if the work should end."""
 
 
 def _giving_up(stopped: Callable[[], bool]) -> _Progress:
-    """Progress that ends the work with `Superseded` once it is `stopped`."""
+    """Returns a callback that ends the work with `Superseded` once it is `stopped`."""
 
     def told(done: int, total: int | None = None) -> None:
         if stopped():

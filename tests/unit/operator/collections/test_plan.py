@@ -189,7 +189,9 @@ def test_in_an_observed_catalog_comments_are_left_to_its_database_process() -> N
     columns = [{**column, "comment": "mine"} for column in COLUMNS]
     step = rest(replace(WATCHED, spec=spec(columns=columns)))
     assert step.health.phase is Phase.READY
-    assert "comments, retention, renditions and drop are its database process's" in step.health.message
+    assert (
+        "its database process manages comments, retention and renditions, and drops it" in step.health.message
+    )
 
 
 def test_a_closed_frontier_is_told_in_words() -> None:

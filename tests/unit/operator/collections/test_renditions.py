@@ -291,7 +291,7 @@ DOUBTED = replace(R1, suspect="two writers differ at 7")
             spec(maxBytes=2 * 3456 - 1),
             Phase.STALLED,
             Reason.OVER_MAX_BYTES,
-            "not begun",
+            "can't create a rendition",
         ),
         (facts(OLD, HELD), spec(), Phase.READY, Reason.RETIRING_RENDITION, "spec.retention"),
         (
@@ -503,7 +503,7 @@ def test_a_rendition_that_is_doubted_is_told_once_and_has_its_own_phase() -> Non
     assert phase_of(there, gone_by) is RenditionPhase.RETIRING
     step = rest(there, spec())
     assert step.health.reason is Reason.RETIRING_RENDITION
-    assert f"it was the collection before {UPPER}" in step.conditions[0].message
+    assert f"it was active before {UPPER}" in step.conditions[0].message
 
 
 def test_lag_is_shown_while_a_rendition_is_filled() -> None:

@@ -320,7 +320,7 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
     (volume / "link").symlink_to(tmp_path / "elsewhere")
     (volume / "empty").mkdir()
     for name, room, says in (
-        ("good", 10, "spec.maxBytes leaves 10"),
+        ("good", 10, "spec.maxBytes leaves only 10"),
         ("missing", None, "there is no"),
         ("empty", None, "never finished"),
         ("foreign", None, "does not fit collection"),
