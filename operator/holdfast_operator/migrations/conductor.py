@@ -1,9 +1,9 @@
-"""Taking the steps of one move of a catalog, with clients of its own. Blocking.
+"""Runs the steps of one migration of a catalog, with its own clients. Blocking.
 
 Invariants
-- What a step finds is in the stores; this object only remembers what it showed. After an error the next step
-  is the first one again.
-- Every step is logged before it is begun and after it is done.
+- The state of a migration is in the stores. This object only remembers what to show. After an error, the
+  migration starts again at its first step.
+- Every step is logged before it starts and after it is done.
 """
 
 import logging
@@ -39,7 +39,7 @@ Credentials = Mapping[str, str]
 
 
 class Conductor:
-    """One move of one catalog, from its first step on."""
+    """One migration of one catalog, starting at its first step."""
 
     def __init__(
         self, move: RequestedMove, client: PersistClient, catalog: LinkedCatalog, migration: BackendMigration
@@ -60,9 +60,10 @@ class Conductor:
         has_catalog: HasCatalog = no_others,
         observers: Sequence[Observer] = (),
     ) -> "Conductor":
-        """Connect to both stores; others are shut out for `timeout` seconds from the first step on.
+        """Connects to both stores.
 
-        Raises as `check_owner`.
+        The migration may run for `timeout` seconds from its first step, and fences others for that time.
+        Raises the errors of `check_owner`.
         """
         client = connect(move.opening.storage)
         try:
@@ -74,7 +75,10 @@ class Conductor:
             raise
 
     def advance(self, course: Course) -> Course | None:
-        """Take the next numbered step; None when there is none left. Raises as `BackendMigration.advance`."""
+        """Runs the next numbered step. Returns the new progress, or None if no step is left.
+
+        Raises the errors of `BackendMigration.advance`.
+        """
         with self._lock:
             log.info("%s: begins step %s", self.move.migration_id, course.next or "none: all are done")
             progress = self._migration.advance()
@@ -85,13 +89,13 @@ class Conductor:
             return after(course, progress)
 
     def open_shadow(self) -> OpenCatalog:
-        """Open the catalog so that every change is made in both stores."""
+        """Opens the catalog so that every change is made in both stores."""
         with self._lock:
             log.info("%s: opens the catalog in both stores", self.move.migration_id)
             client = connect(self.move.opening.storage)
             try:
                 catalog = self._migration.open_shadow()
-                # The migration compares the two itself, and neither is ever made anew.
+                # The migration itself compares the stores, and never rebuilds one from the other here.
                 opening = replace(self.move.opening, shadow=False)
                 return OpenCatalog(opening, client, catalog, Start(), in_two(self._catalog))
             except BaseException:
@@ -99,14 +103,14 @@ class Conductor:
                 raise
 
     def abandon(self) -> Backend:
-        """Finish it or take it back; where the source of truth is then."""
+        """Finishes or undoes the migration, and returns the source of truth."""
         with self._lock:
             truth = self._migration.abandon()
-            log.info("%s: is abandoned; the source of truth is %s", self.move.migration_id, truth.value)
+            log.info("%s: abandoned; the source of truth is %s", self.move.migration_id, truth.value)
             return truth
 
     def close(self) -> None:
-        """Let go of both stores."""
+        """Closes both stores."""
         with self._lock:
             try:
                 self._migration.close()
@@ -115,11 +119,11 @@ class Conductor:
 
 
 def look(move: RequestedMove, credentials: Credentials) -> MoveState:
-    """What both stores say; nothing is written."""
+    """Reads the state of a migration in both stores. Writes nothing."""
     try:
         client = connect(move.opening.storage, mode="read")
     except NoLocation:
-        # No catalog was ever opened with this storage: nothing is linked, and nothing on record.
+        # No catalog was ever opened with this storage. So nothing is linked or recorded.
         return MoveState()
     with client:
         found = migration_status(linked(client, move.opening, credentials, read_only=True))
@@ -138,7 +142,7 @@ def look(move: RequestedMove, credentials: Credentials) -> MoveState:
 
 
 def dry_run(move: RequestedMove, credentials: Credentials) -> DryRunResult:
-    """What the migration would do; nothing is written."""
+    """Returns what the migration would do. Writes nothing."""
     with connect(move.opening.storage, mode="read") as client:
         migration = _migration(move, linked(client, move.opening, credentials), 1.0)
         try:
@@ -173,7 +177,7 @@ def _migration(move: RequestedMove, catalog: LinkedCatalog, timeout: float) -> B
     opening = move.opening
     generation = opening.deploy_generation
     if opening.observed:
-        # Its database process decides about generations: the one that it has is kept.
+        # The database process chooses the deploy generation, so the stored one is kept.
         generation = max(generation, catalog.deploy_generation() or 0)
     verify = HowVerified(move.verify)
     if move.rollback and move.verify == Verify.SHADOW:

@@ -1,4 +1,4 @@
-"""What is known of the move of a catalog: the values that its plan is made from."""
+"""The values that the plan for a CatalogMigration depends on."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,26 +23,26 @@ _STRATEGIES: Final = {Strategy.ONE_TOMBSTONE: "OneTombstone", Strategy.TWO_TOMBS
 
 @dataclass(frozen=True, slots=True)
 class MoveState:
-    """What both stores say about a catalog and about one of its migrations; read without taking it over."""
+    """What both stores record of a catalog and of one of its migrations. Read without a takeover."""
 
     strategy: Strategy | None = None
-    """None where they aren't linked yet."""
+    """None if the stores aren't linked yet."""
     truth: Backend | None = None
     stash_epoch: int | None = None
     persist_epoch: int | None = None
     record: Record | None = None
-    """How far the migration is; None where it never began."""
+    """The state of the migration. None if it never started."""
     version: int | None = None
-    """Version of the format of what is the truth; None where it isn't initialized, or isn't known."""
+    """Format version of the source of truth. None if it isn't initialized or is unknown."""
     other: str = ""
     """The id of another migration that is running."""
     target: Backend | None = None
-    """Where the migration of that id was to go when it began."""
+    """The recorded target of the migration."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedMove:
-    """What is asked for: a migration of a catalog, or its way back."""
+    """A requested migration of a catalog, or its rollback."""
 
     migration_id: str
     target: Backend
@@ -50,39 +50,39 @@ class RequestedMove:
     verify: Verify
     purpose: str
     opening: Opening
-    """How the catalog is opened: where its stores are, and by whom."""
+    """How to open the catalog: its stores and the holder."""
 
     @property
     def destination(self) -> Backend:
-        """Where the truth is in the end."""
+        """The source of truth at the end."""
         return self.target.other if self.rollback else self.target
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What this process did for a migration since it began, or began anew, to take its steps."""
+    """The progress of a migration in this process since its first step, or since the last restart."""
 
     move: RequestedMove
-    """What it did it for."""
+    """The migration as it was requested."""
     calls: int = 0
-    """How often it was asked for a step."""
+    """The number of calls for a step."""
     strategy: Strategy | None = None
     done: MoveStep | None = None
     """The last step that was done."""
     truth: Backend | None = None
     epoch: int | None = None
-    """Of the token, which is the same in both stores."""
+    """Epoch of the token, which is the same in both stores."""
     sizes: Mapping[str, Size] = field(default_factory=dict)
     compared: str = ""
-    """What was compared and found equal, for people."""
+    """Describes what was compared and found equal."""
     shadow_until: datetime | None = None
-    """When the catalog was opened in both stores: until then it stays so."""
+    """The time until which the catalog stays open in both stores. None if it was not opened."""
     shadowed: bool = False
-    """Whether that is over."""
+    """Whether that time is over."""
 
     @property
     def next(self) -> MoveStep | None:
-        """The step that follows; None after the last one."""
+        """The next step, or None after the last one."""
         # The first steps are the same with both strategies.
         steps = STEPS[self.strategy or Strategy.ONE_TOMBSTONE, self.move.destination]
         number = self.done.number if self.done else 0
@@ -91,18 +91,18 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class DryRunResult:
-    """What a dry run found."""
+    """The result of a dry run."""
 
     lines: tuple[str, ...]
     truth: Backend
     strategy: Strategy
     sizes: Mapping[str, Size]
     refused: str = ""
-    """Why it can't be done."""
+    """Why the migration can't run."""
 
 
 def plan_message(plan: MigrationPlan) -> DryRunResult:
-    """A plan for people, one line for each thing that would be done."""
+    """Returns a plan as text, with one line for each action."""
     places = {backend: f"{backend.value} ({place})" for backend, place in plan.places.items()}
     lines = [f"the source of truth is {places[plan.source]}"]
     if plan.links:
@@ -112,9 +112,9 @@ def plan_message(plan: MigrationPlan) -> DryRunResult:
     if plan.refused is not None:
         lines.append(f"it would be refused: {plan.refused}")
     elif not plan.steps:
-        lines.append(f"nothing would be done: it is {plan.record}")
+        lines.append(f"nothing would be done: the migration is {plan.record}")
     elif plan.source is plan.destination:
-        lines.append(f"nothing would be moved: the source of truth is {plan.destination.value} already")
+        lines.append(f"nothing would be moved: the source of truth is already {plan.destination.value}")
     else:
         size = total(plan.sizes)
         lines.append(f"{size.rows} rows of {size.bytes} bytes would be moved to {places[plan.destination]}")
@@ -124,15 +124,15 @@ def plan_message(plan: MigrationPlan) -> DryRunResult:
 
 
 def total(sizes: Mapping[str, Size]) -> Size:
-    """The sum over all object types."""
+    """Returns the sum over all object types."""
     return Size(sum(size.rows for size in sizes.values()), sum(size.bytes for size in sizes.values()))
 
 
 def migration_id(key: ObjectKey, uid: str, spec: CatalogMigrationSpec, shown: str | None) -> str:
-    """The name of a migration in the catalog's records, where `shown` is the one in its status.
+    """Returns the id of a migration in the catalog's records. `shown` is the id in its status.
 
-    By default uid/namespace/name: a resource that is created again under the same name is another migration.
-    A resource that an earlier version began under namespace/name keeps that name.
+    The default is uid/namespace/name, so a resource that is created again under the same name is another
+    migration. A migration that an earlier version started under namespace/name keeps that id.
     """
     if spec.migration_id is not None:
         return spec.migration_id
@@ -143,7 +143,7 @@ def migration_id(key: ObjectKey, uid: str, spec: CatalogMigrationSpec, shown: st
 
 
 def _name_without_uid(name: str) -> str:
-    """What earlier versions called a migration by default."""
+    """Returns the default id of a migration in earlier versions."""
     if len(name) <= _LONGEST_ID:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -160,17 +160,17 @@ class MigrationView:
     """Why `spec` is None."""
     deleting: bool = False
     deletion: Deletion = NO_DELETION
-    """How far the deletion is."""
+    """The progress of the deletion."""
     has_finalizer: bool = True
     needs_finalizer: bool = True
-    """As the function of that name says."""
+    """The result of the function `needs_finalizer`."""
     now: datetime
     changed: bool = False
-    """Whether the spec was changed since the status was written."""
+    """Whether the spec has changed since the status was written."""
     shown: CatalogMigrationStatus = field(default_factory=CatalogMigrationStatus)
-    """The status as it is shown."""
+    """The current status."""
     no_catalog: Health | None = None
-    """Why there is nothing to move; None where there is."""
+    """Why there is no catalog to move, or None."""
     catalog_missing: bool = False
     catalog_deleting: bool = False
     catalog_loose: bool = False
@@ -178,29 +178,29 @@ class MigrationView:
     catalog_observed: bool = False
     """Whether a database process writes the catalog."""
     known_epoch: int = 0
-    """At which the operator had the catalog open last, as its Catalog shows."""
+    """The epoch at which the operator last had the catalog open, from the Catalog's status."""
     catalog_open: bool = False
-    """Whether this process has the Catalog's own handle open, or is about to."""
+    """Whether this process has the Catalog's own handle open, or is opening it."""
     move: RequestedMove | None = None
-    """What is asked for, where there is a catalog to do it with."""
+    """The requested migration, if there is a catalog to move."""
     rival: str = ""
-    """Another CatalogMigration that has the catalog in this process."""
+    """Another CatalogMigration that holds the catalog in this process."""
     state: MoveState | None = None
-    """What the stores say; None where they weren't asked."""
+    """The state in the stores. None if they were not read."""
     trouble: Health | None = None
-    """Why they couldn't be asked."""
+    """Why the stores could not be read."""
     course: Course | None = None
-    """What this process did; None where it hasn't begun, or has given up."""
+    """The progress in this process. None if the migration hasn't started here or was stopped."""
     stepping: bool = False
-    """Whether a step is under way, or its outcome waits to be taken."""
+    """Whether a step is running, or its result isn't taken yet."""
     planned: DryRunResult | None = None
-    """What a dry run found."""
+    """The result of a dry run."""
     fences: tuple[CatalogFence, ...] = ()
-    """Which other operators took the migration over, since the resource was last changed."""
+    """The other operators that took the migration over since the resource was last changed."""
 
     @property
     def deadline(self) -> datetime | None:
-        """Until when steps are taken: as it was shown, anew where the spec was changed."""
+        """The time after which no step runs. It is the shown time, unless the spec has changed."""
         if self.spec is None or (self.shown.deadline is not None and not self.changed):
             return self.shown.deadline
         span = self.spec.timeout_seconds + (0.0 if self.spec.rollback else self.spec.shadow_seconds)

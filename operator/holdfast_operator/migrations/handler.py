@@ -1,4 +1,4 @@
-"""Looks at, and acts on, what a CatalogMigration stands for."""
+"""The handler for CatalogMigrations: observes a migration and its stores, and applies the plan's steps."""
 
 import asyncio
 import itertools
@@ -76,7 +76,7 @@ class MigrationHandler(Handler[MigrationView]):
             services.metrics.migration_steps.labels(action.name.lower(), store.value, outcome)
 
     async def observe(self, key: ObjectKey, body: Json) -> MigrationView:
-        """Look at the spec, the Catalog, and what is on record in its stores."""
+        """Reads the spec, the Catalog, and the records in its stores."""
         seen = await self._observe(key, body)
         return replace(seen, needs_finalizer=migration.needs_finalizer(seen))
 
@@ -111,18 +111,18 @@ class MigrationHandler(Handler[MigrationView]):
         return replace(seen, state=state, planned=self._migrations.planned(key, seen.move))
 
     def plan(self, observed: MigrationView) -> Decision:
-        """Decide; pure."""
+        """Returns the next step. Pure."""
         return migration.plan(observed, self._settings.rhythm)
 
     async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
-        """Take a step, or let go of the Catalog."""
+        """Applies a step: runs a step of the migration, or releases the Catalog."""
         owner = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
         match step:
             case KeepCatalog():
                 await keep_catalog(self.services, owner)
             case BeginMove():
                 move = step.move
-                log.info("%s: has the catalog, to move it to %s", move.migration_id, move.destination.value)
+                log.info("%s: holds the catalog to move it to %s", move.migration_id, move.destination.value)
                 self._migrations.begin(key, owner, move)
                 self.services.enqueue(owner, 0.0)
             case TakeStep():
@@ -142,7 +142,7 @@ class MigrationHandler(Handler[MigrationView]):
                 raise AssertionError(step)
 
     async def gone(self, key: ObjectKey) -> None:
-        """Let go of its Catalog, and let that and the others that wait for it know."""
+        """Releases the Catalog, and reconciles it and the other resources that wait for it."""
         owner = self._cache.catalog_of(key)
         self._cache.drop(key)
         if self._migrations.course(key) is not None:
@@ -153,7 +153,7 @@ class MigrationHandler(Handler[MigrationView]):
             self._wake(owner)
 
     def held(self, key: ObjectKey) -> None:
-        """Its Catalog has to outlive it from now on, or not any more."""
+        """Reconciles the Catalog, which must outlive this resource from now on, or need no longer do so."""
         if (catalog := self._cache.catalog_of(key)) is not None:
             self.services.look(catalog)
 
@@ -183,7 +183,7 @@ class MigrationHandler(Handler[MigrationView]):
             known_epoch=body.get("status", {}).get("epoch") or 0,
         )
         if asked is None:
-            text = f"Catalog '{owner.name}' can't be understood: {problem}; correct it"
+            text = f"the spec of Catalog '{owner.name}' can't be parsed: {problem}; correct it"
             return replace(seen, no_catalog=stalled(Reason.CATALOG_NOT_READY, text))
         opening = await self._opening(owner, asked, body, key)
         if isinstance(opening, Health):
@@ -201,9 +201,9 @@ class MigrationHandler(Handler[MigrationView]):
     async def _opening(
         self, owner: ObjectKey, asked: CatalogSpec, body: Json, key: ObjectKey
     ) -> Opening | Health:
-        """How the catalog is opened, or why there is nothing to move."""
+        """Returns how to open the catalog, or why there is no catalog to move."""
         if asked.stash is None:
-            text = f"Catalog '{owner.name}' names no stash: set its spec.stash"
+            text = f"Catalog '{owner.name}' has no stash: set its spec.stash"
             return stalled(Reason.CATALOG_NOT_LINKED, text)
         if asked.suspend:
             text = f"Catalog '{owner.name}' is suspended: set its spec.suspend to false"
@@ -213,7 +213,7 @@ class MigrationHandler(Handler[MigrationView]):
         if isinstance(storage, RefusedLocation):
             return stalled(storage.reason, storage.message)
         if (older := self._cache.older_rival(owner)) is not None:
-            text = f"{older} has the catalog of Catalog '{owner.name}': move that one"
+            text = f"{older} already has the catalog of Catalog '{owner.name}': move that one instead"
             return stalled(Reason.DUPLICATE_CATALOG, text)
         if (unusable := await unusable_secret(self.services.kube, owner, asked)) is not None:
             return unusable
@@ -246,21 +246,21 @@ class MigrationHandler(Handler[MigrationView]):
         self._count(after, "ok")
         note = Note(Reason.MIGRATION_STEP, f"done: {after.done} (epoch {after.epoch})")
         await self.services.events.post(key, body["metadata"]["uid"], note)
-        # What the status shows of it is written before the next one is begun.
+        # The status is written before the next step starts.
         raise Halt(resting(replace(seen, course=after), running(after), requeue_after=0.0))
 
     async def _failed(self, key: ObjectKey, seen: MigrationView, error: HoldfastError) -> Settle:
-        """How a migration rests after a step that failed; the next one is the first one again."""
+        """Returns what to show after a failed step. The migration starts again at its first step."""
         course = self._migrations.course(key)
-        log.warning("%s: the step failed, it begins anew: %s", _id(seen), error)
+        log.warning("%s: the step failed, the migration starts again: %s", _id(seen), error)
         if isinstance(error, Fenced):
             durable = error.durable
             purpose = durable.purpose if isinstance(durable, FenceToken) else ""
             if seen.move is not None and purpose == seen.move.purpose:
-                # Another operator conducts the same migration.
+                # Another operator runs the same migration.
                 await record(self.services, key, error, fencing.health_of_move)
                 raise error
-            text = f"{error}; its steps are begun anew by itself"
+            text = f"{error}; the operator restarts its steps by itself"
             return resting(
                 replace(seen, course=course), reconciling(Reason.FENCED_BY_OTHER, text), retry=True
             )
@@ -288,7 +288,7 @@ class MigrationHandler(Handler[MigrationView]):
             others = await observers_of(self.services.kube, self._cache, self._settings, owner)
             await self._migrations.abandon(key, step.move, credentials, others)
         except UnderWay as wait:
-            text = "what is on record is finished or taken back"
+            text = "finishing or undoing the migration"
             raise Halt(self._waiting(seen, reconciling(Reason.ABANDONING, text), wait)) from None
         except HoldfastError as error:
             raise Halt(await self._failed(key, seen, error)) from None
@@ -298,15 +298,15 @@ class MigrationHandler(Handler[MigrationView]):
             credentials = await credentials_of(self.services.kube, key, step.move.opening.stash)
             await self._migrations.dry_run(key, step.move, credentials)
         except UnderWay as wait:
-            text = "reads the catalog to tell what would be done"
+            text = "reading the catalog to find out what the migration would do"
             raise Halt(self._waiting(step.seen, reconciling(Reason.MIGRATION_PENDING, text), wait)) from None
         except HoldfastError as error:
             raise Halt(resting(step.seen, settled(error).health, retry=True)) from None
 
     def _waiting(self, seen: MigrationView, health: Health, wait: UnderWay) -> Settle:
-        """How it rests while something takes long: it comes back when that ends."""
+        """Returns what to show while a call is in progress. It is reconciled again when the call ends."""
         rhythm = self._settings.rhythm
-        since = f"since {timestamp(wait.since)}" if wait.since else "waits for its turn"
+        since = f"since {timestamp(wait.since)}" if wait.since else "queued"
         health = replace(health, message=f"{health.message}; {since}")
         return resting(seen, health, requeue_after=rhythm.steady if wait.since else rhythm.unsteady)
 
@@ -327,7 +327,7 @@ def _id(seen: MigrationView) -> str:
 
 
 def _shown(status: dict[str, Any]) -> CatalogMigrationStatus:
-    """The status as it is shown; nothing where another version of the operator wrote what we don't know."""
+    """Returns the current status, or an empty one if another version of the operator wrote it."""
     try:
         return CatalogMigrationStatus.model_validate(status)
     except ValidationError:

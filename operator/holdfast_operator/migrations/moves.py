@@ -1,10 +1,10 @@
-"""All moves that this process conducts: at most one for a Catalog.
+"""The migrations that this process runs: at most one for each Catalog.
 
 Invariants
-- While a move has a Catalog, this process opens no handle of its own for it, but the one that the move opens
-  in both stores.
-- A step is one call at a time; its outcome is taken before anything else is done for the move.
-- After an error, and in another process, a move begins at its first step.
+- While a migration holds a Catalog, this process opens no other handle for it than the one that the migration
+  opens in both stores.
+- A migration makes one call at a time. The result of a call is taken before the next call starts.
+- After an error, or in another process, a migration starts again at its first step.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _LEAST_SECONDS: Final = 1.0
 
 
 class Migrations:
-    """Claims Catalogs, takes steps, and remembers how far they are."""
+    """Claims Catalogs, runs the steps of their migrations, and remembers the progress."""
 
     def __init__(self, pool: StorePool, long: LongCalls, stores: Stores) -> None:
         self._pool = pool
@@ -41,29 +41,29 @@ class Migrations:
         self._stepping: set[ObjectKey] = set()
 
     def conducts(self, catalog: ObjectKey) -> ObjectKey | None:
-        """The CatalogMigration that has a Catalog."""
+        """Returns the CatalogMigration that holds a Catalog, if any."""
         return self._claims.get(catalog)
 
     def is_shadowing(self, catalog: ObjectKey) -> bool:
-        """Whether it opened the Catalog in both stores."""
+        """Returns whether that migration has opened the Catalog in both stores."""
         course = self._courses.get(self._claims.get(catalog, catalog))
         return course is not None and course.shadow_until is not None and not course.shadowed
 
     def course(self, key: ObjectKey) -> Course | None:
-        """What was done for a CatalogMigration; None where it isn't conducted here."""
+        """Returns the progress of a CatalogMigration, or None if this process doesn't run it."""
         return self._courses.get(key)
 
     def is_stepping(self, key: ObjectKey) -> bool:
-        """Whether a step of it is under way, or its outcome wasn't taken yet."""
+        """Returns whether one of its steps is running, or the step's result isn't taken yet."""
         return key in self._stepping
 
     def planned(self, key: ObjectKey, move: RequestedMove) -> DryRunResult | None:
-        """What a dry run found for this move."""
+        """Returns the result of a dry run for exactly this migration, or None."""
         found = self._plans.get(key)
         return found[1] if found is not None and found[0] == move else None
 
     async def state(self, key: ObjectKey, move: RequestedMove, credentials: Credentials) -> MoveState:
-        """What the stores say: read anew unless it is over, or steps are being taken."""
+        """Returns the state in the stores. It is read unless the migration has ended or is running."""
         known = self._states.get(key)
         over = known is not None and known.record is not None and not known.record.is_running
         if known is not None and (key in self._courses or (over and not move.rollback)):
@@ -71,7 +71,7 @@ class Migrations:
         return await self.look(key, move, credentials)
 
     async def look(self, key: ObjectKey, move: RequestedMove, credentials: Credentials) -> MoveState:
-        """What the stores say now."""
+        """Reads the state in the stores now."""
         location = move.opening.location
         self._states[key] = await self._pool.call(
             "look_migration", location, lambda: conducting.look(move, credentials)
@@ -79,7 +79,7 @@ class Migrations:
         return self._states[key]
 
     def begin(self, key: ObjectKey, catalog: ObjectKey, move: RequestedMove) -> None:
-        """Claim a Catalog that nobody has."""
+        """Claims a Catalog that no other migration holds."""
         assert self._claims.get(catalog, key) == key
         self._claims[catalog] = key
         self._courses[key] = Course(
@@ -95,10 +95,10 @@ class Migrations:
         *,
         seconds: float,
     ) -> Course | None:
-        """Take the next step; None when there is none left. Raises `UnderWay`: ask for the same again.
+        """Runs the next step, and returns the new progress, or None if no step is left.
 
-        What one of `observers` looks at isn't moved. Steps that are begun with the first one may be taken for
-        so many seconds.
+        Raises `UnderWay` while the step is running: call again with the same arguments. A catalog that one of
+        `observers` reads isn't moved. `seconds` is the timeout for all steps, counted from the first one.
         """
         course = self._courses[key]
 
@@ -133,7 +133,7 @@ class Migrations:
         return after
 
     async def open_shadow(self, key: ObjectKey, catalog: ObjectKey, until: datetime) -> None:
-        """Open the Catalog in both stores, as this process's handle of it."""
+        """Opens the Catalog in both stores, as this process's handle. Raises `UnderWay`."""
         course, conductor = self._courses[key], self._conductors[key]
         asked = LongCall(key, "open_shadow", course.move.opening.location, course.calls)
         try:
@@ -147,14 +147,14 @@ class Migrations:
         self._courses[key] = replace(course, shadow_until=until)
 
     async def close_shadow(self, key: ObjectKey, catalog: ObjectKey) -> None:
-        """Close it again."""
+        """Closes the handle that `open_shadow` opened."""
         self._courses[key] = replace(self._courses[key], shadowed=True)
         await self._stores.close(catalog)
 
     async def abandon(
         self, key: ObjectKey, move: RequestedMove, credentials: Credentials, observers: Sequence[Observer]
     ) -> None:
-        """Finish or take back what is on record. Raises `UnderWay`."""
+        """Finishes or undoes the migration that the stores record. Raises `UnderWay`."""
         await self._close(key)
 
         def work() -> None:
@@ -173,33 +173,33 @@ class Migrations:
         asked = LongCall(key, "abandon_migration", move.opening.location, move)
         await self._long.run(asked, work)
         self._long.give_up(key)
-        # Nothing is on record by what was done until now: a course with its calls says that there may be.
+        # The stores no longer record a running migration. A course with calls would mean that they may.
         self._courses[key] = Course(move, strategy=self._courses[key].strategy)
         await self.look(key, move, credentials)
 
     async def dry_run(self, key: ObjectKey, move: RequestedMove, credentials: Credentials) -> None:
-        """Find out what it would do. Raises `UnderWay`."""
+        """Finds out what the migration would do. Raises `UnderWay`."""
         asked = LongCall(key, "plan_migration", move.opening.location, move)
         self._plans[key] = move, await self._long.run(asked, lambda: conducting.dry_run(move, credentials))
 
     async def stop(self, key: ObjectKey) -> None:
-        """Let go of the Catalog, and of what is known of the stores where it may change."""
+        """Stops the migration and releases the Catalog."""
         self._stepping.discard(key)
         self._long.give_up(key)
         with contextlib.suppress(StoreUnreachable):
-            # A step that is under way is waited for, but not for ever.
+            # This waits for a running step, but not for ever.
             await self._close(key)
         self._courses.pop(key, None)
         for catalog in [each for each, owner in self._claims.items() if owner == key]:
             del self._claims[catalog]
 
     def forget(self, key: ObjectKey) -> None:
-        """The object is no more."""
+        """Forgets a CatalogMigration that no longer exists."""
         self._states.pop(key, None)
         self._plans.pop(key, None)
 
     async def close_all(self) -> None:
-        """Let go of everything, as far as the stores let us."""
+        """Closes all migrations, ignoring errors of their stores."""
         for key in list(self._conductors):
             with contextlib.suppress(HoldfastError):
                 await self._close(key)

@@ -1,16 +1,19 @@
 """The plan for a CatalogMigration: a pure function of what was observed.
 
-From top to bottom, the first that holds decides: being deleted, no finalizer yet, a Catalog that has none
-(see `catalogs.keeping`), a spec that can't be understood, the id of another move, over by the catalog's own
-records, no catalog to move, a dry run, suspended, another migration in its place, stores that went back,
-taken over by others too often, out of time, the catalog open, and at last: the next step.
+The first of these cases that applies decides: the migration is being deleted; it has no finalizer yet; its
+Catalog has none (see `catalogs.keeping`); its spec can't be parsed; its id belongs to another migration; the
+catalog records that it has ended; there is no catalog to move; it is a dry run; it is suspended; another
+migration is in progress; the stores were restored from an older state; other operators fenced it too often;
+its timeout is over; the catalog is open; it has a next step.
 
 Invariants
-- Whether it is over is read from the stores; the status is asked only for what nothing hangs on but its own
-  looks and the deadline, and, where the stores can't be asked, for an end: what has ended needs nothing more.
-- Nothing is begun in stores whose epoch is lower than the Catalog had: they were restored from an older
-  state, and moving that would hide it.
-- One numbered step at a time: after each the world is looked at again, so that a change of the spec is heard.
+- The stores record whether a migration has ended. The status is used only for what it shows and for the
+  deadline. If the stores can't be read, the status also decides whether the migration has ended, because a
+  migration that has ended needs nothing more.
+- A migration does not start if the stores' epoch is lower than the Catalog's last epoch. The stores were then
+  restored from an older state, and a migration would hide that.
+- Only one numbered step runs at a time. Everything is observed again after each step, so that a change of the
+  spec takes effect.
 """
 
 from holdfast.catalog import CATALOG_VERSION, catalog_shard_id
@@ -50,7 +53,7 @@ from holdfast_operator.migrations.steps import (
 
 
 def plan(seen: MigrationView, rhythm: Rhythm) -> Decision:
-    """What to do next."""
+    """Returns the next step."""
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
     if seen.needs_finalizer and not seen.has_finalizer:
@@ -58,7 +61,7 @@ def plan(seen: MigrationView, rhythm: Rhythm) -> Decision:
     if seen.needs_finalizer and seen.catalog_loose:
         return KeepCatalog()
     if seen.spec is None:
-        return _still(seen, stalled(Reason.INVALID_SPEC, f"{seen.problem}; create it anew"))
+        return _still(seen, stalled(Reason.INVALID_SPEC, f"{seen.problem}; delete it and create it again"))
     if (over := _another_move(seen) or _over(seen, seen.spec)) is not None:
         free = seen.has_finalizer and not seen.needs_finalizer and seen.course is None
         return Free() if free else _still(seen, over)
@@ -74,7 +77,7 @@ def plan(seen: MigrationView, rhythm: Rhythm) -> Decision:
     if seen.spec.suspend:
         return _still(seen, _suspended(seen))
     if seen.state is not None and seen.state.version is None and seen.state.record is None:
-        text = "waits until there is a catalog: whoever opens it for writing initializes it"
+        text = "waiting for the catalog to be initialized, which the first open for writing does"
         pending = reconciling(Reason.MIGRATION_PENDING, text)
         return _still(seen, pending, requeue_after=rhythm.unsteady)
     if (conflict := _conflict(seen, seen.spec, seen.move)) is not None:
@@ -87,7 +90,7 @@ def plan(seen: MigrationView, rhythm: Rhythm) -> Decision:
 
 
 def needs_finalizer(seen: MigrationView) -> bool:
-    """Whether a deletion has something to do: to end what is on record as running, or may be soon."""
+    """Returns whether a deletion must end a migration that the stores record as running, or soon may."""
     if seen.spec is None or seen.spec.dry_run or _over(seen, seen.spec) is not None:
         return False
     unknown = seen.state is None
@@ -108,7 +111,7 @@ def _plan_steps(
             return resting(seen, _shadowing(course), requeue_after=min(left, rhythm.steady))
         return CloseShadow()
     if seen.catalog_open:
-        text = "waits until the operator has given up its own handle of the catalog"
+        text = "waiting for the operator to close its own handle of the catalog"
         return resting(seen, reconciling(Reason.MIGRATION_PENDING, text), requeue_after=rhythm.unsteady)
     if spec.verify == Verify.SHADOW and not move.rollback and not course.shadowed and _is_copied(course):
         return OpenShadow(move, seen)
@@ -116,12 +119,12 @@ def _plan_steps(
 
 
 def _is_copied(course: Course) -> bool:
-    """Whether the last step made the target hold what the source of truth holds."""
+    """Returns whether the last step copied the contents of the source of truth to the target."""
     return course.done is not None and course.done.action is Action.REPLACE
 
 
 def _still(seen: MigrationView, health: Health, *, requeue_after: float | None = None) -> Decision:
-    """Take no further step: the one that is under way is waited for, and the catalog let go of."""
+    """Starts no further step: waits for a running one, and then releases the catalog."""
     if (end := _end(seen)) is not None:
         return end
     retry = health == seen.trouble
@@ -129,22 +132,22 @@ def _still(seen: MigrationView, health: Health, *, requeue_after: float | None =
 
 
 def _end(seen: MigrationView) -> Decision | None:
-    """What is to be done before this process has nothing to do with the catalog any more."""
+    """Returns the next step to release the catalog, or None if this process doesn't hold it."""
     if seen.course is None:
         return None
     return TakeStep(seen.course.move, seen) if seen.stepping else Stop()
 
 
 def _another_move(seen: MigrationView) -> Health | None:
-    """What is shown where the id is that of a migration to the other store."""
+    """Returns the health if the id belongs to a migration to the other store, or None."""
     if seen.state is None or seen.move is None or seen.state.target in (None, seen.move.target):
         return None
-    text = f"migration {seen.move.migration_id} goes to {seen.move.target.other.value}"
-    return stalled(Reason.CONFLICT, f"{text}: create this one anew, with another spec.migrationId")
+    text = f"migration {seen.move.migration_id} already has the target {seen.move.target.other.value}"
+    return stalled(Reason.CONFLICT, f"{text}: create this one again with another spec.migrationId")
 
 
 def _over(seen: MigrationView, spec: CatalogMigrationSpec) -> Health | None:
-    """How it ended, by the catalog's own records; None where it hasn't, or has to go back."""
+    """Returns the health of a migration that has ended by the catalog's records, or None."""
     record = seen.state.record if seen.state else None
     if not _has_ended(record, spec):
         return None
@@ -155,7 +158,7 @@ def _over(seen: MigrationView, spec: CatalogMigrationSpec) -> Health | None:
 
 
 def _has_ended(record: Record | None, spec: CatalogMigrationSpec) -> bool:
-    """Whether nothing is left to be done."""
+    """Returns whether nothing is left to do."""
     return record is Record.ROLLED_BACK or (record is Record.DONE and not spec.rollback)
 
 
@@ -167,7 +170,7 @@ def _truth(seen: MigrationView) -> str:
 def _told(planned: DryRunResult) -> Health:
     if planned.refused:
         return stalled(Reason.MIGRATION_REFUSED, f"nothing was written; {planned.refused}")
-    text = "nothing was written; status.plan says what would be done: create it without spec.dryRun to do it"
+    text = "nothing was written; see status.plan; to run the migration, create it again without spec.dryRun"
     return Health(Phase.READY, Reason.MIGRATION_PLANNED, text)
 
 
@@ -175,22 +178,24 @@ def _suspended(seen: MigrationView) -> Health:
     if seen.state is None or seen.state.record is None:
         return SUSPENDED
     text = (
-        f"suspended after it began: the source of truth is {_truth(seen)}; set spec.suspend to false to go "
-        "on, spec.rollback to true to go back, or delete this resource to end it"
+        f"suspended after the start: the source of truth is {_truth(seen)}; to continue, set spec.suspend to "
+        "false; to go back, set spec.rollback to true; to end it, delete this resource"
     )
     return Health(Phase.SUSPENDED, Reason.SUSPENDED, text)
 
 
 def _conflict(seen: MigrationView, spec: CatalogMigrationSpec, move: RequestedMove) -> Health | None:
     if seen.catalog_observed and spec.verify == Verify.SHADOW:
-        text = "a database process writes the catalog, so the operator can't make its changes twice"
-        return stalled(Reason.NOT_SUPPORTED, f"{text}: create it anew with verify Compare")
+        text = "a database process writes the catalog, so the operator can't make its changes in both stores"
+        return stalled(Reason.NOT_SUPPORTED, f"{text}: create it again with verify Compare")
     if seen.rival:
-        text = f"{seen.rival} has the catalog"
-        return stalled(Reason.CONFLICT, f"{text}; this one begins when that has ended or is suspended")
+        text = f"{seen.rival} holds the catalog"
+        return stalled(Reason.CONFLICT, f"{text}; this one starts when that one has ended or is suspended")
     if seen.state is not None and seen.state.other:
         text = f"migration {seen.state.other} of this catalog has not ended"
-        return stalled(Reason.CONFLICT, f"{text}; this one begins when it has: finish it or roll it back")
+        return stalled(
+            Reason.CONFLICT, f"{text}; this one starts afterwards: finish that one or roll it back"
+        )
     begun = seen.state is not None and seen.state.record is not None
     if seen.catalog_deleting and not begun:
         return stalled(Reason.CATALOG_DELETING, "the Catalog is being deleted; delete this resource too")
@@ -203,7 +208,7 @@ def _conflict(seen: MigrationView, spec: CatalogMigrationSpec, move: RequestedMo
 
 
 def _went_back(seen: MigrationView, move: RequestedMove) -> Health | None:
-    """What is shown where a migration would begin in stores that are older than the Catalog knows them."""
+    """Returns the health if the stores' epoch is lower than the Catalog's last epoch, or None."""
     state = seen.state
     begun = seen.course is not None or state is None or (state.record is not None and state.record.is_running)
     if state is None or begun or seen.catalog_observed:
@@ -217,23 +222,23 @@ def _went_back(seen: MigrationView, move: RequestedMove) -> Health | None:
 
 
 def _upgrade_pending(seen: MigrationView, move: RequestedMove) -> Health | None:
-    """A migration upgrades what it reads: not without the word that opening it needs, too."""
+    """Returns the health if the migration would upgrade the catalog, but the upgrade is not approved."""
     version = seen.state.version if seen.state else None
     may_upgrade = move.opening.upgrade and not seen.catalog_observed
     if version is None or version >= CATALOG_VERSION or may_upgrade:
         return None
-    text = f"the catalog has format version {version}, and a migration needs version {CATALOG_VERSION}"
+    text = f"the catalog has format version {version}, but a migration needs version {CATALOG_VERSION}"
     if seen.catalog_observed:
-        return stalled(Reason.UPGRADE_PENDING, f"{text}: let its database process open it, which upgrades it")
+        return stalled(Reason.UPGRADE_PENDING, f"{text}: let its database process open and upgrade it")
     how = f'set the annotation {ANNOTATION_APPROVE_UPGRADE} of the Catalog to "{CATALOG_VERSION}"'
     return stalled(Reason.UPGRADE_PENDING, f"{text}: {how}")
 
 
 def _timed_out(seen: MigrationView, spec: CatalogMigrationSpec) -> Health:
     text = (
-        f"no further step is taken: the {spec.timeout} of spec.timeout are over; the source of truth is "
-        f"{_truth(seen)}; set spec.suspend to true and to false again to go on, spec.rollback to true to go "
-        "back, or delete this resource to end it"
+        f"no further step runs: spec.timeout of {spec.timeout} is over; the source of truth is "
+        f"{_truth(seen)}; to continue, set spec.suspend to true and then to false; to go back, set "
+        "spec.rollback to true; to end it, delete this resource"
     )
     return stalled(Reason.MIGRATION_TIMED_OUT, text)
 
@@ -241,13 +246,15 @@ def _timed_out(seen: MigrationView, spec: CatalogMigrationSpec) -> Health:
 def _shadowing(course: Course) -> Health:
     assert course.shadow_until is not None
     text = f"every change is made in both stores until {timestamp(course.shadow_until)}"
-    return reconciling(Reason.SHADOWING, f"{text}; then they are compared, and the truth is moved")
+    return reconciling(
+        Reason.SHADOWING, f"{text}; then they are compared, and the target becomes the source of truth"
+    )
 
 
 def running(course: Course) -> Health:
-    """How a migration shows while its steps are taken."""
-    done = f"done: {course.done}" if course.done else "begins"
-    following = course.next or "to see that all is done"
+    """Returns the health of a migration while its steps are running."""
+    done = f"done: {course.done}" if course.done else "started"
+    following = course.next or "check that everything is done"
     reason = Reason.ROLLING_BACK if course.move.rollback else Reason.MIGRATION_RUNNING
     return reconciling(reason, f"{done}; next: {following}")
 
@@ -280,7 +287,7 @@ def _plan_deletion(seen: MigrationView, rhythm: Rhythm) -> Decision:
 
 
 def _may_be_on_record(seen: MigrationView) -> bool:
-    """Whether the stores may hold that it is running."""
+    """Returns whether the stores may record that the migration is running."""
     if seen.spec is None or seen.spec.dry_run or _another_move(seen) is not None:
         return False
     if seen.state is not None:

@@ -1,4 +1,4 @@
-"""What a CatalogMigration shows: its status and its own conditions. Pure."""
+"""The status and the conditions of a CatalogMigration. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -38,7 +38,7 @@ _STRATEGIES: Final = {
 def resting(
     seen: MigrationView, health: Health, *, requeue_after: float | None = None, retry: bool = False
 ) -> Settle:
-    """Show how far the migration is, and rest."""
+    """Returns a step that shows the progress of the migration, and rests."""
     return Settle(
         health,
         fields=status_fields(seen, health),
@@ -49,7 +49,7 @@ def resting(
 
 
 def phase_of(health: Health) -> MigrationPhase:
-    """The one word for people."""
+    """Returns the phase to show for a health."""
     match health.phase:
         case Phase.STALLED:
             return MigrationPhase.STALLED
@@ -60,7 +60,7 @@ def phase_of(health: Health) -> MigrationPhase:
 
 
 def status_fields(seen: MigrationView, health: Health) -> Mapping[str, Any]:
-    """The status: what was shown, with what is known better by now."""
+    """Returns the status: the current one, updated with what is known now."""
     phase = phase_of(health)
     news: dict[str, Any] = {"phase": phase}
     if seen.move is not None:
@@ -112,7 +112,7 @@ def _by_course(seen: MigrationView) -> dict[str, Any]:
 
 
 def _sized(sizes: Mapping[str, Size]) -> dict[str, Any]:
-    """What there is of each object type; nothing where that isn't known."""
+    """Returns the sizes by object type, or nothing if they are unknown."""
     there = {name: size for name, size in sorted(sizes.items()) if size.rows}
     if not there:
         return {}
@@ -122,7 +122,7 @@ def _sized(sizes: Mapping[str, Size]) -> dict[str, Any]:
 
 
 def conditions(seen: MigrationView, health: Health) -> tuple[WantedCondition, ...]:
-    """Progressing, Verified, Completed and, where it is asked for, RolledBack."""
+    """Returns the conditions Progressing, Verified, Completed and, if requested, RolledBack."""
     working = health.phase is Phase.RECONCILING and health.reason is not Reason.MIGRATION_PENDING
     progressing = WantedCondition(
         ConditionType.PROGRESSING, "True" if working else "False", health.reason, health.message
@@ -145,7 +145,7 @@ def conditions(seen: MigrationView, health: Health) -> tuple[WantedCondition, ..
 
 
 def shown_end(shown: CatalogMigrationStatus) -> Record | None:
-    """How it ended by its conditions, which were read from the stores; None where they tell of no end."""
+    """Returns how the migration ended according to its conditions, or None if they don't show an end."""
     true = {each.type for each in shown.conditions if each.status == "True"}
     if ConditionType.ROLLED_BACK in true:
         return Record.ROLLED_BACK
@@ -159,7 +159,7 @@ def _verified(seen: MigrationView, health: Health) -> WantedCondition:
     if seen.course is not None and seen.course.compared:
         return WantedCondition(ConditionType.VERIFIED, "True", Reason.CONTENTS_EQUAL, seen.course.compared)
     before = next((each for each in seen.shown.conditions if each.type == ConditionType.VERIFIED), None)
-    # Read from the status where a process before this one compared, for nothing hangs on it.
+    # If an earlier process compared the stores, only the status shows it. No decision depends on this.
     if before is not None and before.reason in {Reason.CONTENTS_EQUAL, Reason.CONTENTS_DIFFER}:
         return WantedCondition(ConditionType.VERIFIED, before.status, Reason(before.reason), before.message)
     text = "spec.verify is None" if seen.spec.verify == Verify.NONE else "nothing has been compared yet"

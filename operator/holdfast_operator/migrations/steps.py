@@ -1,4 +1,4 @@
-"""The steps that the plan for a CatalogMigration may decide on."""
+"""The steps that the plan for a CatalogMigration can choose."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -9,14 +9,14 @@ from holdfast_operator.migrations.facts import MigrationView, RequestedMove
 
 @dataclass(frozen=True)
 class BeginMove(Decision):
-    """Claim the catalog in this process: its own handle is closed, and it isn't opened again."""
+    """Claim the catalog in this process, which then closes its own handle and doesn't open it again."""
 
     move: RequestedMove = field(repr=False)
 
 
 @dataclass(frozen=True)
 class TakeStep(Decision):
-    """Take the next numbered step."""
+    """Run the next numbered step."""
 
     irreversible: ClassVar[bool] = True
     move: RequestedMove
@@ -39,12 +39,12 @@ class CloseShadow(Decision):
 
 @dataclass(frozen=True)
 class Stop(Decision):
-    """Take no further step, and let go of the catalog; what is on record in the stores stays."""
+    """Stop the migration and release the catalog. The records in the stores stay."""
 
 
 @dataclass(frozen=True)
 class DryRun(Decision):
-    """Find out what the migration would do; nothing is written."""
+    """Find out what the migration would do, without writing anything."""
 
     move: RequestedMove
     seen: MigrationView = field(repr=False, compare=False)
@@ -52,7 +52,7 @@ class DryRun(Decision):
 
 @dataclass(frozen=True)
 class Abandon(Decision):
-    """Finish the migration or take it back, so that one source of truth is left and nobody is shut out."""
+    """Finish or undo the migration, so that one source of truth remains and nobody stays fenced."""
 
     irreversible: ClassVar[bool] = True
     move: RequestedMove

@@ -125,7 +125,7 @@ def test_operators_that_take_a_migration_from_each_other_come_to_rest() -> None:
 def test_the_id_of_a_move_to_the_other_store_is_refused(record: Record) -> None:
     other = replace(FRESH, state=replace(UNTOUCHED, record=record, target=Backend.STASH))
     assert told(other) == (Phase.STALLED, Reason.CONFLICT)
-    assert "ns/move goes to Stash" in rest(other).health.message
+    assert "ns/move already has the target Stash" in rest(other).health.message
     # Deleting it leaves that one alone.
     assert decided(replace(other, deleting=True)) == Release()
     same = replace(FRESH, state=replace(DONE, target=Backend.PERSIST))
