@@ -1,6 +1,6 @@
-"""Compactions among the jobs that a StorageCollection asks for (`requested`): what one is, and what is shown.
+"""Compactions, one kind of the jobs that a StorageCollection can request (see `requested`).
 
-A compaction waits for nothing of the collection itself: with nothing to gain it is done at once.
+A compaction needs no particular state of the collection. If there is nothing to compact, it ends at once.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ def _start(seen: RequestedView, order: Order) -> StartJob:
 
 
 def _done(job: JobRecord) -> str:
-    """What it did, in a few words."""
+    """Describes what a compaction did."""
     result = job.result
     done = f"{result.get('compacted')} of {result.get('shards')} shards"
     left = result.get("left")
-    beside = f", {left} left to others" if left else ""
+    beside = f", {left} compacted by others" if left else ""
     return f"{done}{beside}; {result.get('rows_before')} stored rows are {result.get('rows')}"
 
 

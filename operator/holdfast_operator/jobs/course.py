@@ -1,16 +1,19 @@
-"""The course of one Spark job, whatever it is for: a pure function of its record and its applications.
+"""The plan for one Spark job of any kind: a pure function of its JobRecord and its applications.
 
 Invariants
-- The JobRecord decides: Done is success whatever the application says, and without Done nothing is.
-- An attempt is failed on record before its application is taken away, so that a driver that comes to life
-  later can't commit any more.
-- An application that isn't there any more may still have a driver: its attempt is over, the next one follows.
-  Where it never was there, because the operator ended before, the same attempt is launched.
-- What a job is to do is fixed with its first attempt; how many tasks do it, with each.
-- A driver that has put its failure on record is left to end by itself for a while: what it still says is why.
-- Only attempts that failed of themselves count, not those that were stopped by somebody's word.
-- What is read is held by each attempt, from the step that puts it on record on. Between two attempts nothing
-  holds it: where it is gone by then the job is over, for no attempt can bring it back.
+- The JobRecord decides. A job has succeeded if its record is Done, and only then, no matter what the
+  application reports.
+- The record of an attempt is set to failed before its application is deleted. So a driver that starts late
+  can't commit any more.
+- If an application is gone, its driver may still be running. So its attempt has failed, and the next one
+  follows. If it never existed, because the operator stopped first, the same attempt is launched.
+- The work of a job is fixed at its first attempt. The number of tasks is chosen at each attempt.
+- A driver that has recorded its failure gets some time to end by itself, because its log may explain the
+  failure.
+- Only attempts that fail by themselves count, not attempts that were stopped on request.
+- Each attempt holds the time that it reads, from the step that records the attempt. Between two attempts,
+  nothing holds it. If the time is no longer readable by then, the job has failed, because no attempt could
+  read it.
 """
 
 import json
@@ -31,55 +34,55 @@ from holdfast_operator.sparkapps.adapter import AppPhase, AppState, overran
 from holdfast_operator.sparkapps.sizing import tasks
 
 SPARK: Final = "spark"
-"""Who runs an attempt that has an application, in its JobRecord."""
+"""In a JobRecord: Spark runs the attempt, which has an application."""
 
 _NOTHING: Final = StoredSize(0, 0)
 _FIRST_BACKOFF: Final = 5.0
 _LONGEST_BACKOFF: Final = 300.0
 _QUEUE_SECONDS: Final = 5.0
 _LAST_WORDS_S: Final = 30.0
-"""A Spark that stops takes seconds, and somebody who took it away meanwhile would take its log."""
+"""Spark takes seconds to stop. Deleting its application earlier would also delete its log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparkView:
-    """What the plan for any Spark job depends on."""
+    """Everything that the plan for a Spark job of any kind depends on."""
 
     collection_id: str
     reachable: bool
     """Whether a pod can open the catalog's storage."""
     missing: str | None = None
-    """Why there is nothing that runs Spark jobs, and what to do; None where there is."""
+    """Why the cluster can't run Spark jobs, and what to do. None if it can."""
     objection: str | None = None
-    """Why what runs them can't take the template, and what to do."""
+    """Why the Spark adapter can't run the template, and what to do. None if it can."""
     full: str | None = None
-    """Why no attempt can be launched before another has ended."""
+    """Why no attempt can be launched before another one ends. None if it can."""
     apps: tuple[AppState, ...] = ()
-    """Those of all jobs of the kind that the collection has; seen *before* the records were read."""
+    """The applications of all jobs of this kind for the collection, read *before* the records."""
     launched: frozenset[tuple[str, int]] = frozenset()
-    """Ids and attempts of jobs whose application the status shows: it was there."""
+    """Ids and attempts of the jobs whose application the status shows. So it existed."""
     stored: StoredSize = _NOTHING
-    """How much there is to read."""
+    """How much data there is to read."""
     since: int = 0
-    """The earliest time that the collection can be read as of."""
+    """The earliest time at which the collection can be read."""
     upper: int = 0
-    """The time up to which it is complete."""
+    """The collection is complete before this time."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class JobPhase(Enum):
-    """Where a job is."""
+    """The phase of a job."""
 
     NOT_INSTALLED = auto()
     NOT_SHARED = auto()
     NOT_TAKEN = auto()
-    """The template asks for what can't be had."""
+    """The Spark adapter can't run the template."""
     QUEUED = auto()
-    """Others run; it starts when one has ended."""
+    """It waits for another job to end."""
     RUNNING = auto()
     RETRYING = auto()
     FAILED = auto()
-    """It was given up: somebody has to do something."""
+    """It was given up: you have to do something."""
     DONE = auto()
 
 
@@ -88,36 +91,36 @@ HINDRANCES: Final[Mapping[JobPhase, Reason]] = {
     JobPhase.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
     JobPhase.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
 }
-"""Where a job is that can't be run as things are, and what is shown of it."""
+"""The phases in which a job can't run at present, and their reasons."""
 
 
 @dataclass(frozen=True)
 class JobReport:
-    """Nothing to do now about a job: where it is, in a line, and when to look again."""
+    """Nothing to do now for a job. Has its phase, one line of text, and when to reconcile again."""
 
     phase: JobPhase
     text: str
     requeue_after: float | None = None
     asks_again: bool = False
-    """Whether it waits for what nobody tells of."""
+    """Whether it waits for something that triggers no event, so that it must be checked regularly."""
 
 
 def hindrance(seen: SparkView) -> JobReport | None:
-    """Why no job can be started; None where one can."""
+    """Returns why no job can be started, or None if one can."""
     if (refused := _refused(seen)) is not None:
         return refused
     if not seen.reachable:
         return JobReport(
             JobPhase.NOT_SHARED,
             "Spark pods can't open the catalog's storage: use storage that they can reach, "
-            "or start the operator with --storage-shared where they see its files",
+            "or start the operator with --storage-shared if they see its files",
             asks_again=True,
         )
     return _queued(seen)
 
 
 def plan_job(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Decision | JobReport:
-    """What to do next about a job that is on record."""
+    """Returns the next step for a job that has a record, or what to show."""
     match job.state:
         case JobState.DONE:
             return JobReport(JobPhase.DONE, f"attempt {job.attempt} has committed")
@@ -130,17 +133,17 @@ def plan_job(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Decisi
 
 
 def application_of(seen: SparkView, job: JobRecord) -> AppState | None:
-    """The application of the current attempt of a job."""
+    """Returns the application of a job's current attempt, or None."""
     return next((app for app in seen.apps if (app.job_id, app.attempt) == (job.job_id, job.attempt)), None)
 
 
 def shown_launched(status: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
-    """Ids and attempts of the jobs whose application a status shows."""
+    """Returns ids and attempts of the jobs whose application a status shows."""
     return frozenset((job["jobId"], job["attempt"]) for job in _shown_jobs(status) if "application" in job)
 
 
 def shown_running(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """The attempts that a status shows as running, each in a few words."""
+    """Describes the attempts that a status shows as running."""
     running = (job for job in _shown_jobs(status) if job.get("state") == JobState.RUNNING.name.capitalize())
     return tuple(f"attempt {job['attempt']} of job {job['jobId']}" for job in running)
 
@@ -154,7 +157,7 @@ def _shown_jobs(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def job_status(seen: SparkView, job: JobRecord) -> dict[str, Any]:
-    """What a status shows of any job: record and application."""
+    """Returns the status fields of a job of any kind, from its record and its application."""
     app = application_of(seen, job)
     return {
         "job_id": job.job_id,
@@ -168,7 +171,7 @@ def job_status(seen: SparkView, job: JobRecord) -> dict[str, Any]:
 def arguments(
     place: Mapping[str, str], collection_id: str, job: JobRecord, order: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """The command line of an attempt: one JSON spec, without secrets. `order` is what its kind needs."""
+    """Returns the command line of an attempt: one JSON spec without secrets. `order` depends on the kind."""
     spec = {
         "kind": job.kind,
         **place,
@@ -181,19 +184,19 @@ def arguments(
 
 
 def failed(job: JobRecord, error: str, app: AppState | None = None, *, stopped: bool = False) -> FailAttempt:
-    """The end of the current attempt of a job."""
+    """Returns a step that ends a job's current attempt."""
     return FailAttempt(job.kind, job.job_id, job.attempt, error, app, stopped)
 
 
 def ended(app: AppState, why: str) -> FailAttempt:
-    """The end of an application's attempt by somebody's word."""
+    """Returns a step that stops the attempt of an application."""
     return FailAttempt(app.kind, app.job_id, app.attempt, why, app, stopped=True)
 
 
 def stopped(seen: SparkView, running: Iterable[JobRecord], why: str) -> FailAttempt | None:
-    """The end of an attempt of Spark's, or of a driver that is left, whatever it does; None: there is none.
+    """Returns a step that stops a Spark attempt or a remaining driver, or None if there are none.
 
-    Where an attempt has no application, nothing else would end it, nor what it holds.
+    An attempt without an application must be stopped too: otherwise it would hold its time for ever.
     """
     for job in running:
         if job.by == SPARK:
@@ -209,12 +212,12 @@ def retry(
     *,
     abandoned: int | None = None,
 ) -> RetryJob:
-    """The next attempt of a job, by Spark."""
+    """Returns a step that starts the next Spark attempt of a job."""
     return RetryJob(seen.collection_id, job.job_id, tasks(seen.stored, template.executor), abandoned)
 
 
 def is_ending(seen: SparkView, job: JobRecord) -> bool:
-    """Whether the driver of an attempt that is on record as failed has time left to end by itself."""
+    """Returns whether the driver of an attempt that is recorded as failed may still end by itself."""
     return job.state is JobState.FAILED and seen.now.timestamp() - job.finished_ms / 1000 < _LAST_WORDS_S
 
 
@@ -234,7 +237,7 @@ def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> D
         case AppPhase.FAILED:
             return failed(job, app.message or "its application failed")
         case AppPhase.SUCCEEDED:
-            # Seen before the record: had it committed, the record would say so.
+            # The application was read before the record. If it had committed, the record would show it.
             return failed(job, "its application completed without committing a result")
         case AppPhase.PENDING | AppPhase.RUNNING | AppPhase.UNCLEAR:
             if (late := _late(app, template, seen.now)) is not None:
@@ -245,7 +248,7 @@ def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> D
 
 
 def _late(app: AppState, template: SparkTemplate, now: datetime) -> str | None:
-    """Which deadline an application passed first; None where it has passed none."""
+    """Returns which deadline an application exceeded first, or None."""
     start, whole = template.start_deadline_seconds, template.attempt_deadline_seconds
     age, waits = (now - app.created).total_seconds(), app.phase is AppPhase.PENDING
     if waits and age > start and (whole is None or start <= whole):
@@ -260,7 +263,7 @@ def _plan_retry(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Dec
     if leftover is not None and not leftover.phase.over:
         if is_ending(seen, job):
             return JobReport(
-                JobPhase.RETRYING, f"attempt {job.attempt} failed: {job.error}; its driver ends", 2.0
+                JobPhase.RETRYING, f"attempt {job.attempt} failed: {job.error}; its driver is ending", 2.0
             )
         return failed(job, job.error, leftover)
     failures = job.failures if job.by == SPARK else 0
@@ -268,8 +271,8 @@ def _plan_retry(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Dec
         return JobReport(JobPhase.FAILED, f"failed {failures} times, last: {job.error}")
     if job.as_of is not None and job.as_of < seen.since:
         text = (
-            f"failed: {job.error}; it can't be tried again: as of {job.as_of} is gone, and the collection can"
-            f" be read as of {frontier(seen.since)} on, more of the past with a longer spec.retention.period"
+            f"failed: {job.error}; it can't be retried: time {job.as_of} is gone, the earliest readable time "
+            f"is {frontier(seen.since)}; a longer spec.retention.period keeps more history"
         )
         return JobReport(JobPhase.FAILED, text)
     if (refused := _refused(seen)) is not None:
@@ -282,7 +285,7 @@ def _plan_retry(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Dec
 
 
 def backoff(failed_attempts: int) -> float:
-    """Seconds between the end of an attempt and the next one."""
+    """Returns the seconds between the end of an attempt and the next one."""
     return min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2.0 ** (failed_attempts - 1))
 
 
@@ -309,7 +312,7 @@ def _progress(app: AppState) -> str:
         case AppPhase.PENDING:
             return "waits for its driver" + _because(app)
         case AppPhase.UNCLEAR:
-            return f"is in the state {app.message}, which this operator doesn't know; it waits for another"
+            return f"is in state {app.message}, which this operator doesn't know; waiting for another state"
         case _:
             return "runs"
 

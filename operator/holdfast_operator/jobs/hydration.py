@@ -1,14 +1,14 @@
 """The plan for the Spark jobs that fill renditions: a pure function of spec, records and applications.
 
 Invariants
-- Who fills a rendition is decided with each attempt, and the record says it: Spark where the spec has a
-  template and there is much to copy, else the operator's own process, with the same record. An attempt that
-  runs goes on to its end, whatever becomes of the template meanwhile.
-- An attempt of an operator's process ends with that process: where it isn't under way here, the next follows.
-- The course of the job is that of all Spark jobs (`course`). What was written while it ran is caught up
-  with in the operator's process: that needs no job.
-- A driver whose attempt nobody wants any more is taken away, but not one that only ends what it committed,
-  nor at once one that ends because it failed.
+- Each attempt chooses who fills the rendition, and records it: Spark if the spec has a template and there is
+  much to copy, otherwise the operator's own process. Both use the same record. A running attempt continues to
+  its end even if the template changes.
+- An attempt of an operator's process ends with that process. If it isn't running here, the next one follows.
+- The job runs like all Spark jobs (`course`). The operator's process then catches up with rows that were
+  written meanwhile. That needs no job.
+- The driver of an attempt that is no longer needed is deleted. Exceptions are a driver that is ending after
+  its commit, and, for some time, a driver that is ending after a failure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ _ASK_AGAIN_S: Final = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class HydrationsView(SparkView):
-    """What is known of the jobs that fill, or filled, the renditions of a collection."""
+    """The jobs that fill, or filled, the renditions of a collection."""
 
     jobs: tuple[JobRecord, ...] = ()
     here: str | None = None
@@ -55,24 +55,24 @@ class HydrationsView(SparkView):
 
     @property
     def running(self) -> tuple[JobRecord, ...]:
-        """Those that run."""
+        """The running jobs."""
         return tuple(job for job in self.jobs if job.state is JobState.RUNNING)
 
     def of(self, rendition_id: str) -> JobRecord | None:
-        """The job of a rendition."""
+        """Returns the job of a rendition, if any."""
         return next((job for job in self.jobs if job.slot == rendition_id), None)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Nothing to do now about a job: what to show, and in how many seconds to look again."""
+    """Nothing to do now for a job. Has what to show, and the seconds until the next reconciliation."""
 
     health: Health
     after: float | None
 
 
 class Filled(Protocol):
-    """What is known of a rendition that may have to be filled."""
+    """A rendition that may have to be filled."""
 
     @property
     def id(self) -> str:
@@ -80,11 +80,11 @@ class Filled(Protocol):
 
     @property
     def shards(self) -> int:
-        """How many shards it has."""
+        """Its number of shards."""
 
     @property
     def upper(self) -> int:
-        """The time up to which it is filled."""
+        """It is complete before this time."""
 
     @property
     def state(self) -> RenditionState:
@@ -92,32 +92,31 @@ class Filled(Protocol):
 
     @property
     def recipe(self) -> Recipe:
-        """What it is filled by."""
+        """How it is filled."""
 
     @property
     def suspect(self) -> str:
-        """Why it can't take over; empty where it can."""
+        """Why its contents can't be trusted. Empty if they can."""
 
 
 def is_large(stored: StoredSize, spec: CollectionHydration) -> bool:
-    """Whether there is so much to copy that one process is a poor place to do it."""
+    """Returns whether there is too much to copy for one process."""
     if spec.minimum_bytes is not None:
         return stored.size_bytes >= spec.minimum_bytes
     return needs_spark(stored)
 
 
 def is_sparks(job: JobRecord) -> bool:
-    """Whether the latest attempt of a job is Spark's."""
+    """Returns whether Spark runs, or ran, the latest attempt of a job."""
     return job.by == SPARK
 
 
 def plan(
     seen: HydrationsView | None, rendition: Filled, spec: CollectionHydration, *, large: bool
 ) -> Decision | Shown | None:
-    """What to do next about the Spark job that fills a rendition, or what to show of it.
+    """Returns the next step for the Spark job that fills a rendition, or what to show.
 
-    None where Spark has nothing to do with it: the operator's own process fills it, or goes on to. `large` is
-    what `is_large` says.
+    Returns None if the operator's own process fills the rendition. `large` is the result of `is_large`.
     """
     if seen is None or rendition.recipe is not Recipe.COPY or rendition.upper > 0:
         return None
@@ -140,7 +139,7 @@ def _plan_next(
     template: SparkTemplate,
     job: JobRecord | None,
 ) -> Decision | JobReport:
-    """The next attempt is Spark's, whoever was at the one before."""
+    """Plans the next attempt by Spark, even if the operator's process made the previous one."""
     if job is not None and job.state is not JobState.RUNNING:
         return plan_job(seen, job, template)
     if (hindered := hindrance(seen)) is not None:
@@ -152,7 +151,7 @@ def _plan_next(
 
 
 def unwanted(seen: HydrationsView, renditions: Iterable[Filled]) -> FailAttempt | None:
-    """The end of a driver that nobody wants any more; None where there is none."""
+    """Returns a step that ends a driver that is no longer needed, or None."""
     filled = (
         job
         for each in renditions
@@ -171,12 +170,12 @@ def unwanted(seen: HydrationsView, renditions: Iterable[Filled]) -> FailAttempt 
 
 
 def work_order(job: JobRecord) -> Mapping[str, Any]:
-    """What the job is told beside where and which."""
+    """Returns the arguments of the job in addition to its location and ids."""
     return {"rendition": job.slot}
 
 
 def job_statuses(seen: HydrationsView | None, renditions: Iterable[Filled]) -> dict[str, HydrationJobStatus]:
-    """What the status tells of the Spark jobs of renditions that are being filled, by the renditions' ids."""
+    """Returns the status of the Spark jobs that fill renditions, by the renditions' ids."""
     if seen is None:
         return {}
     hydrating = (each.id for each in renditions if each.state is RenditionState.HYDRATING)
@@ -185,7 +184,7 @@ def job_statuses(seen: HydrationsView | None, renditions: Iterable[Filled]) -> d
 
 
 def may_have_driver(status: Mapping[str, Any]) -> bool:
-    """Whether a status tells of a rendition that a Spark job fills or filled, or may have begun to."""
+    """Returns whether a status shows a rendition that a Spark job fills or filled, or may fill."""
     renditions: Sequence[Mapping[str, Any]] = status.get("renditions") or []
     return any("job" in each or each.get("phase") == RenditionPhase.HYDRATING for each in renditions)
 
@@ -198,20 +197,16 @@ def _health(rendition: Filled, course: JobReport) -> Health:
     named = f"rendition {rendition.id} ({rendition.shards} shards)"
     match course.phase:
         case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
-            text = f"{named} is to be filled by Spark: {course.text}; or remove spec.hydration"
+            text = f"a Spark job can't fill {named}: {course.text}; or remove spec.hydration"
             return stalled(HINDRANCES[course.phase], text)
         case JobPhase.QUEUED:
-            return reconciling(
-                Reason.HYDRATING_RENDITION, f"{named} is to be filled by a Spark job: {course.text}"
-            )
+            return reconciling(Reason.HYDRATING_RENDITION, f"a Spark job will fill {named}: {course.text}")
         case JobPhase.RUNNING | JobPhase.RETRYING | JobPhase.DONE:
-            return reconciling(
-                Reason.HYDRATING_RENDITION, f"{named} is being filled by a Spark job: {course.text}"
-            )
+            return reconciling(Reason.HYDRATING_RENDITION, f"a Spark job fills {named}: {course.text}")
         case JobPhase.FAILED:
             text = (
-                f"the Spark job that fills {named} {course.text}; mend that and raise "
-                "spec.hydration.spark.maxAttempts, or remove spec.hydration to have the operator fill it"
+                f"the Spark job that fills {named} {course.text}; fix the cause and raise "
+                "spec.hydration.spark.maxAttempts, or remove spec.hydration to let the operator fill it"
             )
             return stalled(Reason.HYDRATION_FAILED, text)
         case _:

@@ -1,13 +1,13 @@
-"""The plan for the jobs that a StorageCollection asks for: a pure function of records and applications.
+"""The plan for the jobs that a StorageCollection requests: a pure function of records and applications.
+
+A job runs like all Spark jobs (`course`), and its schedule works like all schedules (`scheduled`). A kind of
+jobs (`RequestedKind`) adds what the job does, when it can start, and what is shown: `snapshot`, `compaction`.
 
 Invariants
-- The course of a job is that of all Spark jobs (`course`), and when a run of a schedule is due is that of
-  all schedules (`scheduled`). What a job of one kind does, when it can start and what is shown of it is that
-  kind's (`RequestedKind`): a snapshot's (`snapshot`), a compaction's (`compaction`).
-- What is done is fixed with the first attempt: all attempts of a job do the same.
-- Of a collection one such job runs at a time. What somebody asks for goes before what a schedule does, but
-  ends nothing of it.
-- A run of a schedule that failed is tried again until the next one is due: none waits behind it.
+- The work of a job is fixed at its first attempt. So all attempts of a job do the same.
+- Only one such job of each collection runs at a time. A request goes before a scheduled run, but doesn't end
+  one that is running.
+- A scheduled run that failed is retried until the next one is due. No run waits behind it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,101 +39,102 @@ from holdfast_operator.jobs.steps import FailAttempt, StartJob
 Json = dict[str, Any]
 
 _QUEUE_SECONDS: Final = 30.0
-"""Many schedules come due at once: what nobody waits for looks less often whether it may start."""
+"""Many schedules are due at the same time. So a scheduled run checks less often whether it may start."""
 _SUPERSEDED: Final = "it is not asked for any more"
 
 
 @dataclass(frozen=True)
 class Order:
-    """One job that is asked for, and how that is shown."""
+    """One requested job, and the condition that shows it."""
 
     slot: str
     task: SparkTask
     shown: ConditionType
     again: str
-    """What to do, or what comes, where it was given up."""
+    """What to do, or what happens next, if the job was given up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedKind:
-    """What a kind of jobs has of its own. `seen` is the kind's own `RequestedView`."""
+    """The parts that differ between kinds of jobs. The callables take the kind's own `RequestedView`."""
 
     job: str
     """The kind of its JobRecords."""
     noun: str
-    """What people call it; also the field of the spec that asks for one."""
+    """The name of the kind in messages, and of the spec field that requests a job."""
     shown: ConditionType
     scheduled: ConditionType
     reasons: Mapping[JobPhase, Reason]
     awaited: Reason
-    """No run of a schedule has begun yet."""
+    """The reason if no run of a schedule has started yet."""
     start: "Callable[[Any, Order], StartJob | RequestedReport]"
-    """What begins a job, or what it waits for; nothing hinders it."""
+    """Returns a step that starts a job, or what the job waits for. Called if nothing else prevents a
+    start."""
     running: Callable[[JobRecord], str]
-    """What is told of one that runs, beside that it does."""
+    """Returns text to add to the message of a running job."""
     done: Callable[[JobRecord], str]
-    """What is told of one that has committed."""
+    """Returns text about a job that has committed."""
     job_status: Callable[[Any, JobRecord], BaseModel]
     schedule_status: Callable[[ScheduleStatus, Any], BaseModel]
     last_status: Callable[[JobRecord], BaseModel]
 
     @property
     def job_field(self) -> str:
-        """The field of the status about the job that is asked for."""
+        """The status field of the requested job."""
         return f"{self.noun}Job"
 
     @property
     def schedule_field(self) -> str:
-        """The field of the spec, and of the status, about its schedule."""
+        """The field of the schedule, in the spec and in the status."""
         return f"{self.noun}Schedule"
 
     @property
     def last_field(self) -> str:
-        """The field of the status about the one that was committed last."""
+        """The status field of the last committed job."""
         return f"last{self.noun.capitalize()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedView(SparkView):
-    """What the plans for the jobs of one kind depend on."""
+    """Everything that the plans for the jobs of one kind depend on."""
 
     kind: ClassVar[RequestedKind]
     request: Any
-    """The `SparkTask` that somebody asks for, with the `requestId` of it; None where nobody does."""
+    """The requested `SparkTask` with its `requestId`, or None."""
     job: JobRecord | None = None
     last: JobRecord | None = None
-    """The one that was committed last."""
+    """The last committed job."""
     running: tuple[JobRecord, ...] = ()
-    """All of its jobs that run."""
+    """All running jobs of this kind."""
     waits_for: str | None = None
-    """What runs for the collection beside them, that has to end first."""
+    """A running job of another kind that must end first."""
     scheduled: Scheduled[Any] | None = None
 
 
 @dataclass(frozen=True)
 class RequestedReport:
-    """Nothing to do now: what to show, and when to look again."""
+    """Nothing to do now. Has what to show, and when to reconcile again."""
 
     condition: WantedCondition | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     requeue_after: float | None = None
     asks_again: bool = False
-    """Whether it waits for what nobody tells of."""
+    """Whether it waits for something that triggers no event, so that it must be checked regularly."""
     notes: tuple[Note, ...] = ()
 
 
 class KnownJobs(NamedTuple):
-    """The jobs of one kind on record."""
+    """The recorded jobs of one kind."""
 
     job: JobRecord | None
-    """The one that is asked for now."""
+    """The requested job."""
     last: JobRecord | None
-    """The one that was committed last."""
+    """The last committed job."""
     running: tuple[JobRecord, ...]
 
 
 def jobs_of(kind: RequestedKind, known: Sequence[JobRecord], request: JobRequest | None) -> KnownJobs:
-    """The jobs of a kind among all that are on record for a collection."""
+    """Returns the jobs of a kind among all recorded jobs of a collection."""
     jobs = [job for job in known if job.kind == kind.job]
     done = [job for job in jobs if job.state is JobState.DONE]
     slot = None if request is None else request.request_id
@@ -145,12 +146,12 @@ def jobs_of(kind: RequestedKind, known: Sequence[JobRecord], request: JobRequest
 
 
 def runs_of(kind: RequestedKind, known: Sequence[JobRecord]) -> tuple[JobRecord, ...]:
-    """The jobs of a kind that a schedule asked for."""
+    """Returns the jobs of a kind that a schedule requested."""
     return tuple(job for job in known if job.kind == kind.job and time_of(job.slot) is not None)
 
 
 def plan(seen: RequestedView) -> Decision | RequestedReport:
-    """What to do next about the job that somebody asks for, and about what nobody asks for any more."""
+    """Returns the next step for the requested job and for jobs that are no longer requested."""
     kind, request = seen.kind, seen.request
     run = seen.scheduled.latest if seen.scheduled is not None else None
     wanted = {job.job_id for job in (seen.job if request else None, run) if job is not None}
@@ -159,18 +160,18 @@ def plan(seen: RequestedView) -> Decision | RequestedReport:
             return FailAttempt(kind.job, app.job_id, app.attempt, _SUPERSEDED, app, stopped=True)
     for job in seen.running:
         if job.job_id not in wanted:
-            # Without an application nothing would end it, nor what it holds.
+            # Without an application, nothing else would end the job and release the time that it holds.
             return failed(job, _SUPERSEDED, stopped=True)
     if request is None:
         return RequestedReport(fields=job_fields(seen))
-    again = f"mend that and set a new spec.{kind.noun}.requestId"
+    again = f"fix the cause and set a new spec.{kind.noun}.requestId"
     order = Order(request.request_id, request, kind.shown, again)
     report = _plan_order(_beside(seen, seen.job), order, seen.job)
     return report if isinstance(report, Decision) else replace(report, fields=job_fields(seen))
 
 
 def plan_scheduled(seen: RequestedView) -> Decision | RequestedReport:
-    """What to do next about the jobs of a schedule."""
+    """Returns the next step for the jobs of a schedule."""
     kind, asked = seen.kind, seen.scheduled
     if asked is None:
         return RequestedReport()
@@ -205,7 +206,7 @@ def _plan_run(seen: RequestedView, asked: Scheduled[Any], found: Turn) -> Decisi
         return _plan_order(_beside(seen, None), order, None)
     over = job is None or job.state is JobState.DONE
     if over and asked.spec.suspend:
-        text = f"no run begins before spec.{kind.schedule_field}.suspend is false again"
+        text = f"no run starts until spec.{kind.schedule_field}.suspend is false again"
         return condition_report(kind.scheduled, "Unknown", Reason.SUSPENDED, text)
     if job is None:
         return condition_report(kind.scheduled, "Unknown", kind.awaited, f"the first run: {again}")
@@ -213,7 +214,7 @@ def _plan_run(seen: RequestedView, asked: Scheduled[Any], found: Turn) -> Decisi
 
 
 def _is_at_work(seen: RequestedView, job: JobRecord | None) -> bool:
-    """Whether an attempt of a job runs, or one that failed may still have a driver."""
+    """Returns whether an attempt of a job is running, or a failed one may still have a driver."""
     if job is None or job.state is JobState.RUNNING:
         return job is not None
     app = application_of(seen, job)
@@ -221,11 +222,11 @@ def _is_at_work(seen: RequestedView, job: JobRecord | None) -> bool:
 
 
 def _beside(seen: RequestedView, job: JobRecord | None) -> RequestedView:
-    """The same for a job that waits while another one runs."""
+    """Returns the view for a job that waits while another one is running."""
     if job is not None and job.state is JobState.RUNNING:
         return seen
     other = f"{seen.kind.noun} {seen.running[0].slot}" if seen.running else seen.waits_for
-    return seen if other is None else replace(seen, full=f"{other} runs; it starts when that has ended")
+    return seen if other is None else replace(seen, full=f"waiting for {other} to end")
 
 
 def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Decision | RequestedReport:
@@ -278,12 +279,12 @@ def condition_report(
     *,
     requeue_after: float | None = None,
 ) -> RequestedReport:
-    """A report of one condition."""
+    """Returns a report with one condition."""
     return RequestedReport(WantedCondition(shown, status, reason, message), requeue_after=requeue_after)
 
 
 def job_fields(seen: RequestedView) -> Mapping[str, Any]:
-    """What the status tells of the jobs that are asked for, and of the last one."""
+    """Returns the status fields of the requested jobs and of the last committed one."""
     kind, fields = seen.kind, dict[str, Any]()
     if seen.job is not None and seen.request is not None:
         fields[kind.job_field] = _dump(kind.job_status(seen, seen.job))

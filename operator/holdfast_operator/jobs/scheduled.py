@@ -1,13 +1,15 @@
-"""Which run of a cron schedule is due: a pure function of the times, the records and the clock.
+"""Decides which run of a cron schedule is due: a pure function of the times, the records and the clock.
 
 Invariants
-- A run is named by its time, in the slot of its JobRecord: whoever starts it, and however often, it is one.
-- No run begins whose time isn't after that of the last one on record: a clock that goes back repeats nothing.
-- Of the runs that were missed (nobody was there, one before still ran, there was nothing to read yet) at most
-  one begins, the latest; the others are counted.
-- Only the records of the last runs are kept, so that they don't become more for ever: no earlier time comes
-  again.
-- What was next is remembered by the status. Without it nothing is due: what is new begins with the next time.
+- The slot of a run's JobRecord contains the time of the run. So a run happens once, even if several processes
+  start it.
+- A run starts only if its time is after the time of the last recorded run. So nothing is repeated if a clock
+  goes back.
+- Of the missed runs, at most the latest one starts, and the others are counted. Runs are missed if the
+  operator was down, an earlier run was not finished, or there was nothing to read yet.
+- Only the records of the last runs are kept, so that their number is limited. This is safe because no earlier
+  time runs again.
+- The status remembers the next time. Without it nothing is due, so a new schedule starts with its next time.
 """
 
 from collections import deque
@@ -32,23 +34,23 @@ from holdfast_operator.jobs.steps import ForgetRuns
 S = TypeVar("S", bound=CronSchedule)
 
 _SLOT: Final = "schedule:"
-"""What no `requestId` can begin with."""
+"""Prefix of the slots of a schedule. No `requestId` can start with it."""
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _KEPT: Final = 10
-"""So many runs stay on record beside the latest one; as many more until they are forgotten at once."""
+"""The number of records of runs to keep. Older ones are removed together when there are twice as many."""
 _COUNTED: Final = 1000
 _LONGEST_AGAIN: Final = timedelta(hours=3)
-"""More than clocks are ever put back."""
+"""More than a clock is ever set back."""
 _WINDOWS: Final = tuple(timedelta(days=days) for days in (1 / 24, 1, 32, 366))
 
 
 def slot_of(time: datetime) -> str:
-    """The slot of the JobRecord of the run of this time."""
+    """Returns the slot of the JobRecord of the run at this time."""
     return _SLOT + timestamp(time)
 
 
 def time_of(slot: str) -> datetime | None:
-    """The time of the run that a slot names; None where it is none of a schedule."""
+    """Returns the time of the run that a slot names, or None if the slot isn't from a schedule."""
     if not slot.startswith(_SLOT):
         return None
     try:
@@ -60,13 +62,14 @@ def time_of(slot: str) -> datetime | None:
 class Timetable:
     """The times of a cron line in a time zone.
 
-    A line whose hours are all 24 goes by time as it passes: where clocks change its intervals stay, and an
-    hour that comes twice is two hours. Any other names times of the day. Each comes once: that of an hour
-    that comes twice in the first one, and all that are skipped together when the skipping is over.
+    A line that names all 24 hours follows elapsed time: its intervals stay the same when clocks change, and
+    an hour that occurs twice counts as two hours. Any other line names times of the day, and each occurs
+    once. If an hour occurs twice, its first occurrence counts. Times that are skipped all occur right after
+    the change.
     """
 
     def __init__(self, line: str, zone: str) -> None:
-        """Raises `BadInput` where there is no such zone, or the line makes no sense."""
+        """Parses a line. Raises `BadInput` if the zone is unknown or the line is invalid."""
         self._line = MACROS.get(line, line)
         try:
             self._zone = ZoneInfo(zone)
@@ -75,11 +78,11 @@ class Timetable:
         try:
             hours = CronSim(self._line, _EPOCH).hours
         except CronSimError as error:
-            raise BadInput(f"schedule {line!r} has no times: {str(error).lower()}") from None
+            raise BadInput(f"schedule {line!r} is invalid: {str(error).lower()}") from None
         self._each_hour = hours == set(range(24))
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """The times after a moment, in order, UTC."""
+        """Yields the times after a moment, in order, in UTC."""
         wall = moment.astimezone(self._zone).replace(tzinfo=None)
         last = moment
         for time in self._as_they_pass(wall) if self._each_hour else self._of_the_day(wall):
@@ -89,7 +92,7 @@ class Timetable:
 
     def _as_they_pass(self, wall: datetime) -> Iterator[datetime]:
         again = deque[datetime]()
-        # Where an hour comes again, all of its times were there before.
+        # Start early enough to include the first occurrence of an hour that occurs twice.
         for time in CronSim(self._line, wall - _LONGEST_AGAIN):
             first, last = self._shown(time)
             while again and again[0] < first:
@@ -108,22 +111,22 @@ class Timetable:
             yield first
 
     def _shown(self, wall: datetime) -> tuple[datetime, datetime]:
-        """When clocks show this for the first and for the last time; where they skip it, that is before."""
+        """Returns when clocks show `wall` first and last. If they skip it, the last precedes the first."""
         of_zone = wall.replace(tzinfo=self._zone)
         return of_zone.astimezone(UTC), of_zone.replace(fold=1).astimezone(UTC)
 
     def first(self, moment: datetime) -> datetime:
-        """The first one after a moment. Raises `BadInput` where none comes for 50 years."""
+        """Returns the first time after a moment. Raises `BadInput` if there is none within 50 years."""
         for time in self.after(moment):
             return time
         raise BadInput(f"schedule {self._line!r} has no times in the next 50 years")
 
     def until(self, moment: datetime, end: datetime) -> Iterator[datetime]:
-        """The times after `moment` that are not after `end`."""
+        """Yields the times after `moment` up to and including `end`."""
         return takewhile(lambda time: time <= end, self.after(moment))
 
     def latest(self, moment: datetime, end: datetime) -> datetime | None:
-        """The last one of `until`; only what is near to `end` is gone through."""
+        """Returns the last time of `until`. Searches near `end` first, to avoid going through all times."""
         for window in _WINDOWS:
             if moment < end - window and (found := max(self.until(end - window, end), default=None)):
                 return found
@@ -132,28 +135,28 @@ class Timetable:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduled(Generic[S]):
-    """What is asked for by a schedule, and what is on record of it."""
+    """A schedule, its status and the records of its runs."""
 
     spec: S
     shown: ScheduleStatus = field(default_factory=ScheduleStatus)
-    """What its status shows."""
+    """The current status."""
     runs: tuple[JobRecord, ...] = ()
     objection: str | None = None
-    """Why what runs Spark jobs can't take its template, and what to do."""
+    """Why the Spark adapter can't run its template, and what to do. None if it can."""
 
     @property
     def begun(self) -> frozenset[datetime]:
-        """The times of the runs that are on record."""
+        """The times of the recorded runs."""
         return frozenset(time for run in self.runs if (time := time_of(run.slot)) is not None)
 
     @property
     def latest(self) -> JobRecord | None:
-        """The run of the latest time."""
+        """The run with the latest time."""
         return max(self.runs, key=lambda run: run.slot, default=None)
 
 
 def long_over(runs: Sequence[JobRecord], last_done: JobRecord | None) -> ForgetRuns | None:
-    """What is done about runs that nobody needs on record; the last one that was committed is shown."""
+    """Returns a step that removes old records, or None. It keeps the last committed run for the status."""
     newest = sorted(runs, key=lambda run: run.slot, reverse=True)
     if len(newest) <= 2 * _KEPT or any(run.state is JobState.RUNNING for run in newest):
         return None
@@ -162,21 +165,21 @@ def long_over(runs: Sequence[JobRecord], last_done: JobRecord | None) -> ForgetR
 
 @dataclass(frozen=True)
 class Turn:
-    """Where a schedule is."""
+    """The state of a schedule at one moment."""
 
     due: datetime | None
-    """The time of the run that is to begin."""
+    """The time of the run that should start now."""
     shown: ScheduleStatus
     missed: int
-    """How many were missed that weren't shown as missed before."""
+    """The number of missed runs that the status didn't count before."""
     upcoming: datetime
     """The time of the first run after that."""
     look_after: float
-    """Seconds until there is something new."""
+    """Seconds until the next reconciliation."""
 
 
 def shown_in(status: Mapping[str, Any], name: str) -> ScheduleStatus:
-    """What a status shows of a schedule; nothing where it can't be read."""
+    """Returns the part of a status about a schedule. Empty if it can't be parsed."""
     try:
         return ScheduleStatus.model_validate(status.get(name) or {})
     except ValidationError:
@@ -184,7 +187,7 @@ def shown_in(status: Mapping[str, Any], name: str) -> ScheduleStatus:
 
 
 def turn(asked: Scheduled[Any], now: datetime) -> Turn:
-    """Where a schedule is. Raises `BadInput` where it has no times."""
+    """Returns the state of a schedule now. Raises `BadInput` if it never occurs."""
     spec: CronSchedule = asked.spec
     shown, begun = asked.shown, asked.begun
     times = Timetable(spec.schedule, spec.time_zone)
@@ -192,7 +195,7 @@ def turn(asked: Scheduled[Any], now: datetime) -> Turn:
     first = shown.next_schedule_time
     over = now if last is None else max(now, last)
     if spec.suspend:
-        # What is missed meanwhile is told when it goes on.
+        # Runs that are missed meanwhile are counted when the suspension ends.
         kept = shown.model_copy(update={"last_schedule_time": last})
         return Turn(None, kept, 0, times.first(over), _seconds(times.first(over), now))
     due = None
@@ -209,7 +212,7 @@ def turn(asked: Scheduled[Any], now: datetime) -> Turn:
     missed = 0
     if first is not None:
         if len(begun) >= _KEPT:
-            # Of earlier ones than the first on record nobody knows whether they ran.
+            # It is unknown whether runs before the first recorded one happened.
             first = max(first, min(begun))
         passed = times.until(first - timedelta(microseconds=1), upcoming - timedelta(microseconds=1))
         missed = sum(1 for _ in islice((time for time in passed if time not in begun), _COUNTED))
@@ -223,7 +226,7 @@ def turn(asked: Scheduled[Any], now: datetime) -> Turn:
 
 
 def missed_notes(found: Turn) -> tuple[Note, ...]:
-    """What is told of runs that were missed; the same words each time, so that it is counted up."""
+    """Returns an Event for missed runs. Its text doesn't vary, so that Kubernetes counts repetitions."""
     if not found.missed:
         return ()
     number = str(found.missed) if found.missed < _COUNTED else f"at least {found.missed}"

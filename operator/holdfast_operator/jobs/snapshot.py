@@ -1,6 +1,6 @@
-"""Snapshots among the jobs that a StorageCollection asks for (`requested`): when one starts, what is shown.
+"""Snapshots, one kind of the jobs that a StorageCollection can request (see `requested`).
 
-What is read is fixed with the first attempt: all attempts of a job write the same.
+The time to read at is fixed at the first attempt. So all attempts of a job write the same rows.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from holdfast_operator.sparkapps.sizing import tasks
 
 
 def work_order(job: JobRecord) -> Mapping[str, Any]:
-    """What a snapshot's job is told beside where and which."""
+    """Returns the arguments of a snapshot's job in addition to its location and ids."""
     return {name: job.spec[name] for name in ("as_of", "destination", "iceberg") if name in job.spec}
 
 
@@ -41,19 +41,19 @@ def _start(seen: "SnapshotView", order: Order) -> StartJob | RequestedReport:
     asked = task.as_of if isinstance(task, SnapshotRequest) else None
     as_of = latest if asked is None else asked
     if seen.upper == 0 or as_of > latest:
-        text = f"as of {as_of} is not complete yet: " + (
+        text = f"time {as_of} is not complete yet: " + (
             f"the latest complete time is {latest}" if seen.upper else "nothing has been written"
         )
         return condition_report(
-            order.shown, "Unknown", Reason.SNAPSHOT_NOT_READABLE, f"{text}; it starts when it is"
+            order.shown, "Unknown", Reason.SNAPSHOT_NOT_READABLE, f"{text}; the snapshot starts when it is"
         )
     if as_of < seen.since:
         return condition_report(
             order.shown,
             "False",
             Reason.SNAPSHOT_NOT_READABLE,
-            f"as of {as_of} is gone: the collection can be read as of {frontier(seen.since)} on; "
-            "set spec.snapshot.asOf and a new requestId",
+            f"time {as_of} is gone: the earliest readable time is {frontier(seen.since)}; "
+            "set another spec.snapshot.asOf and a new requestId",
         )
     spec = {"as_of": as_of, **task.place}
     count = tasks(seen.stored, task.spark.executor)

@@ -1,4 +1,4 @@
-"""The steps that the plans for Spark jobs may decide on."""
+"""The steps that the plans for Spark jobs can choose."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from holdfast_operator.sparkapps.adapter import AppState
 
 @dataclass(frozen=True)
 class StartJob(StoreChange):
-    """Put a job on record, Running its first attempt; then its application is launched."""
+    """Record a job that runs its first attempt, and then launch its application."""
 
     call: ClassVar[str] = "start_job"
     collection_id: str
@@ -23,19 +23,19 @@ class StartJob(StoreChange):
 
 @dataclass(frozen=True)
 class RetryJob(StoreChange):
-    """Put the next attempt on record; then its application is launched."""
+    """Record the next attempt, and then launch its application."""
 
     call: ClassVar[str] = "retry_job"
     collection_id: str
     job_id: str
     tasks: int
     abandoned: int | None = None
-    """The attempt that is on record as running and that nobody is at any more."""
+    """An attempt that is recorded as running, but that no process works on any more."""
 
 
 @dataclass(frozen=True)
 class LaunchAttempt(Decision):
-    """Launch the application of an attempt that is on record; one that is there already is fine."""
+    """Launch the application of a recorded attempt, unless it exists already."""
 
     irreversible: ClassVar[bool] = True
     collection_id: str
@@ -45,9 +45,9 @@ class LaunchAttempt(Decision):
 
 @dataclass(frozen=True)
 class FailAttempt(StoreChange):
-    """Put on record that an attempt failed, then take its application away where there is one.
+    """Record that an attempt failed, and then delete its application, if there is one.
 
-    One that was `stopped` is no failure of the job.
+    An attempt that was `stopped` doesn't count as a failure of the job.
     """
 
     call: ClassVar[str] = "fail_job"
@@ -61,7 +61,7 @@ class FailAttempt(StoreChange):
 
 @dataclass(frozen=True)
 class ForgetRuns(StoreChange):
-    """Remove the records of runs that are long over."""
+    """Remove the records of old runs."""
 
     call: ClassVar[str] = "forget_jobs"
     job_ids: tuple[str, ...]

@@ -80,7 +80,7 @@ def test_what_it_did_is_shown() -> None:
         "attempt": 1,
     }
     assert report.fields["compactionJob"]["state"] == "Done"
-    text = "compaction one is committed: 2 of 4 shards, 1 left to others; 100 stored rows are 60"
+    text = "compaction one is committed: 2 of 4 shards, 1 compacted by others; 100 stored rows are 60"
     assert told(replace(ASKED, job=done)) == ("True", Reason.COMPACTION_SUCCEEDED, text)
 
 
@@ -112,7 +112,7 @@ def test_a_compaction_waits_for_other_jobs_and_a_snapshot_for_a_compaction(
 
 def test_one_that_waits_says_for_what_and_one_that_runs_does_not_wait() -> None:
     behind = replace(ASKED, waits_for="snapshot s1")
-    text = "snapshot s1 runs; it starts when that has ended"
+    text = "waiting for snapshot s1 to end"
     assert told(behind) == ("Unknown", Reason.COMPACTION_QUEUED, text)
     failed = record(JobState.FAILED, error="boom", by="spark", failures=1)
     retried = replace(behind, job=failed, now=NOW + timedelta(days=1))

@@ -603,7 +603,4 @@ def test_what_a_snapshot_reads_is_held_from_its_record_on_and_once_it_is_gone_th
     job, since = taken()
     assert (job.state, job.attempt, since) == (JobState.FAILED, 1, 4998)
     assert told()["status"] == "False"
-    assert (
-        "it can't be tried again: as of 9 is gone, and the collection can be read as of 4998 on"
-        in (told()["message"])
-    )
+    assert "it can't be retried: time 9 is gone, the earliest readable time is 4998" in (told()["message"])

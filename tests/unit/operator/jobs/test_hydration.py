@@ -164,7 +164,7 @@ def test_spark_fills_from_a_size_on_where_there_is_a_template(
 def test_a_large_one_without_a_template_is_filled_as_ever_and_that_is_said() -> None:
     step = decided(spark(), asked=spec(spark=None))
     assert isinstance(step, Hydrate)
-    assert "copies all 12 rows, which takes long: with spec.hydration.spark" in step.health.message
+    assert "copies all 12 rows, which takes long; set spec.hydration.spark" in step.health.message
 
 
 def test_what_is_filled_or_no_copy_needs_no_job() -> None:
@@ -190,12 +190,12 @@ def test_the_phase_is_shown_before_the_job_starts() -> None:
     [
         (spark(missing="nothing runs Spark"), Reason.SPARK_NOT_INSTALLED, "or remove spec.hydration"),
         (spark(reachable=False), Reason.STORAGE_NOT_SHARED, "--storage-shared"),
-        (spark(full="2 Spark jobs run"), Reason.HYDRATING_RENDITION, "Spark job: 2 Spark jobs run"),
+        (spark(full="2 Spark jobs run"), Reason.HYDRATING_RENDITION, "(4 shards): 2 Spark jobs run"),
         (spark(objection="set it to 1"), Reason.SPARK_TEMPLATE_REFUSED, "set it to 1; or remove"),
         (
             spark(app(AppPhase.RUNNING), job=record(JobState.RUNNING)),
             Reason.HYDRATING_RENDITION,
-            "is being filled by a Spark job: attempt 1 runs",
+            "a Spark job fills rendition spec-2 (4 shards): attempt 1 runs",
         ),
         (
             spark(app(AppPhase.PENDING, age=59), job=record(JobState.RUNNING)),
@@ -210,7 +210,7 @@ def test_the_phase_is_shown_before_the_job_starts() -> None:
         (
             spark(job=record(JobState.FAILED, 3, error="boom")),
             Reason.HYDRATION_FAILED,
-            "failed 3 times, last: boom; mend that and raise spec.hydration.spark.maxAttempts",
+            "failed 3 times, last: boom; fix the cause and raise spec.hydration.spark.maxAttempts",
         ),
         (spark(job=record(JobState.DONE)), Reason.HYDRATING_RENDITION, "attempt 1 has committed"),
     ],
@@ -338,7 +338,7 @@ def test_a_driver_that_has_put_its_failure_on_record_ends_by_itself() -> None:
     alive = app(AppPhase.RUNNING)
     failed = record(JobState.FAILED, error="boom", finished_ms=int(NOW.timestamp() * 1000))
     seen = spark(alive, job=failed)
-    assert "its driver ends" in rest(seen).health.message
+    assert "its driver is ending" in rest(seen).health.message
     later = decided(replace(seen, now=NOW + timedelta(seconds=30)))
     assert later == FailAttempt("hydrate", JOB, 1, "nobody asks for it any more", alive, stopped=True)
     assert decided(spark(app(AppPhase.FAILED), job=failed), asked=spec(2)) == AbortRendition(

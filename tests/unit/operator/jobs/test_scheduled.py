@@ -154,7 +154,7 @@ def test_from_within_the_hour_that_comes_twice_the_first_one_does_not_come_again
 @pytest.mark.parametrize(
     ("line", "zone", "told"),
     [
-        ("0 0 31 2 *", "UTC", "schedule '0 0 31 2 *' has no times: bad day-of-month"),
+        ("0 0 31 2 *", "UTC", "schedule '0 0 31 2 *' is invalid: bad day-of-month"),
         ("61 0 * * *", "UTC", "bad minute"),
         ("0 0 * *", "UTC", "wrong number of fields"),
         ("0 0 * * *", "Mars/Olympus", "timeZone 'Mars/Olympus' is not in the IANA database"),
