@@ -124,11 +124,11 @@ def test_what_can_not_be_is_one_line_and_a_hint(plugin: Plugin, tmp_path: Path) 
     code, lines = said("migrate", "elsewhere", "--to", "persist")
     assert (code, len(lines)) == (2, 2)
     code, lines = said("migrate", "demo", "--to", "stash")
-    assert (code, "names no stash" in lines[0]) == (2, True)
+    assert (code, "has no stash" in lines[0]) == (2, True)
     code, lines = said("handover", "flights")
     assert (code, "spec.handover.policy is WhenCaughtUp" in lines[0]) == (2, True)
     code, lines = said("snapshot", "flights")
-    assert (code, lines[1]) == (2, "  hint: say where it is to be: --destination file:///folder")
+    assert (code, lines[1]) == (2, "  hint: give one: --destination file:///folder")
     code, lines = said("migrate", "linked", "--to", "persist", "--timeout", "soon")
     assert (code, len(lines)) == (2, 1)
     assert "spec.timeout" in lines[0]
@@ -180,7 +180,7 @@ def test_a_rendition_takes_over_by_hand(plugin: Plugin) -> None:
     assert "done: spec-2 is the active rendition from " in done.err
     assert world.status("coll/manual")["activeRendition"] == "spec-2"
     again = plugin("handover", "manual", "--to", "spec-2")
-    assert (again.code, "is the active one" in again.err) == (1, True)
+    assert (again.code, "is already active" in again.err) == (1, True)
     assert plugin.done("holds", "manual", "-o", "json").json == []
 
 
@@ -196,7 +196,7 @@ def test_a_snapshot_is_asked_for_and_the_jobs_template_stays(plugin: Plugin) -> 
     assert (waited.code, "StorageNotShared: Spark pods can't" in waited.err) == (1, True)
     told = plugin.world.get("coll/flights")["spec"]["snapshot"]
     twice = plugin("snapshot", "flights", "--request-id", told["requestId"])
-    assert (twice.code, "was made already" in twice.err) == (2, True)
+    assert (twice.code, "already exists" in twice.err) == (2, True)
 
 
 def test_a_catalog_is_made_of_another_one(plugin: Plugin) -> None:

@@ -94,7 +94,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
         (make_catalog(storage={"url": "file:///a\nb"}), "must not contain '#' or control characters"),
         (make_catalog(storage={"url": "s3://b/x?p%61ss=x"}), "must not escape the name of an option"),
         (make_catalog(storage={"blob": "file:///x"}), "give url, or both blob and consensus"),
-        (make_catalog(storage={"url": "file:///x", "blob": "file:///y"}), "give either url"),
+        (make_catalog(storage={"url": "file:///x", "blob": "file:///y"}), "give url, or both"),
         (make_catalog(backend="Elsewhere"), "Unsupported value"),
         (make_catalog(deployGeneration=-1), "deployGeneration"),
         (make_collection(columns=[{"name": "id", "type": "int65"}]), "unknown column type: use bool"),
@@ -503,7 +503,7 @@ def test_a_schedule_without_times_is_told_and_mends(
     it, type_ = "storagecollection/flights", "ScheduledSnapshotCompleted"
     path = f'.status.conditions[?(@.type=="{type_}")].reason'
     for change, told in (
-        ({}, "spec.snapshotSchedule: schedule '0 0 31 2 *' has no times: bad day-of-month; correct it"),
+        ({}, "spec.snapshotSchedule: schedule '0 0 31 2 *' is invalid: bad day-of-month; correct it"),
         ({"schedule": "0 0 * * *", "timeZone": "Europe/Bonn"}, "timeZone 'Europe/Bonn' is not in the IANA"),
     ):
         schedule |= change

@@ -105,8 +105,8 @@ def test_a_config_map_of_somebody_else_is_left_alone(world: Any, make_catalog: M
     world.wait_for("catalog/demo", f"{mark}.reason", "NameTaken")
     said = world.condition("catalog/demo", "ConnectionPublished")["message"]
     assert said == (
-        "ConfigMap 'demo-connection' isn't this Catalog's, so it is left alone and nothing says how to open "
-        "the catalog; delete or rename it"
+        "ConfigMap 'demo-connection' belongs to somebody else, so the operator can't publish how to open "
+        "the catalog; delete or rename that ConfigMap"
     )
     (event,) = world.events("NameTaken")
     assert (event["type"], event["message"]) == ("Warning", said)

@@ -95,7 +95,9 @@ def test_a_handover_waits_for_its_time(
     timed = Collection(module_world, controller, make_collection("timed", handover=at))
     timed.patch(rendition={"shards": 3})
     told = f"waits for its handover at {tomorrow:%Y-%m-%dT%H:%M:%SZ}"
-    assert timed.message("WaitingForHandover").endswith(f"has what the collection has and {told}")
+    assert timed.message("WaitingForHandover").endswith(
+        f"holds everything that the collection holds, and {told}"
+    )
     assert told.endswith(timed.waits_for("spec-2"))
     assert (timed.status["activeRendition"], timed.status["nextRendition"]) == ("r1", "spec-2")
     soon = datetime.now(UTC) + timedelta(seconds=2)
@@ -129,7 +131,7 @@ def test_a_pipeline_fills_the_next_rendition(
     turn = fed.status["handover"]["at"]
     assert fed.waits_for("spec-2") == f"what was written before {turn}"
     message = fed.message("HydratingRendition")
-    assert message.endswith(f"before it is read from there come: what its pipeline writes before {turn}")
+    assert message.endswith(f"readers use it after: its pipeline writes the rows before {turn}")
     assert fed.rows(9) == BEFORE
     pipeline.append([{"id": 3, "note": "new"}], 10, turn + 5)
     module_world.wait_ready(fed.name)
@@ -156,7 +158,7 @@ def test_writers_that_differ_make_a_rendition_suspect(
     message = module_world.wait_stalled(doubted.name, "RenditionSuspect")
     assert message.startswith("rendition spec-2 is suspect: ")
     assert "(id=1, note='new') 1 x only there" in message
-    assert "change spec.rendition back, which gives it up" in message
+    assert "to abort the rendition, undo the change of spec.rendition" in message
     assert doubted.message("RenditionSuspect", "RenditionSuspect") == message
     assert doubted.status["activeRendition"] == "r1"
     # It is named by hand, and does not take over.
@@ -174,7 +176,7 @@ def test_writers_that_differ_make_a_rendition_suspect(
     with pytest.raises(ConflictingWrite):
         other.append([{"id": 3, "note": "other"}], 10, 20)
     message = doubted.message("RenditionSuspect")
-    assert "a change of spec.rendition.shards copies what is there" in message
+    assert "to copy its rows to a new rendition, change spec.rendition.shards" in message
     module_world.wait_ready(doubted.name)
     doubted.wait_for_phase("r1", "Suspect")
     doubted.patch(rendition={"shards": 3}, handover={"to": "spec-3"})

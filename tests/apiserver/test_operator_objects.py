@@ -54,7 +54,10 @@ def test_declared_objects_are_made_mended_and_dropped_again(
     body = world.get("catalog/demo")
     in_step = world.condition("catalog/demo", "ObjectsInStep")
     assert (in_step["status"], in_step["observedGeneration"]) == ("True", body["metadata"]["generation"])
-    assert "made by others, so they stay when they are taken out: cluster default" in in_step["message"]
+    assert (
+        "created by others, so they stay if you remove them from the spec: cluster default"
+        in in_step["message"]
+    )
     counts = body["status"]["objectCounts"]
     assert (counts["databases"], counts["cluster_replicas"]) == (2, 2)
 

@@ -295,7 +295,7 @@ def test_a_compaction_waits_for_a_snapshot_is_retried_and_leaves_the_contents_as
     world.apply(flights)
     world.wait_for(it, reason, "CompactionQueued")
     waits = world.condition(it, "CompactionCompleted")["message"]
-    assert waits == "snapshot hangs runs; it starts when that has ended"
+    assert waits == "waiting for snapshot hangs to end"
     assert list(applications(world)) == [1]
     before = contents(world)
     assert len(before) == 15

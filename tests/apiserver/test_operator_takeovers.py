@@ -58,7 +58,7 @@ def test_what_can_not_be_taken_over_says_why_and_goes_on_by_itself(
     world.wait_for("catalog/demo", ".status.epoch", 5)
     world.wait_ready("catalog/demo", "storagecollection/flights")
     assert operator.child.poll() is None
-    assert "the store has not answered since 20" in world.wait_stalled("catalog/hung", "StoreUnreachable")
+    assert "the store has not responded since 20" in world.wait_stalled("catalog/hung", "StoreUnreachable")
     shown = world.get("catalog/hung")["metadata"]["resourceVersion"]
     operator.wait_for_looks(6)
     assert world.get("catalog/hung")["metadata"]["resourceVersion"] == shown
@@ -95,7 +95,7 @@ def test_an_older_copy_is_found_by_an_operator_that_was_not_there(world: Any, ma
     shutil.copytree(world.folder / "copy", store)
     world.start()
     message = lasts()
-    assert "the durable epoch is 1, and the catalog was open at 2: the store was restored from" in message
+    assert "the stored epoch is 1, but the catalog was open at 2: the store was restored from" in message
     _, command, _ = message.split("`")
     raised = CliRunner().invoke(main, shlex.split(command)[1:])
     assert raised.exit_code == 0, raised.output
@@ -107,7 +107,7 @@ def test_an_older_copy_is_found_by_an_operator_that_was_not_there(world: Any, ma
     store.rename(world.folder / "away")
     world.start()
     message = world.wait_stalled("catalog/demo", "FenceRegressed")
-    assert f"there is no catalog of {organization} in {store.as_uri()} any more" in message
+    assert f"{store.as_uri()} no longer has a catalog of {organization}" in message
     world.operators[-1].wait_for_looks(4)
     assert not store.exists()
     assert world.status("catalog/demo")["epoch"] == 3

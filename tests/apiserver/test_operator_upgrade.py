@@ -71,7 +71,7 @@ def test_old_catalogs_are_upgraded_when_that_is_wanted(world: Any, make_catalog:
         (kept,) = closed.kept_dumps()
         assert kept.version == OLD
         assert f"--as-of {kept.time}" in event["message"]
-    command = shlex.split(event["message"].partition("is kept readable: ")[2])
+    command = shlex.split(event["message"].partition("stays readable: ")[2])
     dumped = CliRunner().invoke(main, command[1:])
     assert dumped.exit_code == 0, dumped.output
     assert f'{{"key": {{"key": "user_version"}}, "value": {{"value": "{OLD}"}}}}' in dumped.stdout

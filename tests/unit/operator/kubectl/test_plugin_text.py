@@ -158,7 +158,7 @@ def test_what_names_nothing_is_refused(text: str) -> None:
             "The connection to the server h:1 was refused - did you specify the right host or port?",
         ),
         ('error: context "x" does not exist', Failed, 'context "x" does not exist'),
-        ("", Failed, "said nothing"),
+        ("", Failed, "without a message"),
     ],
 )
 def test_errors_of_kubectl_get_their_meaning(told: str, error: type[Exception], part: str) -> None:
@@ -239,7 +239,7 @@ def test_a_picture_fits_into_the_terminal(width: int) -> None:
         assert max(map(len, shown)) <= width
     assert list(overview([], NOW, width, everywhere=True)) == ["No resources of Holdfast here."]
     well = list(overview(bodies[:1], NOW, width, everywhere=False))
-    assert well[-1] == "All is as asked."
+    assert well[-1] == "Nothing needs attention."
 
 
 def test_a_migration_says_only_what_was_asked_for() -> None:
@@ -255,7 +255,7 @@ def test_a_migration_says_only_what_was_asked_for() -> None:
     assert migration("demo", "Stash", name="move")["metadata"] == {"name": "move"}
     assert migration("demo", "Stash")["spec"] == {"catalogRef": {"name": "demo"}, "target": "Stash"}
     there = thing(sourceOfTruth="Persist")
-    with pytest.raises(BadInput, match="names no stash"):
+    with pytest.raises(BadInput, match="has no stash"):
         check(there, "Stash")
     there["spec"]["stash"] = {"url": "sqlite:///x"}
     check(there, "Stash")
@@ -279,7 +279,7 @@ def test_a_migration_is_done_when_its_own_condition_says_so() -> None:
 
 def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
     body = thing("StorageCollection", "a")
-    with pytest.raises(BadInput, match="never asked"):
+    with pytest.raises(BadInput, match="has no destination"):
         snapshot_request(body, None, None, None, NOW)
     assert snapshot_request(body, "file:///b/x", 5, "one", NOW) == {
         "requestId": "one",
@@ -374,7 +374,7 @@ def test_what_a_restore_makes() -> None:
     path = thing("StorageCollection", "a", lastSnapshot={"destination": "/with space/s"})
     assert snapshot_of(path, None) == "file:///with%20space/s"
     iceberg = thing("StorageCollection", "a", lastSnapshot={"destination": "/w/t", "table": "shop.a.b"})
-    with pytest.raises(BadInput, match=r"the Iceberg table shop\.a\.b, which nothing is restored from"):
+    with pytest.raises(BadInput, match=r"the Iceberg table shop\.a\.b, which can't be restored"):
         snapshot_of(iceberg, None)
     assert snapshot_of(iceberg, "file:///s") == "file:///s"
     body["spec"]["restoreFrom"] = {"snapshot": "file:///s"}
@@ -532,7 +532,7 @@ def test_what_was_before_the_request_is_not_its_outcome(
     told = capsys.readouterr()
     assert told.out == ""
     said = [line[10:] for line in told.err.splitlines()]
-    assert said == ["waits for the operator to see it", "Ready", "done: r2 is the active rendition"]
+    assert said == ["waiting for the operator to see it", "Ready", "done: r2 is the active rendition"]
 
 
 def test_a_wait_ends_where_somebody_has_to_act_or_the_time_is_over(
@@ -558,7 +558,7 @@ def test_without_kubectl_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 2
     assert done.stderr.splitlines() == [
         "kubectl holdfast: kubectl is not on PATH",
-        "  hint: the plugin asks the cluster by it; $KUBECTL may name it",
+        "  hint: the plugin needs kubectl; $KUBECTL can name another command",
     ]
 
 
@@ -664,4 +664,4 @@ def test_holds_that_a_status_leaves_out_are_told_with_the_command_that_shows_the
     now = datetime(2026, 5, 1, tzinfo=UTC)
     all_shown = list(hold_lines(told, now, 120))
     more = [each.strip() for each in hold_lines({**told, "holdsTotal": 61}, now, 120)][len(all_shown) :]
-    assert more == ["... and 11 more, which `holdfast collection holds u1` shows"]
+    assert more == ["... and 11 more: see `holdfast collection holds u1`"]
