@@ -1,7 +1,7 @@
-"""The kubectl plugin `kubectl holdfast`: looks at our resources, and asks the operator for things.
+"""The kubectl plugin `kubectl holdfast`: shows Holdfast's resources, and requests work from the operator.
 
 Invariants
-- It acts through the Kubernetes API alone: what it changes are specs, which the operator then follows. It has
-  no access to stores and needs none.
-- The API is asked by `kubectl` itself, so contexts, logins and proxies are those of the user.
+- It acts only through the Kubernetes API. It changes specs, and the operator follows them. It needs no access
+  to stores.
+- It runs `kubectl` itself for each request. So the user's contexts, logins and proxies apply.
 """

@@ -1,4 +1,4 @@
-"""`kubectl holdfast abandon`: let a resource go whose data can't be deleted; the data stays."""
+"""`kubectl holdfast abandon`: lets a resource go whose data can't be deleted. The data stays."""
 
 import click
 

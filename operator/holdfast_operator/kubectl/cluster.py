@@ -1,8 +1,8 @@
-"""The cluster as the plugin sees it: `kubectl` as a child process, JSON in and out, errors by meaning.
+"""Access to the cluster: runs `kubectl` as a child process, with JSON in and out, and classifies its errors.
 
 Invariants
-- An error is one line of what, and a hint of what to do; no message holds what was sent.
-- Secrets are never asked for.
+- An error is one line that says what failed, with a hint. No message contains what was sent.
+- Secrets are never requested.
 """
 
 import json
@@ -23,90 +23,90 @@ _SECONDS: Final = 120.0
 _SERVER: Final = re.compile(r"^Error from server \((\w+)\): ?(.*)", re.DOTALL)
 _NOT_SERVED: Final = ("doesn't have a resource type", "no matches for kind", "could not find the requested")
 _LOGGED: Final = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d.*\n?", re.MULTILINE)
-"""What kubectl's library logs beside the error, a line for each try."""
+"""Lines that kubectl's library logs in addition to the error, one for each attempt."""
 _UNREACHABLE: Final = ("was refused", "Unable to connect", "i/o timeout", "no such host")
 _INSTALL: Final = "helm install holdfast-crds charts/holdfast-crds, or kubectl apply -k crds"
 
 
 class Failed(HoldfastError):
-    """The cluster can't be asked, or refuses."""
+    """A request to the cluster failed."""
 
     exit_code = 2
 
 
 class NoSuchObject(BadInput):
-    """There is no such object."""
+    """The object doesn't exist."""
 
 
 class NoCrds(Failed):
-    """The cluster doesn't know such resources."""
+    """The cluster doesn't have the CRDs of Holdfast."""
 
     hint = _INSTALL
 
 
 class NotPermitted(Failed):
-    """The user may not do this."""
+    """The user's role does not allow the request."""
 
-    hint = "ask for a role that allows it; 'kubectl auth can-i --list' tells what yours does"
+    hint = "ask for a role that allows it; 'kubectl auth can-i --list' shows what your role allows"
 
 
 class Unreachable(Failed):
-    """Nobody answers."""
+    """The API server doesn't respond."""
 
-    hint = "look at --context, --kubeconfig and $KUBECONFIG; 'kubectl cluster-info' asks the same server"
+    hint = "check --context, --kubeconfig and $KUBECONFIG; 'kubectl cluster-info' contacts the same server"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster and a namespace of it, as kubectl's own options name them."""
+    """A cluster and a namespace in it, with the same options as kubectl."""
 
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str | None = None
     everywhere: bool = False
-    """All namespaces."""
+    """Whether to use all namespaces."""
 
     def get(self, kind: Kind, name: str) -> Json:
-        """One of our objects. Raises `NoSuchObject`."""
+        """Returns one Holdfast object. Raises `NoSuchObject`."""
         try:
             return self._json("get", type_of(kind), name, *self.where(), "-o", "json")
         except NoSuchObject:
             there = f"namespace {self.namespace}" if self.namespace else "this namespace"
             raise NoSuchObject(
                 f"there is no {kind.value} {name!r} in {there}",
-                hint="'kubectl holdfast status' tells what is there",
+                hint="'kubectl holdfast status' shows what exists",
             ) from None
 
     def all(self, what: str, *flags: str) -> list[Json]:
-        """The objects of one type, or of several (`a,b`)."""
+        """Returns the objects of one type, or of several (`a,b`)."""
         there = ("-A",) if self.everywhere else self.where()
         return list(self._json("get", what, *there, *flags, "-o", "json")["items"])
 
     def ours(self) -> list[Json]:
-        """All of our objects."""
+        """Returns all Holdfast objects."""
         return self.all(",".join(type_of(kind) for kind in Kind))
 
     def patch(self, kind: Kind, name: str, change: Json) -> Json:
-        """Merge into one of our objects; as it is then."""
+        """Applies a merge patch to one Holdfast object. Returns the changed object."""
         body = json.dumps(change)
         return self._json(
             "patch", type_of(kind), name, *self.where(), "--type=merge", "-p", body, "-o", "json"
         )
 
     def create(self, body: Json) -> Json:
-        """Make an object; as it is then."""
+        """Creates an object. Returns the created object."""
         return self._json("create", *self.where(), "-f", "-", "-o", "json", stdin=json.dumps(body))
 
     def text(self, *arguments: str) -> str:
-        """What kubectl prints."""
+        """Runs kubectl. Returns its output."""
         return self._run(arguments)
 
     def answer(self, *arguments: str) -> Json:
-        """What kubectl prints as JSON."""
+        """Runs kubectl. Returns its output, parsed as JSON."""
         return self._json(*arguments)
 
     def where(self) -> tuple[str, ...]:
-        """The flags that name the namespace."""
+        """Returns the flags that name the namespace."""
         return ("-n", self.namespace) if self.namespace else ()
 
     def _json(self, *arguments: str, stdin: str | None = None) -> Json:
@@ -116,7 +116,7 @@ class Cluster:
         command = shutil.which(os.environ.get("KUBECTL", "kubectl"))
         if command is None:
             raise Failed(
-                "kubectl is not on PATH", hint="the plugin asks the cluster by it; $KUBECTL may name it"
+                "kubectl is not on PATH", hint="the plugin needs kubectl; $KUBECTL can name another command"
             )
         flags = [*(("--context", self.context) if self.context else ())]
         flags += ["--kubeconfig", self.kubeconfig] if self.kubeconfig else []
@@ -131,19 +131,19 @@ class Cluster:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise Unreachable(f"the cluster has not answered for {_SECONDS:.0f} s") from None
+            raise Unreachable(f"the cluster has not responded for {_SECONDS:.0f} s") from None
         if done.returncode != 0:
             raise failure(done.stderr)
         return done.stdout
 
 
 def type_of(kind: Kind) -> str:
-    """The full name of a kind for kubectl."""
+    """Returns the full name of a kind for kubectl."""
     return f"{kind.plural}.{GROUP}"
 
 
 def failure(told: str) -> HoldfastError:
-    """What an error of kubectl means."""
+    """Returns the exception for kubectl's error output."""
     text = " ".join((_LOGGED.sub("", told) or told).split())
     if any(part in text for part in _NOT_SERVED):
         if GROUP in text or any(kind.plural in text or kind.value in text for kind in Kind):
@@ -160,4 +160,4 @@ def failure(told: str) -> HoldfastError:
                 return Failed(message)
     if any(part in text for part in _UNREACHABLE):
         return Unreachable(text)
-    return Failed(text.removeprefix("error: ") or "kubectl failed and said nothing")
+    return Failed(text.removeprefix("error: ") or "kubectl failed without a message")

@@ -1,4 +1,4 @@
-"""`kubectl holdfast snapshot`, `compact`, `handover` and `holds`: what people ask of StorageCollections."""
+"""`kubectl holdfast snapshot`, `compact`, `handover` and `holds`: commands for StorageCollections."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -29,9 +29,12 @@ _COMPACTION: Final = "CompactionCompleted"
     help="The folder to write to; else that of the last request, or of the schedule.",
 )
 @click.option(
-    "--as-of", metavar="MS", type=click.IntRange(min=0), help="The time to read at; else the latest."
+    "--as-of",
+    metavar="MS",
+    type=click.IntRange(min=0),
+    help="The time to read at. The default is the latest complete time.",
 )
-@click.option("--request-id", metavar="ID", help="Names the request: the same never runs twice.")
+@click.option("--request-id", metavar="ID", help="Id of the request. The same id never runs twice.")
 @wait_options(1800.0)
 @cluster_options()
 @output_option
@@ -45,11 +48,11 @@ def snapshot(
     wait_timeout: float,
     format_: str,
 ) -> None:
-    """Write a snapshot of a collection, by a Spark job."""
+    """Write a snapshot of a collection with a Spark job."""
     there = _collection(cluster, collection)
     asked = snapshot_request(there, destination, as_of, request_id, datetime.now(UTC))
     changed = cluster.patch(Kind.STORAGE_COLLECTION, there["metadata"]["name"], {"spec": {"snapshot": asked}})
-    tell(changed, format_, f"asks for snapshot {asked['requestId']}")
+    tell(changed, format_, f"requests snapshot {asked['requestId']}")
     if wait:
         _wait(cluster, changed, snapshot_outcome(asked["requestId"]), wait_timeout, _SNAPSHOT)
 
@@ -57,35 +60,35 @@ def snapshot(
 def snapshot_request(
     body: Json, destination: str | None, as_of: int | None, request_id: str | None, now: datetime
 ) -> Json:
-    """What `spec.snapshot` becomes; the Spark template that is there stays, else it is that of the schedule.
+    """Returns the new `spec.snapshot`. Keeps its Spark template, or uses the template of the schedule.
 
-    Raises `BadInput`.
+    Raises `BadInput` if there is no destination.
     """
     before, schedule = (body["spec"].get(name, {}) for name in ("snapshot", "snapshotSchedule"))
     places = ({"destination": destination} if destination else {}, before, schedule)
     place = next((each for each in places if _PLACES & each.keys()), None)
     if place is None:
         raise BadInput(
-            f"collection/{body['metadata']['name']} has never asked for a snapshot",
-            hint="say where it is to be: --destination file:///folder",
+            f"collection/{body['metadata']['name']} has no destination for snapshots yet",
+            hint="give one: --destination file:///folder",
         )
-    # What there was and isn't asked for is taken away.
+    # None removes a place that was set before and isn't requested now.
     where = {name: place.get(name) for name in _PLACES if name in place or name in before}
     return {**_request(before, schedule, request_id, now), **where, "asOf": as_of}
 
 
 def _request(before: Json, schedule: Json, request_id: str | None, now: datetime) -> Json:
-    """A request for a job after another one; the template of that stays, else it is that of the schedule."""
-    # Whoever asks twice in a second asks for two.
+    """Returns a new request. Keeps the Spark template of `before`, or uses the template of the schedule."""
+    # The id contains milliseconds, so that two requests in one second are two jobs.
     asked = request_id or f"manual-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}"
     if asked == before.get("requestId"):
-        raise BadInput(f"the request {asked!r} was made already", hint="give another --request-id, or none")
+        raise BadInput(f"request {asked!r} already exists", hint="give another --request-id, or none")
     template = {} if before or "spark" not in schedule else {"spark": schedule["spark"]}
     return {"requestId": asked, **template}
 
 
 def snapshot_outcome(request_id: str) -> Callable[[Json], Done | None]:
-    """Whether the snapshot of this request is done."""
+    """Returns a function that returns the result of this snapshot, or None if it isn't done."""
 
     def done(last: Json) -> str:
         rows = f", {last['rows']:,} rows" if "rows" in last else ""
@@ -97,7 +100,7 @@ def snapshot_outcome(request_id: str) -> Callable[[Json], Done | None]:
 def _outcome(
     request_id: str, field: str, shown: str, done: Callable[[Json], str]
 ) -> Callable[[Json], Done | None]:
-    """Whether the job of a request is done: what the status tells of the last one in a field."""
+    """Returns a function that returns the result of a request's job from `status.<field>`, or None."""
 
     def outcome(body: Json) -> Done | None:
         last, mark = body["status"].get(field, {}), condition(body, shown)
@@ -112,7 +115,7 @@ def _outcome(
 
 @click.command()
 @click.argument("collection")
-@click.option("--request-id", metavar="ID", help="Names the request: the same never runs twice.")
+@click.option("--request-id", metavar="ID", help="Id of the request. The same id never runs twice.")
 @wait_options(1800.0)
 @cluster_options()
 @output_option
@@ -124,37 +127,37 @@ def compact(
     wait_timeout: float,
     format_: str,
 ) -> None:
-    """Make one batch of each shard of a collection, by a Spark job."""
+    """Merge the batches of each shard of a collection into one, with a Spark job."""
     there = _collection(cluster, collection)
     asked = compaction_request(there, request_id, datetime.now(UTC))
     change = {"spec": {"compaction": asked}}
     changed = cluster.patch(Kind.STORAGE_COLLECTION, there["metadata"]["name"], change)
-    tell(changed, format_, f"asks for compaction {asked['requestId']}")
+    tell(changed, format_, f"requests compaction {asked['requestId']}")
     if wait:
         _wait(cluster, changed, compaction_outcome(asked["requestId"]), wait_timeout, _COMPACTION)
 
 
 def compaction_request(body: Json, request_id: str | None, now: datetime) -> Json:
-    """What `spec.compaction` becomes; the Spark template as for a snapshot. Raises `BadInput`."""
+    """Returns the new `spec.compaction`, with the Spark template as for a snapshot. Raises `BadInput`."""
     before, schedule = (body["spec"].get(name, {}) for name in ("compaction", "compactionSchedule"))
     return _request(before, schedule, request_id, now)
 
 
 def compaction_outcome(request_id: str) -> Callable[[Json], Done | None]:
-    """Whether the compaction of this request is done."""
+    """Returns a function that returns the result of this compaction, or None if it isn't done."""
     return _outcome(request_id, "lastCompaction", _COMPACTION, compaction_text)
 
 
 @click.command()
 @click.argument("collection")
-@click.option("--to", "rendition", metavar="ID", help="The rendition; else the next one.")
+@click.option("--to", "rendition", metavar="ID", help="The rendition. The default is the next one.")
 @wait_options(600.0)
 @cluster_options()
 @output_option
 def handover(
     cluster: Cluster, collection: str, rendition: str | None, wait: bool, wait_timeout: float, format_: str
 ) -> None:
-    """Let the next rendition of a collection take over, where spec.handover.policy is Manual."""
+    """Let the next rendition of a collection take over. Needs spec.handover.policy Manual."""
     there = _collection(cluster, collection)
     to = handover_to(there, rendition)
     change = {"spec": {"handover": {"to": to}}}
@@ -165,19 +168,23 @@ def handover(
 
 
 def handover_to(body: Json, rendition: str | None) -> str:
-    """The rendition that is to take over. Raises `BadInput` where none can by a word, `GivenUp` if it has."""
+    """Returns the rendition that should take over.
+
+    Raises `BadInput` if the policy isn't Manual or there is no such rendition, and `GivenUp` if it is already
+    active or can't take over.
+    """
     name, told = body["metadata"]["name"], body.get("status", {})
     policy = body["spec"].get("handover", {}).get("policy", "WhenCaughtUp")
     if policy != "Manual":
         raise BadInput(
             f"collection/{name} hands over by itself: spec.handover.policy is {policy}",
-            hint="set it to Manual to decide by hand",
+            hint="to hand over manually, set it to Manual",
         )
     to = rendition or told.get("nextRendition")
     if to is None:
-        raise BadInput(f"collection/{name} has no next rendition", hint="change spec.rendition to begin one")
+        raise BadInput(f"collection/{name} has no next rendition", hint="change spec.rendition to create one")
     if to == told.get("activeRendition"):
-        raise GivenUp(f"rendition {to} is the active one of collection/{name} already")
+        raise GivenUp(f"rendition {to} of collection/{name} is already active")
     phases = {each["id"]: each["phase"] for each in told.get("renditions", ())}
     if to not in phases:
         raise BadInput(f"collection/{name} has no rendition {to!r}; it has {', '.join(phases) or 'none'}")
@@ -187,7 +194,7 @@ def handover_to(body: Json, rendition: str | None) -> str:
 
 
 def handover_outcome(to: str) -> Callable[[Json], Done | None]:
-    """Whether a rendition took over."""
+    """Returns a function that returns a result when the rendition has taken over, and otherwise None."""
 
     def outcome(body: Json) -> Done | None:
         told = body["status"]
@@ -195,7 +202,7 @@ def handover_outcome(to: str) -> Callable[[Json], Done | None]:
             return None
         at = told.get("handover", {}).get("at")
         return Done(
-            f"done: {to} is the active rendition" + (f" from {moment(at)} on" if at is not None else "")
+            f"done: {to} is the active rendition" + (f" since {moment(at)}" if at is not None else "")
         )
 
     return outcome
@@ -206,7 +213,7 @@ def handover_outcome(to: str) -> Callable[[Json], Done | None]:
 @cluster_options()
 @output_option
 def holds(cluster: Cluster, collection: str, format_: str) -> None:
-    """Show who keeps the retired renditions of a collection, beside its retention."""
+    """Show the holds that keep retired renditions of a collection in addition to its retention."""
     from holdfast_operator.kubectl.status import hold_lines, holds_left_out, width
 
     there = _collection(cluster, collection)
@@ -234,7 +241,7 @@ def _wait(
     seconds: float,
     shown: str | None = None,
 ) -> None:
-    """Wait for an outcome; meanwhile what the condition `shown` says is told, if it is under way."""
+    """Waits for an outcome. Shows the message of the condition `shown` meanwhile, while that is Unknown."""
 
     def told(found: Json) -> str:
         mark = None if shown is None else condition(found, shown)

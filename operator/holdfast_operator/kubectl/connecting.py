@@ -1,7 +1,7 @@
-"""`kubectl holdfast connection`, `dump` and `fence`: how somebody with access to the stores opens a catalog.
+"""`kubectl holdfast connection`, `dump` and `fence`: show how to open a catalog with access to its stores.
 
-The plugin has no access to stores. What acts on them is `holdfast catalog`, so its command is shown, made of
-the ConfigMap that the operator keeps for the catalog.
+The plugin has no access to stores, but `holdfast catalog` does. So the plugin shows a complete `holdfast
+catalog` command, made from the catalog's ConfigMap.
 """
 
 import shlex
@@ -27,7 +27,7 @@ _OPTIONS: Final = (
 
 
 class NoConnection(HoldfastError):
-    """Nothing says how the catalog is opened."""
+    """There is no ConfigMap that shows how to open the catalog."""
 
 
 @click.command()
@@ -51,7 +51,7 @@ def connection(cluster: Cluster, catalog: str, format_: str) -> None:
 @click.argument("catalog")
 @cluster_options()
 def dump(cluster: Cluster, catalog: str) -> None:
-    """Show the command that dumps a catalog; it reads only, and needs access to the stores."""
+    """Show the command that dumps a catalog. The command only reads, and needs access to the stores."""
     name, found = _connection(cluster, catalog)
     _show("dump", found["data"], "--target", f"{name}.dump.json")
 
@@ -60,29 +60,29 @@ def dump(cluster: Cluster, catalog: str) -> None:
 @click.argument("catalog")
 @cluster_options()
 def fence(cluster: Cluster, catalog: str) -> None:
-    """Show the command that raises a catalog's fence token above all that was, as after a restore.
+    """Show the command that raises a catalog's fence token above all earlier ones, as after a restore.
 
-    Whoever has the catalog open is shut out by it, also somebody who took it over since the operator looked,
-    and the operator too, which then opens it anew.
+    The command fences every process that has the catalog open, including one that took it over since the
+    operator last looked. It also fences the operator, which then opens the catalog again.
     """
     name = names.name_of(catalog, Kind.CATALOG)
     there = cluster.get(Kind.CATALOG, name)
     epoch = there.get("status", {}).get("epoch")
     if epoch is None:
-        raise NoConnection(f"catalog/{name} has no epoch yet: it was never open")
+        raise NoConnection(f"catalog/{name} has no epoch yet: it was never opened")
     _, found = _connection(cluster, name, there)
     _show("fence", found["data"], "--above", str(epoch))
 
 
 def command(name: str, data: Mapping[str, str], *arguments: str) -> str:
-    """The `holdfast catalog` command of that name, as a shell takes it."""
+    """Returns the command `holdfast catalog <name>`, quoted for a shell."""
     place = [part for option, keys in _OPTIONS for key in keys if key in data for part in (option, data[key])]
     return shlex.join(["holdfast", "catalog", name, *place, *arguments])
 
 
 def _show(name: str, data: Mapping[str, str], *arguments: str) -> None:
     secrets = [data[key] for key in sorted(data) if key.endswith("CREDENTIALS_SECRET")]
-    click.echo("# run it where the stores are reached", err=True)
+    click.echo("# run this command on a host that can reach the stores", err=True)
     if secrets:
         click.echo(
             f"# with the credentials of secret/{', secret/'.join(secrets)} in the environment", err=True
@@ -96,8 +96,8 @@ def _connection(cluster: Cluster, catalog: str, there: Json | None = None) -> tu
     config = there.get("status", {}).get("connection", {}).get("configMap")
     if config is None:
         raise NoConnection(
-            f"nothing says yet how catalog/{name} is opened",
-            hint=f"it is told when the catalog is open: kubectl holdfast status catalog/{name}",
+            f"catalog/{name} has no ConfigMap yet that shows how to open it",
+            hint=f"the operator writes it when the catalog is open: kubectl holdfast status catalog/{name}",
         )
     found = cluster.answer("get", "configmap", config, *cluster.where(), "-o", "json")
     return name, {"data": {}, **found}

@@ -1,9 +1,10 @@
 """The command `kubectl-holdfast`, which kubectl finds as `kubectl holdfast`.
 
 Invariants
-- A command's module is imported when it is asked for; none imports models, stores or a Kubernetes client.
-- What is wrong is one line on stderr, and a hint on a second one.
-- Exit codes: 0 ok, 1 what was waited for didn't come, 2 bad input, or a cluster that can't be asked.
+- A command's module is imported only when the command runs. None imports models, stores or a Kubernetes
+  client.
+- An error is one line on stderr, and a second line has a hint.
+- Exit codes: 0 for success, 1 if the awaited result did not come, 2 for bad input or an unusable cluster.
 """
 
 import importlib
@@ -17,17 +18,17 @@ from holdfast_operator.kubectl.options import named_cluster
 _COMMANDS: Final = {
     "status": ("status:status", "Show catalogs, collections and migrations, and what they wait for."),
     "migrate": ("migrating:migrate", "Move a catalog to persist or to its stash."),
-    "rollback": ("migrating:rollback", "Move a catalog back, by the migration that moved it."),
+    "rollback": ("migrating:rollback", "Roll back a migration, so that the catalog moves back."),
     "snapshot": ("collections:snapshot", "Write a snapshot of a collection."),
-    "compact": ("collections:compact", "Make one batch of each shard of a collection."),
+    "compact": ("collections:compact", "Merge the batches of each shard of a collection into one."),
     "handover": ("collections:handover", "Let the next rendition of a collection take over."),
-    "restore": ("restoring:restore", "Restore a collection from a snapshot, or make a catalog of another."),
-    "holds": ("collections:holds", "Show who keeps what a collection would give up."),
+    "restore": ("restoring:restore", "Restore a collection from a snapshot, or create a restored catalog."),
+    "holds": ("collections:holds", "Show the holds that keep retired renditions of a collection."),
     "connection": ("connecting:connection", "Show how an application opens a catalog."),
     "dump": ("connecting:dump", "Show the command that dumps a catalog."),
     "fence": ("connecting:fence", "Show the command that raises a catalog's fence token."),
     "abandon": ("abandoning:abandon", "Let a resource go whose data can't be deleted; the data stays."),
-    "report": ("report:report", "Write a support bundle, without secrets."),
+    "report": ("report:report", "Write a support bundle without secrets."),
 }
 
 
@@ -37,11 +38,11 @@ class Main(TellingGroup):
     program = "kubectl holdfast"
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The commands, the most used first."""
+        """Returns the commands, the most used ones first."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of that name, imported now."""
+        """Imports and returns the command of that name."""
         if cmd_name not in _COMMANDS:
             return None
         module, _, name = _COMMANDS[cmd_name][0].partition(":")
@@ -50,7 +51,7 @@ class Main(TellingGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list of commands in the help, without importing them."""
+        """Writes the list of commands for the help, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_) for name, (_, help_) in _COMMANDS.items()])
 
@@ -59,14 +60,14 @@ class Main(TellingGroup):
 @click.version_option(package_name="holdfast-operator", prog_name="kubectl holdfast")
 @named_cluster
 def _command(**_: object) -> None:
-    """Look at the catalogs and collections of a cluster, and ask the operator for things.
+    """Show the catalogs and collections of a cluster, and request work from the operator.
 
-    It acts through the Kubernetes API alone, as kubectl does with the same kubeconfig.
+    The plugin acts only through the Kubernetes API, like kubectl with the same kubeconfig.
     """
 
 
 def main() -> None:
-    """Run it."""
+    """Runs the command line."""
     _command(prog_name="kubectl holdfast")
 
 

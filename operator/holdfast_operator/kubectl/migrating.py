@@ -1,4 +1,4 @@
-"""`kubectl holdfast migrate` and `rollback`: they make and change CatalogMigrations."""
+"""`kubectl holdfast migrate` and `rollback`: create and change CatalogMigrations."""
 
 from typing import Any, Final
 
@@ -21,12 +21,18 @@ _WAIT_SECONDS: Final = 900.0
 
 @click.command()
 @click.argument("catalog")
-@click.option("--to", "target", type=click.Choice(list(_TARGETS)), required=True, help="Where to.")
-@click.option("--name", metavar="NAME", help="Name of the CatalogMigration; else one is made up.")
-@click.option("--verify", type=click.Choice(list(_VERIFY)), help="What is compared before; else: compare.")
-@click.option("--shadow-for", metavar="TIME", help="How long, with --verify shadow, such as 5m.")
-@click.option("--timeout", metavar="TIME", help="No further step after that, such as 10m, which is usual.")
-@click.option("--dry-run-migration", "dry_run", is_flag=True, help="Only plan it: no store is written.")
+@click.option(
+    "--to", "target", type=click.Choice(list(_TARGETS)), required=True, help="The store to move it to."
+)
+@click.option("--name", metavar="NAME", help="Name of the CatalogMigration. By default, it is generated.")
+@click.option(
+    "--verify",
+    type=click.Choice(list(_VERIFY)),
+    help="How to compare the stores before the move. The default is compare.",
+)
+@click.option("--shadow-for", metavar="TIME", help="With --verify shadow: how long to shadow, such as 5m.")
+@click.option("--timeout", metavar="TIME", help="Time after which no further step runs. The default is 10m.")
+@click.option("--dry-run-migration", "dry_run", is_flag=True, help="Only plan the move. Writes to no store.")
 @wait_options(_WAIT_SECONDS)
 @cluster_options()
 @output_option
@@ -54,7 +60,7 @@ def migrate(
 @cluster_options()
 @output_option
 def rollback(cluster: Cluster, migration: str, wait: bool, wait_timeout: float, format_: str) -> None:
-    """Move a catalog back, by the migration that moved it, or that is moving it. It is for good."""
+    """Roll back a migration that has moved a catalog, or is moving it. You can't undo this."""
     name = names.name_of(migration, Kind.CATALOG_MIGRATION)
     there = cluster.get(Kind.CATALOG_MIGRATION, name)
     if there["spec"].get("dryRun"):
@@ -67,15 +73,15 @@ def rollback(cluster: Cluster, migration: str, wait: bool, wait_timeout: float, 
 
 
 def check(catalog: Json, target: str) -> None:
-    """Raise `BadInput` where there is nothing to move, `GivenUp` where it is there already."""
+    """Raises `BadInput` if the catalog has no stash, and `GivenUp` if it is already in the target."""
     name = catalog["metadata"]["name"]
     if "stash" not in catalog["spec"]:
         raise BadInput(
-            f"catalog/{name} names no stash, so there is nothing to move between",
-            hint="add spec.stash to the Catalog; it is linked then, and stays where it is",
+            f"catalog/{name} has no stash, so it can't move",
+            hint="add spec.stash to the Catalog; this links the two stores and doesn't move the catalog",
         )
     if catalog.get("status", {}).get("sourceOfTruth") == target:
-        raise GivenUp(f"catalog/{name} is in {target} already: there is nothing to move")
+        raise GivenUp(f"catalog/{name} is already in {target}: there is nothing to move")
 
 
 def migration(
@@ -88,7 +94,7 @@ def migration(
     timeout: str | None = None,
     dry_run: bool = False,
 ) -> Json:
-    """The CatalogMigration of a request; what isn't asked for is left to the defaults."""
+    """Returns the CatalogMigration to create. Options that aren't given keep their defaults."""
     asked = {
         "verify": _VERIFY[verify] if verify else None,
         "shadowFor": shadow_for,
@@ -115,7 +121,7 @@ def _wait(cluster: Cluster, body: Json, seconds: float) -> None:
 
 
 def progress(body: Json) -> str:
-    """How far a migration is."""
+    """Describes the progress of a migration."""
     told = body.get("status", {})
     step = f", step {told['step']}" if told.get("step") else ""
     state = state_of(body)
@@ -123,7 +129,7 @@ def progress(body: Json) -> str:
 
 
 def outcome(body: Json) -> Done | None:
-    """What became of a migration, or of its way back; None while nobody can tell."""
+    """Returns the result of a migration or a rollback, or None if it isn't finished."""
     told, spec = body["status"], body["spec"]
     wanted = "RolledBack" if spec.get("rollback") else "Completed"
     found = condition(body, wanted)

@@ -1,4 +1,4 @@
-"""How people name our objects on a command line: `demo`, `catalog/demo`, `coll/flights`."""
+"""Parses the names of objects on the command line: `demo`, `catalog/demo`, `coll/flights`."""
 
 from typing import Final
 
@@ -17,28 +17,29 @@ _WORDS: Final = {
 
 
 def parse(text: str) -> tuple[Kind | None, str]:
-    """The kind, None where it isn't said, and the name. Raises `BadInput`."""
+    """Returns the kind, or None if it isn't given, and the name. Raises `BadInput`."""
     word, slash, name = text.partition("/")
     if not slash:
         return None, text
     kind = _WORDS.get(word.lower().removesuffix(f".{GROUP}"))
     if kind is None or not name or "/" in name:
         raise BadInput(
-            f"{text!r} names nothing", hint="write a name, or catalog/NAME, collection/NAME, migration/NAME"
+            f"{text!r} is not a valid name",
+            hint="write NAME, catalog/NAME, collection/NAME or migration/NAME",
         )
     return kind, name
 
 
 def name_of(text: str, kind: Kind) -> str:
-    """The name of an object of one kind. Raises `BadInput` for another one."""
+    """Returns the name of an object of this kind. Raises `BadInput` if the text names another kind."""
     found, name = parse(text)
     if found not in (None, kind):
-        raise BadInput(f"{text!r} is a {found}, and this command is about a {kind}")
+        raise BadInput(f"{text!r} is a {found}, but this command needs a {kind}")
     return name
 
 
 def short(kind: Kind) -> str:
-    """What people type for a kind."""
+    """Returns the short word for a kind."""
     match kind:
         case Kind.CATALOG:
             return "catalog"

@@ -1,4 +1,4 @@
-"""The options that commands share: which cluster, how the answer looks, whether to wait for it."""
+"""The options that commands share: the cluster, the output format, and waiting."""
 
 import json
 from collections.abc import Callable
@@ -17,18 +17,20 @@ _CLUSTER: Final = ("namespace", "everywhere", "context", "kubeconfig")
 
 
 def named_cluster(command: Any) -> Any:
-    """`-n`, `--context` and `--kubeconfig`, as kubectl has them."""
+    """Adds `-n`, `--context` and `--kubeconfig`, like kubectl."""
     for option in (
         click.option("--kubeconfig", metavar="FILE", help="The kubeconfig."),
         click.option("--context", metavar="NAME", help="The context of the kubeconfig."),
-        click.option("-n", "--namespace", metavar="NAME", help="The namespace; else the context's."),
+        click.option(
+            "-n", "--namespace", metavar="NAME", help="The namespace. The default is the context's."
+        ),
     ):
         command = option(command)
     return command
 
 
 def cluster_options(everywhere: bool = False) -> Callable[[_F], _F]:
-    """`-n`, `--context`, `--kubeconfig` and perhaps `-A`; the command gets a `Cluster` first."""
+    """Adds `-n`, `--context`, `--kubeconfig` and perhaps `-A`. The command gets a `Cluster` first."""
 
     def decorate(command: _F) -> _F:
         @wraps(command)
@@ -51,14 +53,14 @@ def cluster_options(everywhere: bool = False) -> Callable[[_F], _F]:
 
 
 def output_option(command: _F) -> _F:
-    """`-o`."""
+    """Adds `-o`."""
     return click.option(
         "-o", "--output", "format_", type=click.Choice(FORMATS), default="table", show_default=True
     )(command)
 
 
 def wait_options(default: float) -> Callable[[_F], _F]:
-    """`--wait` and `--timeout`, which is `default` seconds where it isn't given."""
+    """Adds `--wait` and `--wait-timeout`, whose default is `default` seconds."""
 
     def decorate(command: _F) -> _F:
         command = click.option(
@@ -69,24 +71,26 @@ def wait_options(default: float) -> Callable[[_F], _F]:
             show_default=True,
             help="Seconds to wait with --wait.",
         )(command)
-        return click.option("--wait", is_flag=True, help="Show how it goes on until it is done.")(command)
+        return click.option("--wait", is_flag=True, help="Wait until it is done, and show the progress.")(
+            command
+        )
 
     return decorate
 
 
 def emit(value: Any, format_: str) -> None:
-    """A value as JSON or YAML."""
+    """Prints a value as JSON or YAML."""
     if format_ == "json":
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
         return
-    # Not imported by those who don't want it.
+    # Imported only if needed, because the import is slow.
     import yaml
 
     click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
 
 
 def tell(body: Any, format_: str, what: str) -> None:
-    """What became of an object, as kubectl says it: on stdout, or the object itself."""
+    """Prints what happened to an object in the style of kubectl, or the object itself as JSON or YAML."""
     if format_ != "table":
         emit(body, format_)
         return

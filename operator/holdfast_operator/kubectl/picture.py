@@ -1,4 +1,4 @@
-"""What our objects say of themselves, in few words: their state, and what they wait for. Pure."""
+"""Short descriptions of Holdfast's objects: their state, and what they wait for. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from holdfast_operator.api.names import OPERATORS, Kind
 Json = dict[str, Any]
 
 _EARLIEST_MS: Final = 978_307_200_000
-"""The year 2001: lesser times of a collection are counters, not moments."""
+"""The year 2001. Smaller times of a collection are counters, not moments."""
 _NOBODY: Final = (
-    "no operator has looked at it; see whether one runs and looks after this namespace: "
+    "no operator has reconciled it; check that one runs and watches this namespace: "
     f"kubectl get deployments -A -l {OPERATORS}"
 )
 
 
 @dataclass(frozen=True)
 class State:
-    """How an object is, in a word, why, and what it says itself."""
+    """The state of an object: one word, the reason, and the message of its condition."""
 
     word: str
     reason: str
@@ -27,12 +27,12 @@ class State:
 
     @property
     def well(self) -> bool:
-        """Whether there is nothing to wait for, and nothing to be done."""
+        """Whether there is nothing to wait for and nothing to do."""
         return self.word in {"Ready", "Suspended"}
 
 
 def state_of(body: Json) -> State:
-    """The state of an object, of the generation of its spec that is there now."""
+    """Returns the state of an object at the current generation of its spec."""
     status = body.get("status", {})
     ready = condition(body, "Ready")
     if ready is None:
@@ -41,7 +41,9 @@ def state_of(body: Json) -> State:
     if body["metadata"].get("deletionTimestamp"):
         return State("Deleting", reason, message)
     if status.get("observedGeneration", 0) < body["metadata"].get("generation", 0):
-        return State("Behind", reason, f"the operator hasn't seen the last change yet; before it: {message}")
+        return State(
+            "Behind", reason, f"the operator hasn't seen the last change yet; before that: {message}"
+        )
     if ready["status"] == "True":
         return State("Ready", reason, message)
     stalled = condition(body, "Stalled")
@@ -53,13 +55,13 @@ def state_of(body: Json) -> State:
 
 
 def condition(body: Json, type_: str) -> Json | None:
-    """A condition of an object; None where it has none of that type."""
+    """Returns the condition of this type, or None."""
     found = body.get("status", {}).get("conditions", ())
     return next((each for each in found if each["type"] == type_), None)
 
 
 def remarks(body: Json) -> list[Json]:
-    """The conditions beside Ready, Reconciling and Stalled that somebody should know of."""
+    """Returns the conditions other than Ready, Reconciling and Stalled that need attention."""
     bad = {
         *(("ShadowDiverged", status) for status in ("True", "Unknown")),
         *((type_, "True") for type_ in ("OverMaxBytes", "RenditionSuspect")),
@@ -75,41 +77,41 @@ def remarks(body: Json) -> list[Json]:
 
 
 def kind_of(body: Json) -> Kind:
-    """The kind of an object."""
+    """Returns the kind of an object."""
     return Kind(body["kind"])
 
 
 def catalog_of(body: Json) -> str:
-    """The Catalog that an object refers to."""
+    """Returns the name of the Catalog that an object refers to."""
     return str(body["spec"].get("catalogRef", {}).get("name", ""))
 
 
 def moment(frontier: object) -> str:
-    """A frontier for people: a moment where it can be one, a number else."""
+    """Returns a frontier as text: a date and time if it can be one, otherwise a number."""
     if isinstance(frontier, int) and frontier >= _EARLIEST_MS:
         return datetime.fromtimestamp(frontier / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return "-" if frontier is None else str(frontier)
 
 
 def lag(upper: object, now_ms: float) -> str:
-    """How far a collection's upper is behind the clock, where it counts moments."""
+    """Returns how far a collection's upper is behind the clock, or `-` if its times are counters."""
     if not isinstance(upper, int) or upper < _EARLIEST_MS:
         return "-"
     return span((now_ms - upper) / 1000) if upper <= now_ms else "0 s"
 
 
 def age(body: Json, now: datetime) -> str:
-    """How long ago an object was made."""
+    """Returns the age of an object as text."""
     return since(body["metadata"].get("creationTimestamp"), now)
 
 
 def since(time: str | None, now: datetime) -> str:
-    """How long ago a moment was."""
+    """Returns how long ago a time was, as text."""
     return "-" if time is None else span(max(0.0, (now - datetime.fromisoformat(time)).total_seconds()))
 
 
 def span(seconds: float) -> str:
-    """A span of time in a unit that fits."""
+    """Returns a duration in a suitable unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -117,7 +119,7 @@ def span(seconds: float) -> str:
 
 
 def size(number: int | None) -> str:
-    """Bytes in a unit that fits."""
+    """Returns a number of bytes in a suitable unit."""
     if number is None:
         return "-"
     amount = float(number)
@@ -129,7 +131,7 @@ def size(number: int | None) -> str:
 
 
 def summary(body: Json) -> Json:
-    """One object for programs: what the tables show, with its conditions and its status as they are."""
+    """Returns one object for JSON output: the contents of the tables, and its conditions and status."""
     state = state_of(body)
     metadata = body["metadata"]
     return {
@@ -147,13 +149,13 @@ def summary(body: Json) -> Json:
 
 
 def by_kind(bodies: Sequence[Json]) -> Mapping[Kind, list[Json]]:
-    """The objects of each kind, in the order of their names."""
+    """Returns the objects by kind, each list in the order of their names."""
     ordered = sorted(bodies, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"]))
     return {kind: [each for each in ordered if each["kind"] == kind.value] for kind in Kind}
 
 
 def compaction_text(last: Json) -> str:
-    """What a compaction did, from the status."""
+    """Describes what a compaction did, from the status."""
     rows = f": {last['rowsBefore']:,} stored rows are {last['rows']:,}" if last.get("compacted") else ""
-    left = f", {last['left']} left to others" if last.get("left") else ""
+    left = f", {last['left']} compacted by others" if last.get("left") else ""
     return f"{last.get('compacted', 0)} of {last.get('shards', 0)} shards{left}{rows}"

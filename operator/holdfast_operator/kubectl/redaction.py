@@ -1,12 +1,12 @@
-"""Takes what is secret out of text and objects, before it gets into a support bundle.
+"""Removes secrets from text and objects before they get into a support bundle.
 
-A value is secret by where it stands (user info of a URL, `password=...`, an environment variable or a flag
-whose name tells, the field of an object whose name tells) or by how it looks (tokens, keys, PEM blocks).
+A value is secret because of its place or its form. Places are the user info of a URL, `password=...`, and an
+environment variable, a flag or a field with a suspicious name. Forms are tokens, keys and PEM blocks.
 
 Invariants
-- What was found secret once is secret everywhere: all is read before anything is written (`learn`, then
-  `text` and `tree`).
-- Too much rather than too little; but names of Secrets stay, since support needs them.
+- A value that is secret in one place is masked everywhere. So everything is read first (`learn`) before
+  anything is written (`text` and `tree`).
+- In doubt, a value is masked. Names of Secrets are kept, because support needs them.
 """
 
 import json
@@ -19,7 +19,7 @@ from holdfast_operator.api.urls import SHORT, tells_a_secret
 
 _MASK: Final = "***"
 _SHORTEST: Final = 6
-"""Shorter values are masked where they stand, but not wherever else the same letters are."""
+"""Shorter values are masked in their place, but not wherever else the same letters occur."""
 
 _TELLING: Final = (
     r"passw|passphrase|pwd|secret|token|credential|signature|authorization|cookie|private"
@@ -31,12 +31,12 @@ _REFERENCE: Final = re.compile(
     r"|service[_-]?account[_-]?token|tokenexpirationseconds|automount\w*|fence[_-]?token)$",
     re.IGNORECASE,
 )
-"""Names of what only names a Secret."""
+"""Names of fields that only name a Secret."""
 
 _LOOKS: Final = (
     re.compile(r"-----BEGIN [A-Z ]+-----(?s:.*?)(?:-----END [A-Z ]+-----|\Z)"),
     re.compile(r"(?<=://)[^\s\"'<>/?#]*(?=@)"),
-    # A password that should have been escaped may hold anything.
+    # A password that was not escaped may contain any character.
     re.compile(r"(?<=://)[^\s\"'<>]*(?=@[\w.-]+(?:[:/?\s\"'<>]|$))"),
     re.compile(r"(?i:(?<=%3A%2F%2F))[^\s\"'<>&]*(?=%40)"),
     re.compile(r"(?<=://)[^\s\"'<>/?&]*(?=%40)"),
@@ -54,29 +54,29 @@ _VALUE: Final = re.compile(
     r"""\\*["']?\s*(?:=|:(?!//))\s*"""
     r"""(?:\\*"(?P<double>[^"\\]+)|\\*'(?P<single>[^'\\]+)|(?P<plain>[^\s&;,"'<>\\}\])]+))"""
 )
-"""What follows a name: `=value`, `: value`, `": "value"`, also where quotes are escaped once more."""
+"""A value after a name: `=value`, `: value`, `": "value"`, also with escaped quotes."""
 _FLAG_VALUE: Final = re.compile(r"\s+(?P<plain>[^\s-]\S*)")
 _DENSE: Final = re.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_=-]{24,}+")
 _DROPPED: Final = {"managedFields", "kubectl.kubernetes.io/last-applied-configuration"}
 _HARMLESS: Final = {"true", "false", "none", "null", _MASK}
 _WORD: Final = re.compile(r"[A-Za-z]?[a-z]*")
-"""What a sentence may have after `password:`, and user info without a password."""
+"""A word that may follow `password:` in a sentence, or user info without a password."""
 _PLACES: Final = {"name", "secretName", "path", "key", "namespace", "mountPath"}
-"""Fields of an object that is called `secret` or the like, which say where it is."""
+"""Fields inside an object with a suspicious name that only say where the secret is."""
 _AWS_KEY: Final = 40
 
 
 class Redactor:
-    """Knows what is secret in what it was shown."""
+    """Finds secrets in everything that it learns, and masks them."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
     def learn(self, value: Any) -> None:
-        """Look for secrets in an object or a text."""
+        """Finds the secrets in an object or a text."""
         if isinstance(value, str):
             for begin, end in _spans(value):
-                # What may be a word of the language is masked where it stands, and not elsewhere.
+                # A value that may be an ordinary word is masked only in its place.
                 if not _WORD.fullmatch(value, begin, end):
                     self._note(value[begin:end])
                 if "%" in value[begin:end]:
@@ -88,7 +88,7 @@ class Redactor:
             self.learn(text)
 
     def text(self, text: str) -> str:
-        """The text without secrets."""
+        """Returns the text without secrets."""
         for value in sorted(self._known, key=len, reverse=True):
             text = text.replace(value, _MASK)
         parts, done = [], 0
@@ -99,14 +99,14 @@ class Redactor:
         return "".join([*parts, text[done:]])
 
     def tree(self, value: Any) -> Any:
-        """An object without secrets, without who wrote which field, and without what was last applied."""
+        """Returns an object without secrets, `managedFields` and the last applied configuration."""
         return _mapped(value, lambda telling, text: _MASK if telling and text else self.text(text))
 
     def _note(self, value: str) -> None:
         for each in {value, value.rpartition(":")[2]}:
             if len(each) >= _SHORTEST and each.lower() not in _HARMLESS:
                 self._known.add(each)
-                # As it stands in JSON text.
+                # The form of the value in JSON text.
                 self._known.add(json.dumps(each)[1:-1])
 
 
@@ -115,7 +115,7 @@ def _tells(name: str) -> bool:
 
 
 def _after_flags(values: list[Any]) -> set[int]:
-    """Where in a list of arguments the values of flags are whose names tell."""
+    """Returns the positions in a list of arguments that hold values of flags with suspicious names."""
     return {
         index + 1
         for index, each in enumerate(values)
@@ -124,7 +124,7 @@ def _after_flags(values: list[Any]) -> set[int]:
 
 
 def _leaves(value: Any) -> list[tuple[bool, str]]:
-    """The texts of an object, each with whether its place tells that it is secret."""
+    """Returns the texts of an object, each with whether its place makes it secret."""
     leaves: list[tuple[bool, str]] = []
 
     def note(telling: bool, text: str) -> str:
@@ -136,7 +136,7 @@ def _leaves(value: Any) -> list[tuple[bool, str]]:
 
 
 def _mapped(value: Any, leaf: Callable[[bool, str], str], *, telling: bool = False) -> Any:
-    """An object with other texts; `leaf` is told of each whether its place tells that it is secret."""
+    """Returns the object with each text replaced by `leaf(secret by its place, text)`."""
     match value:
         case dict():
             named = str(value.get("name", ""))
@@ -157,14 +157,14 @@ def _mapped(value: Any, leaf: Callable[[bool, str], str], *, telling: bool = Fal
 
 
 def _tells_field(name: str, named: str, *, within: bool) -> bool:
-    """Whether a field is secret, by its name, by that of its variable, or by what it is within."""
+    """Returns whether a field is secret because of its name, its variable's name, or the object around it."""
     if within:
         return name not in _PLACES and not _REFERENCE.search(name)
     return _tells(name) or (name == "value" and _tells(named))
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the secrets in a text are."""
+    """Yields the positions of the secrets in a text."""
     for pattern in _LOOKS:
         yield from (match.span() for match in pattern.finditer(text) if match.group() not in {"", _MASK})
     yield from _named(text)
@@ -176,7 +176,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _named(text: str) -> Iterator[tuple[int, int]]:
-    """Where the values are that follow a name which tells."""
+    """Yields the positions of values that follow a suspicious name."""
     done = 0
     for match in _TELLS.finditer(text):
         if match.start() < done:
@@ -194,9 +194,9 @@ def _named(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _looks_random(run: str) -> bool:
-    """Whether it looks like a key: long, with letters of both cases and digits all through it.
+    """Returns whether a long run looks like a key, with digits and letters of both cases.
 
-    Ids, digests and names of pods are in lower case; paths and words in camel case have few digits.
+    Ids, digests and names of pods are in lower case. Paths and words in camel case have few digits.
     """
     digits = sum(each.isdigit() for each in run)
     upper = sum(each.isupper() for each in run)

@@ -1,9 +1,10 @@
-"""`kubectl holdfast report`: a support bundle of what a cluster knows of Holdfast, without secrets.
+"""`kubectl holdfast report`: a support bundle with the state of Holdfast in a cluster, without secrets.
 
 Invariants
-- No Secret is asked for. What is gathered is redacted as a whole (see `redaction`) before a byte is written.
-- What could not be had is in the index, with the reason; it never fails the report.
-- The file takes its name when it is whole.
+- No Secret is requested. Everything is gathered and redacted (see `redaction`) before the first byte is
+  written.
+- The index lists what could not be gathered, and why. The report never fails because of it.
+- The file gets its name when it is complete.
 """
 
 import io
@@ -47,14 +48,14 @@ _WIDTH: Final = 140
 
 @dataclass
 class Bundle:
-    """What was gathered, by the name of its file, and what could not be."""
+    """The gathered contents by file name, and the reasons for missing files."""
 
     files: dict[str, Any] = field(default_factory=dict)
     """Texts, or objects that become JSON."""
     missing: dict[str, str] = field(default_factory=dict)
 
     def get(self, name: str, ask: Callable[[], Any]) -> Any:
-        """Ask for something and keep it; None where it can't be had."""
+        """Calls `ask`, and stores and returns the result. Returns None if it fails."""
         try:
             found = ask()
         except HoldfastError as error:
@@ -70,7 +71,7 @@ class Bundle:
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Where it goes; else holdfast-report-TIME.tar.gz.",
+    help="File to write. The default is holdfast-report-TIME.tar.gz.",
 )
 @click.option(
     "--lines",
@@ -78,23 +79,25 @@ class Bundle:
     type=click.IntRange(min=1),
     default=5000,
     show_default=True,
-    help="Last lines of each log.",
+    help="Number of last lines of each log.",
 )
-@click.option("--operator-namespace", metavar="NAME", help="Where the operator runs; else it is looked for.")
+@click.option(
+    "--operator-namespace", metavar="NAME", help="Namespace of the operator. By default, it is searched for."
+)
 @cluster_options(everywhere=True)
 def report(cluster: Cluster, output: Path | None, lines: int, operator_namespace: str | None) -> None:
-    """Write a support bundle, without secrets.
+    """Write a support bundle without secrets.
 
-    It holds the resources of Holdfast in the namespace (or in all of them) with their Events and ConfigMaps,
-    the operator's Deployment, pods, logs, Lease and metrics, the pods of Spark jobs and their logs, the CRDs,
-    and versions. No Secret is read, and what looks like one is replaced by ***. Look it through before you
-    give it away.
+    The bundle contains Holdfast's resources in the namespace (or in all namespaces) with their Events and
+    ConfigMaps, the operator's Deployment, pods, logs, Lease and metrics, the pods of Spark jobs and their
+    logs, the CRDs, and versions. No Secret is read, and everything that looks like a secret is replaced by
+    ***. Check the bundle before you share it.
     """
     now = datetime.now(UTC)
     file = output or Path(f"{_TOP}-{now:%Y%m%d-%H%M%S}.tar.gz")
     target = regular_target(file)
     if target is None:
-        raise BadInput("a bundle is a file: give its name to -o")
+        raise BadInput("can't write the bundle: -o must name a regular file")
     bundle = redacted(gather(cluster, lines, operator_namespace, now))
     content = packed(bundle, now)
     try:
@@ -108,7 +111,7 @@ def report(cluster: Cluster, output: Path | None, lines: int, operator_namespace
 
 
 def gather(cluster: Cluster, lines: int, operator_namespace: str | None, now: datetime) -> Bundle:
-    """Everything, as it is."""
+    """Gathers the whole bundle, not yet redacted."""
     bundle = Bundle()
     bodies: list[Json] = []
     for kind in Kind:
@@ -136,7 +139,7 @@ def _operator(cluster: Cluster, bundle: Bundle, lines: int, namespace: str | Non
     found = bundle.get("operator/deployments.json", deployments)
     if found == []:
         bundle.missing["the operator"] = (
-            "there is no Deployment of its chart here; name the place: --operator-namespace"
+            "no Deployment of its chart found; name its namespace with --operator-namespace"
         )
     for each in found or ():
         there, name = each["metadata"]["namespace"], each["metadata"]["name"]
@@ -173,7 +176,7 @@ def _pod(cluster: Cluster, bundle: Bundle, pod: Json, folder: str, lines: int) -
 
 
 def _log(cluster: Cluster, bundle: Bundle, pod: Json, folder: str, lines: int) -> None:
-    """What a pod says, and said before its container was started again."""
+    """Gathers the log of a pod, and the log from before its container restarted."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
 
     def log(*more: str) -> str:
@@ -197,7 +200,7 @@ def _is_chart(deployment: Json) -> bool:
 
 
 def _crd(body: Json) -> Json:
-    """A definition without its schema, which is that of its version."""
+    """Returns a CRD without its schema, which its version determines."""
     return {
         "metadata": body["metadata"],
         "versions": [
@@ -214,7 +217,7 @@ def _versions(cluster: Cluster) -> Json:
 
 
 def redacted(bundle: Bundle) -> Bundle:
-    """The same without secrets: all of it is looked through before any of it is kept."""
+    """Returns the bundle without secrets. Reads all of it first, to find the secrets."""
     redactor = Redactor()
     for each in (*bundle.files.values(), *bundle.missing.values()):
         redactor.learn(each)
@@ -228,7 +231,7 @@ def redacted(bundle: Bundle) -> Bundle:
 
 
 def packed(bundle: Bundle, now: datetime) -> bytes:
-    """The .tar.gz, with an index first."""
+    """Returns the bytes of the .tar.gz file. The index comes first."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         for name, content in (("index.txt", "\n".join([*_index(bundle, now), ""])), *bundle.files.items()):
@@ -243,9 +246,9 @@ def packed(bundle: Bundle, now: datetime) -> bytes:
 def _index(bundle: Bundle, now: datetime) -> Iterator[str]:
     yield f"Support bundle of Holdfast, {now:%Y-%m-%d %H:%M:%S} UTC"
     yield ""
-    yield "No Secret was read. What looks like a secret is replaced by ***."
+    yield "No Secret was read. Everything that looks like a secret is replaced by ***."
     yield ""
-    yield "What is here:"
+    yield "Contents:"
     for name, content in bundle.files.items():
         count = f"{len(content)} objects" if isinstance(content, list) else ""
         if isinstance(content, str):
@@ -255,6 +258,6 @@ def _index(bundle: Bundle, now: datetime) -> Iterator[str]:
     if not bundle.missing:
         yield "Nothing is missing."
         return
-    yield "What could not be had:"
+    yield "Missing:"
     for name, why in bundle.missing.items():
         yield f"  {name}: {why}"

@@ -1,4 +1,4 @@
-"""`kubectl holdfast restore`: a collection from a snapshot, a new Catalog from a dump or another one."""
+"""`kubectl holdfast restore`: a collection from a snapshot, or a new Catalog from a dump or another one."""
 
 import uuid
 from pathlib import Path
@@ -19,11 +19,24 @@ Json = dict[str, Any]
 
 @click.command()
 @click.argument("name", metavar="[KIND/]NAME")
-@click.option("--snapshot", metavar="URL", help="Of a collection: the folder of the snapshot; else its last.")
-@click.option("--dump", metavar="URL", help="Of a catalog: the dump that fills the new Catalog NAME.")
-@click.option("--from", "source", metavar="CATALOG", help="Of a catalog: the one that fills the new NAME.")
-@click.option("--as-of", metavar="N", type=click.IntRange(min=0), help="With --from: at this version of it.")
-@click.option("--organization-id", metavar="UUID", help="Whose the new Catalog is; else a new one.")
+@click.option(
+    "--snapshot",
+    metavar="URL",
+    help="For a collection: the folder of the snapshot. The default is its last snapshot.",
+)
+@click.option("--dump", metavar="URL", help="For a catalog: the dump to fill the new Catalog NAME from.")
+@click.option(
+    "--from",
+    "source",
+    metavar="CATALOG",
+    help="For a catalog: the Catalog to fill the new Catalog NAME from.",
+)
+@click.option(
+    "--as-of", metavar="N", type=click.IntRange(min=0), help="With --from: the version of that Catalog."
+)
+@click.option(
+    "--organization-id", metavar="UUID", help="Organization of the new Catalog. The default is a new UUID."
+)
 @wait_options(1800.0)
 @cluster_options()
 @output_option
@@ -39,10 +52,11 @@ def restore(
     wait_timeout: float,
     format_: str,
 ) -> None:
-    """Restore a collection from a snapshot, or make a catalog of another.
+    """Restore a collection from a snapshot, or create a Catalog from a dump or another Catalog.
 
-    For a collection, what was written since the snapshot is given up from then on; its history stays as long
-    as its retention says. A catalog is never overwritten: NAME is a new Catalog, filled by --dump or --from.
+    A collection loses the rows that were written after the snapshot, from the time of the restore on. You can
+    read earlier times as long as the retention keeps them. A catalog is never overwritten: NAME is a new
+    Catalog, which --dump or --from fills.
     """
     kind, plain = names.parse(name)
     if kind is None:
@@ -50,7 +64,7 @@ def restore(
     match kind:
         case Kind.STORAGE_COLLECTION:
             if dump or source or as_of is not None or organization_id:
-                raise BadInput("a collection is restored by --snapshot alone")
+                raise BadInput("to restore a collection, use only --snapshot")
             there = cluster.get(kind, plain)
             url = snapshot_of(there, snapshot)
             changed = cluster.patch(kind, plain, {"spec": {"restoreFrom": {"snapshot": url}}})
@@ -59,31 +73,31 @@ def restore(
                 _wait_for_collection(cluster, changed, url, wait_timeout)
         case Kind.CATALOG:
             if snapshot:
-                raise BadInput("a catalog is restored by --dump or --from, not by --snapshot")
+                raise BadInput("to restore a catalog, use --dump or --from, not --snapshot")
             if bool(dump) == bool(source):
-                raise BadInput("say what fills the new Catalog: --dump URL, or --from CATALOG")
+                raise BadInput("give the source of the new Catalog: either --dump URL or --from CATALOG")
             if dump and as_of is not None:
-                raise BadInput("--as-of is for --from: a dump has one version")
+                raise BadInput("--as-of needs --from: a dump has only one version")
             other = cluster.get(kind, names.name_of(source, kind)) if source else None
             made = cluster.create(catalog(plain, dump, other, as_of, organization_id or str(uuid.uuid4())))
             tell(made, format_, "created")
             if wait:
                 _wait_for_catalog(cluster, made, wait_timeout)
         case Kind.CATALOG_MIGRATION:
-            raise BadInput("a migration isn't restored: 'kubectl holdfast rollback' takes it back")
+            raise BadInput("a migration can't be restored: 'kubectl holdfast rollback' rolls it back")
 
 
 def snapshot_of(body: Json, asked: str | None) -> str:
-    """The snapshot to restore a collection from.
+    """Returns the URL of the snapshot to restore a collection from.
 
-    Raises `BadInput` where there is none, `GivenUp` where that was done.
+    Raises `BadInput` if there is none, and `GivenUp` if it was restored already.
     """
     name, told = body["metadata"]["name"], body.get("status", {})
     last = told.get("lastSnapshot", {})
     if asked is None and "table" in last:
         raise BadInput(
-            f"the last snapshot of collection/{name} is the Iceberg table {last['table']}, which nothing is"
-            " restored from",
+            f"the last snapshot of collection/{name} is the Iceberg table {last['table']}, which can't be"
+            " restored",
             hint="name another one: --snapshot URL",
         )
     url = asked or last.get("destination")
@@ -92,20 +106,20 @@ def snapshot_of(body: Json, asked: str | None) -> str:
     if url is None:
         raise BadInput(f"collection/{name} has no snapshot", hint="name one: --snapshot URL")
     if body["spec"].get("restoreFrom", {}).get("snapshot") == url:
-        raise GivenUp(f"collection/{name} was restored from {url} already: the same never restores twice")
+        raise GivenUp(f"collection/{name} was already restored from {url}: the same URL never restores twice")
     return str(url)
 
 
 def catalog(name: str, dump: str | None, other: Json | None, as_of: int | None, organization_id: str) -> Json:
-    """The new Catalog, in the stores of the other one where there is one. Raises `BadInput`."""
+    """Returns the Catalog to create, with the storage of the other one, if given. Raises `BadInput`."""
     spec: Json = {"organizationId": organization_id}
     if other is None:
         spec["restoreFrom"] = {"dump": {"url": dump}}
     else:
         if other.get("status", {}).get("sourceOfTruth") == "Stash":
             raise BadInput(
-                f"catalog/{other['metadata']['name']} is in its stash, which can't be copied from",
-                hint="'kubectl holdfast dump' shows how to dump it; then give --dump",
+                f"catalog/{other['metadata']['name']} is in its stash, which can't be copied",
+                hint="'kubectl holdfast dump' shows how to dump it; then use --dump",
             )
         if storage := other["spec"].get("storage"):
             spec["storage"] = storage
@@ -124,7 +138,7 @@ def _wait_for_collection(cluster: Cluster, body: Json, url: str, seconds: float)
         done = found["status"].get("restore", {})
         if done.get("snapshot") != url:
             return None
-        return Done(f"done: restored into {done['rendition']} from {moment(done['at'])} on")
+        return Done(f"done: restored into {done['rendition']} at {moment(done['at'])}")
 
     wait(cluster, body, outcome, seconds=seconds, told=_told)
 

@@ -1,4 +1,4 @@
-"""`kubectl holdfast status`: one picture of catalogs, collections and migrations."""
+"""`kubectl holdfast status`: an overview of catalogs, collections and migrations."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 _WIDEST: Final = 140
 _PLAIN_WIDTH: Final = 120
-"""Where nobody looks at a terminal."""
+"""The width if the output is not a terminal."""
 _INDENT: Final = "  "
 _NAMED: Final = 4
 
@@ -44,7 +44,7 @@ _NAMED: Final = 4
 def status(cluster: Cluster, name: str | None, format_: str) -> None:
     """Show catalogs, collections and migrations, and what they wait for.
 
-    With NAME, catalog/NAME, collection/NAME or migration/NAME: all about that one.
+    With NAME, catalog/NAME, collection/NAME or migration/NAME: show the details of that one.
     """
     chosen = None if name is None else names.parse(name)
     bodies = cluster.ours()
@@ -73,12 +73,12 @@ def status(cluster: Cluster, name: str | None, format_: str) -> None:
 
 
 def width() -> int:
-    """How wide the terminal is."""
+    """Returns the width of the terminal, at most 140 columns."""
     return min(shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns, _WIDEST)
 
 
 def overview(bodies: Sequence[Json], now: datetime, width: int, *, everywhere: bool) -> Iterator[str]:
-    """A table for each kind that there is, and then what isn't as it should be."""
+    """Yields a table for each kind that has objects, and then everything that needs attention."""
     if not bodies:
         yield "No resources of Holdfast here." + ("" if everywhere else " All namespaces: -A")
         return
@@ -94,14 +94,14 @@ def overview(bodies: Sequence[Json], now: datetime, width: int, *, everywhere: b
     attention = list(_attention(ordered, width, everywhere=everywhere))
     yield ""
     if not attention:
-        yield "All is as asked."
+        yield "Nothing needs attention."
         return
     yield "TO DO, OR TO WAIT FOR"
     yield from attention
 
 
 def _attention(bodies: Sequence[Json], width: int, *, everywhere: bool) -> Iterator[str]:
-    """What isn't as it should be; what is so with many is said once."""
+    """Yields what needs attention. Objects with the same problem are grouped."""
     said: dict[tuple[str, str], list[str]] = {}
     for body in bodies:
         state = state_of(body)
@@ -207,7 +207,7 @@ def _collection_row(body: Json, now: datetime) -> list[str]:
 
 
 def details(body: Json, all_: Sequence[Json], now: datetime, width: int) -> Iterator[str]:
-    """All about one object, with those that refer to it."""
+    """Yields the details of one object, and the objects that refer to it."""
     state, metadata, told = state_of(body), body["metadata"], body.get("status", {})
     title = f"{body['kind']} {metadata['namespace']}/{metadata['name']}"
     yield f"{title}  {coloured(state.word)} ({state.reason})"
@@ -323,7 +323,7 @@ def _collection_facts(body: Json, now: datetime) -> list[tuple[str, str]]:
 
 
 def _schedule_fact(body: Json, name: str) -> str:
-    """When the next run of a schedule is due; empty where there is none."""
+    """Describes a schedule and its next run. Empty if there is none."""
     asked, told = body["spec"].get(name), body.get("status", {}).get(name, {})
     if asked is None:
         return ""
@@ -357,7 +357,7 @@ def _renditions(told: Json, width: int) -> Iterator[str]:
 
 
 def hold_lines(told: Json, now: datetime, width: int) -> Iterator[str]:
-    """Who keeps what is retired; nothing where nobody does."""
+    """Yields a table of the holds that keep retired renditions, or nothing."""
     rows = [
         [
             each["purpose"],
@@ -380,11 +380,11 @@ def hold_lines(told: Json, now: datetime, width: int) -> Iterator[str]:
 
 
 def holds_left_out(told: Json) -> str:
-    """What to say of the holds that a status leaves out; empty where it shows all."""
+    """Returns a line about holds that the status omits, or empty if it shows all."""
     more = told.get("holdsTotal", 0) - len(told.get("holds", ()))
     if more <= 0:
         return ""
-    return f"... and {more} more, which `holdfast collection holds {told['collectionId']}` shows"
+    return f"... and {more} more: see `holdfast collection holds {told['collectionId']}`"
 
 
 def _dependents(body: Json, all_: Sequence[Json], now: datetime, width: int) -> Iterator[str]:

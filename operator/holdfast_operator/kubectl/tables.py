@@ -1,4 +1,4 @@
-"""Text for terminals: tables that leave columns out to fit into the width, and paragraphs."""
+"""Text for terminals: tables that omit columns to fit the width, and paragraphs."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -21,17 +21,17 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column; those with the greatest `rank` go first where all of them don't fit, 0 never goes."""
+    """A column. If the table is too wide, columns with the greatest `rank` are omitted first, and 0 never."""
 
     title: str
     rank: int = 0
     right: bool = False
     state: bool = False
-    """Whether its words are those of a state, which have colours."""
+    """Whether its cells are states, which have colours."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """The lines of a table that fits into `width`, as far as columns may go; empty ones go too."""
+    """Yields the lines of a table. Omits columns that are empty, or that don't fit into `width`."""
     widths = [
         max(len(column.title), *(len(row[index]) for row in rows)) for index, column in enumerate(columns)
     ]
@@ -63,13 +63,13 @@ def _line(cells: Sequence[str], columns: Sequence[Column], kept: Sequence[int], 
 
 
 def coloured(cell: str) -> str:
-    """The word of a state in its colour, which goes where nobody looks at a terminal."""
+    """Returns the word of a state in its colour. Click removes the colour if the output is no terminal."""
     colour = _COLOURS.get(cell.rstrip())
     return click.style(cell, fg=colour) if colour else cell
 
 
 def paragraph(text: str, width: int, indent: str = "") -> Iterator[str]:
-    """Text in lines of `width`; what has no blanks, such as a command's URL, stays in one piece."""
+    """Yields the text in lines of `width`. A part without blanks, such as a URL, is never split."""
     yield from textwrap.wrap(
         " ".join(text.split()),
         max(width, 40),
@@ -81,7 +81,7 @@ def paragraph(text: str, width: int, indent: str = "") -> Iterator[str]:
 
 
 def facts(pairs: Sequence[tuple[str, str]], width: int, indent: str = "") -> Iterator[str]:
-    """Names and values in two columns; what is empty is left out."""
+    """Yields names and values in two columns. Omits empty values."""
     there = [(name, value) for name, value in pairs if value not in {"", "-"}]
     longest = max((len(name) for name, _ in there), default=0)
     for name, value in there:

@@ -1,9 +1,9 @@
-"""Waits for an outcome that the operator brings, and shows what it says on the way.
+"""Waits for the operator to finish a request, and shows its progress.
 
 Invariants
-- Each thing that is said is shown once, on stderr; nothing is written to stdout.
-- What was there before the request is never taken for its outcome: `outcome` gets only objects whose status
-  is of the generation that the request made, or a later one.
+- Each message is shown once, on stderr. Nothing is written to stdout.
+- An earlier state is never taken for the outcome of the request. `outcome` gets only objects whose status
+  describes the generation that the request created, or a later one.
 """
 
 import time
@@ -23,22 +23,22 @@ Json = dict[str, Any]
 
 _POLL_SECONDS: Final = 1.0
 _PASSING: Final = {"StoreUnreachable", "InternalError"}
-"""Reasons of Stalled that go by themselves."""
+"""Reasons of Stalled that the operator retries by itself."""
 
 
 class NotYet(HoldfastError):
-    """What was waited for did not come; it may still."""
+    """The request was not finished in time. It may still finish."""
 
-    hint = "the operator goes on: 'kubectl holdfast status' tells how far it is"
+    hint = "the operator continues: 'kubectl holdfast status' shows the progress"
 
 
 class GivenUp(HoldfastError):
-    """What was asked for will not come by itself."""
+    """The request can't be finished without you."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What was waited for came; `message` says it."""
+    """The request is finished. `message` describes the result."""
 
     message: str
 
@@ -51,16 +51,16 @@ def wait(
     seconds: float,
     told: Callable[[Json], str],
 ) -> Json:
-    """Wait until `outcome` of an object is there; the object then. `told` is how far it is.
+    """Waits until `outcome` returns a result, and returns the object. `told` describes the progress.
 
-    Raises `GivenUp` where the object is Stalled, by `outcome` too, `NotYet` after so many seconds.
+    Raises `GivenUp` if the object is Stalled or `outcome` raises it, and `NotYet` after `seconds`.
     """
     kind, name = kind_of(body), str(body["metadata"]["name"])
     generation, deadline, last = body["metadata"]["generation"], time.monotonic() + seconds, ""
     while True:
         found = cluster.get(kind, name)
         seen = found.get("status", {}).get("observedGeneration", -1) >= generation
-        text = told(found) if seen else "waits for the operator to see it"
+        text = told(found) if seen else "waiting for the operator to see it"
         if text != last:
             click.echo(f"{datetime.now(UTC):%H:%M:%S}  {text}", err=True)
             last = text

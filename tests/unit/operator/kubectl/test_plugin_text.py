@@ -336,7 +336,7 @@ def test_a_compaction_is_asked_for_once_by_a_name_and_told_in_a_line() -> None:
     body["status"] = marked(
         lastCompaction=last, compactionSchedule={"nextScheduleTime": "2026-01-03T00:00:00Z"}
     )
-    text = "3 of 4 shards, 1 left to others: 12,000 stored rows are 9,000"
+    text = "3 of 4 shards, 1 compacted by others: 12,000 stored rows are 9,000"
     assert compaction_outcome("two")(body) == Done(f"done: {text}")
     assert compaction_outcome("three")(body) is None
     lines = [each.split() for each in details(body, [body], NOW, 120)]
@@ -365,7 +365,7 @@ def test_only_a_rendition_that_can_takes_over_and_only_by_hand() -> None:
             handover_to(body, rendition)
     assert handover_outcome("r2")(body) is None
     body["status"] |= {"activeRendition": "r2", "handover": {"to": "r2", "at": 12}}
-    assert handover_outcome("r2")(body) == Done("done: r2 is the active rendition from 12 on")
+    assert handover_outcome("r2")(body) == Done("done: r2 is the active rendition since 12")
 
 
 def test_what_a_restore_makes() -> None:
