@@ -1,1 +1,1 @@
-"""What runs every kind of resource: the queue, the watches, status, Events, metrics, the handler loop."""
+"""The parts that all kinds of resources share: queue, watches, status, Events, metrics, the handler loop."""

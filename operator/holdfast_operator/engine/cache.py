@@ -1,10 +1,10 @@
-"""What the informer has seen: who refers to whom, and who asks for the same thing twice.
+"""The objects that the informer has seen: which ones refer to each other, and which ones claim the same.
 
 Invariants
-- It only says whom to look at; what is decided is decided on objects that are read fresh, and on the age
-  of the objects, which doesn't change.
-- An object that can't be parsed has no claim: it can't shut out one that can. Nor has a Catalog that may not
-  be where it asks to be.
+- The cache only selects objects to reconcile. Decisions use objects that are read from the API server, and
+  the age of objects, which doesn't change.
+- An object that can't be parsed claims nothing, so it can't block one that can. The same holds for a Catalog
+  whose location isn't allowed.
 """
 
 import asyncio
@@ -22,26 +22,26 @@ Json = dict[str, Any]
 
 
 class CatalogLocation(Protocol):
-    """Where the catalog of an object is."""
+    """The location of an object's catalog."""
 
     @property
     def stores(self) -> Hashable:
-        """Equal for all that are in the same stores."""
+        """A value that is equal for all locations in the same stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an object asks for."""
+    """What an object claims."""
 
     unique: Hashable = None
-    """What only one object may have; None where it asks for nothing of the kind."""
+    """A value that only one object may claim. None if it claims nothing like this."""
     storage: CatalogLocation | None = None
     catalog: ObjectKey | None = None
-    """The one that it refers to."""
+    """The Catalog that it refers to."""
     organization_id: str = ""
-    """Whose catalog a Catalog asks for that may be where it asks to be."""
+    """The organization of a Catalog whose location is allowed."""
     observes: bool = False
-    """Whether it only looks."""
+    """Whether it is an Observed Catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Seen:
     asked: Claim
     phase: Phase
     held: bool
-    """Whether our finalizer keeps it."""
+    """Whether it has the operator's finalizer."""
 
 
 G = TypeVar("G", bound=Hashable)
@@ -64,10 +64,10 @@ def _discard(groups: dict[G, set[ObjectKey]], group: G, key: ObjectKey) -> None:
 
 
 class ObjectCache:
-    """All of our objects that were seen and not yet gone."""
+    """All Holdfast objects that were seen and still exist."""
 
     def __init__(self, claim_of: Callable[[ObjectKey, Json], Claim]) -> None:
-        """`claim_of` reads what an object asks for."""
+        """Creates an empty cache. `claim_of` returns what an object claims."""
         self._claim_of = claim_of
         self._seen: dict[ObjectKey, _Seen] = {}
         self._claims: defaultdict[Hashable, set[ObjectKey]] = defaultdict(set)
@@ -79,27 +79,27 @@ class ObjectCache:
         return iter(tuple(self._seen))
 
     def phases(self) -> Counter[tuple[Kind, Phase]]:
-        """How many objects of each kind are in which phase."""
+        """Returns the number of objects by kind and phase."""
         return Counter((key.kind, seen.phase) for key, seen in self._seen.items())
 
     def knows(self, key: ObjectKey) -> bool:
-        """Whether the object was seen and isn't gone."""
+        """Returns whether the object was seen and still exists."""
         return key in self._seen
 
     def has(self, key: ObjectKey, body: Json) -> bool:
-        """Whether the object was seen exactly like this last."""
+        """Returns whether the object was last seen with exactly this version."""
         seen = self._seen.get(key)
         return seen is not None and seen.version == body["metadata"].get("resourceVersion")
 
     def put(self, key: ObjectKey, body: Json) -> tuple[ObjectKey, ...]:
-        """Take note of an object as it is now; those that it is no rival of any more."""
+        """Records an object as it is now. Returns the objects that are no longer its rivals."""
         before = self.rivals_of(key)
         metadata = body["metadata"]
         age = (str(metadata.get("creationTimestamp", "")), key.namespace, key.name)
         version = str(metadata.get("resourceVersion", ""))
         asked = self._claim_of(key, body)
         self._ungroup(key)
-        # Replaced, never missing: threads ask for it.
+        # The entry is replaced and never missing, because threads read it.
         held = FINALIZER in metadata.get("finalizers", [])
         self._seen[key] = _Seen(version, age, asked, phase_of(body.get("status", {})), held)
         if asked.unique is not None:
@@ -111,21 +111,21 @@ class ObjectCache:
         return tuple(sorted(set(before) - set(self.rivals_of(key))))
 
     def drop(self, key: ObjectKey) -> None:
-        """Forget an object that is gone."""
+        """Forgets an object that is gone."""
         self._ungroup(key)
         self._seen.pop(key, None)
 
     def dependents_of(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
-        """The StorageCollections and CatalogMigrations that refer to a Catalog."""
+        """Returns the StorageCollections and CatalogMigrations that refer to a Catalog."""
         return tuple(sorted(self._dependents.get(catalog, ())))
 
     def has_held_dependents(self, catalog: ObjectKey) -> bool:
-        """Whether our finalizer keeps one that refers to a Catalog: that one must outlive it."""
+        """Returns whether a dependent of a Catalog has the finalizer, so that the Catalog must outlive it."""
         return any(self._seen[each].held for each in self._dependents.get(catalog, ()) if each in self._seen)
 
     @contextmanager
     def freeing(self, catalog: ObjectKey) -> Iterator[None]:
-        """While our finalizer is taken off a Catalog; only one task at a time does that."""
+        """Use it while the finalizer of a Catalog is being removed. Only one task at a time does that."""
         end = self._freeing[catalog] = asyncio.Event()
         try:
             yield
@@ -134,23 +134,23 @@ class ObjectCache:
             end.set()
 
     async def freed(self, catalog: ObjectKey) -> None:
-        """Wait until nothing takes our finalizer off a Catalog."""
+        """Waits until no task is removing the finalizer of a Catalog."""
         while (end := self._freeing.get(catalog)) is not None:
             await end.wait()
 
     def catalog_of(self, dependent: ObjectKey) -> ObjectKey | None:
-        """The Catalog that a StorageCollection or a CatalogMigration refers to."""
+        """Returns the Catalog that a StorageCollection or a CatalogMigration refers to."""
         seen = self._seen.get(dependent)
         return seen.asked.catalog if seen else None
 
     def asks_for(self, catalog: str, organization_id: str) -> bool:
-        """Whether there is a Catalog `namespace/name` for the catalog of an organization. From any thread."""
+        """Returns whether the Catalog `namespace/name` exists and names this organization. For any thread."""
         namespace, _, name = catalog.partition("/")
         seen = self._seen.get(ObjectKey(Kind.CATALOG, namespace, name))
         return seen is not None and seen.asked.organization_id == organization_id
 
     def observers_of(self, key: ObjectKey) -> Mapping[ObjectKey, bool]:
-        """The other Observed Catalogs of the same organization, and whether each is older."""
+        """Returns the other Observed Catalogs of the same organization, and whether each is older."""
         seen = self._seen.get(key)
         if seen is None:
             return {}
@@ -158,21 +158,21 @@ class ObjectCache:
         return {each: self._seen[each].age < seen.age for each in sorted(others)}
 
     def storage_of(self, key: ObjectKey) -> CatalogLocation | None:
-        """Where the catalog of an object is; None where that isn't known."""
+        """Returns the location of an object's catalog, or None if it is unknown."""
         seen = self._seen.get(key)
         if seen is not None and seen.asked.catalog is not None:
             seen = self._seen.get(seen.asked.catalog)
         return seen.asked.storage if seen else None
 
     def rivals_of(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
-        """The others that ask for the same thing."""
+        """Returns the other objects that claim the same."""
         seen = self._seen.get(key)
         if seen is None or seen.asked.unique is None:
             return ()
         return tuple(sorted(self._claims.get(seen.asked.unique, set()) - {key}))
 
     def older_rival(self, key: ObjectKey) -> ObjectKey | None:
-        """The oldest object that asks for the same thing, if it is older than this one."""
+        """Returns the oldest object that claims the same, if it is older than this one."""
         rivals = self.rivals_of(key)
         oldest = min(rivals, key=lambda other: self._seen[other].age, default=None)
         if oldest is None or self._seen[oldest].age > self._seen[key].age:

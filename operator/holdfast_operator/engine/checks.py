@@ -1,7 +1,7 @@
-"""What the hooks of the chart run: `check-uninstall` before the operator goes, `probe` after it came.
+"""The commands that the chart's hooks run: `check-uninstall` before an uninstall, `probe` after an install.
 
 Invariants
-- Both only read; what they find is in the exit code, and in lines for people.
+- Both only read. The result is in the exit code and in lines for people.
 """
 
 import argparse
@@ -26,26 +26,29 @@ _ORDER: Final = (Kind.CATALOG_MIGRATION, Kind.STORAGE_COLLECTION, Kind.CATALOG)
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Put both commands on the command line."""
+    """Adds both commands to the command line."""
     check = commands.add_parser(
-        "check-uninstall", help="exit 1 where resources still have the operator's finalizer; changes nothing"
+        "check-uninstall",
+        help="exit with 1 if resources still have the operator's finalizer; changes nothing",
     )
     check.add_argument(
         "--namespace",
         action="append",
         default=[],
         metavar="NAME",
-        help="look only here; may be given more than once (default: all namespaces)",
+        help="check only this namespace; can be repeated (default: all namespaces)",
     )
     check.set_defaults(run=lambda args: check_uninstall(args.namespace))
-    probe_ = commands.add_parser("probe", help="wait until an operator answers 200; changes nothing")
+    probe_ = commands.add_parser("probe", help="wait until an operator responds with 200; changes nothing")
     probe_.add_argument("url", help="such as http://holdfast-operator:8080/readyz")
-    probe_.add_argument("--timeout", type=float, default=120.0, metavar="S", help="default: %(default)s")
+    probe_.add_argument(
+        "--timeout", type=float, default=120.0, metavar="S", help="seconds to wait (default: %(default)s)"
+    )
     probe_.set_defaults(run=lambda args: probe(args.url, timeout=args.timeout))
 
 
 def check_uninstall(namespaces: Sequence[str]) -> int:
-    """Say which resources would wait for ever for an operator that is gone; the exit code."""
+    """Prints the resources that would wait for ever for an uninstalled operator. Returns the exit code."""
     try:
         kube = Kube.connect()
     except ConfigException as error:
@@ -57,7 +60,7 @@ def check_uninstall(namespaces: Sequence[str]) -> int:
     finally:
         kube.close()
     if not kept:
-        print("no resource has the operator's finalizer: it can go")
+        print("no resource has the operator's finalizer: you can uninstall the operator")
         return 0
     for line in advice(kept):
         print(line, file=sys.stderr)
@@ -65,9 +68,9 @@ def check_uninstall(namespaces: Sequence[str]) -> int:
 
 
 async def with_finalizer(kube: Kube, namespaces: Sequence[str]) -> list[ObjectKey]:
-    """The resources that have the operator's finalizer, in the order to delete them in.
+    """Returns the resources that have the operator's finalizer, in the order in which to delete them.
 
-    Where the CRDs are gone, so are they. Raises `KubeError`.
+    If a CRD is gone, its resources are gone too. Raises `KubeError`.
     """
     kept = []
     for kind in _ORDER:
@@ -83,16 +86,16 @@ async def with_finalizer(kube: Kube, namespaces: Sequence[str]) -> list[ObjectKe
 
 
 def advice(kept: Sequence[ObjectKey]) -> list[str]:
-    """What to do about resources that would be stuck."""
+    """Returns lines that say what to do about resources that would be stuck."""
     more = [f"  ... and {len(kept) - _SHOWN} more"] if len(kept) > _SHOWN else []
     plurals = ",".join(kind.plural for kind in _ORDER)
     where = sorted({key.namespace for key in kept})
     head = (
-        f"holdfast-operator: {len(kept)} resources have the finalizer {FINALIZER}; without an operator "
-        "nobody takes it off, and they could not be deleted any more:"
+        f"holdfast-operator: {len(kept)} resources have the finalizer {FINALIZER}; without an operator, "
+        "nothing removes it, and you can't delete them:"
     )
     last = (
-        "  What they stand for stays where their deletionPolicy is Retain. "
+        "  With deletionPolicy Retain, their data stays. "
         "To keep them for the next operator: helm uninstall --no-hooks"
     )
     return [
@@ -111,7 +114,7 @@ def probe(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Ask `url` until it answers 200, for at most `timeout` seconds; the exit code."""
+    """Requests `url` until the response is 200, for at most `timeout` seconds. Returns the exit code."""
     if not url.startswith(("http://", "https://")):
         return _fail(f"{url!r} is not an http:// or https:// URL")
     deadline = clock() + timeout

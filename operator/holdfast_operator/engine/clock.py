@@ -1,4 +1,4 @@
-"""The clocks of the operator: one for waiting, one for what users see. Tests bring their own."""
+"""The clocks of the operator: one for waiting, one for times that users see. Tests use their own."""
 
 import asyncio
 import contextlib
@@ -8,18 +8,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the runtime knows of time."""
+    """The interface of a clock."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow."""
+        """Returns seconds that never decrease."""
         ...
 
     def wall(self) -> datetime:
-        """The time of day, UTC."""
+        """Returns the time of day in UTC."""
         ...
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
-        """Return when `event` is set or `seconds` have gone."""
+        """Returns when `event` is set or `seconds` have passed."""
         ...
 
 
@@ -27,23 +27,23 @@ class SystemClock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow."""
+        """Returns seconds that never decrease."""
         return time.monotonic()
 
     def wall(self) -> datetime:
-        """The time of day, UTC."""
+        """Returns the time of day in UTC."""
         return datetime.now(UTC)
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
-        """Return when `event` is set or `seconds` have gone."""
+        """Returns when `event` is set or `seconds` have passed."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), seconds)
 
 
 class BootClock(SystemClock):
-    """Those clocks, but the seconds count while the machine sleeps too: for what others wait for."""
+    """The machine's clocks, whose seconds also count while the machine sleeps. Used if others wait too."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow, also where the machine is suspended and its system can tell."""
+        """Returns seconds that never decrease, and that include suspension if the system supports this."""
         clock = getattr(time, "CLOCK_BOOTTIME", None)
         return time.monotonic() if clock is None else time.clock_gettime(clock)

@@ -1,12 +1,12 @@
-"""A deletion whose store fails: for how long it failed, what is shown, and who may give up.
+"""A deletion whose store fails: how long it has failed, what is shown, and when it gives up.
 
 Invariants
-- Only the time during which this process tried and failed counts. It is kept in the status, so a restart adds
-  nothing and forgets nothing. The time of an operator that is down or stopped, and the clock of another host,
-  don't count.
-- A resource with deletionPolicy Delete never gives up by itself. Somebody abandons its data: the annotation
-  `holdfast.dev/abandon` has the uid of the resource, so that a copy in Git does nothing to the next one of
-  that name. It is heard after at least one try.
+- Only the time during which an operator tried and failed counts. The status stores it, so a restart neither
+  adds to it nor resets it. The time of an operator that is down or stopped doesn't count. Clocks of different
+  hosts are never compared.
+- A resource with deletionPolicy Delete never gives up by itself. A person abandons its data with the
+  annotation `holdfast.dev/abandon`, whose value is the uid of the resource. So a copy of the annotation in
+  Git has no effect on a later resource of that name. The annotation takes effect after at least one attempt.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,12 @@ from holdfast_operator.engine.steps import Settle
 Json = dict[str, Any]
 
 LIMIT: Final = 600
-"""Seconds of failure after which a deletion that leaves the data anyway waits no more."""
+"""Seconds of failure after which a deletion with policy Retain no longer waits."""
 _GRAIN: Final = 30
-"""Seconds; the status is written that often."""
+"""The counted seconds are rounded down to a multiple of this, which limits how often the status is
+written."""
 _LONGEST_GAP: Final = 120.0
-"""Between two tries; a process that was stopped in between didn't try."""
+"""Seconds between two attempts that count at most. A process that was stopped in between did not try."""
 _NOUNS: Final = {
     Kind.CATALOG: "catalog",
     Kind.CATALOG_MIGRATION: "migration",
@@ -38,36 +39,36 @@ _NOUNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """How far a deletion is."""
+    """The progress of a deletion."""
 
     failed_seconds: int = 0
     last_failure: str = ""
-    """Why the last try failed; empty where none did."""
+    """Why the last attempt failed. Empty if none failed."""
     asked: bool = False
-    """Whether somebody abandoned the data."""
+    """Whether the annotation abandons the data."""
 
     @property
     def overdue(self) -> bool:
-        """Whether the store failed for longer than anybody should wait for who leaves the data anyway."""
+        """Whether the store has failed for too long to wait if the data stays anyway."""
         return self.failed_seconds >= LIMIT
 
     @property
     def tried(self) -> bool:
-        """Whether it was tried at least once."""
+        """Whether at least one attempt failed."""
         return bool(self.last_failure)
 
     @property
     def abandoned(self) -> bool:
-        """Whether the data is left where it is."""
+        """Whether to leave the data where it is."""
         return self.asked and self.tried
 
 
 NO_DELETION: Final = Deletion()
-"""Of a resource that isn't being deleted."""
+"""The value for a resource that isn't being deleted."""
 
 
 def deletion_of(body: Json) -> Deletion:
-    """How far the deletion of an object is, by its status and its annotation."""
+    """Returns the progress of an object's deletion, from its status and its annotation."""
     metadata = body["metadata"]
     if not metadata.get("deletionTimestamp"):
         return NO_DELETION
@@ -77,27 +78,28 @@ def deletion_of(body: Json) -> Deletion:
 
 
 def asks_to_delete(body: Json) -> bool:
-    """Whether the spec asks to delete the data, also where nothing else of it is understood."""
+    """Returns whether the spec requests to delete the data. Works even if the rest of the spec is invalid."""
     return (body.get("spec") or {}).get("deletionPolicy") == DeletionPolicy.DELETE
 
 
 def abandon_command(kind: Kind, name: str, namespace: str = "") -> str:
-    """The command that abandons the data of a resource."""
+    """Returns the command that abandons the data of a resource."""
     where = f" -n {namespace}" if namespace else ""
     return f"kubectl holdfast abandon {_NOUNS[kind]}/{name}{where}"
 
 
 def left(what: str, deletion: Deletion) -> Note:
-    """The Event about data that somebody abandoned."""
+    """Returns the Event about abandoned data."""
     why = f"; the last try failed: {deletion.last_failure}" if deletion.last_failure else ""
     text = f"abandoned by the annotation {ANNOTATION_ABANDON}: {what}{why}"
     return Note(Reason.DELETION_INCOMPLETE, text, warning=True)
 
 
 def left_at_once(key: ObjectKey, body: Json) -> Note | None:
-    """The Event about the data of a resource that went before it had a finalizer; None where all is well.
+    """Returns an Event if a resource was deleted before it had a finalizer, so that its data stays, or None.
 
-    Its policy became Delete right before. Whatever our finalizer kept has a deletionTimestamp at its end.
+    This happens if its policy became Delete right before. A resource that had the finalizer has a
+    deletionTimestamp at its end.
     """
     status = body.get("status", {})
     made = "shardId" in status or "collectionId" in status
@@ -111,22 +113,22 @@ def left_at_once(key: ObjectKey, body: Json) -> Note | None:
 
 
 class Deletions:
-    """Counts for how long the stores failed of the objects that are being deleted."""
+    """Counts how long the stores of objects have failed that are being deleted."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failing: dict[ObjectKey, tuple[float, float]] = {}
-        """Seconds that count, and when the last try failed."""
+        """The counted seconds, and when the last attempt failed."""
         self._since: dict[ObjectKey, str] = {}
-        """Since when the store of an object fails, kept so that the text stays the same at each try."""
+        """When the store of an object began to fail. It is kept, so the text is the same at each attempt."""
 
     def forget(self, key: ObjectKey) -> None:
-        """The object is gone."""
+        """Forgets an object that is gone."""
         self._failing.pop(key, None)
         self._since.pop(key, None)
 
     def account(self, key: ObjectKey, body: Json, step: Settle) -> Settle:
-        """The same with what its status keeps of the deletion, and with the way out where it needs one."""
+        """Returns the step with the deletion's progress and, if needed, the command to abandon the data."""
         metadata = body["metadata"]
         if not metadata.get("deletionTimestamp") or FINALIZER not in metadata.get("finalizers", []):
             return step
@@ -152,9 +154,9 @@ class Deletions:
         return min(int(counted) // _GRAIN * _GRAIN, LIMIT)
 
     def _with_way_out(self, key: ObjectKey, body: Json, step: Settle, seconds: int) -> Settle:
-        """Why it waits, since when it fails, and how somebody ends that: from the first try that failed.
+        """Return why the deletion waits, since when the store fails, and the command to abandon the data.
 
-        A store that doesn't answer may be back soon: until `LIMIT` the text says that it goes on then.
+        An unreachable store may be back soon. So until `LIMIT`, the text also says when the deletion continues.
         """
         if step.health.phase is not Phase.STALLED:
             self._since.pop(key, None)

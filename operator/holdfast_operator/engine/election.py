@@ -1,13 +1,14 @@
-"""The rules of a Lease (`coordination.k8s.io/v1`): when it is free, and what is written to have it. Pure.
+"""The rules of a Lease (`coordination.k8s.io/v1`): when it is free, and what to write to hold it. Pure.
 
 Invariants
-- No two clocks are compared. Who has the Lease counts on it for `renew_deadline` from the moment before it
-  asked for the renewal; others take it when they saw it unchanged for the longer `duration`, each by its own
-  clock. So the one has let go before another can have it, if clocks run at about the same pace.
-- A write names the version that was read: of two that find it free one gets it.
-- What the Lease says of a time of day is for people; it is only compared for being the same.
+- Clocks of different hosts are never compared. The holder relies on the Lease for `renew_deadline`, counted
+  from just before it sent the renewal. Others take the Lease after it was unchanged for `duration`, which is
+  longer, each by its own clock. So the holder stops before another can hold the Lease, if clocks run at about
+  the same rate.
+- A write contains the version that was read. So if two processes find the Lease free, only one gets it.
+- Times of day in the Lease are for people. The code only compares them for equality.
 
-The Lease decides who should act; who can is decided by the fence tokens in the stores.
+The Lease decides who should act. The fence tokens in the stores decide who can.
 """
 
 import math
@@ -18,19 +19,20 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 NOBODY: Final = ""
-"""The holder of a Lease that was given back."""
+"""The holder of a released Lease."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds. Raises `ValueError` where they could give the Lease to two."""
+    """The times of a Lease in seconds. Raises `ValueError` if two processes could hold the Lease at once."""
 
     duration: float = 12.0
-    """For so long a Lease must have looked the same before another takes it: what a dead leader costs."""
+    """How long a Lease must be unchanged before another process takes it. This is the cost of a dead
+    leader."""
     renew_deadline: float = 8.0
-    """For so long a leader acts without a renewal. What is left to `duration` pays for slow clocks."""
+    """How long a leader acts without a renewal. The difference to `duration` allows for slow clocks."""
     retry_period: float = 2.0
-    """Between two renewals, and between two looks of one that stands by."""
+    """The time between two renewals, or between two checks of a process that stands by."""
 
     def __post_init__(self) -> None:
         if not self.duration > self.renew_deadline > self.retry_period > 0:
@@ -53,7 +55,7 @@ class LeaseRecord:
 
     @classmethod
     def of(cls, body: Json) -> "LeaseRecord":
-        """The record in a Lease object, whoever wrote it."""
+        """Returns the record in a Lease object."""
         spec = body.get("spec") or {}
         return cls(
             version=str(body["metadata"]["resourceVersion"]),
@@ -66,14 +68,14 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a candidate saw: the record, and since when (its own seconds) it has been renewed no more."""
+    """What a candidate saw: the record, and since when (by its own clock) it has been unchanged."""
 
     record: LeaseRecord
     since: float
 
 
 def sighted(before: Sight | None, record: LeaseRecord, now: float) -> Sight:
-    """The sight after reading `record` at `now`."""
+    """Returns the sight after reading `record` at `now`."""
     same = before is not None and (before.record.holder, before.record.renewed) == (
         record.holder,
         record.renewed,
@@ -82,7 +84,7 @@ def sighted(before: Sight | None, record: LeaseRecord, now: float) -> Sight:
 
 
 def free_at(sight: Sight, me: str, timing: Timing) -> float:
-    """When the Lease is free for `me`: then or earlier it may be taken, with the version that was read."""
+    """Returns from when on `me` may take the Lease, with the version that was read."""
     record = sight.record
     if record.holder in {NOBODY, me}:
         return -math.inf
@@ -90,7 +92,7 @@ def free_at(sight: Sight, me: str, timing: Timing) -> float:
 
 
 def taken(record: LeaseRecord | None, me: str, timing: Timing, now: datetime) -> Json:
-    """The `spec` of a Lease that `me` takes, which looked like `record` before."""
+    """Returns the `spec` with which `me` takes a Lease that was read as `record`."""
     passes = record is not None and record.holder != me
     return {
         "holderIdentity": me,
@@ -102,15 +104,15 @@ def taken(record: LeaseRecord | None, me: str, timing: Timing, now: datetime) ->
 
 
 def renewed(now: datetime) -> Json:
-    """What changes in the `spec` with a renewal."""
+    """Returns the changes to the `spec` for a renewal."""
     return {"renewTime": micro_time(now)}
 
 
 def given_back() -> Json:
-    """What changes in the `spec` of a Lease that nobody needs to wait for."""
+    """Returns the changes to the `spec` for a release."""
     return {"holderIdentity": NOBODY}
 
 
 def micro_time(moment: datetime) -> str:
-    """As Kubernetes writes a MicroTime."""
+    """Returns a time as a Kubernetes MicroTime."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

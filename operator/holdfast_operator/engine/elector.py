@@ -1,15 +1,15 @@
-"""Takes, renews, and gives back the Lease of the operator (see `election` for the rules).
+"""Acquires, renews, and releases the Lease of the operator (see `election` for the rules).
 
-Why not the elector of the `kubernetes` client: it waits in `time.sleep` and can't be told to stop, measures
-by the time of day, ends with the first refused connection, doesn't give the Lease back, and can't say whether
-it has the Lease at this moment, which is what every write asks here.
+The elector of the `kubernetes` client is not used, because it waits in `time.sleep` and can't be stopped,
+measures by the time of day, ends at the first refused connection, doesn't release the Lease, and can't say
+whether it holds the Lease at this moment. Every write here needs to know that.
 
 Invariants
-- `leads` is a look at a clock: it may be asked by any thread, and says no in a process that slept too long
-  before anything else wakes up.
-- Once lost, a Lease is never taken again by the same elector: its process ends.
-- Its requests have a connection and threads of their own, and end before the renew deadline does: what makes
-  others wait can't cost the Lease.
+- `leads` only reads a clock. Any thread may call it. In a process that slept too long, it returns False
+  before anything else runs.
+- An elector that has lost the Lease never takes it again. Its process ends.
+- Its requests use their own connection and threads, and end before the renew deadline. So slow requests of
+  others can't cost the Lease.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ _JITTER: Final = 0.2
 
 
 class LeaseStanding(Enum):
-    """What a look at the Lease says of this process."""
+    """Whether this process holds the Lease, after reading it."""
 
     HELD = auto()
     LOST = auto()
     UNKNOWN = auto()
-    """The API server doesn't say: whether it is lost shows at the renew deadline at the latest."""
+    """The Lease can't be read. It is known at the renew deadline at the latest."""
 
 
 class Elector:
@@ -56,7 +56,7 @@ class Elector:
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`identity` is no other process's; `kube` is used by nobody else."""
+        """Creates a candidate. `identity` must be unique, and nobody else may use `kube`."""
         self._kube = kube
         self._metrics = metrics
         self._namespace = namespace
@@ -82,34 +82,34 @@ class Elector:
         return self._me
 
     def leads(self) -> bool:
-        """Whether this process may act now. For any thread."""
+        """Returns whether this process may act now. Any thread may call it."""
         return self._clock.monotonic() < self._until
 
     def stale(self) -> str:
-        """What is wrong with one that stands by; empty where it would notice that the Lease is free."""
+        """Returns why a candidate that stands by would not notice a free Lease, or empty if it would."""
         age = self._clock.monotonic() - self._read_at
         if age <= self._timing.duration:
             return ""
         return self._troubles.said(self._name) or f"{self} can't be read"
 
     async def acquire(self, stop: asyncio.Event) -> bool:
-        """Stand by until the Lease is ours; False where `stop` was set before."""
+        """Stands by until this process holds the Lease. Returns False if `stop` is set before that."""
         while not stop.is_set():
             try:
                 pause = await self._try()
             except KubeError as error:
                 self._count("error")
-                self._troubles.tell(self._name, f"{self} can't be had: {error}")
+                self._troubles.tell(self._name, f"{self} can't be requested: {error}")
                 pause = self._pause()
             else:
-                self._troubles.over(self._name, f"{self} can be asked for again")
+                self._troubles.over(self._name, f"{self} can be requested again")
             if pause is None:
                 return True
             await self._clock.wait(stop, pause)
         return False
 
     async def keep(self) -> None:
-        """Renew the Lease for as long as it is ours; returns when it isn't any more."""
+        """Renews the Lease while this process holds it. Returns when the Lease is lost."""
         while not self._lost.is_set():
             await self._clock.wait(self._lost, self._pause())
             left = self._until - self._clock.monotonic()
@@ -122,14 +122,14 @@ class Elector:
                         break
             except (KubeError, TimeoutError) as error:
                 self._count("error")
-                why = "no answer in time" if isinstance(error, TimeoutError) else error
+                why = "no response in time" if isinstance(error, TimeoutError) else error
                 self._troubles.tell(self._name, f"{self} could not be renewed: {why}")
             else:
                 self._troubles.over(self._name, f"{self} is renewed again")
         self._lose()
 
     async def confirm(self) -> LeaseStanding:
-        """Read the Lease again; one that is another's is lost with that."""
+        """Reads the Lease again. If another process holds it, the Lease is lost."""
         try:
             record = await self._read()
         except KubeError as error:
@@ -143,9 +143,9 @@ class Elector:
         return LeaseStanding.HELD
 
     async def release(self) -> None:
-        """Give the Lease back, so that another needn't wait; nothing of this process acts any more.
+        """Releases the Lease, so that another process needn't wait. This process must no longer act.
 
-        Where it can't be given back it runs out by itself.
+        If the Lease can't be released, it expires by itself.
         """
         leads, record = self.leads(), self._record()
         self._until = -math.inf
@@ -156,44 +156,44 @@ class Elector:
             try:
                 await self._patch(record, election.given_back())
             except Conflict:
-                # By a last renewal whose answer nobody waited for.
+                # A last renewal, whose response nobody waited for, may have changed it.
                 again = await self._read()
                 if again is None or again.holder != self._me:
                     return
                 await self._patch(again, election.given_back())
             self._count("released")
         except KubeError as error:
-            log.info("%s runs out by itself: %s", self, error)
+            log.info("%s could not be released and expires by itself: %s", self, error)
 
     def close(self) -> None:
-        """End the connection."""
+        """Closes the connection."""
         self._kube.close()
 
     async def _try(self) -> float | None:
-        """Take the Lease if it is free; None then, else seconds until it is worth another look."""
+        """Takes the Lease if it is free, and returns None. Otherwise returns seconds until the next check."""
         record = await self._read()
         if record is not None:
             wait = election.free_at(self._see(record), self._me, self._timing) - self._clock.monotonic()
             if wait > 0:
                 self._count("held_by_other")
-                self._tell(f"standing by: {record.holder} has {self}")
+                self._tell(f"standing by: {record.holder} holds {self}")
                 return min(wait, self._pause())
         if not await self._write(record, take=True):
             return self._pause()
         self._count("acquired")
         self._metrics.leader.set(1)
-        log.info("leading: %s is ours, as %s", self, self._me)
+        log.info("leading: %s holds %s", self._me, self)
         return None
 
     async def _renew(self) -> bool:
-        """Renew the Lease; False where it is another's."""
+        """Renews the Lease. Returns False if another process holds it."""
         if await self._write(self._record(), take=False):
             self._count("renewed")
             return True
-        # Changed by somebody, or by a renewal of ours whose answer was lost.
+        # Somebody changed it, or an earlier renewal by this process whose response was lost.
         record = await self._read()
         if record is not None and record.holder not in {NOBODY, self._me}:
-            log.warning("%s has %s", record.holder, self)
+            log.warning("%s now holds %s", record.holder, self)
             return False
         ours = record is not None and record.holder == self._me
         if await self._write(record, take=not ours):
@@ -251,7 +251,7 @@ class Elector:
         self._metrics.leader.set(0)
 
     def _tell(self, text: str) -> None:
-        """Say it once, not at every look."""
+        """Logs a text once, and not at every check."""
         if text != self._told:
             log.info("%s", text)
             self._told = text

@@ -1,13 +1,13 @@
-"""Events: one on a transition, none while nothing changes, one object for the same thing said again.
+"""Events: one for each transition, none while nothing changes, and one object for repetitions.
 
 Invariants
-- A transition is a change of (status, reason) of Ready against the status that the API server had before, so
-  a restarted operator doesn't repeat what its predecessor said.
-- What this process says again of the same object counts up the Event that it posted, while that is there.
-- Events are in the order in which they were posted, also within a second: by `eventTime`, and for one object
-  by name, which is how kubectl orders what has the same `lastTimestamp`.
-- No Event holds a secret.
-- Losing an Event never fails a reconcile.
+- A transition is a change of (status, reason) of Ready compared with the status in the API server. So a
+  restarted operator doesn't repeat the Events of its predecessor.
+- If this process repeats an Event of the same object, it increases the count of the existing Event.
+- Events are in the order in which they were posted, even within a second: by `eventTime`, and for one object
+  by name. kubectl sorts Events with the same `lastTimestamp` by name.
+- No Event contains a secret.
+- A lost Event never fails a reconciliation.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 
 _MAX_NAME: Final = 200
 _MAX_INSTANCE: Final = 128
-"""The API server refuses longer ones."""
+"""The API server rejects longer names."""
 _REMEMBERED: Final = 4096
-"""So many of the latest Events may be counted up."""
+"""The number of latest Events whose count can be increased."""
 _TICK: Final = timedelta(microseconds=1)
 _ACTION: Final = "Reconcile"
-"""What the API server wants to know of an Event that has an `eventTime`."""
+"""The API server requires an action for an Event that has an `eventTime`."""
 _TOLD_BY_READY: Final = frozenset(
     {
         ConditionType.PROGRESSING,
@@ -43,7 +43,7 @@ _TOLD_BY_READY: Final = frozenset(
         ConditionType.ROLLED_BACK,
     }
 )
-"""What a CatalogMigration's other conditions tell, Ready tells too."""
+"""Conditions of a CatalogMigration that need no Event, because Ready shows the same."""
 _RETRYING: Final = frozenset({Reason.SNAPSHOT_RETRYING, Reason.COMPACTION_RETRYING})
 _BAD_IF_TRUE: Final = frozenset(
     {ConditionType.SHADOW_DIVERGED, ConditionType.OVER_MAX_BYTES, ConditionType.RENDITION_SUSPECT}
@@ -52,7 +52,7 @@ _BAD_IF_TRUE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What an Event says."""
+    """The contents of an Event."""
 
     reason: Reason
     message: str
@@ -60,7 +60,7 @@ class Note:
 
 
 def transitions(old: Sequence[Json], health: Health, others: Sequence[WantedCondition]) -> list[Note]:
-    """What to tell when conditions go from `old` to a health and some other conditions."""
+    """Returns the Events for a change of conditions from `old` to a health and other conditions."""
     before = {each.get("type"): (each.get("status"), each.get("reason")) for each in old}
     notes = []
     ready = "True" if health.phase is Phase.READY else "False"
@@ -83,7 +83,7 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[WantedCond
             continue
         bad = "True" if condition.type in _BAD_IF_TRUE else "False"
         note = Note(condition.reason, condition.message, warning=condition.status == bad)
-        # Where Ready says the same, it is told once.
+        # If Ready has the same reason and message, post only one Event.
         notes = [each for each in notes if (each.reason, each.message) != (note.reason, note.message)]
         notes.append(note)
     return notes
@@ -96,19 +96,19 @@ class _Posted:
 
 
 class EventSink:
-    """Posts Events about our resources."""
+    """Posts Events about Holdfast's resources."""
 
     def __init__(self, kube: Kube, clock: Clock, instance: str = FIELD_MANAGER) -> None:
-        """`instance`: which of the operators tells, such as the name of its pod."""
+        """Creates a sink. `instance` is the name of this process, such as the name of its pod."""
         self._instance = instance[:_MAX_INSTANCE]
         self._kube = kube
         self._clock = clock
         self._posted: OrderedDict[str, _Posted] = OrderedDict()
-        """By what they say; the latest last."""
+        """By a hash of their contents. The latest is last."""
         self._last = datetime.min.replace(tzinfo=UTC)
 
     async def post(self, key: ObjectKey, uid: str, note: Note) -> None:
-        """Tell `note` about an object."""
+        """Posts `note` about an object. A failure is only logged."""
         said, now = _said(uid, note), self._moment()
         try:
             posted = self._posted.get(said)
@@ -117,7 +117,7 @@ class EventSink:
                 body = event(key, uid, note, posted.name, now, self._instance)
                 await self._kube.create(EVENTS, key.namespace, body)
         except KubeError as error:
-            log.warning("an Event could not be posted: %s", error)
+            log.warning("can't post an Event: %s", error)
             return
         self._posted[said] = posted
         self._posted.move_to_end(said)
@@ -125,7 +125,7 @@ class EventSink:
             self._posted.popitem(last=False)
 
     async def _count_up(self, namespace: str, posted: _Posted, now: datetime) -> bool:
-        """Say it again; False where the API server has forgotten that it was said."""
+        """Increases the count of an Event. Returns False if the Event doesn't exist any more."""
         count = posted.count + 1
         again = {
             "count": count,
@@ -140,7 +140,7 @@ class EventSink:
         return True
 
     def _moment(self) -> datetime:
-        """Now, or what is next after the last one: no two Events have the same."""
+        """Returns now, or the next microsecond after the last Event. So no two Events have the same time."""
         now = self._clock.wall()
         if now <= self._last < now + timedelta(seconds=1):
             now = self._last + _TICK
@@ -149,12 +149,12 @@ class EventSink:
 
 
 def event_name(key: ObjectKey, moment: datetime) -> str:
-    """The name of an Event: those of one object are in the order of their moments."""
+    """Returns the name of an Event. The names of one object's Events sort by time."""
     return f"{key.name[:_MAX_NAME].rstrip('-.')}.{round(moment.timestamp() * 1_000_000) * 1000:016x}"
 
 
 def event(key: ObjectKey, uid: str, note: Note, name: str, moment: datetime, instance: str) -> Json:
-    """The Event object."""
+    """Returns the Event object."""
     now = timestamp(moment)
     return {
         "apiVersion": "v1",
@@ -182,10 +182,10 @@ def event(key: ObjectKey, uid: str, note: Note, name: str, moment: datetime, ins
 
 
 def _said(uid: str, note: Note) -> str:
-    """Equal for the same thing said of the same object."""
+    """Returns a hash that is equal for Events with the same contents about the same object."""
     return hashlib.sha256(f"{uid}\0{note.reason}\0{shown(note.message)}".encode()).hexdigest()[:16]
 
 
 def _precise(moment: datetime) -> str:
-    """As Kubernetes writes times with microseconds."""
+    """Returns a time with microseconds in the form of Kubernetes."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,8 +1,8 @@
-"""What an error of the library means for a resource.
+"""Maps errors of the library to reasons and messages of a resource.
 
 Invariants
-- Every message says what to do next; none holds a secret.
-- What may mend itself is tried again after a growing delay; so is what somebody mends outside of the cluster.
+- Every message says what to do next. No message contains a secret.
+- An error that may disappear by itself, or by a fix outside of the cluster, is retried after a growing delay.
 """
 
 import re
@@ -35,21 +35,22 @@ from holdfast_operator.engine.logging import redact
 from holdfast_operator.engine.steps import Settle, reconciling, stalled
 
 _NEXT = {
-    Reason.STORE_UNREACHABLE: "it is tried again by itself; check the store and its credentials",
+    Reason.STORE_UNREACHABLE: "the operator retries by itself; check the store and its credentials",
     Reason.STORE_INCONSISTENT: "check spec.storage and the version of the operator",
     Reason.DATA_DELETED: "create another resource, with another organizationId or another location",
     Reason.INVALID_SPEC: "correct the spec",
     Reason.SCHEMA_MISMATCH: "correct the spec, or create another collection",
     Reason.FENCE_REGRESSED: "stop all writers and repair the fence",
-    Reason.INTERNAL_ERROR: "it is tried again by itself; the operator's log has the details",
-    Reason.CATALOG_OUT_OF_SYNC: "it is read again by itself",
-    Reason.MIGRATION_IN_PROGRESS: "it is tried again by itself",
-    Reason.LINK_CONFLICT: "see that spec.stash and spec.storage name the two stores of this catalog",
+    Reason.INTERNAL_ERROR: "the operator retries by itself; its log has the details",
+    Reason.CATALOG_OUT_OF_SYNC: "the operator reads it again by itself",
+    Reason.MIGRATION_IN_PROGRESS: "the operator retries by itself",
+    Reason.LINK_CONFLICT: "check that spec.stash and spec.storage name the two stores of this catalog",
 }
 _ABOUT_CREDENTIALS: Final = re.compile(r"credential|password|AWS_ACCESS_KEY_ID", re.IGNORECASE)
 _WHOSE_CREDENTIALS: Final = (
-    "the operator has its own from its environment (value credentialsSecret of the chart), for a stash from "
-    "spec.stash.credentialsSecretRef too; the Secret of spec.storage is for Spark jobs and applications"
+    "the operator reads its own credentials from its environment (the chart's value credentialsSecret), and "
+    "those of a stash also from spec.stash.credentialsSecretRef; the Secret of spec.storage is for Spark "
+    "jobs and applications"
 )
 _MENDS_ITSELF = {Reason.CATALOG_OUT_OF_SYNC, Reason.NOT_SOURCE_OF_TRUTH, Reason.MIGRATION_IN_PROGRESS}
 
@@ -74,17 +75,17 @@ _REASONS: Sequence[tuple[type[HoldfastError], Reason]] = (
     (CodecMismatch, Reason.SCHEMA_MISMATCH),
     (BadInput, Reason.INVALID_SPEC),
 )
-"""The first type that an error is of decides."""
+"""The first type that matches an error decides."""
 
 
 class ReasonedError(HoldfastError):
-    """An error of the operator's own, which has its reason."""
+    """An error of the operator that has its own reason."""
 
     reason: ClassVar[Reason]
 
 
 def reason_of(error: HoldfastError) -> Reason:
-    """The reason that an error is shown as."""
+    """Returns the reason to show for an error."""
     if isinstance(error, ReasonedError):
         return error.reason
     found = (reason for type_, reason in _REASONS if isinstance(error, type_))
@@ -92,13 +93,13 @@ def reason_of(error: HoldfastError) -> Reason:
 
 
 def outcome_of(error: BaseException) -> str:
-    """What metrics call a store call that ended with `error`: whether the store didn't answer."""
+    """Returns the outcome label for a store call that ended with `error`: `unreachable` or `error`."""
     silent = isinstance(error, HoldfastError) and reason_of(error) is Reason.STORE_UNREACHABLE
     return "unreachable" if silent else "error"
 
 
 def settled(error: HoldfastError, *, reason: Reason | None = None) -> Settle:
-    """How a resource rests after `error`; `reason` where the caller knows better."""
+    """Returns what a resource shows after `error`. A `reason` from the caller takes precedence."""
     why = reason or reason_of(error)
     message = redact(f"{error}; {error.hint or _NEXT.get(why, 'correct the spec')}")
     if why is Reason.STORE_UNREACHABLE and _ABOUT_CREDENTIALS.search(f"{error} {error.hint}"):

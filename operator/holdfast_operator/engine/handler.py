@@ -1,12 +1,12 @@
-"""One reconcile: read fresh, observe, plan, act, show; the same loop for every kind.
+"""The reconciliation loop that all kinds share: read, observe, plan, apply, show.
 
 Invariants
-- At most one irreversible step per reconcile; then the key comes back at once, behind all others.
-- An error of the library becomes a status; an error of ours becomes one too, and a trace in the log.
-- `Fenced` on a catalog that we hold is handed up: what then happens is the process's business.
-- What is kept in memory for an object is kept for its uid. One that was deleted and created again under the
-  same name, perhaps before anybody looked, is another object.
-- What the API server refuses at each try is logged once, and once more when it doesn't any more.
+- A reconciliation applies at most one irreversible step. Then the key comes back at once, behind all others.
+- An error of the library becomes a status. An unexpected error becomes a status too, with a trace in the log.
+- `Fenced` on an open catalog is raised to the caller, because the process decides what to do.
+- State in memory belongs to the uid of an object. An object that was deleted and created again under the same
+  name is another object, even if nobody noticed the deletion.
+- If the API server refuses a request at each attempt, this is logged once, and once more when it is over.
 """
 
 import logging
@@ -51,7 +51,7 @@ _MAX_STEPS: Final = 6
 
 @dataclass(frozen=True)
 class Services:
-    """What every handler works with."""
+    """The services that every handler uses."""
 
     kube: Kube
     status: StatusWriter
@@ -59,15 +59,15 @@ class Services:
     clock: Clock
     metrics: Metrics
     enqueue: Callable[[ObjectKey, float], None]
-    """Have an object reconciled after so many seconds: something happened to it."""
+    """Reconciles an object after a number of seconds, because something happened to it."""
     look: Callable[[ObjectKey], None]
-    """Have one of many looked at again; it lets those go first that something happened to."""
+    """Reconciles one of many objects again. Objects that something happened to go first."""
     seen: Callable[[ObjectKey, Json], None]
-    """Told how an object is after it was written here, so that hearing of that is nothing new."""
+    """Called with an object after the operator wrote it, so that the event of this write is no news."""
 
 
 class Halt(Exception):
-    """Ends a reconcile with this outcome; raised from within `observe` or `apply`."""
+    """Ends a reconciliation with this outcome. `observe` and `apply` raise it."""
 
     def __init__(self, outcome: Settle) -> None:
         super().__init__(outcome.health.message)
@@ -75,7 +75,7 @@ class Halt(Exception):
 
 
 class _Refused(Exception):
-    """The API server let a reconcile not come to its end: it is tried again."""
+    """The API server prevented the end of a reconciliation, which is retried."""
 
     def __init__(self, what: str, error: KubeError) -> None:
         super().__init__(f"{what}: {error}")
@@ -95,35 +95,35 @@ class Handler(ABC, Generic[O]):
 
     @abstractmethod
     async def observe(self, key: ObjectKey, body: Json) -> O:
-        """Look at everything that the plan depends on; changes nothing."""
+        """Reads everything that the plan depends on. Changes nothing."""
 
     @abstractmethod
     def plan(self, observed: O) -> Decision:
-        """Decide; pure."""
+        """Returns the next step. Pure."""
 
     @abstractmethod
     async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
-        """Take a step that is no `Rest`."""
+        """Applies a step that is no `Rest`."""
 
     @abstractmethod
     async def gone(self, key: ObjectKey) -> None:
-        """The object is no more: let go of what was kept for it."""
+        """Releases everything that was kept for an object that no longer exists."""
 
     def held(self, key: ObjectKey) -> None:
-        """The finalizer of an object was put on or taken off."""
+        """Called after the finalizer of an object was set or removed."""
 
     def shown(self, key: ObjectKey, body: Json, before: Json) -> None:  # noqa: ARG002 - for those who compare
-        """Take note that the status `before` was replaced by that of `body`."""
+        """Called after the status `before` was replaced by the status in `body`."""
         self.services.seen(key, body)
 
     async def reconcile(self, key: ObjectKey) -> Result:
-        """Bring one object a step further. Raises `Fenced`."""
+        """Reconciles one object. Raises `Fenced`."""
         try:
             result = await self._begin(key)
         except _Refused as refused:
             self._troubles.tell(key, str(refused), level=refused.level)
             return Result(retry=True)
-        self._troubles.over(key, "the API server refuses nothing any more")
+        self._troubles.over(key, "the API server accepts all requests again")
         return result
 
     async def _begin(self, key: ObjectKey) -> Result:
@@ -136,7 +136,7 @@ class Handler(ABC, Generic[O]):
             raise _Refused("can't be read", error) from None
         uid = body["metadata"]["uid"]
         if self._uids.get(key, uid) != uid:
-            log.info("it was deleted and created again")
+            log.info("the resource was deleted and created again")
             await self._forget(key)
         self._uids[key] = uid
         return await self._go_on(key, body)
@@ -147,7 +147,7 @@ class Handler(ABC, Generic[O]):
         await self.gone(key)
 
     async def _go_on(self, key: ObjectKey, body: Json) -> Result:
-        """The same with an object that was read, or written, just now."""
+        """Reconciles an object that was just read or written."""
         step: Rest
         try:
             step = await self._decide(key, body)
@@ -165,9 +165,9 @@ class Handler(ABC, Generic[O]):
         except KubeError as error:
             raise _Refused("the API server refuses", error) from None
         except Exception:
-            log.exception("the reconcile failed")
+            log.exception("the reconciliation failed")
             step = Settle(
-                stalled(Reason.INTERNAL_ERROR, "the operator failed; it tries again by itself, see its log"),
+                stalled(Reason.INTERNAL_ERROR, "the operator failed; it retries by itself, see its log"),
                 retry=True,
             )
         if isinstance(step, Settle):
@@ -218,16 +218,16 @@ class Handler(ABC, Generic[O]):
         except KubeError as error:
             raise _Refused("the finalizer can't be written", error) from None
         if is_deleting(body):
-            # It is read once more: if the watches are down when it goes, no event says so.
+            # Read it once more. If the watches are down when it is deleted, no event reports it.
             return Result(requeue_after=0.0)
         self.services.seen(key, written)
         self.held(key)
-        # What is new goes on at once: a thousand of them would all come by a second time.
+        # Continue at once with a new object. Otherwise a thousand new objects would all be queued twice.
         as_asked = has_finalizer(written) == (FINALIZER in wanted)
         return await self._go_on(key, written) if as_asked else Result(retry=True)
 
     async def _patch_metadata(self, key: ObjectKey, body: Json, change: Json) -> Json:  # noqa: ARG002 - see above
-        """Write finalizers. Raises `Conflict` where the object changed, or what needs it."""
+        """Writes finalizers. Raises `Conflict` if the object, or the resources that need it, have changed."""
         type_ = resource_type(key.kind)
         return await self.services.kube.patch(type_, key.namespace, key.name, {"metadata": change})
 
@@ -244,7 +244,7 @@ class Handler(ABC, Generic[O]):
         except Gone:
             return Result(requeue_after=0.0)
         except Invalid as error:
-            raise _Refused("the status is refused; is the CRD of another version?", error) from None
+            raise _Refused("the status is rejected; does the CRD have another version?", error) from None
         except KubeError as error:
             raise _Refused("the status can't be written", error) from None
         if written is not None:
@@ -257,13 +257,13 @@ class Handler(ABC, Generic[O]):
 
 
 def _forbidden(error: Forbidden) -> Settle:
-    return Settle(stalled(Reason.FORBIDDEN, f"{error}; let the operator's role do it"), retry=True)
+    return Settle(stalled(Reason.FORBIDDEN, f"{error}; allow this in the operator's role"), retry=True)
 
 
 def _log(body: Json, step: Settle, notes: Sequence[Note]) -> None:
-    """Log what the Events say, and what else keeps an object from being ready.
+    """Logs the Events, and anything else that prevents an object from being ready.
 
-    Once, and not at each of the tries of a store that is away for a day.
+    Logs each message once, and not at each attempt to reach a store that is down for a day.
     """
     for note in notes:
         log.log(logging.WARNING if note.warning else logging.INFO, "%s: %s", note.reason, note.message)
@@ -277,13 +277,13 @@ def _log(body: Json, step: Settle, notes: Sequence[Note]) -> None:
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """What reconcilers need to know of the process that they are in."""
+    """The settings of the process that the handlers need."""
 
     holder: str
     data_dir: Path | None
     storage_shared: bool
     rhythm: Rhythm
     allowed_locations: tuple[str, ...] = ()
-    """URLs below which catalogs may be, beside `data_dir`; empty: anywhere."""
+    """URLs below which catalogs are allowed, in addition to `data_dir`. Empty means anywhere."""
     silence: timedelta = timedelta(minutes=2)
-    """After this time a store that doesn't answer an open isn't only slow."""
+    """The time after which a store that doesn't respond to an open counts as unreachable instead of slow."""

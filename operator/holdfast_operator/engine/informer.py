@@ -1,12 +1,11 @@
-"""kopf, as the informer; it decides nothing and stores nothing on objects.
+"""The informer: watches objects with kopf. It decides nothing and stores nothing on objects.
 
 Invariants
-- It runs in a thread and an event loop of its own, because at its end every task of its loop is cancelled.
-- An event is only told on; what is done about it is the queue's business.
-- It writes nothing: whatever has no handlers but of events gets no annotation from kopf and no finalizer. It
-  would also take its own finalizer off then, so ours must have another name than that of kopf's settings.
-- It ends with the first answer of the API server that kopf has no answer to: whoever started it starts
-  another one.
+- It runs in its own thread and event loop, because kopf cancels every task of its loop at its end.
+- It only passes events on. The queue decides what to do.
+- It writes nothing. kopf adds no annotation and no finalizer to objects that have only event handlers. It
+  would even remove its own finalizer from them, so the operator's finalizer must have another name.
+- It ends at the first response of the API server that kopf can't handle. The caller then starts a new one.
 """
 
 import asyncio
@@ -22,21 +21,21 @@ from holdfast_operator.engine.kube import ObjectKey, ResourceType, configuration
 
 Json = dict[str, Any]
 OnEvent = Callable[[ObjectKey, str | None, Json], None]
-"""Told the object, ADDED, MODIFIED, DELETED or None for one that was there before, and the body."""
+"""Called with the object, the type (ADDED, MODIFIED, DELETED, or None if it existed before), and the body."""
 OnLook = Callable[[ObjectKey], None]
-"""Told an object that is to be looked at though it is as before: a child of it changed."""
+"""Called with an object that hasn't changed itself, but one of its children has."""
 
 log = logging.getLogger(__name__)
 
 _JOIN_SECONDS: Final = 8.0
 _CLEAR_SECONDS: Final = 5.0
 _REQUEST_SECONDS: Final = 60.0
-"""A list of many objects may take long; a watch has no such limit, but one for how long it may be silent."""
+"""The time limit of a request. It is long for lists of many objects. A watch has only a limit on silence."""
 _CONNECT_SECONDS: Final = 10.0
 
 
 class Informer:
-    """Watches our kinds and their children, from `start` to `stop`."""
+    """Watches Holdfast's kinds and their children, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Informer:
         on_look: OnLook,
         on_end: Callable[[BaseException | None], None],
     ) -> None:
-        """`on_event`, `on_look` and `on_end` are called in the loop that `start` is called in."""
+        """Prepares the watches. `start`'s event loop calls `on_event`, `on_look` and `on_end`."""
         self._namespaces = list(namespaces)
         self._on_event = on_event
         self._on_look = on_look
@@ -65,12 +64,12 @@ class Informer:
         return self._started.is_set() and not self._over.is_set()
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Starts the watches."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the watches."""
+        """Ends the watches."""
         self._stopping.set()
         await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
 
@@ -87,10 +86,10 @@ class Informer:
         _clear(loop)
 
     async def _operate(self) -> BaseException | None:
-        """Watch until the first of kopf's tasks ends; what it failed with.
+        """Watches until the first of kopf's tasks ends, and returns the error of that task, if any.
 
-        kopf's own runner then waits for the others, some of which wait for ever for a connection that the
-        first one closed.
+        kopf's own runner would then wait for the other tasks, and some of them wait for ever for a connection
+        that the first one closed.
         """
         tasks = await kopf.spawn_tasks(
             registry=self._registry,
@@ -138,12 +137,12 @@ class Informer:
         try:
             self._loop.call_soon_threadsafe(listener, *args)
         except RuntimeError:
-            # The loop is closed: the operator has ended and waits for nobody.
-            log.debug("nobody listens any more")
+            # The loop is closed, because the operator has ended.
+            log.debug("an event came after the end of the operator")
 
 
 def _clear(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what is left in a loop, and close it; what doesn't let itself be cancelled is left."""
+    """Cancels the remaining tasks of a loop and closes it. Leaves tasks that ignore the cancellation."""
     if left := asyncio.all_tasks(loop):
         for task in left:
             task.cancel()
@@ -157,7 +156,7 @@ def _key(kind: Kind, body: kopf.Body) -> ObjectKey:
 
 
 def _login(**_: Any) -> kopf.ConnectionInfo:
-    """The same access as `Kube` has; asked for again when a token is refused."""
+    """Returns the same access as `Kube` has. kopf calls it again when a token is refused."""
     found = configuration()
     scheme, _space, token = (found.get_api_key_with_prefix("BearerToken") or "").rpartition(" ")
     return kopf.ConnectionInfo(
@@ -174,9 +173,9 @@ def _login(**_: Any) -> kopf.ConnectionInfo:
 
 
 def _settings(*, scan: bool) -> kopf.OperatorSettings:
-    """`scan`: whether namespaces and CRDs are watched, which takes a role in the whole cluster.
+    """Returns kopf's settings. `scan` watches namespaces and CRDs, which needs a cluster-wide role.
 
-    Without one kopf would ask in vain for a minute before it watches anything.
+    Without such a role, kopf would retry for a minute before it watches anything.
     """
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = not scan

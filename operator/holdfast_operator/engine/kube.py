@@ -1,14 +1,14 @@
-"""The Kubernetes API as the operator uses it: few verbs, JSON in and out, errors by meaning.
+"""The client of the Kubernetes API: few verbs, JSON in and out, errors as exceptions.
 
 Invariants
-- Calls block in a thread pool of their own, never on the event loop and never on the store's threads.
-- An answer is one of ours (`Gone`, `Conflict`, `Invalid`, `Forbidden`, `Exists`, `KubeError`): nobody above
-  looks at codes.
-- No message holds a body that was sent, so no secret gets into a log; it is the same at each try that fails
-  for the same reason.
-- Nothing is changed by a process that may not: that is asked right before a request goes out.
-- That the server, or something before it, knows no such path is not the answer that an object is gone: that
-  its definition is gone is.
+- Calls block in their own thread pool, never on the event loop or in the stores' threads.
+- Errors are `Gone`, `Conflict`, `Invalid`, `Forbidden`, `Exists` and other `KubeError`s. Callers never see
+  codes.
+- No message contains a body that was sent, so no secret gets into a log. A message is the same at each
+  attempt that fails for the same reason.
+- A process that may not write changes nothing. This is checked right before each request.
+- If the server, or a proxy before it, doesn't know a path, this does not mean that the object is gone. If the
+  CRD is gone, it does.
 """
 
 import asyncio
@@ -39,40 +39,40 @@ _MERGE: Final = "application/merge-patch+json"
 
 
 class KubeError(Exception):
-    """The API server didn't do it, for a reason that isn't one of the others; trying again may help."""
+    """A request failed, for a reason that no other class describes. A retry may help."""
 
 
 class Gone(KubeError):
-    """There is no such object."""
+    """The object doesn't exist."""
 
 
 class NotServed(KubeError):
-    """There is no such path: the resource isn't served (any more, or yet); nothing is said of its objects."""
+    """The API server doesn't serve this type (yet, or any more). Nothing is known about its objects."""
 
 
 class NotLeading(KubeError):
-    """This process may not act any more: nothing was sent."""
+    """This process doesn't lead any more. Nothing was sent."""
 
 
 class Exists(KubeError):
-    """An object of that name is there already."""
+    """An object of that name exists already."""
 
 
 class Conflict(KubeError):
-    """The object changed since it was read."""
+    """The object has changed since it was read."""
 
 
 class Invalid(KubeError):
-    """The API server finds the content invalid."""
+    """The API server rejects the content."""
 
 
 class Forbidden(KubeError):
-    """The operator's role doesn't allow it."""
+    """The operator's role doesn't allow the request."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectKey:
-    """Names one of our resources."""
+    """The name of a Holdfast resource."""
 
     kind: Kind
     namespace: str
@@ -84,14 +84,14 @@ class ObjectKey:
 
 @dataclass(frozen=True, slots=True)
 class ResourceType:
-    """Where the objects of a type are in the API."""
+    """A type of objects in the API."""
 
     group: str
     version: str
     plural: str
 
     def path(self, namespace: str | None, name: str | None = None, sub: str | None = None) -> str:
-        """The path of one object, of the collection of a namespace, or of all namespaces."""
+        """Returns the path of one object, or of all objects in one namespace or in all namespaces."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root, *(["namespaces", quote(namespace)] if namespace else []), self.plural]
         return "/".join([*parts, *([quote(name)] if name else []), *([sub] if sub else [])])
@@ -103,12 +103,12 @@ SECRETS: Final = ResourceType("", "v1", "secrets")
 
 
 def resource_type(kind: Kind) -> ResourceType:
-    """The type of one of our kinds."""
+    """Returns the type of a Holdfast kind."""
     return ResourceType(GROUP, VERSION, kind.plural)
 
 
 def configuration() -> Configuration:
-    """How to reach the API server: by `$KUBECONFIG`, else as the pod's account, else as the user does.
+    """Returns how to reach the API server: from `$KUBECONFIG`, the pod's account, or the user's kubeconfig.
 
     Raises `kubernetes.config.ConfigException`.
     """
@@ -130,7 +130,7 @@ class Kube:
         seconds: float = _SECONDS,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`seconds` is what a request may take; `may_write` is asked in threads."""
+        """Wraps a client. `seconds` is the time limit of a request. `may_write` is called in threads."""
         self._client = client
         self._seconds = seconds
         self._may_write = may_write
@@ -140,15 +140,15 @@ class Kube:
     def connect(
         cls, *, seconds: float = _SECONDS, retries: int = 2, may_write: Callable[[], bool] = lambda: True
     ) -> "Kube":
-        """Connect as `configuration` says; raises what it raises."""
+        """Connects with the settings of `configuration`, and raises its errors."""
         found = configuration()
         found.connection_pool_maxsize = _THREADS
-        # How long to wait is the queue's business: a server that asks for minutes would get a thread for it.
+        # Ignore Retry-After headers, which could block a thread for minutes. The queue decides when to retry.
         found.retries = Retry(retries, respect_retry_after_header=False)
         return cls(ApiClient(found), seconds=seconds, may_write=may_write)
 
     async def get(self, key: ObjectKey) -> Json:
-        """One of our objects, read fresh. Raises `Gone`, also where its kind isn't defined any more."""
+        """Reads one Holdfast object. Raises `Gone` if it, or the CRD of its kind, doesn't exist."""
         type_ = resource_type(key.kind)
         try:
             return await self.request("GET", type_.path(key.namespace, key.name))
@@ -160,16 +160,16 @@ class Kube:
     async def list(
         self, type_: ResourceType, namespace: str | None, *, labels: str | None = None
     ) -> list[Json]:
-        """All objects of a type, in one namespace or in all."""
+        """Returns all objects of a type, in one namespace or in all."""
         query = {"labelSelector": labels} if labels else {}
         answer = await self.request("GET", type_.path(namespace), query=query)
         return list(answer["items"])
 
     async def is_undefined(self, type_: ResourceType) -> bool:
-        """Whether there is no definition of a custom type; its objects went before it.
+        """Returns whether the CRD of a custom type doesn't exist, so that it has no objects either.
 
-        Who may not read definitions goes by what the server says that it serves of the group. Raises
-        `KubeError` where that can't be told.
+        If the role doesn't allow reading CRDs, this uses the list of types that the server serves for the
+        group. Raises `KubeError` if neither is known.
         """
         query = {"fieldSelector": f"metadata.name={type_.plural}.{type_.group}"}
         try:
@@ -179,48 +179,48 @@ class Kube:
         return not found["items"]
 
     async def _is_left_out(self, type_: ResourceType) -> bool:
-        """Whether other types of a group are served, and this one in no version."""
+        """Returns whether other types of the group are served, but this one in no version."""
         served: set[str] = set()
         for version in (await self.request("GET", f"/apis/{type_.group}"))["versions"]:
             served |= await self._served(version["groupVersion"])
         return bool(served) and type_.plural not in served
 
     async def is_served(self, type_: ResourceType) -> bool:
-        """Whether there are objects of a type to be asked for."""
+        """Returns whether the API server serves a type."""
         try:
             return type_.plural in await self._served(f"{type_.group}/{type_.version}")
         except (Gone, NotServed):
             return False
 
     async def _served(self, group_version: str) -> set[str]:
-        """The names of what the server says that it serves of a version of a group."""
+        """Returns the names of the types that the server serves for a version of a group."""
         there = await self.request("GET", f"/apis/{group_version}")
         return {each["name"] for each in there["resources"]}
 
     async def get_of(self, type_: ResourceType, namespace: str, name: str) -> Json:
-        """One object of any type. Raises `Gone`."""
+        """Reads one object of any type. Raises `Gone`."""
         return await self.request("GET", type_.path(namespace, name))
 
     async def create(self, type_: ResourceType, namespace: str, body: Json) -> Json:
-        """Create an object. Raises `Exists`, `NotServed` where its type isn't served."""
+        """Creates an object. Raises `Exists`, and `NotServed` if its type isn't served."""
         try:
             return await self.request("POST", type_.path(namespace), body=body)
         except Conflict as error:
             raise Exists(str(error)) from None
 
     async def patch(self, type_: ResourceType, namespace: str, name: str, body: Json) -> Json:
-        """Merge `body` into an object. Raises `Gone`; `Conflict` where `body` has an old resourceVersion."""
+        """Applies a merge patch. Raises `Gone`, and `Conflict` if `body` has an old resourceVersion."""
         return await self.request("PATCH", type_.path(namespace, name), body=body)
 
     async def patch_status(self, key: ObjectKey, body: Json) -> Json:
-        """Merge `body` into the status of one of our objects. Raises as `patch`, and `Invalid`."""
+        """Applies a merge patch to the status of a Holdfast object. Raises like `patch`, and `Invalid`."""
         path = resource_type(key.kind).path(key.namespace, key.name, "status")
         return await self.request("PATCH", path, body=body)
 
     async def delete(self, type_: ResourceType, namespace: str, name: str, *, uid: str | None = None) -> None:
-        """Delete an object, and what it owns in the background; one that is gone already is fine.
+        """Deletes an object, and its dependents in the background. Does nothing if it is already gone.
 
-        With `uid` only that incarnation of it.
+        With `uid`, deletes it only if it has this uid.
         """
         body: Json = {"propagationPolicy": "Background"}
         if uid is not None:
@@ -231,7 +231,7 @@ class Kube:
     async def request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json | None = None
     ) -> Json:
-        """One request; the JSON of its answer. Raises `NotLeading` for a change that is not ours to make."""
+        """Sends a request and returns the JSON response. Raises `NotLeading` for a forbidden write."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._request, method, path, dict(query or {}), body)
 
@@ -248,27 +248,27 @@ class Kube:
                 method, url_path, header_params=headers, auth_settings=["BearerToken"]
             )
             if method != "GET" and not self._may_write():
-                raise NotLeading(f"{method} {path} is left to whoever leads now")
+                raise NotLeading(f"{method} {path} was not sent: another process leads now")
             answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=self._seconds)
             content = answer.read()  # type: ignore[no-untyped-call]
         except (ApiException, HTTPError, OSError) as error:
             host = self._client.configuration.host
-            raise KubeError(f"{method} {path}: no answer from {host}{_why(error)}") from error
+            raise KubeError(f"{method} {path}: no response from {host}{_why(error)}") from error
         if 200 <= answer.status < 300:
             return dict(json.loads(content)) if content else {}
         raise _refusal(answer.status, f"{method} {path}: {answer.status} {_message(content)}", content)
 
     def close(self) -> None:
-        """End the connection; calls that are under way are not waited for."""
+        """Closes the connection. Doesn't wait for running calls."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()  # type: ignore[no-untyped-call]
 
 
 def _why(error: Exception) -> str:
-    """Why there is no answer, without how often it was asked and how long it was waited for."""
+    """Returns why there is no response, without the number of attempts and the time, which vary."""
     if isinstance(error, MaxRetryError) and error.reason is not None:
         error = error.reason
-    # Who has no connection is one whose connection took too long, to urllib3.
+    # In urllib3, a refused connection is a subclass of a connection that timed out.
     if isinstance(error, (NoAnswer, TimeoutError)) and not isinstance(error, NewConnectionError):
         return " in time"
     causes = (each for each in (error.__cause__, *error.args, error) if isinstance(each, Exception))
@@ -284,7 +284,7 @@ def _message(content: bytes) -> str:
 
 
 def _reason(content: bytes) -> str:
-    """Why a Status object says no; empty where it is something else that answers."""
+    """Returns the reason in a Status object, or empty if the response is something else."""
     try:
         return str(json.loads(content).get("reason", ""))
     except (ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""The flags of `holdfast-operator run` that make it one of several, of which one acts."""
+"""The leader election flags of `holdfast-operator run`."""
 
 import argparse
 import functools
@@ -18,25 +18,25 @@ _POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/name
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the flags to those of a command."""
+    """Adds the flags to a command."""
     usual = Timing()
-    group = parser.add_argument_group("leader election", "several operators, of which one acts")
+    group = parser.add_argument_group("leader election", "run several operators, and let one of them act")
     group.add_argument(
         "--lease",
         nargs="?",
         const=_NAME,
         metavar="NAME",
-        help=f"act only while this process has this Lease, else stand by (default: no Lease; name: {_NAME})",
+        help=f"act only while this process holds this Lease (default: no Lease; default name: {_NAME})",
     )
     group.add_argument(
         "--lease-namespace",
         metavar="NAME",
-        help="where the Lease is (default: $POD_NAMESPACE, that of the pod, or the first --namespace)",
+        help="namespace of the Lease (default: $POD_NAMESPACE, the pod's own, or the first --namespace)",
     )
     for flag, value, text in (
-        ("duration", usual.duration, "seconds after which a Lease that isn't renewed is another's"),
+        ("duration", usual.duration, "seconds without a renewal after which another process takes the Lease"),
         ("renew-deadline", usual.renew_deadline, "seconds that this process acts without a renewal"),
-        ("retry-period", usual.retry_period, "seconds between two renewals, and two looks when standing by"),
+        ("retry-period", usual.retry_period, "seconds between two renewals, or two checks while standing by"),
     ):
         group.add_argument(
             f"--lease-{flag}", type=float, default=value, metavar="S", help=f"{text} (default: %(default)g)"
@@ -44,10 +44,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def elector(args: argparse.Namespace, metrics: Metrics) -> Elector | None:
-    """The candidate that the flags ask for.
+    """Returns the elector that the flags describe, or None without a Lease.
 
-    Raises `ValueError` for flags that make no sense, `kubernetes.config.ConfigException` as
-    `Kube.connect`.
+    Raises `ValueError` for invalid flags, and `kubernetes.config.ConfigException` like `Kube.connect`.
     """
     if args.lease is None:
         return None
@@ -58,8 +57,8 @@ def elector(args: argparse.Namespace, metrics: Metrics) -> Elector | None:
     )
     namespace = args.lease_namespace or _namespace() or next(iter(args.namespace), None)
     if not namespace:
-        raise ValueError("--lease needs --lease-namespace outside of a pod")
-    # Two tries fit into the deadline.
+        raise ValueError("outside of a pod, --lease needs --lease-namespace")
+    # Two attempts fit into the deadline.
     kube = Kube.connect(seconds=timing.renew_deadline / 2, retries=0)
     return Elector(kube, metrics, namespace=namespace, name=args.lease, identity=identity(), timing=timing)
 
@@ -72,7 +71,8 @@ def _namespace() -> str:
 
 @functools.cache
 def identity() -> str:
-    """Which operator this is, as long as it runs: the pod, whose containers run one after another; elsewhere
-    a name that no other process has.
+    """Returns the name of this process. It is the pod's name, whose containers run one after another.
+
+    Outside of a pod, it is a unique name.
     """
     return os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

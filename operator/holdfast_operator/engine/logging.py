@@ -1,14 +1,14 @@
-"""Structured logs: JSON or plain lines, each naming the object that it is about, none with a secret.
+"""Structured logs: JSON or plain lines. Each line names its object, and none contains a secret.
 
 Invariants
-- The object of a line is that of the task that wrote it, also from the threads that work for the task.
-- A value that was registered with `hide` is in no text about an object of its namespace, whatever it is part
-  of, nor in one about no object. Texts about other namespaces stay as they are: whoever may make a Secret
-  chooses its values.
-- The user info of a URL, and the value of a parameter whose name says that it is a secret, are in no text.
-- No text is longer than `_LONGEST`, whatever a store said.
-- What is hidden is forgotten with the object that it was read for; each has only the latest, and a namespace
-  no more than `_MOST_HIDDEN`.
+- The object of a line is the object of the task that wrote it, even in threads that work for the task.
+- A value that was registered with `hide` is masked in every text about an object of its namespace, and in
+  every text about no object. Texts about other namespaces don't change. Otherwise a user who can create a
+  Secret could mask any text there.
+- The user info of a URL, and the value of a parameter with a suspicious name, are masked in every text.
+- No text is longer than `_LONGEST`.
+- Hidden values are forgotten together with the object that they were read for. Each object keeps only its
+  latest ones, and a namespace at most `_MOST_HIDDEN` characters.
 """
 
 import contextlib
@@ -33,22 +33,22 @@ _hidden_lock = threading.Lock()
 
 _MASK: Final = "***"
 _SHORTEST: Final = 4
-"""Shorter values aren't masked: they would mask half of every line and protect nothing."""
+"""Shorter values aren't masked. They would mask half of every line and protect nothing."""
 _SOURCES: Final = 8
-"""So many of the latest versions of an object's Secrets are hidden; it names three Secrets at most."""
+"""The number of latest versions of an object's Secrets to hide. An object names at most three Secrets."""
 _MOST_HIDDEN: Final = 4 << 20
-"""So many characters are hidden for a namespace: of more the ones that were read latest."""
+"""The maximum number of hidden characters of a namespace. The values that were read last are kept."""
 _LONGEST: Final = 16 * 1024
-"""So many characters are looked at: it takes the square of their number where a text is made for it."""
+"""The maximum length of a text. The patterns may take quadratic time for a text that is made for it."""
 _USERINFO: Final = re.compile(r"(?<=://)[^\s\"'<>]+(?=@|%40)")
-"""Up to the last @: a password that should have been escaped may hold anything, rather mask too much."""
+"""User info up to the last `@`, because a password that was not escaped may contain any character."""
 _PARAMETER: Final = re.compile(
     rf"((?<![\w.-])(?:[\w.-]*(?:{TELLING})[\w.-]*|{SHORT})(?:=|%3D))[^\s&;\"'<>]+", re.IGNORECASE
 )
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     JSON = "json"
     CONSOLE = "console"
@@ -56,7 +56,7 @@ class LogFormat(StrEnum):
 
 @contextlib.contextmanager
 def about(obj: object) -> Iterator[None]:
-    """Name `obj` in every line that is logged within, and hide there what its namespace has hidden."""
+    """Within this context, every log line names `obj`, and the hidden values of its namespace are masked."""
     token, within = _about.set(str(obj)), _namespace.set(getattr(obj, "namespace", None))
     try:
         yield
@@ -66,13 +66,13 @@ def about(obj: object) -> Iterator[None]:
 
 
 def hide(namespace: str, owner: str, source: str, values: Iterable[str]) -> None:
-    """Keep the values that `owner` has of `source`, a version of a Secret, from texts of its namespace."""
+    """Hides the values of `source`, a version of a Secret that `owner` names, in texts of its namespace."""
     with _hidden_lock:
         _hidden[namespace].add(owner, source, frozenset(each for each in values if len(each) >= _SHORTEST))
 
 
 def forget(namespace: str, owner: str) -> None:
-    """What was hidden for `owner` is nobody's any more."""
+    """Forgets the values that were hidden for `owner`."""
     with _hidden_lock:
         _hidden[namespace].drop(owner)
         if not _hidden[namespace].sources:
@@ -81,12 +81,12 @@ def forget(namespace: str, owner: str) -> None:
 
 @dataclass(slots=True)
 class _Hidden:
-    """What is hidden in a namespace: each source once, however many objects have it."""
+    """The hidden values of a namespace. Each source is stored once, even if several objects use it."""
 
     values: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
-    """By source, the one that was read latest last."""
+    """By source. The source that was read last is last."""
     sources: dict[str, OrderedDict[str, None]] = field(default_factory=dict)
-    """By object, likewise."""
+    """By object: its sources, in the same order."""
 
     def add(self, owner: str, source: str, values: frozenset[str]) -> None:
         self.values[source] = values
@@ -120,7 +120,7 @@ _hidden: defaultdict[str, _Hidden] = defaultdict(_Hidden)
 
 
 def _hidden_now() -> set[str]:
-    """What may not be in a text about the object of this task."""
+    """Returns the values to mask in a text about the object of this task."""
     within = _namespace.get()
     with _hidden_lock:
         there = _hidden.values() if within is None else [_hidden.get(within, _Hidden())]
@@ -129,14 +129,14 @@ def _hidden_now() -> set[str]:
 
 
 def redact(text: str) -> str:
-    """`text` without hidden values, user info of URLs, and parameters like `?password=` or `sslpassword=`.
+    """Returns `text` without hidden values, user info of URLs, and parameters like `?password=`.
 
-    Of a very long one only the beginning: what a store says may be of any length.
+    Cuts a very long text, because an error of a store may have any length.
     """
     for value in sorted(_hidden_now(), key=len, reverse=True):
         text = text.replace(value, _MASK)
     if len(text) > _LONGEST:
-        # At a space: none is within what the patterns find, so nothing of that is cut in two.
+        # Cut at a space. The patterns match no spaces, so no match is cut in two.
         return f"{_masked(text[:_LONGEST].rpartition(' ')[0])}…"
     return _masked(text)
 
@@ -160,18 +160,18 @@ class _Formatter(logging.Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """One JSON object a line."""
+    """Formats a record as one JSON object on a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Returns the line of a record."""
         return json.dumps(self.parts(record), ensure_ascii=False)
 
 
 class ConsoleFormatter(_Formatter):
-    """Lines for people."""
+    """Formats a record as a line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Returns the line of a record."""
         parts = self.parts(record)
         line = f"{parts['time'][11:23]} {parts['level']:<7} "
         line += f"[{parts['object']}] " if "object" in parts else ""
@@ -180,9 +180,9 @@ class ConsoleFormatter(_Formatter):
 
 
 def configure(format_: LogFormat, *, level: str = "info") -> None:
-    """Send all logs to standard error in one format; what libraries say of their own is kept to warnings.
+    """Sends all logs to standard error in one format. Libraries log only warnings, and urllib3 only errors.
 
-    Of urllib3 to errors: that it tries again tells nobody anything, and what comes of it is ours to tell.
+    urllib3 would warn about each retry, and the operator reports the outcome itself.
     """
     match format_:
         case LogFormat.JSON:
@@ -202,6 +202,6 @@ def configure(format_: LogFormat, *, level: str = "info") -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out what kopf says of signals, which are ours, and of kinds that aren't there: a status tells."""
+    """Returns False for kopf's messages about signals, which the operator handles, and about missing CRDs."""
     message = record.getMessage()
     return not message.startswith(("OS signals are ignored", "Unresolved resources cannot be served"))

@@ -1,8 +1,8 @@
-"""How the process gives memory back to the system.
+"""Returns free memory to the system.
 
-What a burst of work leaves free in the middle of a heap stays with the process until it is trimmed: a third
-of what 400 new collections had added. That threads have heaps of their own costs nothing beside it: with two
-heaps for all of them an operator of a thousand collections had 240 MB, and 235 MB without that limit.
+After a burst of work, the process keeps the memory that is free in the middle of a heap until it is trimmed.
+For 400 new collections, this was a third of the added memory. The number of heaps doesn't matter: an operator
+with a thousand collections uses 240 MB with two heaps for all threads, and 235 MB without that limit.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from contextlib import suppress
 
 
 def give_back() -> None:
-    """Give the system what is free in the heaps; nothing happens where the C library can't."""
+    """Returns free heap memory to the system. Does nothing if the C library doesn't support it."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

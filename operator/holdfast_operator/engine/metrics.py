@@ -1,8 +1,9 @@
-"""What the operator measures of itself, in a registry of its own.
+"""The metrics of the operator, in their own registry.
 
 Invariants
-- A series of which one more already means something is there from the start, at 0: whoever counts it says so
-  when the process begins, for `increase()` doesn't see the first of what wasn't there before.
+- If one increment of a series matters, the series exists from the start with the value 0. Otherwise
+  `increase()` would miss the first increment. The code that counts a series creates it when the process
+  starts.
 """
 
 import contextlib
@@ -14,18 +15,18 @@ from holdfast.catalog.upgrade_report import Size
 
 
 class Metrics:
-    """All metrics; the names are API, so they change only with a note in the changelog."""
+    """All metrics. Their names are public, so changes need an entry in the change log."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.reconciles = Counter(
             "holdfast_reconciles_total",
-            "Reconciles by kind and by how they ended.",
+            "Reconciliations by kind and outcome.",
             ["kind", "outcome"],
             registry=self.registry,
         )
         self.reconcile_seconds = Histogram(
-            "holdfast_reconcile_seconds", "How long a reconcile took.", ["kind"], registry=self.registry
+            "holdfast_reconcile_seconds", "Duration of a reconciliation.", ["kind"], registry=self.registry
         )
         self.status_writes = Counter(
             "holdfast_status_writes_total",
@@ -35,24 +36,24 @@ class Metrics:
         )
         self.store_calls = Counter(
             "holdfast_store_calls_total",
-            "Calls to a store by what they do and outcome: ok, error (it answered), unreachable, timeout "
+            "Calls to a store by operation and outcome: ok, error (it responded), unreachable, timeout "
             "or refused.",
             ["call", "outcome"],
             registry=self.registry,
         )
         self.objects = Gauge(
             "holdfast_objects",
-            "Resources by kind and state: ready, reconciling, stalled or suspended; 0 where another process "
-            "acts.",
+            "Resources by kind and state: ready, reconciling, stalled or suspended; 0 if another process "
+            "leads.",
             ["kind", "state"],
             registry=self.registry,
         )
         self.queue_depth = Gauge(
-            "holdfast_queue_depth", "Objects that wait for a worker.", registry=self.registry
+            "holdfast_queue_depth", "Number of objects that wait for a worker.", registry=self.registry
         )
         self.queue_oldest = Gauge(
             "holdfast_queue_oldest_seconds",
-            "How long the longest waiting object has been due.",
+            "Seconds for which the longest waiting object has been due.",
             registry=self.registry,
         )
         self.epoch = Gauge(
@@ -63,13 +64,13 @@ class Metrics:
         )
         self.upper = Gauge(
             "holdfast_collection_upper",
-            "Upper of a collection, in its own time (0 where it is closed).",
+            "Upper of a collection, in its own time (0 if it is closed).",
             ["namespace", "name"],
             registry=self.registry,
         )
         self.since = Gauge(
             "holdfast_collection_since",
-            "Since of a collection, in its own time (0 where it is closed).",
+            "Since of a collection, in its own time (0 if it is closed).",
             ["namespace", "name"],
             registry=self.registry,
         )
@@ -93,27 +94,27 @@ class Metrics:
             registry=self.registry,
         )
         self.fences = Counter(
-            "holdfast_fenced_total", "Times that another process shut us out.", registry=self.registry
+            "holdfast_fenced_total", "Times that another process fenced this one.", registry=self.registry
         )
         self.breakers_open = Gauge(
             "holdfast_store_breakers_open",
-            "Locations that aren't asked for a while because they didn't answer.",
+            "Locations that are not called for a while because they did not respond.",
             registry=self.registry,
         )
         self.informer_restarts = Counter(
             "holdfast_informer_restarts_total",
-            "Times that the watches ended by themselves and were begun anew.",
+            "Times that the watches ended by themselves and were restarted.",
             registry=self.registry,
         )
         self.leader = Gauge(
             "holdfast_leader",
-            "Whether this process acts: 1, or 0 where it stands by for another to lose the Lease.",
+            "1 if this process leads, 0 if it stands by until another one loses the Lease.",
             registry=self.registry,
         )
         self.leader.set(1)
         self.lease_requests = Counter(
             "holdfast_lease_requests_total",
-            "What became of looks at the Lease: acquired, renewed, held_by_other, error, lost or released.",
+            "Requests for the Lease by outcome: acquired, renewed, held_by_other, error, lost or released.",
             ["outcome"],
             registry=self.registry,
         )
@@ -125,15 +126,14 @@ class Metrics:
         )
         self.missed_runs = Counter(
             "holdfast_missed_runs_total",
-            "Runs of schedules that were missed, by kind of job.",
+            "Missed runs of schedules, by kind of job.",
             ["kind"],
             registry=self.registry,
         )
 
         self.migration_steps = Counter(
             "holdfast_migration_steps_total",
-            "Numbered steps of catalog migrations by what they do and to which store, and by outcome: ok or "
-            "error.",
+            "Numbered steps of catalog migrations by action, store and outcome: ok or error.",
             ["step", "store", "outcome"],
             registry=self.registry,
         )
@@ -141,14 +141,14 @@ class Metrics:
     def upgraded(
         self, namespace: str, name: str, before: Mapping[str, Size], after: Mapping[str, Size]
     ) -> None:
-        """Show the sizes of a catalog before and after an upgrade, by object type."""
+        """Sets the sizes of a catalog before and after an upgrade, by object type."""
         for moment, sizes in (("before", before), ("after", after)):
             for type_, size in sizes.items():
                 self.upgrade_rows.labels(namespace, name, type_, moment).set(size.rows)
                 self.upgrade_bytes.labels(namespace, name, type_, moment).set(size.bytes)
 
     def show_lags(self, namespace: str, name: str, lags: Mapping[str, int]) -> None:
-        """Show how far the renditions of a collection are behind, and nothing of others."""
+        """Sets how far the renditions of a collection are behind. Removes its other renditions."""
         before = self._lagging.pop((namespace, name), frozenset())
         for rendition in before - lags.keys():
             self.rendition_lag.remove(namespace, name, rendition)
@@ -158,7 +158,7 @@ class Metrics:
             self._lagging[namespace, name] = frozenset(lags)
 
     def forget(self, namespace: str, name: str) -> None:
-        """Show nothing more of an object that is gone."""
+        """Removes the series of an object that is gone."""
         for gauge in (self.epoch, self.upper, self.since):
             with contextlib.suppress(KeyError):
                 gauge.remove(namespace, name)

@@ -2,9 +2,9 @@
 
 Invariants
 - At most `concurrency` keys are worked on at once, at most `most_of_owner` of one owner and `most_of_lane` of
-  one lane, and each by one worker (see `schedule`).
-- An exception of the work is a failure of that key alone: it is logged and comes back after its backoff.
-- `stop` hands out no further key and lets what runs come to its end, or cancels it after a grace.
+  one lane. Each has one worker (see `schedule`).
+- An exception is a failure of that key alone. It is logged, and the key comes back after its backoff.
+- `stop` hands out no further keys, and waits for running work. It cancels work that exceeds the grace period.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the work on a key says about the key's future.
+    """The result of the work on a key, which decides when the key comes back.
 
-    `requeue_after`: seconds after which it comes back by itself. `retry`: it comes back after its backoff,
-    which grows with each retry in a row; for what may mend itself.
+    `requeue_after` is in seconds. With `retry`, the key comes back after its backoff, which grows with each
+    retry in a row.
     """
 
     requeue_after: float | None = None
@@ -35,7 +35,7 @@ class Result:
 
 
 class KeyedQueue(Generic[K]):
-    """Runs `work(key)` for every key that was added, as often as needed and never twice at once."""
+    """Runs `work(key)` for every added key, as often as needed and never twice at once."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class KeyedQueue(Generic[K]):
         lane: Callable[[K], Hashable] = lambda _: None,
         most_of_lane: int = 8,
     ) -> None:
-        """`owner` says whose a key is, and `lane` what it waits for: see `Schedule`."""
+        """Creates a queue. `Schedule` explains `owner` and `lane`."""
         self._work = work
         self._concurrency = concurrency
         self._clock = clock or SystemClock()
@@ -68,39 +68,39 @@ class KeyedQueue(Generic[K]):
         self._last_end = self._clock.monotonic()
 
     def add(self, key: K, *, after: float = 0.0, routine: bool = False) -> None:
-        """Have `key` worked on `after` seconds from now. Call it in the queue's own loop.
+        """Schedules `key` in `after` seconds. Call it in the queue's event loop.
 
-        `routine`: nothing happened to it; it lets those go first that something happened to.
+        A `routine` key hasn't changed. It lets changed keys go first.
         """
         self._schedule.add(key, self._clock.monotonic(), after=after, routine=routine)
         self._changed.set()
 
     def forget(self, key: K) -> None:
-        """Drop what is known of a key that is gone."""
+        """Forgets a key that is gone."""
         self._schedule.forget(key)
 
     @property
     def depth(self) -> int:
-        """How many keys wait for a worker."""
+        """The number of keys that wait for a worker."""
         return self._schedule.depth(self._clock.monotonic())
 
     @property
     def oldest_wait(self) -> float:
-        """For how many seconds the longest waiting key has been due."""
+        """Seconds for which the longest waiting key has been due."""
         return self._schedule.oldest_wait(self._clock.monotonic())
 
     @property
     def oldest_work(self) -> float:
-        """For how many seconds the longest running work has been going on."""
+        """Seconds for which the longest running work has been running."""
         return self._schedule.oldest_work(self._clock.monotonic())
 
     @property
     def idle(self) -> float:
-        """For how many seconds no work has come to its end."""
+        """Seconds since any work last ended."""
         return self._clock.monotonic() - self._last_end
 
     async def run(self) -> None:
-        """Hand out keys until `stop`."""
+        """Hands out keys until `stop`."""
         while not self._stopping:
             self._changed.clear()
             now = self._clock.monotonic()
@@ -111,7 +111,7 @@ class KeyedQueue(Generic[K]):
             await self._clock.wait(self._changed, None if due is None or full else max(0.0, due - now))
 
     async def stop(self, grace: float) -> bool:
-        """Stop handing out keys and wait for what runs; False where some of it had to be cancelled."""
+        """Stops handing out keys, and waits for running work. Returns False if it cancelled some work."""
         self._stopping = True
         self._changed.set()
         running = set(self._tasks)

@@ -1,9 +1,9 @@
-"""Keys that are due, first come, first served, but for those whose lane is full: a part of `schedule`.
+"""The due keys of `schedule`: first come, first served, except for keys whose lane is full.
 
 Invariants
-- Each owner has a queue. They take turns, but for those who have all the workers that one may have.
-- A key is in a queue at most once, and waits as long as it is there, whichever lane is full.
-- A key that found its lane full goes before all of the queue that came after it as soon as there is room.
+- Each owner has a queue. Owners take turns, except for owners that already have all their workers.
+- A key is in a queue at most once, and stays there while its lane is full.
+- A key that found its lane full keeps its place: as soon as the lane has room, it goes before all later keys.
 """
 
 import itertools
@@ -17,7 +17,7 @@ IsFull = Callable[[Hashable], bool]
 
 
 class ReadyQueue(Generic[K]):
-    """Those who wait for a worker, by whose they are."""
+    """The keys that wait for a worker, by owner."""
 
     def __init__(
         self,
@@ -25,19 +25,19 @@ class ReadyQueue(Generic[K]):
         is_full: IsFull,
         new_queue: "Callable[[], OwnerQueue[K]]",
     ) -> None:
-        """`owner` of a key never changes; `is_full` is asked of owners whenever one may go."""
+        """Creates an empty queue. A key's `owner` never changes. `is_full` is called when a key may go."""
         self._owner = owner
         self._is_full = is_full
         self._new_queue = new_queue
         self._queues: OrderedDict[Hashable, OwnerQueue[K]] = OrderedDict()
-        """By owner, whose turn was last at the end; none of them is empty."""
+        """By owner. The owner whose turn was last is at the end. None of the queues is empty."""
 
     def append(self, key: K) -> None:
-        """Have a key wait that doesn't yet."""
+        """Adds a key that isn't waiting yet."""
         self._queues.setdefault(self._owner(key), self._new_queue()).append(key)
 
     def pop(self) -> tuple[K, Hashable] | None:
-        """The key whose turn it is and whose lane has room, with its lane; None where there is none."""
+        """Removes and returns the next key whose lane has room, with its lane, or None."""
         for owner in self._with_room():
             if (found := self._queues[owner].pop()) is not None:
                 self._queues.move_to_end(owner)
@@ -46,7 +46,7 @@ class ReadyQueue(Generic[K]):
         return None
 
     def discard(self, key: K) -> None:
-        """Have a key wait no longer, if it does."""
+        """Removes a key, if it waits."""
         owner = self._owner(key)
         if owner in self._queues:
             self._queues[owner].discard(key)
@@ -54,13 +54,13 @@ class ReadyQueue(Generic[K]):
 
     @property
     def firsts(self) -> Iterator[K]:
-        """Of each queue that has one, the key that waits for nothing but a worker, and the longest."""
+        """For each queue, the key that has waited longest, without keys whose lane is full."""
         firsts = (self._queues[owner].first for owner in self._with_room())
         return (key for key in firsts if key is not None)
 
     @property
     def may_go(self) -> bool:
-        """Whether one may be there that `pop` gives; where not, there is none."""
+        """Whether `pop` may return a key. If this is False, it returns None."""
         return any(self._queues[owner].may_go for owner in self._with_room())
 
     def __len__(self) -> int:
@@ -75,24 +75,24 @@ class ReadyQueue(Generic[K]):
 
 
 class OwnerQueue(Generic[K]):
-    """Those of one owner."""
+    """The keys of one owner."""
 
     def __init__(self, lane: Callable[[K], Hashable], is_full: IsFull) -> None:
-        """`lane` is asked when it is a key's turn, and `is_full` whenever one may go."""
+        """Creates an empty queue. `lane` is called at a key's turn, and `is_full` whenever a key may go."""
         self._lane = lane
         self._is_full = is_full
         self._ready: OrderedDict[K, int] = OrderedDict()
-        """By key its place in the order of those that came."""
+        """By key: its place in the order of arrival."""
         self._parked: dict[Hashable, OrderedDict[K, int]] = {}
-        """The same of those that found their lane full, by lane; none of them is empty."""
+        """By lane: the keys that found it full, with their places. None of them is empty."""
         self._places = itertools.count()
 
     def append(self, key: K) -> None:
-        """Have a key wait that doesn't yet."""
+        """Adds a key that isn't waiting yet."""
         self._ready[key] = next(self._places)
 
     def pop(self) -> tuple[K, Hashable] | None:
-        """The first key whose lane has room, with its lane; None where there is none."""
+        """Removes and returns the first key whose lane has room, with its lane, or None."""
         parked = min((self._first_of(lane) for lane in self._parked if not self._is_full(lane)), default=None)
         while self._ready:
             key, place = next(iter(self._ready.items()))
@@ -110,26 +110,26 @@ class OwnerQueue(Generic[K]):
         return key, lane
 
     def discard(self, key: K) -> None:
-        """Have a key wait no longer, if it does."""
+        """Removes a key, if it waits."""
         self._ready.pop(key, None)
         for lane in list(self._parked):
             self._unpark(key, lane)
 
     @property
     def first(self) -> K | None:
-        """The key that waits for nothing but a worker, and the longest; None where there is none."""
+        """The key that has waited longest, without keys whose lane is full. None if there is none."""
         return next(iter(self._ready), None)
 
     @property
     def may_go(self) -> bool:
-        """Whether one may be there that `pop` gives; where not, there is none."""
+        """Whether `pop` may return a key. If this is False, it returns None."""
         return bool(self._ready) or not all(map(self._is_full, self._parked))
 
     def __len__(self) -> int:
         return len(self._ready) + sum(map(len, self._parked.values()))
 
     def _first_of(self, lane: Hashable) -> tuple[int, K, Hashable]:
-        """The key of a lane that has been parked the longest, after its place (no two are equal)."""
+        """Returns the longest parked key of a lane, after its place. No two places are equal."""
         key, place = next(iter(self._parked[lane].items()))
         return place, key, lane
 

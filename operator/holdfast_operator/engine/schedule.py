@@ -1,18 +1,18 @@
-"""Which keys are due, which are being worked on and which come back: the queue without its clock.
+"""The state of the queue, without a clock: which keys are due, are being worked on, and come back.
 
 Invariants
-- A key waits at most once, and is worked on by at most one worker.
-- A key that is added while it is worked on comes back afterwards: no change is missed.
-- Due keys of one owner are handed out in the order in which they became due, so a hot key goes behind all
-  others. Owners take turns, and nobody has more than so many workers: who has a thousand keys that are due
-  delays nobody else by more than one of them.
-- What is due by routine (nobody changed it: a look now and then, one key of a thousand that are looked at at
-  once, a new try) lets those go first that something happened to; but of `_TURNS` keys one is of the routine
-  as long as any is due, so neither waits for ever for the other.
-- Of the keys of one lane (those that wait for the same thing) only so many are worked on at once: where all
-  of them hang, workers are left for the others. Keys of no lane have no such limit.
-- A failure doubles the key's delay up to a limit, with jitter; a success forgets its failures. An `add`
-  (something changed) cuts a delay short, but doesn't forget the failures.
+- A key waits at most once, and at most one worker works on it.
+- A key that is added while a worker works on it comes back afterwards. So no change is missed.
+- Due keys of one owner are handed out in the order in which they became due. So a hot key goes behind all
+  others. Owners take turns, and each has a limited number of workers. So an owner with a thousand due keys
+  delays other owners by at most one of them.
+- Changed keys go before routine keys. A key is routine if it hasn't changed: a regular check, a retry, or one
+  of many keys that are checked together. But at least one of `_TURNS` keys is a routine key if any is due. So
+  neither group waits for ever.
+- A limited number of keys of one lane (keys that wait for the same thing) is worked on at once. So if all of
+  them hang, workers are left for other keys. Keys without a lane have no such limit.
+- A failure doubles the key's delay up to a limit, with jitter. A success resets its failures. An `add`
+  (something changed) ends a delay early, but doesn't reset the failures.
 """
 
 import functools
@@ -34,9 +34,9 @@ _TURNS: Final = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """How long a key waits after its n-th failure in a row: `first * 2 ** (n - 1)`, at most `limit` seconds.
+    """The delay of a key after its n-th failure in a row: `first * 2 ** (n - 1)`, at most `limit` seconds.
 
-    `jitter` is the share of it that is random, so that keys that failed together don't come back together.
+    `jitter` is the random share of the delay, so that keys that failed together don't come back together.
     """
 
     first: float = 0.5
@@ -44,7 +44,7 @@ class Backoff:
     jitter: float = 0.2
 
     def delay(self, failures: int, rng: random.Random) -> float:
-        """Seconds to wait after the `failures`-th failure (from 1)."""
+        """Returns the seconds to wait after the `failures`-th failure (from 1)."""
         full = min(self.limit, self.first * 2.0 ** min(failures - 1, _MAX_EXPONENT))
         return full * (1 - self.jitter * rng.random())
 
@@ -62,7 +62,7 @@ class _Entry:
 
 
 class Schedule(Generic[K]):
-    """The state of a keyed queue; every method takes the time, none waits."""
+    """The state of a keyed queue. Methods take the current time as an argument. None of them waits."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Schedule(Generic[K]):
         lane: Callable[[K], Hashable] = lambda _: None,
         most_of_lane: int = 8,
     ) -> None:
-        """`owner` of a key never changes; `lane` is asked when one is due, it may answer otherwise then."""
+        """Creates an empty queue. A key's `owner` never changes. `lane` is called when a key is due."""
         self._owner = owner
         self._most_of_owner = most_of_owner
         self._workers: Counter[Hashable] = Counter()
@@ -94,9 +94,9 @@ class Schedule(Generic[K]):
         self._tickets = itertools.count(1)
 
     def add(self, key: K, now: float, *, after: float = 0.0, routine: bool = False) -> None:
-        """Have `key` worked on `after` seconds from now, or earlier where it waits for an earlier time.
+        """Schedules `key` in `after` seconds, or earlier if it is already scheduled earlier.
 
-        `routine`: nothing happened to it; it lets those go first that something happened to.
+        A `routine` key hasn't changed. It lets changed keys go first.
         """
         entry = self._entries.setdefault(key, _Entry())
         due = now + after
@@ -114,7 +114,7 @@ class Schedule(Generic[K]):
             entry.routine = entry.routine and routine
 
     def pop(self, now: float) -> K | None:
-        """Hand out the key whose turn it is and whose lane has room, or None; `done` must follow."""
+        """Returns the next due key whose lane has room, or None. A call of `done` must follow."""
         self._promote(now)
         lines = (self._changed, self._routine)
         for line in lines if self._changes_in_a_row < _TURNS - 1 else lines[::-1]:
@@ -124,9 +124,9 @@ class Schedule(Generic[K]):
         return None
 
     def done(self, key: K, now: float, *, requeue_after: float | None = None, failed: bool = False) -> None:
-        """The work on `key` is over; it comes back by itself after `requeue_after`, or after its backoff.
+        """Records the end of the work on `key`. It comes back after `requeue_after`, or after its backoff.
 
-        What comes back at once goes on with what it was begun for; all else is routine.
+        A key that comes back at once keeps its priority. Otherwise it is routine.
         """
         entry = self._entries[key]
         entry.started = None
@@ -148,7 +148,7 @@ class Schedule(Generic[K]):
             del self._entries[key]
 
     def forget(self, key: K) -> None:
-        """Drop what is known of `key`, unless it is being worked on."""
+        """Forgets `key`, unless a worker works on it."""
         entry = self._entries.get(key)
         if entry is not None and entry.started is None:
             self._changed.discard(key)
@@ -156,21 +156,21 @@ class Schedule(Generic[K]):
             del self._entries[key]
 
     def next_due(self, now: float) -> float | None:
-        """When the next key may be handed out (`now` where one may); None where none waits for its time."""
+        """Returns when the next key may be handed out (`now` if one can be now), or None if no key waits."""
         self._promote(now)
         if self._changed.may_go or self._routine.may_go:
             return now
         return self._later[0][0] if self._later else None
 
     def depth(self, now: float) -> int:
-        """How many keys are due."""
+        """Returns the number of due keys."""
         self._promote(now)
         return len(self._changed) + len(self._routine)
 
     def oldest_wait(self, now: float) -> float:
-        """For how long the longest due key has been waiting for a worker.
+        """Returns how long the longest due key has been waiting for a worker.
 
-        Not those whose lane is full, or whose owner has all the workers that it may have.
+        Keys whose lane is full, or whose owner has all its workers, don't count.
         """
         self._promote(now)
         firsts = (*self._changed.firsts, *self._routine.firsts)

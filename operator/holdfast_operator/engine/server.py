@@ -1,8 +1,8 @@
 """The HTTP endpoint of the operator: `/healthz`, `/readyz` and `/metrics`.
 
 Invariants
-- Healthy means that the queue makes progress, not only that the process answers.
-- It runs on the event loop of the queue: where that hangs, the probe fails too.
+- Healthy means that the queue makes progress, not only that the process responds.
+- The endpoint runs on the event loop of the queue. So if the loop hangs, the probe fails too.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from holdfast_operator.engine.metrics import Metrics
 
 Check = Callable[[], str]
-"""Says what is wrong; empty where nothing is."""
+"""Returns the problem, or empty if there is none."""
 
 
 class Server:
-    """Serves the three paths until `stop`."""
+    """Serves the three paths from `start` to `stop`."""
 
     def __init__(
         self, metrics: Metrics, *, healthy: Check, ready: Check, refresh: Callable[[], None]
@@ -32,14 +32,14 @@ class Server:
         self._runner = web.AppRunner(application, access_log=None)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port, which is a free one where 0 was asked for. Raises `OSError`."""
+        """Starts to listen, and returns the port. Port 0 chooses a free port. Raises `OSError`."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         await site.start()
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stops listening."""
         await self._runner.cleanup()
 
     async def _scrape(self, _: web.Request) -> web.Response:

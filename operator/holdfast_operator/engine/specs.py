@@ -1,9 +1,9 @@
-"""Reads a spec as its model, or says in one line what is wrong with it.
+"""Parses a spec into its model, or returns one line with the problem.
 
 Invariants
-- A field that isn't known here comes from a newer CRD: to leave it out would be to do something else than
-  what is asked for, so the object waits for an operator that knows it.
-- What is being deleted is read as far as it is understood.
+- An unknown field comes from a newer CRD. If the operator ignored it, it would do something else than the
+  spec says. So the object waits for an operator that knows the field.
+- In an object that is being deleted, unknown fields are ignored.
 """
 
 from typing import TypeVar
@@ -19,7 +19,7 @@ _UNKNOWN = "extra_forbidden"
 
 
 def parse_spec(model: type[S], body: Json) -> tuple[S | None, str]:
-    """The spec of a resource and no problem, or None and the first thing that is wrong, with its path."""
+    """Returns the spec and an empty problem, or None and the first problem with its path."""
     deleting = body["metadata"].get("deletionTimestamp")
     try:
         return model.model_validate(body.get("spec", {}), extra="ignore" if deleting else "forbid"), ""
@@ -27,7 +27,7 @@ def parse_spec(model: type[S], body: Json) -> tuple[S | None, str]:
         first = error.errors(include_url=False, include_input=False)[0]
         path = ".".join(["spec", *(str(part) for part in first["loc"])])
         if first["type"] == _UNKNOWN:
-            return None, f"{path}: this operator doesn't know it, the CRD is newer; upgrade the operator"
-        # A validator of ours says it in its own words.
+            return None, f"{path}: unknown to this operator, because the CRD is newer; upgrade the operator"
+        # The operator's own validators have their own messages.
         reason = first.get("ctx", {}).get("error", first["msg"])
         return None, f"{path}: {reason}"

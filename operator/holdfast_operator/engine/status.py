@@ -1,16 +1,16 @@
-"""The status contract: how a status comes from what was found, and how it is written.
+"""Computes and writes statuses.
 
 Invariants
-- `lastTransitionTime` of a condition moves only when its status changes.
-- `observedGeneration` is on the status and on each of our conditions.
-- A condition that isn't ours is left alone; a status that says the same already isn't written.
-- A write names the resourceVersion that it was derived from: a conflict (409) means "read again", never
+- `lastTransitionTime` of a condition changes only when its status changes.
+- `observedGeneration` is in the status and in each of the operator's conditions.
+- Conditions of others are left alone. A status that hasn't changed isn't written.
+- A write contains the resourceVersion that it was computed from. A conflict (409) means "read again", never
   "overwrite".
-- No message holds a secret.
-- Whatever a store says, a text in a status has a bound: the API server takes no object of more than 1.5 MB.
-- What the installed CRD doesn't know of a status it leaves out; that is logged once, and not written again
-  and again.
-- A 422 is a fault of ours (the CRD and the models differ): counted and raised, never retried in silence.
+- No message contains a secret.
+- Texts have a maximum length, because the API server accepts no object of more than 1.5 MB.
+- The API server drops status fields that the installed CRD doesn't know. This is logged once, and such fields
+  aren't written again and again.
+- A 422 is a bug (the CRD and the models differ). It is counted and raised, and never retried silently.
 """
 
 import itertools
@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 
 _MAX_MESSAGE: Final = 1024
 _MAX_TEXT: Final = 4096
-"""Of any text of a status, in characters: more than the longest URL that a spec takes, with subfolders."""
+"""The maximum length of a text, in characters: more than the longest URL in a spec with subfolders."""
 _OUTCOMES: Final = ("written", "conflict", "gone", "invalid", "left_out")
-"""Of a write, as metrics count them."""
+"""The outcomes of a write in metrics."""
 
 
 class Phase(StrEnum):
-    """Where a resource is, as kstatus sees it."""
+    """The state of a resource in the terms of kstatus."""
 
     READY = "ready"
     RECONCILING = "reconciling"
@@ -49,7 +49,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The phase of a resource, why, and for humans what to do next."""
+    """The phase of a resource, its reason, and a message that says what to do next."""
 
     phase: Phase
     reason: Reason
@@ -58,7 +58,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class WantedCondition:
-    """One condition as it should be."""
+    """A condition to write."""
 
     type: ConditionType
     status: Literal["True", "False", "Unknown"]
@@ -67,7 +67,7 @@ class WantedCondition:
 
 
 def health_conditions(health: Health) -> tuple[WantedCondition, WantedCondition, WantedCondition]:
-    """Ready, Reconciling and Stalled for a health."""
+    """Returns the conditions Ready, Reconciling and Stalled for a health."""
 
     def three(
         ready: Literal["True", "False"], *, reconciling: bool, stalled: bool
@@ -98,7 +98,7 @@ def health_conditions(health: Health) -> tuple[WantedCondition, WantedCondition,
 def conditions(
     old: Sequence[Json], wanted: Sequence[WantedCondition], generation: int, now: datetime
 ) -> list[Json]:
-    """The conditions of a status: the wanted ones in order, then those of others as they were."""
+    """Returns the conditions of a status: the wanted ones in order, then unchanged those of others."""
     before = {str(each.get("type")): each for each in old}
     ours = [_condition(before.get(condition.type.value), condition, generation, now) for condition in wanted]
     return ours + [each for each in old if each.get("type") not in set(ConditionType)]
@@ -117,7 +117,7 @@ def _condition(old: Json | None, condition: WantedCondition, generation: int, no
 
 
 def shown(message: str) -> str:
-    """A message as it is given to the API server: without secrets, and cut only after they are gone."""
+    """Returns a message for the API server: first without secrets, and then cut to its maximum length."""
     return cut(redact(message), _MAX_MESSAGE)
 
 
@@ -127,7 +127,7 @@ def shown_with(message: str, end: str) -> str:
 
 
 def _bounded(value: Any) -> Any:
-    """The same with no text that is longer than `_MAX_TEXT`, at any depth."""
+    """Returns the value with all texts, at any depth, cut to `_MAX_TEXT`."""
     match value:
         case str():
             return cut(value, _MAX_TEXT)
@@ -140,7 +140,7 @@ def _bounded(value: Any) -> Any:
 
 
 def is_ready(status: Json) -> bool:
-    """Whether a status says Ready."""
+    """Returns whether the condition Ready of a status is True."""
     return any(
         (each.get("type"), each.get("status")) == (ConditionType.READY.value, "True")
         for each in status.get("conditions", ())
@@ -148,7 +148,7 @@ def is_ready(status: Json) -> bool:
 
 
 def phase_of(status: Json) -> Phase:
-    """The phase that a status shows; nobody looked yet at an object whose status shows none."""
+    """Returns the phase that a status shows. An object without conditions is Reconciling."""
     said = {
         each.get("type"): (each.get("status"), each.get("reason")) for each in status.get("conditions", ())
     }
@@ -162,12 +162,12 @@ def phase_of(status: Json) -> Phase:
 
 
 def timestamp(moment: datetime) -> str:
-    """As Kubernetes writes times."""
+    """Returns a time in the form of Kubernetes."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def merge_patch(old: Json, new: Json) -> Json:
-    """The JSON merge patch (RFC 7396) that makes `new` of `old`; empty where they are equal."""
+    """Returns the JSON merge patch (RFC 7396) from `old` to `new`. Empty if they are equal."""
     patch: Json = {key: None for key in old if key not in new}
     for key, value in new.items():
         if key not in old:
@@ -183,8 +183,9 @@ def merge_patch(old: Json, new: Json) -> Json:
 def next_status(
     old: Json, fields: Mapping[str, Any], wanted: Sequence[WantedCondition], generation: int, now: datetime
 ) -> Json:
-    """The whole status: `fields` are those of the kind, cut to what a status takes; one that is left out
-    disappears.
+    """Returns the whole status. `fields` are the fields of the kind. Fields that are not in it are removed.
+
+    Texts are cut to their maximum length.
     """
     return {
         "observedGeneration": generation,
@@ -200,15 +201,15 @@ class StatusWriter:
         self._kube = kube
         self._metrics = metrics
         self._left_out: dict[ObjectKey, tuple[str, Json]] = {}
-        """What changed nothing when it was written to this version of an object."""
+        """By object: a version, and a patch of it that changed nothing."""
         for kind, outcome in itertools.product(Kind, _OUTCOMES):
             metrics.status_writes.labels(kind.value, outcome)
 
     async def write(self, key: ObjectKey, body: Json, status: Json) -> Json | None:
-        """Make `status` that of the object that was read as `body`; the object then, None without a change.
+        """Writes the status of an object that was read as `body`. Returns the object, or None if it is unchanged.
 
-        Raises `Conflict` where the object changed since (reconcile it again), `Gone` where it is no more,
-        `Invalid` where the API server refuses it.
+        Raises `Conflict` if the object has changed since (reconcile it again), `Gone` if it doesn't exist any
+        more, and `Invalid` if the API server rejects the status.
         """
         patch = merge_patch(body.get("status", {}), status)
         version = body["metadata"]["resourceVersion"]
@@ -230,7 +231,7 @@ class StatusWriter:
         if written["metadata"]["resourceVersion"] == version:
             self._count(key.kind, "left_out")
             self._left_out[key] = version, patch
-            log.warning("the CRD doesn't know all of the status (%s): upgrade the CRDs", ", ".join(patch))
+            log.warning("the CRD doesn't know all status fields (%s): upgrade the CRDs", ", ".join(patch))
             return None
         self._count(key.kind, "written")
         return written

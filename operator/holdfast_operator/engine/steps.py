@@ -1,9 +1,9 @@
-"""What a plan may decide: the steps that all kinds share.
+"""The steps that the plans of all kinds share.
 
 Invariants
-- A step is a value: it can be compared in tests and printed in logs.
-- A `Rest` ends a reconcile; every other step is taken and then the world is looked at again.
-- At most one irreversible step is taken in a reconcile.
+- A step is a value. Tests can compare it, and logs can print it.
+- A `Rest` ends a reconciliation. After any other step is applied, everything is observed again.
+- A reconciliation applies at most one irreversible step.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from holdfast_operator.engine.status import Health, Phase, WantedCondition
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision."""
+    """A step that a plan chooses."""
 
     irreversible: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
 class StoreChange(Decision):
-    """A change in a store; `call` is its name in metrics."""
+    """A change in a store. `call` is its name in metrics."""
 
     irreversible: ClassVar[bool] = True
     call: ClassVar[str]
@@ -32,16 +32,16 @@ class StoreChange(Decision):
 
 @dataclass(frozen=True)
 class Rest(Decision):
-    """Nothing more is done in this reconcile."""
+    """Ends this reconciliation."""
 
 
 @dataclass(frozen=True)
 class Settle(Rest):
-    """Show this and rest.
+    """Show this, and rest.
 
-    `fields` is the status of the kind; None leaves what is there, because nothing is known better.
-    `requeue_after`: seconds until it is looked at again; `retry`: after the key's backoff instead. `notes`
-    are told when that is shown, beside what the conditions tell.
+    `fields` are the status fields of the kind. None keeps the current ones. The object is reconciled again
+    after `requeue_after` seconds, or with `retry` after its backoff. `notes` are further Events, which are
+    posted together with those for changed conditions.
     """
 
     health: Health
@@ -54,56 +54,54 @@ class Settle(Rest):
 
 @dataclass(frozen=True)
 class Wait(Rest):
-    """Nothing to show yet; look again after `requeue_after` seconds or when something changes."""
+    """Show nothing new. Reconcile again after `requeue_after` seconds, or when something changes."""
 
     requeue_after: float | None = None
 
 
 @dataclass(frozen=True)
 class Keep(Rest):
-    """The finalizer is put on, before anything is made that a deletion would have to clean up."""
+    """Set the finalizer, before anything is created that a deletion must clean up."""
 
 
 @dataclass(frozen=True)
 class KeepCatalog(Decision):
-    """The finalizer is put on the Catalog that a resource refers to, and needs until its own end."""
+    """Set the finalizer of the Catalog that a resource refers to, which must outlive the resource."""
 
 
 @dataclass(frozen=True)
 class Free(Rest):
-    """The finalizer is taken off a resource that isn't being deleted: a deletion has nothing to clean up."""
+    """Remove the finalizer of a resource that isn't being deleted, because nothing needs to be cleaned up."""
 
 
 @dataclass(frozen=True)
 class Release(Rest):
-    """Everything that a deletion asks for is done: the finalizer may go."""
+    """Remove the finalizer, because the deletion is finished."""
 
     notes: tuple[Note, ...] = field(default=())
 
 
 def ready(message: str) -> Health:
-    """All is as asked."""
+    """Returns a health: everything matches the spec."""
     return Health(Phase.READY, Reason.AVAILABLE, message)
 
 
 def reconciling(reason: Reason, message: str) -> Health:
-    """At work, or waiting for what comes by itself."""
+    """Returns a health: the operator is working, or waits for something that happens without the user."""
     return Health(Phase.RECONCILING, reason, message)
 
 
 def stalled(reason: Reason, message: str) -> Health:
-    """Somebody has to do something."""
+    """Returns a health: the user has to do something."""
     return Health(Phase.STALLED, reason, message)
 
 
-SUSPENDED = Health(
-    Phase.SUSPENDED, Reason.SUSPENDED, "suspended: set spec.suspend to false to go on where it was left"
-)
+SUSPENDED = Health(Phase.SUSPENDED, Reason.SUSPENDED, "suspended: to continue, set spec.suspend to false")
 
 
 @dataclass(frozen=True)
 class Rhythm:
-    """Seconds between two looks at an object: while it moves, and while it rests."""
+    """Seconds between two reconciliations of an object: while it changes, and while it rests."""
 
     unsteady: float = 2.0
     steady: float = 60.0

@@ -1,7 +1,7 @@
-"""Troubles that last: each is logged when it begins or changes, and when it is over.
+"""Lasting troubles: each is logged when it starts, when it changes, and when it is over.
 
 Invariants
-- What is tried again and again fills no log: a try that fails as the one before says nothing.
+- Retries don't fill the log. An attempt that fails like the one before logs nothing.
 """
 
 import logging
@@ -12,23 +12,23 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Troubles(Generic[T]):
-    """What is known of them, by whom or what they trouble."""
+    """The current troubles, by what they concern."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._said: dict[T, str] = {}
 
     def tell(self, what: T, text: str, *, level: int = logging.WARNING) -> None:
-        """Something is wrong, as `text` says, which is the same as long as it is the same that is wrong."""
+        """Records a trouble. Logs `text` if it is new. The same trouble must have the same text."""
         if self._said.get(what) != text:
             self._log.log(level, "%s", text)
             self._said[what] = text
 
     def said(self, what: T) -> str:
-        """What was told of it last; empty where nothing is wrong."""
+        """Returns the last text of a trouble, or empty if there is none."""
         return self._said.get(what, "")
 
     def over(self, what: T, text: str) -> None:
-        """Nothing is wrong any more; `text` tells so where something was."""
+        """Ends a trouble. Logs `text` if there was one."""
         if self._said.pop(what, None) is not None:
             self._log.info("%s", text)

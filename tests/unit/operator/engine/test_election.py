@@ -371,9 +371,9 @@ def test_one_that_can_not_read_the_lease_is_not_ready_and_says_why_once(
         world.rng.choice = lambda _: "5xx"  # type: ignore[assignment,method-assign,misc]
         first = Candidate(world, "first")
         await world.run(60.0, nothing)
-        assert first.elector.stale() == "Lease ns/op can't be had: 500"
+        assert first.elector.stale() == "Lease ns/op can't be requested: 500"
         assert not first.acts
-        (said,) = (record for record in caplog.records if "can't be had" in record.getMessage())
+        (said,) = (record for record in caplog.records if "can't be requested" in record.getMessage())
         assert said.levelno == logging.WARNING
         first.close()
 
@@ -426,6 +426,6 @@ def test_renewals_that_go_wrong_are_told_once_with_their_cause_and_when_they_go_
     assert said == [
         "Lease ns/op could not be renewed: 500",
         "Lease ns/op is renewed again",
-        "Lease ns/op could not be renewed: no answer in time",
+        "Lease ns/op could not be renewed: no response in time",
         f"Lease ns/op was not renewed for {TIMING.renew_deadline:g} s",
     ]

@@ -85,7 +85,7 @@ class Refusing(OneObject):
     [
         ("GET", KubeError("500"), "WARNING", "can't be read: 500"),
         ("PATCH", Forbidden("403"), "WARNING", "the status can't be written: 403"),
-        ("PATCH", Invalid("422"), "ERROR", "the status is refused; is the CRD of another version?: 422"),
+        ("PATCH", Invalid("422"), "ERROR", "the status is rejected; does the CRD have another version?: 422"),
     ],
 )
 def test_what_the_api_server_refuses_is_logged_when_it_begins_or_changes_and_when_it_is_over(
@@ -101,6 +101,6 @@ def test_what_the_api_server_refuses_is_logged_when_it_begins_or_changes_and_whe
     assert [line for line in told if "fine" not in line[1]] == [
         (level, said),
         (level, said.replace(str(error), "otherwise")),
-        ("INFO", "the API server refuses nothing any more"),
+        ("INFO", "the API server accepts all requests again"),
         (level, said),
     ]

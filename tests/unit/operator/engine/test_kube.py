@@ -105,7 +105,7 @@ def test_a_server_that_is_not_there_is_an_answer_too(api: Api) -> None:
     nobody = Kube(ApiClient(configuration))
     with pytest.raises(KubeError) as caught:
         asyncio.run(nobody.get(KEY))
-    assert str(caught.value) == f"GET {PATH}: no answer from http://127.0.0.1:1: Connection refused"
+    assert str(caught.value) == f"GET {PATH}: no response from http://127.0.0.1:1: Connection refused"
     nobody.close()
 
 
@@ -121,7 +121,7 @@ def test_a_server_that_does_not_answer_is_told_in_the_same_words_at_each_try(ret
             with pytest.raises(KubeError) as caught:
                 asyncio.run(kube.get(KEY))
             said.add(str(caught.value))
-        assert said == {f"GET {PATH}: no answer from {configuration.host} in time"}
+        assert said == {f"GET {PATH}: no response from {configuration.host} in time"}
         kube.close()
 
 
@@ -133,7 +133,9 @@ def test_a_server_that_hangs_up_is_told_without_the_names_of_a_library() -> None
         kube = Kube(ApiClient(configuration))
         hangs_up = threading.Thread(target=lambda: rude.accept()[0].close())
         hangs_up.start()
-        with pytest.raises(KubeError, match=f"no answer from {configuration.host}: (Remote end|Connection)"):
+        with pytest.raises(
+            KubeError, match=f"no response from {configuration.host}: (Remote end|Connection)"
+        ):
             asyncio.run(kube.get(KEY))
         hangs_up.join()
         kube.close()

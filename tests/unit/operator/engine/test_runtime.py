@@ -305,4 +305,4 @@ def test_a_step_that_is_cut_off_names_its_object() -> None:
     finally:
         logging.getLogger("holdfast_operator").removeHandler(handler)
     (line,) = written.getvalue().splitlines()
-    assert "warning [Catalog ns/demo] the step is cut off" in line
+    assert "warning [Catalog ns/demo] the step was interrupted" in line
