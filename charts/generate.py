@@ -22,7 +22,7 @@ CHARTS = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Value:
-    """One value of a chart: its path with dots, its default and what it is for."""
+    """One value of a chart: its path with dots, its default and its meaning."""
 
     path: str
     default: Any
