@@ -1,1 +1,1 @@
-"""The Kubernetes operator of Holdfast: it keeps durable state as custom resources ask for it."""
+"""The Kubernetes operator of Holdfast: keeps stored catalogs and collections as custom resources describe."""

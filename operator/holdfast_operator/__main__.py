@@ -22,7 +22,7 @@ from holdfast_operator.sparkapps.slots import Caps
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the command line and run; the exit code."""
+    """Parses the command line and runs the command. Returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
     if args.run is not None:
@@ -60,10 +60,10 @@ def main(argv: list[str] | None = None) -> int:
         code, hangs = asyncio.run(_run(options, kube, metrics, elector))
     except OSError as error:
         print(f"holdfast-operator: can't listen on {host}:{port}: {error.strerror}", file=sys.stderr)
-        print("  hint: choose another address with --listen; port 0 takes a free one", file=sys.stderr)
+        print("  hint: choose another address with --listen; port 0 chooses a free port", file=sys.stderr)
         return 2
     if hangs:
-        # The interpreter would wait for the threads of calls that nobody waits for.
+        # Otherwise the interpreter would wait for the threads of running calls.
         sys.stderr.flush()
         os._exit(code)
     return code
@@ -83,14 +83,14 @@ def _address(text: str) -> tuple[str, int]:
 
 def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
 def _place(text: str) -> str:
     if (shown := public(text)) != text:
         raise argparse.ArgumentTypeError(
-            f"{shown!r} has a user, a password or a '#': leave it out, arguments are legible for others"
+            f"{shown!r} has a user, a password or a '#': remove it, because others can read arguments"
         )
     try:
         return check_place(text)
@@ -103,13 +103,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="holdfast-operator", description="The Kubernetes operator of Holdfast."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="reconcile Catalogs and StorageCollections until told to stop")
+    run = commands.add_parser("run", help="reconcile Catalogs and StorageCollections until stopped")
     run.add_argument(
         "--namespace",
         action="append",
         default=[],
         metavar="NAME",
-        help="look only here; may be given more than once (default: all namespaces)",
+        help="watch only this namespace; can be repeated (default: all namespaces)",
     )
     run.add_argument(
         "--data-dir",
@@ -123,8 +123,8 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=_place,
         metavar="URL",
-        help="keep catalogs only there and below, and on the volume; may be given more than once "
-        "(default: wherever a spec says; Postgres servers then have to use SCRAM, or ask for no password)",
+        help="allow catalogs only at or below this URL, and on the volume; can be repeated (default: any "
+        "location; Postgres servers must then use SCRAM, or no password)",
     )
     run.add_argument(
         "--storage-shared",
@@ -135,20 +135,20 @@ def _parser() -> argparse.ArgumentParser:
         "--spark-adapter",
         choices=[each.value for each in AdapterName],
         default=AdapterName.AUTO.value,
-        help="what runs Spark jobs: SparkApplications of the Kubeflow or of the Apache operator, or plain "
-        "Jobs with all of Spark in one pod; auto takes the first that is served (default: %(default)s)",
+        help="how to run Spark jobs: as SparkApplications of the Kubeflow or Apache operator, or as plain "
+        "Jobs with all of Spark in one pod; auto uses the first one that is served (default: %(default)s)",
     )
     run.add_argument(
         "--spark-max-jobs",
         type=_at_least_one,
         metavar="N",
-        help="Spark jobs that run at once; further ones wait (default: as many as are asked for)",
+        help="maximum number of concurrent Spark jobs; further ones wait (default: no limit)",
     )
     run.add_argument(
         "--spark-max-jobs-per-namespace",
         type=_at_least_one,
         metavar="N",
-        help="the same for the jobs of one namespace",
+        help="maximum number of concurrent Spark jobs of one namespace (default: no limit)",
     )
     run.add_argument("--log-format", choices=[each.value for each in logs.LogFormat], default="json")
     run.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
@@ -157,34 +157,40 @@ def _parser() -> argparse.ArgumentParser:
         type=_address,
         default="127.0.0.1:8080",
         metavar="HOST:PORT",
-        help="where /healthz, /readyz and /metrics are; port 0 takes a free one (default: %(default)s)",
+        help="address of /healthz, /readyz and /metrics; port 0 chooses a free port (default: %(default)s)",
     )
     run.add_argument(
         "--unsteady-interval",
         type=float,
         default=2.0,
         metavar="S",
-        help="seconds between two looks at what moves (default: %(default)s)",
+        help="seconds between two reconciliations of a changing object (default: %(default)s)",
     )
     run.add_argument(
         "--steady-interval",
         type=float,
         default=60.0,
         metavar="S",
-        help="seconds between two questions to a store for what is new of what rests (default: %(default)s)",
+        help="seconds between two polls of a store for changes to resting objects (default: %(default)s)",
     )
     run.add_argument(
         "--store-deadline",
         type=float,
         default=30.0,
         metavar="S",
-        help="seconds that a look at a store may take; after four times as long an open that waits for its "
+        help="seconds that a call to a store may take; after four times as long, an open that waits for its "
         "store shows StoreUnreachable (default: %(default)s)",
     )
     run.set_defaults(run=None)
     checks.add_commands(commands)
     leaseflags.add_to(run)
-    run.add_argument("--concurrency", type=int, default=16, metavar="N", help="reconciles at once")
+    run.add_argument(
+        "--concurrency",
+        type=int,
+        default=16,
+        metavar="N",
+        help="number of concurrent reconciliations (default: %(default)s)",
+    )
     return parser
 
 

@@ -1,16 +1,19 @@
-"""The operator as a process: puts the parts together, and ends as it should.
+"""The operator process: connects the parts, and starts and ends them.
 
 Invariants
-- Nothing is reconciled before all objects were listed once: who is the older of two is known from the start.
-  Of a kind whose definition was deleted there are none; it is watched again when it is defined again.
-- SIGTERM: the steps under way are finished, nothing new is begun, handles are closed, exit code 0.
-- With a Lease nothing is begun before it is ours, and nothing after it is lost: no request that changes
-  anything, no call of a store. A lost Lease ends the process at once, with exit code 0; SIGTERM gives it
-  back, after everything else.
-- Fenced without a Lease: no store is written any more, one line and the Catalogs' statuses say by whom, exit
-  code 0. A restarted process takes a catalog back, but not for ever: see `catalogs.fencing`.
-- Fenced with a Lease: it is read again. Lost: as above. Held: that one catalog is put on record, closed, and
-  taken back, or left where `catalogs.fencing` says so; nothing else is disturbed.
+- Nothing is reconciled until all objects have been listed once. So it is known from the start which of two
+  objects is older. If the CRD of a kind was deleted, the kind has no objects, and it is watched again when
+  the CRD exists again.
+- On SIGTERM the process finishes running steps, starts no new ones, closes its handles, and exits with 0.
+- With a Lease, nothing starts before the process holds the Lease or after it loses the Lease: no request that
+  changes anything, and no call to a store. If the Lease is lost, the process exits at once with 0. On SIGTERM
+  it releases the Lease last.
+- If the process is fenced without a Lease, it writes to no store any more, records the other process in one
+  log line and in the Catalogs' statuses, and exits with 0. A restarted process takes a catalog back, but not
+  for ever: see `catalogs.fencing`.
+- If the process is fenced with a Lease, it reads the Lease again. If the Lease is lost, it exits as above. If
+  it still holds the Lease, it records the fence, closes that one catalog, and takes it back unless
+  `catalogs.fencing` decides otherwise. Other catalogs are not affected.
 """
 
 import asyncio
@@ -77,45 +80,45 @@ _CLOSE_SECONDS: Final = 5.0
 _RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
 _LISTING: Final = "listing"
-"""What is troubled where the resources, or their definitions, can't be listed."""
+"""The key of the trouble that resources or their CRDs can't be listed."""
 _SPARK_SECONDS: Final = 10.0
-"""How often a Spark operator is looked out for that may be installed later."""
+"""How often to check for a Spark operator that is installed later."""
 _TRIM_SECONDS: Final = 30.0
 _STUCK_WORK: Final = 300.0
 STUCK_WAIT: Final = 120.0
-"""Seconds that an object may be due before the process isn't healthy; an alert tells before."""
+"""Seconds that an object may be due before the process is unhealthy. An alert fires earlier."""
 _FORGIVEN: Final = 60.0
-"""An end of the watches that is so long ago makes the next pause no longer."""
+"""Seconds after which an end of the watches no longer lengthens the next pause."""
 _SILENCE: Final = 4
-"""After so many store deadlines an open that waits is not slow any more."""
+"""The number of store deadlines after which a waiting open counts as unreachable instead of slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How the operator runs; times are seconds."""
+    """The options of the operator. Times are in seconds."""
 
     namespaces: tuple[str, ...] = ()
-    """Where it looks for resources; empty: in all namespaces."""
+    """The namespaces to watch. Empty means all namespaces."""
     data_dir: Path | None = None
     """Folder for catalogs whose spec names no storage."""
     allowed_locations: tuple[str, ...] = ()
-    """URLs below which catalogs may be, beside `data_dir`; empty: anywhere."""
+    """URLs below which catalogs are allowed, in addition to `data_dir`. Empty means anywhere."""
     storage_shared: bool = False
     """Whether Spark pods see the same files as the operator."""
     identity: str = FIELD_MANAGER
-    """Which of several operators tells what an Event says."""
+    """The name of this process in Events."""
     spark_adapter: AdapterName = AdapterName.AUTO
-    """What runs Spark jobs."""
+    """The adapter that runs Spark jobs."""
     spark_caps: Caps = field(default_factory=Caps)
-    """How many Spark jobs run at once."""
+    """The limits on concurrent Spark jobs."""
     host: str = "127.0.0.1"
     port: int = 8080
     unsteady: float = 2.0
     steady: float = 60.0
     resync: float = 600.0
-    """Every object is looked at after this time (give or take a fifth), whatever was heard of it."""
+    """Every object is reconciled after this time (plus or minus a fifth), even if nothing has changed."""
     concurrency: int = 16
-    """Reconciles at once; those of one location take at most half of them."""
+    """The number of concurrent reconciliations. Those of one location use at most half of them."""
     store_deadline: float = 30.0
     backoff: Backoff = field(default_factory=lambda: Backoff(limit=30.0))
 
@@ -126,7 +129,7 @@ class Operator:
     def __init__(
         self, options: Options, kube: Kube, metrics: Metrics, elector: Elector | None = None
     ) -> None:
-        """`kube` must not write where the elector doesn't lead; without one this process always leads."""
+        """Creates the parts. `kube` may write only while the elector leads, or always without one."""
         self._options = options
         self._kube = kube
         self._clock = SystemClock()
@@ -175,16 +178,16 @@ class Operator:
         self._restarting: asyncio.Task[None] | None = None
         self._undefined: frozenset[Kind] = frozenset()
         self._unserved: frozenset[ResourceType] = frozenset()
-        """What the cluster had no definition of when the watches were begun."""
+        """The child types that the cluster did not serve when the watches started."""
         self._telling: set[asyncio.Task[None]] = set()
-        """Events that are being posted; a task that nobody refers to may be dropped."""
+        """Tasks that post Events. Without a reference, a task could be garbage collected."""
         self._handlers = self._make_handlers()
         self._server = Server(
             self._metrics, healthy=self._unhealthy, ready=self._unready, refresh=self._refresh_gauges
         )
 
     async def run(self) -> int:
-        """Run until told to stop; the exit code. Raises `OSError` where it can't listen."""
+        """Runs until a signal or a lost Lease. Returns the exit code. Raises `OSError` if it can't listen."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -192,8 +195,8 @@ class Operator:
         log.info("health and metrics on http://%s:%d", self._options.host, port)
         if shared := shared_beside(self._options.allowed_locations):
             log.warning(
-                "namespaces are not kept apart: all share %s, beside places of the other kind of store that "
-                "have {namespace}; put it into the path or the schema of these too",
+                "namespaces are not isolated: all share %s, while allowed locations of the other kind "
+                "of store contain {namespace}; put {namespace} into the path or schema of these too",
                 ", ".join(shared),
             )
         workers: asyncio.Task[None] | None = None
@@ -202,18 +205,18 @@ class Operator:
             workers = asyncio.create_task(self._queue.run())
             self._polling = asyncio.create_task(self._poll.run(self._stop))
             self._trimming = asyncio.create_task(self._trim())
-            log.info("started; looking after %s", ", ".join(self._options.namespaces) or "all namespaces")
+            log.info("started; watching %s", ", ".join(self._options.namespaces) or "all namespaces")
             await self._stop.wait()
         await self._shut_down(workers)
         return 0
 
     @property
     def hangs(self) -> bool:
-        """Whether something is still under way that nobody waits for."""
+        """Whether calls are still running that nobody waits for."""
         return self._lost or self._pool.busy + self._long.busy > 0
 
     async def _lead(self) -> bool:
-        """Stand by until this process is to act; False where told to stop before that."""
+        """Stands by until this process may act. Returns False if it is stopped before that."""
         if self._elector is None:
             return True
         if not await self._elector.acquire(self._stop):
@@ -242,7 +245,7 @@ class Operator:
             if task is not None:
                 task.cancel()
         if self._lost:
-            # Whatever runs in threads ends with the process, and nobody waits for it: see `hangs`.
+            # Calls in threads end with the process. Nobody waits for them: see `hangs`.
             log.info("stopped")
             return
         if workers is not None:
@@ -251,7 +254,7 @@ class Operator:
             try:
                 await asyncio.wait_for(self._close_all(), _CLOSE_SECONDS)
             except (TimeoutError, NotLeading):
-                log.warning("not everything could be closed in time; its leases run out by themselves")
+                log.warning("could not close everything in time; its leases expire by themselves")
         if self._elector is not None:
             await self._stand_down(self._elector)
         self._pool.close()
@@ -261,7 +264,7 @@ class Operator:
         log.info("stopped")
 
     async def _stand_down(self, elector: Elector) -> None:
-        """Give the Lease back, unless something may still be at work here: then it has to run out."""
+        """Releases the Lease, unless calls may still be running here. Then it must expire by itself."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
@@ -274,13 +277,14 @@ class Operator:
         await self._migrations.close_all()
 
     async def _list_all(self) -> bool:
-        """List all objects, waiting until their CRDs are there; False where told to stop before that."""
+        """Lists all objects, and waits for their CRDs. Returns False if it is stopped before that."""
         while not self._stop.is_set():
             try:
                 found = {kind: await self._list_once(kind) for kind in Kind}
                 undefined = frozenset(kind for kind, bodies in found.items() if bodies is None)
                 ending = any(is_deleting(body) for bodies in found.values() for body in bodies or ())
-                # Of those that are being deleted none waits for what is gone; all others wait for an install.
+                # If some resources are being deleted, continue without the deleted CRDs. Otherwise wait until
+                # the CRDs are installed.
                 if undefined and not (ending or (self._listed and undefined < set(Kind))):
                     raise NotServed(f"there is no CRD of {_names(undefined)}")
                 children = watched(self._options.spark_adapter)
@@ -299,7 +303,7 @@ class Operator:
         return False
 
     async def _list_once(self, kind: Kind) -> list[Json] | None:
-        """List the objects of a kind; None where it isn't defined."""
+        """Lists the objects of a kind. Returns None if its CRD doesn't exist."""
         type_, found = resource_type(kind), list[Json]()
         for namespace in self._options.namespaces or (None,):
             try:
@@ -315,7 +319,7 @@ class Operator:
         return found
 
     def _lane(self, key: ObjectKey) -> Hashable:
-        """What an object waits for: its location, or with all others a server that is slow."""
+        """Returns the lane of an object: its location, or one lane for all locations on slow servers."""
         storage = self._cache.storage_of(key)
         if storage is None:
             return None
@@ -331,7 +335,7 @@ class Operator:
                 log.info("%s", error)
                 return Result(retry=True)
             except asyncio.CancelledError:
-                log.warning("the step is cut off; the next operator takes it again")
+                log.warning("the step was interrupted; the next operator repeats it")
                 raise
         outcome = "retry" if result.retry else "ok"
         self._metrics.reconciles.labels(key.kind.value, outcome).inc()
@@ -367,7 +371,7 @@ class Operator:
         try:
             await asyncio.wait_for(self._fences.record_all(), _RECORD_SECONDS)
         except TimeoutError:
-            log.warning("not all Catalogs could be told in time who took them over")
+            log.warning("could not record in time for all Catalogs which process took them over")
         finally:
             self._stop.set()
 
@@ -395,7 +399,7 @@ class Operator:
                 self._look(dependent)
 
     def _look(self, key: ObjectKey) -> None:
-        """Have an object looked at that may be one of a thousand, and that nobody changed."""
+        """Enqueues an unchanged object as routine work, because there may be thousands of them."""
         self._queue.add(key, routine=True)
 
     def _note(self, key: ObjectKey, body: Json) -> None:
@@ -412,14 +416,14 @@ class Operator:
         )
 
     def _on_informer_end(self, error: BaseException | None) -> None:
-        log.error("the watches ended by themselves and are begun anew: %s", error)
+        log.error("the watches ended by themselves and are restarted: %s", error)
         self._metrics.informer_restarts.inc()
         if self._restarting is not None:
             self._restarting.cancel()
         self._restarting = asyncio.create_task(self._restart_informer())
 
     async def _restart_informer(self) -> None:
-        """Begin to watch again, after a pause that grows while it ends again soon."""
+        """Restarts the watches after a pause, which grows if they keep ending soon."""
         now = self._clock.monotonic()
         self._informer_ends = [end for end in self._informer_ends if now - end < _FORGIVEN] + [now]
         pause = self._informer_pause.delay(len(self._informer_ends), self._rng)
@@ -427,16 +431,16 @@ class Operator:
         await self._watch_again()
 
     def _watch(self) -> None:
-        """Begin to watch what is defined, and to look out for what isn't."""
+        """Starts to watch the served types, and to check for those that aren't served."""
         self._informer.start()
         if self._undefined:
             names = _names(self._undefined)
-            log.warning("the cluster has no CRD of %s: there are none until it is installed", names)
+            log.warning("the cluster has no CRD of %s: it has no such resources until it is installed", names)
         if self._undefined or self._unserved:
             self._restarting = asyncio.create_task(self._await_definitions())
 
     async def _await_definitions(self) -> None:
-        """Watch anew as soon as something is served that wasn't."""
+        """Restarts the watches as soon as a further type is served."""
         while not self._stop.is_set():
             await self._clock.wait(self._stop, _CRD_SECONDS if self._undefined else _SPARK_SECONDS)
             try:
@@ -446,23 +450,23 @@ class Operator:
                     await self._watch_again()
                     return
             except KubeError as error:
-                self._troubles.tell(_LISTING, f"whether CRDs are there by now can't be told: {error}")
+                self._troubles.tell(_LISTING, f"can't check whether CRDs are installed now: {error}")
             else:
                 self._troubles.over(_LISTING, "which CRDs are there can be told again")
 
     async def _watch_again(self) -> None:
-        # kopf asks once what is served: where it is told that nothing is, it watches nothing for ever.
+        # kopf checks only once which types are served. If none are, it never watches anything.
         if self._stop.is_set() or not await self._list_all():
             return
         self._informer = self._new_informer()
         self._watch()
         log.info("watching again")
-        # Nobody tells of what was deleted meanwhile.
+        # No event reports objects that were deleted meanwhile.
         for key in self._cache:
             self._look(key)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        log.info("%s: finishing what is under way", number.name)
+        log.info("%s: finishing running work", number.name)
         self._stop.set()
 
     def _make_handlers(self) -> dict[Kind, Handler[Any]]:
@@ -500,9 +504,9 @@ class Operator:
 
     def _unhealthy(self) -> str:
         if self._queue.oldest_work > _STUCK_WORK:
-            return f"a reconcile has been running for {self._queue.oldest_work:.0f} s"
+            return f"a reconciliation has been running for {self._queue.oldest_work:.0f} s"
         if min(self._queue.oldest_wait, self._queue.idle) > STUCK_WAIT:
-            return f"objects wait, and no reconcile has ended for {self._queue.idle:.0f} s"
+            return f"objects are waiting, and no reconciliation has ended for {self._queue.idle:.0f} s"
         return ""
 
     def _unready(self) -> str:
@@ -523,5 +527,5 @@ class Operator:
 
 
 def _names(kinds: Iterable[Kind]) -> str:
-    """The names of their definitions."""
+    """Returns the names of the kinds' CRDs."""
     return ", ".join(sorted(f"{kind.plural}.{GROUP}" for kind in kinds))

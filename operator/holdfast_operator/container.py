@@ -1,11 +1,11 @@
-"""What the image runs: `driver` and `executor` are pods of Spark, everything else is `holdfast-operator`.
+"""The entry point of the image: `driver` and `executor` run Spark pods, anything else the operator's command.
 
-Spark on Kubernetes starts its pods with the name of a role and describes the rest in variables `SPARK_*`.
+Spark on Kubernetes starts its pods with the name of a role, and passes the rest in `SPARK_*` variables.
 
 Invariants
-- No shell is involved: a Spark role becomes its Java process by `execve`, the operator stays in this process.
-- What is missing for a role is told in one line, with exit code 2.
-- A SIGTERM that comes before the operator listens to it ends the process, although pid 1 would ignore it.
+- No shell is involved. A Spark role becomes its Java process by `execve`. The operator stays in this process.
+- If a role lacks something, the process prints one line and exits with 2.
+- A SIGTERM ends the process even before the operator handles signals, although pid 1 would ignore it.
 """
 
 import importlib.util
@@ -36,12 +36,12 @@ _EXECUTOR_OPTIONS: Final = {
 
 
 class CannotRun(Exception):
-    """A role lacks something; the message says what."""
+    """A role lacks something. The message says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where Spark is in this image."""
+    """The paths of Java, Spark and Python in this image."""
 
     java: Path
     spark_home: Path
@@ -49,21 +49,21 @@ class Place:
 
 
 def find(environ: Mapping[str, str]) -> Place:
-    """The Java and the Spark of this image. Raises `CannotRun` where it has none."""
+    """Returns the paths in this image. Raises `CannotRun` if it has no Java or no Spark."""
     home = environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else shutil.which("java", path=environ.get("PATH"))
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None or java is None or not Path(java).exists():
         lacks = "pyspark" if spec is None or spec.origin is None else "Java"
         raise CannotRun(
-            f"this image has no {lacks}, so it can't be a Spark pod: "
-            "name the image with Spark in spec.snapshot.spark.image (the Dockerfile's last stage)"
+            f"this image has no {lacks}, so it can't run a Spark pod: "
+            "set spec.snapshot.spark.image to the image with Spark (the Dockerfile's last stage)"
         )
     return Place(Path(java), Path(spec.origin).parent, Path(sys.executable))
 
 
 def spark_environment(environ: Mapping[str, str], place: Place) -> dict[str, str]:
-    """`environ` with what ties a Spark process to this image's Python; what is set already stays."""
+    """Returns `environ` with variables that make Spark use this image's Python, unless they are set."""
     return {
         "PYTHONHASHSEED": "0",
         "PYSPARK_PYTHON": str(place.python),
@@ -74,13 +74,13 @@ def spark_environment(environ: Mapping[str, str], place: Place) -> dict[str, str
 
 
 def driver_arguments(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """What `spark-submit` is given in the driver's pod, where the driver itself is to run.
+    """Returns the arguments of `spark-submit` in the driver's pod, which itself runs the driver.
 
-    Raises `CannotRun` where the pod's address isn't told.
+    Raises `CannotRun` if the pod's address isn't set.
     """
     address = environ.get("SPARK_DRIVER_BIND_ADDRESS")
     if not address:
-        raise CannotRun("SPARK_DRIVER_BIND_ADDRESS is not set: the role driver is for pods that Spark makes")
+        raise CannotRun("SPARK_DRIVER_BIND_ADDRESS is not set: only Spark can start pods of the role driver")
     return [
         *("--conf", f"spark.driver.bindAddress={address}"),
         *("--conf", f"spark.executorEnv.SPARK_DRIVER_POD_IP={address}"),
@@ -90,11 +90,11 @@ def driver_arguments(arguments: Sequence[str], environ: Mapping[str, str]) -> li
 
 
 def executor_command(environ: Mapping[str, str], place: Place) -> list[str]:
-    """The command of an executor. Raises `CannotRun` naming the variables that aren't set."""
+    """Returns the command of an executor. Raises `CannotRun` with the names of missing variables."""
     needed = [*_EXECUTOR_OPTIONS.values(), "SPARK_EXECUTOR_MEMORY"]
     unset = [name for name in needed if not environ.get(name)]
     if unset:
-        raise CannotRun(f"{', '.join(unset)} not set: the role executor is for pods that Spark makes")
+        raise CannotRun(f"{', '.join(unset)} not set: only Spark can start pods of the role executor")
     numbered = {int(match[1]): environ[name] for name in environ if (match := _JAVA_OPTION.fullmatch(name))}
     memory = environ["SPARK_EXECUTOR_MEMORY"]
     classpath = [
@@ -116,19 +116,19 @@ def executor_command(environ: Mapping[str, str], place: Place) -> list[str]:
 
 
 def launched(told: bytes) -> list[str]:
-    """The command in what Spark's launcher prints: lines for people, a NUL line, arguments that end in NUL.
+    """Returns the command in the output of Spark's launcher: text, a NUL line, and arguments that end in NUL.
 
-    Raises `CannotRun` with the lines where there is no command.
+    Raises `CannotRun` with the text if there is no command.
     """
     lines, separator, command = told.partition(b"\0\n")
     arguments = [os.fsdecode(each) for each in command.split(b"\0")[:-1]]
     if not separator or not arguments:
-        raise CannotRun(f"Spark's launcher gave no command: {lines.decode(errors='replace').strip()}")
+        raise CannotRun(f"Spark's launcher printed no command: {lines.decode(errors='replace').strip()}")
     return arguments
 
 
 def driver_command(arguments: Sequence[str], environ: Mapping[str, str], place: Place) -> list[str]:
-    """The command of a driver: asked of Spark's launcher, which knows memory and options of the JVM."""
+    """Returns the command of a driver, from Spark's launcher, which computes the JVM's memory and options."""
     asked = [str(place.java), "-Xmx128m", "-cp", str(place.spark_home / "jars" / "*"), _LAUNCHER, _SUBMIT]
     done = subprocess.run(  # noqa: S603 - the arguments are those of the pod
         [*asked, *driver_arguments(arguments, environ)],
@@ -138,20 +138,20 @@ def driver_command(arguments: Sequence[str], environ: Mapping[str, str], place: 
     )
     if done.returncode != 0:
         raise CannotRun(
-            f"Spark's launcher ended with code {done.returncode}: "
+            f"Spark's launcher exited with code {done.returncode}: "
             f"{done.stdout.decode(errors='replace').strip()}"
         )
     return launched(done.stdout)
 
 
 def _scala(place: Place) -> dict[str, str]:
-    """What the launcher otherwise asks a source tree for; in a whole Spark the jars tell it."""
+    """Returns the Scala version, from the names of the jars. The launcher would look for a source tree."""
     core = next((place.spark_home / "jars").glob("spark-core_*.jar"), None)
     return {"SPARK_SCALA_VERSION": core.name.split("_")[1].split("-")[0]} if core else {}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take the role that the first argument names; a Spark role doesn't return."""
+    """Runs the role that the first argument names. A Spark role doesn't return."""
     signal.signal(signal.SIGTERM, _end)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 place = find(os.environ)
                 command = executor_command(os.environ, place)
             case _:
-                # Only here: a Spark pod doesn't need what the operator imports.
+                # Imported only here, because a Spark pod doesn't need the operator.
                 from holdfast_operator.__main__ import main as operate
 
                 return operate(given)

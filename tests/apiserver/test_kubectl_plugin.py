@@ -301,7 +301,7 @@ def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
     assert "--stash=postgresql://***@db/holdfast" in found["args"]
     assert found["env"][-1]["valueFrom"]["secretKeyRef"] == {"key": "password", "name": "stores-secret"}
     # Nobody runs pods here: there is nothing to ask for metrics, and the index says so.
-    missing = files["index.txt"].partition("What could not be had:")[2]
+    missing = files["index.txt"].partition("Missing:")[2]
     assert "/metrics.txt: " in missing
     assert f"operator/{world.namespace}/{name}/lease.json: " in missing
     assert "the operator: " not in missing

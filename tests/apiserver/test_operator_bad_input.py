@@ -411,8 +411,8 @@ def test_a_catalog_that_is_refused_for_its_place_shuts_nobody_out(
     world.apply(mine)
     world.wait_stalled("catalog/demo", "DataDeleted")
     assert "LocationNotAllowed" in neighbour.condition("catalog/demo", "Stalled")["reason"]
-    (line,) = [each for each in operator.log.read_text().splitlines() if "are not kept apart" in each]
-    assert "all share postgresql://db.example/all, beside" in line
+    (line,) = [each for each in operator.log.read_text().splitlines() if "are not isolated" in each]
+    assert "all share postgresql://db.example/all, while" in line
 
 
 def test_of_two_that_ask_for_the_same_the_older_one_has_it(

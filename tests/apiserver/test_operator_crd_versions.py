@@ -158,7 +158,7 @@ def test_what_an_older_crd_does_not_know_of_a_status_is_left_out(
     (version,) = crd["spec"]["versions"]
     del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["holder"]
     plane.apply(crd)
-    operator.wait_until_it_says("the CRD doesn't know all of the status (holder): upgrade the CRDs")
+    operator.wait_until_it_says("the CRD doesn't know all status fields (holder): upgrade the CRDs")
     # That is all: it isn't written at each look.
     before = operator.metric("holdfast_status_writes_total")
     operator.wait_for_looks(6)

@@ -68,7 +68,7 @@ def test_two_operators_that_fight_come_to_rest(world: Any, make_catalog: Make, m
     again = world.start()
     reason = '.status.conditions[?(@.type=="Ready")].reason'
     world.wait_for("storagecollection/flights", reason, "CatalogNotReady")
-    again.wait_until_it_says("started; looking after")
+    again.wait_until_it_says("started; watching")
     for operator in (running, again):
         operator.wait_for_looks(4)
     at_rest = [world.get(what)["metadata"]["resourceVersion"] for what in ("catalog/demo", "coll/flights")]

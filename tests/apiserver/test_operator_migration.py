@@ -127,7 +127,7 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
     assert phase(world, "RolledBack", "again")["sourceOfTruth"] == "Stash"
     assert world.status("catalog/demo")["epoch"] == epoch
     world.apply(migration("across", migrationId=name, target="Stash"))
-    assert "goes to Persist" in world.wait_stalled("catmig/across", "Conflict")
+    assert "already has the target Persist" in world.wait_stalled("catmig/across", "Conflict")
     for change, message in (
         ({"rollback": False}, "rollback can't be undone"),
         ({"target": "Stash"}, "only suspend and rollback can change"),

@@ -78,7 +78,7 @@ def test_an_older_copy_is_found_by_an_operator_that_was_not_there(world: Any, ma
         world.operators[-1].wait_for_looks(4)
         kill()
         operator = world.start()
-        operator.wait_until_it_says("started; looking after")
+        operator.wait_until_it_says("started; watching")
         operator.wait_for_looks(4)
         assert world.status("catalog/demo")["epoch"] == 2
         return str(world.wait_stalled("catalog/demo", "FenceRegressed"))

@@ -521,7 +521,7 @@ def test_upgrades_leave_live_resources_alone_and_uninstalling_nothing_stuck(
             "--timeout=120s",
         )
         release.helm("uninstall", RELEASE, "--timeout", "120s")
-        assert "it can go" in runner.outputs[f"{RELEASE}-predelete"]
+        assert "you can uninstall the operator" in runner.outputs[f"{RELEASE}-predelete"]
     release.operators[-1].stop()
     left = json.loads(
         plane.kubectl(

@@ -543,7 +543,7 @@ def test_a_store_that_wants_other_credentials_says_where_the_operator_has_its_ow
     assert "no password supplied" in str(errors[1])
     for error in errors:
         told = settled(error).health.message
-        assert "value credentialsSecret of the chart" in told
+        assert "the chart's value credentialsSecret" in told
         assert "the Secret of spec.storage is for Spark jobs" in told
     silent = settled(StoreUnreachable("s3://b has not answered for 30 s")).health.message
     assert "credentialsSecret" not in silent

@@ -160,4 +160,4 @@ def test_a_launch_that_fails_counts_until_the_cluster_is_asked_again() -> None:
 def test_a_cap_is_a_number_from_one_on(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         _parser().parse_args(["run", f"--spark-max-jobs={wrong}"])
-    assert "is not a number from 1 on" in capsys.readouterr().err
+    assert "is not a positive integer" in capsys.readouterr().err
