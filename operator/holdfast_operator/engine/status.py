@@ -206,7 +206,7 @@ class StatusWriter:
             metrics.status_writes.labels(kind.value, outcome)
 
     async def write(self, key: ObjectKey, body: Json, status: Json) -> Json | None:
-        """Writes the status of an object that was read as `body`. Returns the object, or None if it is unchanged.
+        """Writes the status of an object that was read as `body`. Returns the object, or None if unchanged.
 
         Raises `Conflict` if the object has changed since (reconcile it again), `Gone` if it doesn't exist any
         more, and `Invalid` if the API server rejects the status.

@@ -1,1 +1,1 @@
-"""The stores that a spec names: what may be opened, with which credentials, and how calls to them wait."""
+"""The stores that a spec names: allowed locations, credentials, and calls with deadlines."""

@@ -1,16 +1,17 @@
-"""Where an operator reads and writes what a spec names, with its own rights.
+"""The locations at which the operator reads and writes for a namespace, with its own rights.
 
-Whoever runs it names places, each with all below it; without any, all are allowed that no namespace has.
-Files below the operator's own folder are those of the namespace that is the first part of their path.
+The administrator allows places (`--allow-location`), each with everything below it. Without places, every
+location is allowed except for other namespaces' folders. Files below the operator's own folder belong to the
+namespace that is the first part of their path.
 
-- `{namespace}` in a place stands for the namespace of the resource; in a schema with `_` for each `-`.
-- A URL is in a place where scheme, host, port, bucket and endpoint are the same and its path is that of the
-  place or below it, segment by segment. A SQLite file is where its folder is. A place with a schema has what
-  names this one, a place without any.
-- What could be read in two ways is in no place: `..` in a key, options of a Postgres URL, which may name
-  another host, an endpoint with more than a host and a port.
-- A file is where it really is: links are followed, and `..` too, which asks the file system.
-- No file below the operator's folder is another namespace's, unless a place has it.
+- `{namespace}` in a place stands for the namespace of the resource. In a schema, each `-` in it becomes `_`.
+- A URL is in a place if scheme, host, port, bucket and endpoint are equal, and its path is the path of the
+  place or below it, compared by segments. A SQLite file is in the place of its folder. A place with a schema
+  contains only URLs with that schema, and a place without a schema contains all.
+- An ambiguous URL is in no place: `..` in a key, options of a Postgres URL, which may name another host, or
+  an endpoint with more than a host and a port.
+- A file is at its real path. Links and `..` are resolved in the file system.
+- No namespace can use another namespace's files below the operator's folder, unless a place contains them.
 """
 
 import os.path
@@ -24,37 +25,38 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from holdfast.persist.stores.s3place import is_endpoint
 
 PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432}
-"""Where services are whose URL names no port."""
+"""Default ports by scheme."""
 
 
 _LOCAL: Final = "file://"
 _NAMESPACE: Final = "{namespace}"
 FILES: Final = frozenset({"file", "sqlite"})
-"""Schemes of URLs of what is in a file system."""
+"""Schemes of URLs in a file system."""
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _OPTIONS: Final = {"s3": "endpoint", "postgresql": "schema", "postgres": "schema"}
-"""The one option that says where something is, of a URL that has one."""
+"""By scheme: the only option that is part of a location."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where the resources of a namespace may be: in `places`, and in its part of `volume`."""
+    """The locations of a namespace: `places`, and its folder in `volume`."""
 
     namespace: str
     volume: Path | None = None
-    """The operator's own folder; None where it has none."""
+    """The operator's own folder, if it has one."""
     places: tuple[str, ...] = ()
     follow: bool = True
-    """Whether links are followed; what may not wait for a file system asks only for names."""
+    """Whether to resolve links. False for callers that must not wait for a file system."""
 
     def refusal(self, url: str, *, source: bool = False) -> str:
-        """Why a URL may not be opened, and what to do, as it follows its field; empty where it may.
+        """Returns why a URL may not be opened, as text after its field's name, or empty if it may.
 
-        Of files outside of the volume a `source`, of which messages may show a part, needs a place.
+        A `source` that is a file outside of the volume must be in a place, because messages may show a part
+        of it.
         """
         path = _file(url)
         if path is not None and "\0" in path:
-            return "has a NUL in its path; correct it"
+            return "has a NUL in its path; remove it"
         own = (_of_namespace(place, self.namespace) for place in self.places)
         if any(_is_in(url, place, self._real) for place in own):
             return ""
@@ -83,7 +85,7 @@ class Bounds:
 
 
 def check_place(place: str) -> str:
-    """The place as it was given; `ValueError` where nothing could be in it, or a part has no meaning."""
+    """Returns the place, or raises `ValueError` if nothing could be in it or a part has no meaning."""
     before, _, query = place.partition("?")
     known = _OPTIONS.get(before.partition(":")[0], "")
     if other := next((name for name, _ in parse_qsl(query, keep_blank_values=True) if name != known), ""):
@@ -103,9 +105,9 @@ def check_place(place: str) -> str:
 
 
 def shared_beside(places: Sequence[str]) -> tuple[str, ...]:
-    """The places of one kind, blobs or databases, that all namespaces share while others have `{namespace}`.
+    """Returns the places of one kind, blobs or databases, that namespaces share although others are not.
 
-    A location is in both: they keep nobody apart where only one of them is each namespace's own.
+    A location needs both kinds. So namespaces aren't isolated if only one kind contains `{namespace}`.
     """
     databases = [place for place in places if _is_database(place)]
     blobs = [place for place in places if not _is_database(place)]
@@ -122,7 +124,7 @@ def _is_database(place: str) -> bool:
 
 def _of_namespace(place: str, namespace: str) -> str:
     before, mark, options = place.partition("?")
-    # No namespace has a "_", so that no two have the same schema.
+    # Names of namespaces contain no "_". So no two namespaces have the same schema.
     schema = namespace.replace("-", "_")
     return before.replace(_NAMESPACE, namespace) + mark + options.replace(_NAMESPACE, schema)
 
@@ -142,7 +144,7 @@ def _is_in(url: str, place: str, real: Callable[[str], str]) -> bool:
 
 
 def _file(url: str) -> str | None:
-    """The path of a file's URL; None for other URLs."""
+    """Returns the path of a URL in a file system, or None for other URLs."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -152,7 +154,7 @@ def _file(url: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """A URL: what must be the same, the segments of its path, and its schema where it names one."""
+    """The parts of a URL: what must be equal, the segments of its path, and its schema, if any."""
 
     server: str
     path: tuple[str, ...]
@@ -160,7 +162,7 @@ class _Split:
 
 
 def _split(url: str) -> _Split | None:
-    """None for what could be read in two ways."""
+    """Returns the parts of a URL, or None if it is ambiguous."""
     try:
         parts = urlsplit(url)
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

@@ -1,12 +1,12 @@
-"""Which locations are left alone for a while because they let callers wait in vain.
+"""A circuit breaker: locations that don't respond are not called for a while.
 
 Invariants
-- What counts is silence: a call that brought no answer and took long. A store that refuses at once costs
-  nobody anything, and is asked by whoever wants to know.
-- After some silent calls in a row a location isn't asked until a pause is over; who wants to is told at once
-  what was told last, in the same words, so that no status changes with every try.
-- Then one call is let through, and the others wait for what it brings: an answer, whichever, ends it all;
-  silence makes the pause longer, up to a limit that is short beside what people wait for.
+- Only silent calls count: calls that took long and got no response. A store that fails at once costs nothing,
+  so it is still called.
+- After some silent calls in a row, a location is not called until a pause is over. Callers get the last error
+  at once, in the same words, so that a status doesn't change with every attempt.
+- After the pause, one call is let through. Any response closes the breaker. Silence makes the pause longer,
+  up to a short limit.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from holdfast.errors import StoreUnreachable
 from holdfast_operator.engine.clock import Clock
 
 MOST: Final = 3
-"""So many silent calls in a row are no accident."""
+"""The number of silent calls in a row that open the breaker."""
 _FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 15.0
-"""Seconds; a store that is back is asked again within them."""
+"""Seconds within which a store that is back is called again."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Trouble:
 
 
 class Breaker:
-    """What is known of the locations that don't answer; every call of a store goes through it."""
+    """The breakers of all locations. Every call to a store uses it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -40,11 +40,11 @@ class Breaker:
 
     @property
     def open(self) -> int:
-        """How many locations are left alone now."""
+        """The number of locations that are not called now."""
         return sum(trouble.silent >= MOST for trouble in self._troubles.values())
 
     def admit(self, location: str) -> None:
-        """Begin a call; `answered`, `silent` or `cut_off` must follow. Raises `StoreUnreachable`."""
+        """Admits a call, or raises `StoreUnreachable`. `answered`, `silent` or `cut_off` must follow."""
         trouble = self._troubles.get(location)
         if trouble is None or trouble.silent < MOST:
             return
@@ -53,11 +53,11 @@ class Breaker:
         trouble.trying = True
 
     def answered(self, location: str) -> None:
-        """A call brought an answer."""
+        """Records a response to a call."""
         self._troubles.pop(location, None)
 
     def silent(self, location: str, said: str) -> None:
-        """A call brought none; `said` is what its caller was told."""
+        """Records a call without a response. `said` is the error that its caller got."""
         trouble = self._troubles.setdefault(location, _Trouble())
         trouble.silent += 1
         trouble.said = said
@@ -67,6 +67,6 @@ class Breaker:
             trouble.until = self._clock.monotonic() + trouble.pause
 
     def cut_off(self, location: str) -> None:
-        """Nobody waited for what a call brought: another may try."""
+        """Records that nobody waited for the result of a call, so another call may try."""
         if trouble := self._troubles.get(location):
             trouble.trying = False

@@ -1,9 +1,9 @@
 """The Secrets that a Catalog's spec refers to.
 
 Invariants
-- Their values are used and not kept, and get into no log line, status or Event of their namespace from the
-  first time that they are read until the object that names them is gone.
-- One that is larger than credentials are is refused whole: nothing of it is decoded.
+- Their values are used and not kept. From the first read until the object that names them is gone, they are
+  masked in every log line, status and Event of their namespace.
+- A Secret that is too large for credentials is refused as a whole. None of it is decoded.
 """
 
 import base64
@@ -27,24 +27,27 @@ _NO_SECRETS: Final = frozenset(
     {"user", "username", "host", "hostname", "port", "dbname", "database", "region"}
     | {"pguser", "pghost", "pgport", "pgdatabase", "aws_region", "aws_default_region"}
 )
-"""Keys of Secrets whose values stay legible: a user called postgres would mask half of every URL."""
+"""Keys of Secrets whose values are not masked. A user called postgres would mask half of every URL."""
 _PLAIN: Final = 6
-"""A shorter value of a key that doesn't tell a secret may be a word of any line."""
+"""Shorter values of keys without a suspicious name are not masked, because they may be ordinary words."""
 _MOST_KEYS: Final = 64
 _MOST_BYTES: Final = 16 * 1024
-"""Of a value."""
+"""The maximum size of one value."""
 _MOST_IN_ALL: Final = 64 * 1024
-_BOUNDS: Final = f"credentials have at most {_MOST_KEYS} keys with {_MOST_BYTES} bytes, {_MOST_IN_ALL} in all"
-_HINT: Final = "put what else it has into another Secret"
+_BOUNDS: Final = (
+    f"credentials can have at most {_MOST_KEYS} keys of {_MOST_BYTES} bytes each, {_MOST_IN_ALL} in total"
+)
+_HINT: Final = "move other contents to another Secret"
 _TELLS: Final = re.compile(TELLING, re.IGNORECASE)
 
 
 async def unusable_secret(
     kube: Kube, key: ObjectKey, spec: CatalogSpec, *, deleting: bool = False
 ) -> Health | None:
-    """What is wrong with the first Secret that the spec names and that can't be used.
+    """Returns the problem with the first unusable Secret of a spec, or None.
 
-    To delete a catalog only that of the stash is needed: the other is for Spark jobs and applications.
+    To delete a catalog, only the stash's Secret is needed. The other ones are for Spark jobs and
+    applications.
     """
     for name, field in secrets_of(spec):
         if deleting and not field.startswith("spec.stash"):
@@ -59,16 +62,16 @@ async def unusable_secret(
 
 
 async def credentials_of(kube: Kube, key: ObjectKey, stash: StashLocation | None) -> Mapping[str, str]:
-    """What the Secret of the stash holds, for an object of its namespace. Raises `Gone`, `BadInput`."""
+    """Returns the values of the stash's Secret, for an object of its namespace. Raises `Gone`, `BadInput`."""
     if stash is None or stash.secret is None:
         return {}
     return decoded(await kube.get_of(SECRETS, key.namespace, stash.secret), key)
 
 
 def decoded(secret: Mapping[str, Any], key: ObjectKey) -> dict[str, str]:
-    """The values of a Secret that is read for an object; what is secret of them is hidden from now on.
+    """Returns the values of a Secret that is read for an object, and hides the secret ones from now on.
 
-    Raises `BadInput` for one that is larger than credentials are.
+    Raises `BadInput` if the Secret is too large for credentials.
     """
     data, metadata = secret.get("data") or {}, secret.get("metadata", {})
     _check_size(metadata.get("name"), data)
@@ -81,7 +84,7 @@ def decoded(secret: Mapping[str, Any], key: ObjectKey) -> dict[str, str]:
 
 
 def forget_secrets(key: ObjectKey) -> None:
-    """An object is gone: what was read for it is hidden no longer."""
+    """Stops hiding the values that were read for an object that is gone."""
     forget(key.namespace, str(key))
 
 
@@ -92,17 +95,17 @@ def _check_size(name: object, data: Mapping[str, str]) -> None:
     largest = max(sizes, key=lambda key: sizes[key], default="")
     if sum(sizes.values()) > _MOST_IN_ALL or sizes.get(largest, 0) > _MOST_BYTES:
         about = f"key '{largest}' of Secret '{name}' has {sizes[largest]} bytes"
-        raise BadInput(f"{about}, of {sum(sizes.values())} in all: {_BOUNDS}", hint=_HINT)
+        raise BadInput(f"{about}, of {sum(sizes.values())} in total: {_BOUNDS}", hint=_HINT)
 
 
 def _hidden_keys(values: Mapping[str, str]) -> list[str]:
-    """The keys whose values are hidden."""
+    """Returns the keys whose values are hidden."""
     tells = {name: _TELLS.search(name) is not None for name in values if name.lower() not in _NO_SECRETS}
     return [name for name, telling in tells.items() if telling or len(values[name]) >= _PLAIN]
 
 
 def no_secret(name: str, field: str) -> Health:
-    """What is shown where a Secret isn't there that a spec names."""
+    """Returns the health if a Secret that a spec names doesn't exist."""
     return stalled(
         Reason.SECRET_NOT_FOUND, f"Secret '{name}' is not in this namespace; create it or correct {field}"
     )

@@ -1,18 +1,18 @@
-"""Calls to stores that may take minutes: they outlive the reconcile that started them.
+"""Calls to stores that may take minutes, and that outlive the reconciliation that started them.
 
 Invariants
-- One at a time for a key and purpose: while one is under way no second begins, not for what is asked by now
-  and not after it was given up either. Two opens of a catalog would fence each other.
-- What it brings is taken once, by whoever asks for the same; what nobody is to take any more (given up, or
-  asked otherwise) is handed to `late`: a handle must be closed, and until it is the call is under way.
-- Whoever stopped waiting for it is told when it ends.
-- Those on slow servers are waited for by nobody, and take no turns of the others (see `slowservers`).
-- Of the turns of either kind, and of all of them, a namespace leaves some to the others.
-- What failed after it was no longer waited for is not begun again at once: until a pause is over its failure
-  is the answer. What brings no handle is remembered for as long, too. The pause grows with what a try costs
-  a store; one that doesn't answer is asked as often as by other calls (see `breaker`).
-- All state belongs to the event loop; the threads touch none of it.
-- A process that may not act (any more) begins none.
+- Only one call at a time runs for a key and purpose. No second call starts while one is running, even if the
+  request has changed or the running call was given up. Two opens of a catalog would fence each other.
+- The first caller with the same request takes the result. A result that nobody needs any more is passed to
+  `late`, because a handle must be closed. The call counts as running until then.
+- When a call ends that nobody waits for, `ended` gets its key.
+- Nobody waits for calls on slow servers, and they don't use the slots of other calls (see `slowservers`).
+- A namespace can't use all slots, neither for slow servers nor for others.
+- A call that failed after its caller stopped waiting is not repeated at once. Until a pause is over, its
+  error is the result. A result that is no handle is remembered for the same time. The pause grows with the
+  duration of the call. A store that doesn't respond is called as often as by other calls (see `breaker`).
+- All state belongs to the event loop. Threads don't touch it.
+- A process that doesn't lead starts no call.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ _MOST_OF_NAMESPACE: Final = 16
 _MOST_OF_NAMESPACE_SLOW: Final = 8
 _THREADS: Final = 128
 _BESIDE: Final = 16
-"""Threads for those that are still waited for: each worker of the queue has one."""
+"""Threads for calls that a worker of the queue still waits for. Each worker has one."""
 _SHORTEST_PAUSE: Final = 30.0
 _LONGEST_PAUSE: Final = 600.0
 
 
 class UnderWay(Exception):
-    """It is not over yet; `since` is None where it waits for its turn."""
+    """The call is not over yet. `since` is None if it is queued."""
 
     def __init__(self, since: datetime | None) -> None:
         super().__init__("under way" if since else "waits for its turn")
@@ -60,7 +60,7 @@ class UnderWay(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LongCall:
-    """What a call is for; `what` is also its name in metrics. `how`: equal ones may take its outcome."""
+    """The request of a call. `what` is its name in metrics. Requests with an equal `how` share a result."""
 
     key: ObjectKey
     what: str
@@ -77,7 +77,7 @@ class _Call:
     late: Callable[[Any], None] | None
     ended: float = 0.0
     left: bool = False
-    """Whether nobody waits for it any more."""
+    """Whether nobody waits for the call any more."""
     given_up: "asyncio.Task[None] | None" = None
 
 
@@ -89,7 +89,7 @@ class _Outcome:
 
 
 class LongCalls:
-    """Runs them in threads of their own; `ended` is told the key of one that nobody waited for."""
+    """Runs long calls in their own threads. `ended` gets the key of a call that nobody waited for."""
 
     def __init__(
         self,
@@ -114,25 +114,25 @@ class LongCalls:
 
     @property
     def busy(self) -> int:
-        """How many threads are at work, also for what was given up."""
+        """The number of busy threads, including those of calls that were given up."""
         return len(self._running)
 
     def under_way(self, key: ObjectKey) -> bool:
-        """Whether something is under way for `key`, or ended and was not taken yet, and is not given up."""
+        """Returns whether a call for `key` runs or has an untaken result. Ignores given up calls."""
         return any(each == key and call.given_up is None for (each, _), call in self._calls.items())
 
     def asked(self, key: ObjectKey, what: str) -> object:
-        """How that was asked which `under_way` tells of and is called so; None where there is none."""
+        """Returns the `how` of the call with this name, or None if there is none."""
         call = self._calls.get((key, what))
         return None if call is None or call.given_up is not None else call.asked.how
 
     async def run(
         self, asked: LongCall, work: Callable[[], T], *, late: Callable[[T], None] | None = None
     ) -> T:
-        """What `work` brings: now if it takes no longer than the patience, or if it ended since it was begun.
+        """Returns the result of `work`, if it ends within the patience or has ended since an earlier call.
 
-        `late` is called in a thread with what nobody takes. Raises what `work` raises; `UnderWay`;
-        `NotLeading`.
+        `late` gets, in a thread, a result that nobody takes. Raises the errors of `work`, `UnderWay` while it
+        is running or queued, and `NotLeading`.
         """
         name = asked.key, asked.what
         call = self._calls.get(name)
@@ -229,12 +229,12 @@ class LongCalls:
         try:
             result = await asyncio.shield(call.future)
             if call.late is not None:
-                log.info("%s of %s is over and undone: nobody asks for it", *_told(call))
+                log.info("%s of %s ended, and its result is closed: it is no longer needed", *_told(call))
                 await asyncio.shield(self._in_thread(functools.partial(call.late, result)))
         except HoldfastError as error:
-            log.info("%s of %s failed; nobody asks for it: %s", *_told(call), error)
+            log.info("%s of %s failed; it is no longer needed: %s", *_told(call), error)
         except Exception:
-            log.exception("%s of %s failed; nobody asks for it", *_told(call))
+            log.exception("%s of %s failed; it is no longer needed", *_told(call))
         finally:
             del self._calls[call.asked.key, call.asked.what]
             self._ended(call.asked.key)
@@ -261,7 +261,7 @@ def _told(call: _Call) -> tuple[str, str]:
 
 
 def _without_locals(error: BaseException | None) -> None:
-    """Let go of what the frames of a failure hold: a whole catalog, perhaps."""
+    """Releases objects that the frames of an error hold, such as a whole catalog."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__

@@ -1,13 +1,13 @@
 """Blocking calls to stores, off the event loop.
 
 Invariants
-- A location has a share of the threads: one that hangs can't take those of the others. Nor can many that hang
-  together: all on slow servers have a share too (see `slowservers`). A location that hangs again and again is
-  left alone for a while (see `breaker`).
-- A call has a deadline. What is late is given up by the caller, not stopped: its share is free when it really
-  ends. What may take longer, or brings what must be closed, is no call for this (see `longcalls`).
-- A line that is logged in a thread names the object of the task that called.
-- A process that may not act (any more) begins no call.
+- Each location has a limited share of the threads, so one that hangs can't take the threads of others. All
+  locations on slow servers together have a limited share too (see `slowservers`). A location that hangs
+  repeatedly is not called for a while (see `breaker`).
+- A call has a deadline. The caller gives a late call up, but doesn't stop it: its thread is free when the
+  call really ends. Calls that may take longer, or whose result must be closed, belong into `longcalls`.
+- A log line in a thread names the object of the calling task.
+- A process that doesn't lead starts no call.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _THREADS: Final = 64
 _SHARE: Final = 8
 _SHARE_OF_SLOW: Final = 16
 _SILENCE: Final = 2.0
-"""A refusal that took longer made its caller wait in vain."""
+"""Seconds after which an unreachable store counts as silent, because the caller waited for nothing."""
 
 
 class StorePool:
@@ -59,34 +59,35 @@ class StorePool:
 
     @property
     def busy(self) -> int:
-        """How many calls are under way, given up ones included."""
+        """The number of running calls, including those that were given up."""
         return self._busy.total()
 
     @property
     def left_alone(self) -> int:
-        """How many locations aren't asked now."""
+        """The number of locations that are not called now."""
         return self._breaker.open
 
     def is_slow(self, location: str) -> bool:
-        """Whether a location lets callers wait now."""
+        """Returns whether a location currently makes callers wait."""
         return self._slow_servers.is_slow(location)
 
     async def call(
         self, what: str, location: str, work: Callable[[], T], *, patience: float | None = None
     ) -> T:
-        """Run `work` in a thread; `what` is the name of the call in metrics.
+        """Runs `work` in a thread, and returns its result. `what` is the name of the call in metrics.
 
-        `patience` is in seconds, of a call that isn't worth the whole deadline. Raises what it raises;
-        `StoreUnreachable` where the deadline passes or the location's share is taken; `NotLeading`.
+        `patience` is a deadline in seconds, for calls that should not use the whole default. Raises the
+        errors of `work`, `StoreUnreachable` if the deadline passes or the location's share is used up, and
+        `NotLeading`.
         """
         if not self._may_act():
-            raise NotLeading(f"{what} in {location} is left to whoever leads now")
+            raise NotLeading(f"{what} in {location} was not started: another process leads now")
         if self._busy[location] >= _SHARE:
             self._count(what, "refused")
-            raise StoreUnreachable(f"{self._busy[location]} calls to {location} hang already")
+            raise StoreUnreachable(f"{self._busy[location]} calls to {location} already hang")
         if self._slow_servers.is_slow(location) and self._busy_with_slow >= _SHARE_OF_SLOW:
             self._count(what, "refused")
-            raise StoreUnreachable(f"{location} did not answer lately, and calls to it and others hang")
+            raise StoreUnreachable(f"{location} did not respond lately, and calls to it and others hang")
         try:
             self._breaker.admit(location)
         except StoreUnreachable:
@@ -108,7 +109,7 @@ class StorePool:
             result = await asyncio.wait_for(asyncio.shield(future), deadline)
         except TimeoutError:
             self._count(what, "timeout")
-            said = f"{location} did not answer within {deadline:.0f} s"
+            said = f"{location} did not respond within {deadline:.0f} s"
             self._breaker.silent(location, said)
             raise StoreUnreachable(said) from None
         except asyncio.CancelledError:
@@ -117,7 +118,7 @@ class StorePool:
         except HoldfastError as error:
             self._count(what, outcome_of(error))
             if self._is_silence(error, begun):
-                # Callers of other namespaces are told the same.
+                # Callers of other namespaces get the same message.
                 self._breaker.silent(location, redact(str(error)))
             else:
                 self._breaker.answered(location)
@@ -130,7 +131,7 @@ class StorePool:
         return result
 
     def close(self) -> None:
-        """Take no more calls; those under way are not waited for."""
+        """Accepts no more calls. Doesn't wait for running ones."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -147,7 +148,7 @@ class StorePool:
         self._busy[location] -= 1
         if not self._busy[location]:
             del self._busy[location]
-        # Looked at also where nobody waits, so that a late failure isn't reported as never retrieved.
+        # Read the exception even if nobody waits, so that asyncio doesn't report it as never retrieved.
         if not future.cancelled() and not self._is_silence(future.exception(), begun):
             self._slow_servers.answered(location)
 

@@ -1,4 +1,4 @@
-"""Where a Catalog's data is and comes from: the places in its spec resolved to URLs."""
+"""Resolves the locations in a Catalog's spec to URLs: where its data is, and where it comes from."""
 
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -28,20 +28,20 @@ class Storage:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """All URLs of it."""
+        """All its URLs."""
         return tuple(url for url in (self.url, self.blob, self.consensus) if url is not None)
 
     @property
     def place(self) -> dict[str, str]:
-        """It as the spec of a job names it."""
+        """The location in the form that the spec of a job uses."""
         named = {"url": self.url, "blob": self.blob, "consensus": self.consensus}
         return {name: url for name, url in named.items() if url is not None}
 
     @property
     def stores(self) -> tuple[str, str]:
-        """Its blob and its consensus store: equal for all ways to write the URLs of one place.
+        """Its blob store and its consensus store in a normal form: equal if two URLs name the same place.
 
-        Links in a file system and other names of a host aren't followed.
+        Links in a file system and aliases of a host aren't resolved.
         """
         if self.url is None:
             return normal_form(self.blob or ""), normal_form(self.consensus or "")
@@ -57,11 +57,11 @@ class Storage:
 
     @property
     def on_one_machine(self) -> bool:
-        """Whether only processes that see the same file system can open it."""
+        """Whether only processes with the same file system can open it."""
         return any(_scheme(url) in FILES for url in self.urls)
 
     def beside(self, stash: "StashLocation | None") -> str:
-        """It and a stash in one name."""
+        """Returns one name for this location and a stash."""
         return str(self) if stash is None else f"{self}{_WITH}{stash.url}"
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class RefusedLocation:
-    """No catalog can be kept there; `message` says why and what to do."""
+    """A location that can't be used. `message` says why, and what to do."""
 
     message: str
     reason: Reason = Reason.UNSUPPORTED_STORAGE
@@ -88,7 +88,7 @@ class DumpSource:
 
 @dataclass(frozen=True, slots=True)
 class CatalogSource:
-    """Another catalog to restore from, as of a version of it; None: the latest one."""
+    """Another catalog to restore from, at a version, or at the latest one if `as_of` is None."""
 
     storage: Storage
     organization_id: str
@@ -104,7 +104,7 @@ RestoreSource = DumpSource | CatalogSource
 
 @dataclass(frozen=True, slots=True)
 class StashLocation:
-    """Where a stash is, without its credentials, and the Secret that has them."""
+    """The location of a stash, and the Secret with its credentials."""
 
     url: str
     schema: str | None = None
@@ -112,7 +112,7 @@ class StashLocation:
 
 
 def stash_of(spec: CatalogSpec) -> StashLocation | None:
-    """The stash of a Catalog."""
+    """Returns the stash of a Catalog, or None."""
     if spec.stash is None:
         return None
     reference = spec.stash.credentials_secret_ref
@@ -120,9 +120,9 @@ def stash_of(spec: CatalogSpec) -> StashLocation | None:
 
 
 def url_with(place: StashLocation, credentials: Mapping[str, str]) -> str:
-    """The URL that opens a stash: with the schema, and with `user` and `password` where they are given.
+    """Returns the URL that opens a stash, with its schema and, if given, `user` and `password`.
 
-    A Secret of the type kubernetes.io/basic-auth calls the user `username`.
+    In a Secret of type kubernetes.io/basic-auth, the key of the user is `username`.
     """
     parts = urlsplit(place.url)
     if parts.scheme == "sqlite":
@@ -148,9 +148,9 @@ def resolve(
     *,
     follow: bool = True,
 ) -> Storage | RefusedLocation:
-    """The location of a Catalog; by default a folder of `data_dir`, the operator's own volume.
+    """Returns the location of a Catalog. The default is a folder in `data_dir`, the operator's own volume.
 
-    Any other, and its stash, has to be within the `Bounds` of its namespace.
+    Any other location, and the stash, must be within the `Bounds` of the namespace.
     """
     bounds = Bounds(namespace, data_dir, tuple(places), follow)
     stash = stash_of(spec)
@@ -162,7 +162,7 @@ def resolve(
 def resolve_restore(
     spec: CatalogSpec, namespace: str, data_dir: Path | None, places: Sequence[str] = ()
 ) -> RestoreSource | RefusedLocation | None:
-    """What a new Catalog is to be filled with; None where it isn't asked for."""
+    """Returns the source that a new Catalog is filled from, or None."""
     if spec.restore_from is None:
         return None
     bounds = Bounds(namespace, data_dir, tuple(places))
@@ -180,7 +180,7 @@ def resolve_restore(
 
 
 def secrets_of(spec: CatalogSpec) -> tuple[tuple[str, str], ...]:
-    """The names of the Secrets that a spec refers to, each with its field."""
+    """Returns the names of the Secrets that a spec refers to, each with its field."""
     source = spec.restore_from.catalog if spec.restore_from is not None else None
     places = {
         "spec.storage": spec.storage,
@@ -195,7 +195,7 @@ def secrets_of(spec: CatalogSpec) -> tuple[tuple[str, str], ...]:
 
 
 def names_files(spec: CatalogSpec) -> bool:
-    """Whether one of its stores is in a file system."""
+    """Returns whether one of a Catalog's stores is in a file system."""
     storage, stash = spec.storage, spec.stash
     urls = storage.url, storage.blob, storage.consensus, None if stash is None else stash.url
     return any(_scheme(url) in FILES for url in urls if url is not None)
@@ -213,7 +213,7 @@ def _resolve(
     storage = Storage(asked.url, asked.blob, asked.consensus)
     if any(_scheme(url) == "memory" for url in storage.urls):
         return RefusedLocation(
-            "what is in memory:// is lost when the operator stops; use file:/// in spec.storage"
+            "spec.storage is memory://, which loses its data when the operator stops; use file:///"
         )
     why = next(filter(None, (_refusal(url, bounds) for url in storage.urls)), "")
     return _foreign(field, why) if why else storage
@@ -228,9 +228,9 @@ def _foreign(field: str, why: str) -> RefusedLocation:
 
 
 def servers_of(location: str) -> tuple[str, ...]:
-    """Who answers for a location, named as `Storage` writes itself: equal for all on the same servers.
+    """Returns the servers of a location, given as `str(Storage)`. Equal for locations on the same servers.
 
-    A bucket without an endpoint is a server of its own; so is a place in a file system, where that is all.
+    A bucket without an endpoint counts as a server. So does a file system, if there is no other server.
     """
     urls = location.split(_WITH)
     remote = [url for url in urls if _scheme(url) not in FILES]
@@ -250,7 +250,7 @@ def _server(url: str) -> str:
 
 
 def normal_form(url: str) -> str:
-    """One text for all URLs of a store that name the same place; never to be opened or shown."""
+    """Returns the same text for all URLs that name the same place. Don't open it or show it."""
     try:
         parts = urlsplit(url)
         match parts.scheme:
@@ -275,7 +275,7 @@ def _path(path: str) -> str:
 
 
 def _host(url: str) -> str:
-    """Scheme, user, host and port."""
+    """Returns scheme, user, host and port."""
     parts = urlsplit(url)
     scheme = "postgresql" if parts.scheme == "postgres" else parts.scheme
     user = f"{parts.username}@" if parts.username else ""

@@ -41,7 +41,7 @@ def test_a_call_that_hangs_is_given_up_and_has_its_share_until_it_ends() -> None
 
     async def story() -> None:
         pool = StorePool(Metrics(), deadline=0.05)
-        with pytest.raises(StoreUnreachable, match="did not answer"):
+        with pytest.raises(StoreUnreachable, match="did not respond"):
             await pool.call("look", "here", lambda: go_on.wait(30))
         assert pool.busy == 1
         go_on.set()
@@ -60,7 +60,7 @@ def test_a_location_that_hangs_does_not_take_the_threads_of_others() -> None:
         pool = StorePool(Metrics(), deadline=0.02)
         calls = (pool.call("look", "hung", lambda: go_on.wait(30)) for _ in range(12))
         said = [str(each) for each in await asyncio.gather(*calls, return_exceptions=True)]
-        assert ["hang already" in each for each in said] == [False] * 8 + [True] * 4
+        assert ["already hang" in each for each in said] == [False] * 8 + [True] * 4
         assert await pool.call("look", "other", lambda: "fine") == "fine"
         go_on.set()
         pool.close()
@@ -89,7 +89,7 @@ def test_a_location_that_hangs_again_and_again_is_left_alone_until_it_answers() 
 
         told = [await look() for _ in range(10)]
         assert len(asked) == 3
-        assert set(told) == {"here did not answer within 0 s"}
+        assert set(told) == {"here did not respond within 0 s"}
         assert pool.left_alone == 1
         clock.now += 5.0
         # One tries, and finds it as it was: now the pause is longer.
@@ -258,7 +258,7 @@ def test_calls_to_slow_servers_have_a_share_and_their_end_ends_it() -> None:
         slow_servers.waits(places[0])
         calls = (pool.call("look", place, lambda: go_on.wait(30)) for place in places for _ in range(7))
         said = [str(each) for each in await asyncio.gather(*calls, return_exceptions=True)]
-        assert ["did not answer lately" in each for each in said] == [False] * 16 + [True] * 5
+        assert ["did not respond lately" in each for each in said] == [False] * 16 + [True] * 5
         assert await pool.call("look", "postgresql://other/0", lambda: "fine") == "fine"
         assert slow_servers.is_slow(places[0])
         go_on.set()

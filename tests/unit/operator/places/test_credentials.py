@@ -106,7 +106,7 @@ def test_what_was_read_for_an_object_is_forgotten_with_it_and_never_too_much() -
         ({f"k{number}": "planted-7f3a" for number in range(65)}, "Secret 'keys' has 65 keys"),
         ({"token": "planted-7f3a" * 1366}, "key 'token' of Secret 'keys' has 16392 bytes"),
         ({"token": "planted-7f3a" * 87_000}, "key 'token' of Secret 'keys' has 1044000 bytes"),
-        ({f"k{number}": "planted-7f3a" * 1365 for number in range(5)}, "of 81900 in all"),
+        ({f"k{number}": "planted-7f3a" * 1365 for number in range(5)}, "of 81900 in total"),
     ],
 )
 def test_a_secret_that_is_larger_than_credentials_are_is_refused_whole(
@@ -116,7 +116,7 @@ def test_a_secret_that_is_larger_than_credentials_are_is_refused_whole(
         decoded(secret(**values), MINE)
     message = str(refused.value)
     assert says in message
-    assert "credentials have at most 64 keys with 16384 bytes, 65536 in all" in message
+    assert "credentials can have at most 64 keys of 16384 bytes each, 65536 in total" in message
     assert "planted" not in f"{message}{refused.value.hint}"
     assert told(MINE, "planted-7f3a") == "planted-7f3a"
 
@@ -199,6 +199,6 @@ def test_a_catalog_with_a_large_secret_says_so() -> None:
     assert health is not None
     assert health.reason is Reason.INVALID_SPEC
     assert health.message == (
-        "key 'token' of Secret 'keys' has 1044000 bytes, of 1044000 in all: credentials have at most 64 "
-        "keys with 16384 bytes, 65536 in all; put what else it has into another Secret"
+        "key 'token' of Secret 'keys' has 1044000 bytes, of 1044000 in total: credentials can have at most "
+        "64 keys of 16384 bytes each, 65536 in total; move other contents to another Secret"
     )

@@ -446,4 +446,4 @@ def test_what_takes_long_is_named(opening: Opening, found: Durable | None, reaso
     health = opening_since(opening, NOON, found)
     assert (health.phase, health.reason) == (Phase.RECONCILING, reason)
     assert says in health.message
-    assert "turn" in opening_since(opening, None, found).message
+    assert "waiting for other catalogs" in opening_since(opening, None, found).message

@@ -101,7 +101,7 @@ def test_what_the_environment_requires_already_stays() -> None:
 
 def test_a_libpq_that_would_tell_it_is_refused() -> None:
     environ: dict[str, str] = {}
-    with pytest.raises(ValueError, match="libpq 15 would tell the password of the operator to every server"):
+    with pytest.raises(ValueError, match="libpq 15 would send the operator's password to every server"):
         ownpassword.keep(environ, 150006)
     ownpassword.keep(environ, 160000)
     assert environ == {"PGREQUIREAUTH": PROOF}
