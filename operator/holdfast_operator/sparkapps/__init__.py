@@ -1,1 +1,1 @@
-"""Spark jobs on Kubernetes: one application per attempt, whatever runs it."""
+"""Spark jobs on Kubernetes: one application for each attempt, with any adapter."""

@@ -1,9 +1,9 @@
-"""How a Spark job is put on the cluster, whatever operator runs it there.
+"""The interface of an adapter, which runs Spark jobs on the cluster.
 
 Invariants
-- One application per attempt, of a name that no other attempt has; only we try again, as a new attempt.
-- An application carries no secret, only the names of Secrets.
-- What an application says of itself is a hint: whether its job is done, only the JobRecord says.
+- Each attempt has one application with a unique name. Only the operator retries, with a new attempt.
+- An application contains no secrets, only names of Secrets.
+- The state of an application is only a hint. The JobRecord decides whether the job is done.
 """
 
 from abc import ABC, abstractmethod
@@ -18,19 +18,19 @@ from holdfast_operator.engine.kube import ObjectKey
 
 
 class AppPhase(StrEnum):
-    """Where an application is."""
+    """The phase of an application."""
 
     PENDING = "pending"
     """Made, or submitted; its driver doesn't run yet."""
     RUNNING = "running"
     UNCLEAR = "unclear"
-    """It says something that we don't know: that is no answer."""
+    """The operator doesn't know its state."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
     @property
     def over(self) -> bool:
-        """Whether it will not change any more."""
+        """Whether the phase is final."""
         return self in {AppPhase.SUCCEEDED, AppPhase.FAILED}
 
 
@@ -53,7 +53,7 @@ class AppState:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is to be started."""
+    """An attempt to start."""
 
     owner: ObjectKey
     owner_uid: str
@@ -70,46 +70,46 @@ ATTEMPT_DEADLINE: Final = "attemptDeadlineSeconds"
 
 
 def overran(seconds: int) -> str:
-    """What is told of an attempt that this deadline ended, whoever kept it."""
+    """Returns the message for an attempt that this deadline ended."""
     return f"it did not end within {seconds} s ({ATTEMPT_DEADLINE})"
 
 
 class NotInstalled(Exception):
-    """The cluster doesn't serve the applications of an adapter, or not to us; it says what to do."""
+    """The cluster doesn't serve an adapter's applications to the operator. The message says what to do."""
 
 
 class LaunchRefused(Exception):
-    """The cluster doesn't take an application as it is, or another one has its name."""
+    """The cluster rejects an application, or another object has its name."""
 
 
 class SparkAdapter(ABC):
     """Starts, watches and cancels applications."""
 
     name: ClassVar[str] = ""
-    """What the setting that asks for it calls it."""
+    """The name of the adapter in `--spark-adapter`."""
 
     def objection(self, template: SparkTemplate) -> str | None:  # noqa: ARG002
-        """Why nothing can be launched from a template, and what to do; None where it can."""
+        """Returns why a template can't be launched, and what to do, or None if it can."""
         return None
 
     @abstractmethod
     async def launch(self, launch: Launch) -> None:
-        """Make the application of an attempt; one that is there already is fine.
+        """Creates the application of an attempt, unless it exists already.
 
         Raises `NotInstalled`, `LaunchRefused`.
         """
 
     @abstractmethod
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
-        """The applications of an object, oldest attempt first. Raises `NotInstalled`."""
+        """Returns the applications of an object, oldest attempt first. Raises `NotInstalled`."""
 
     @abstractmethod
     async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
-        """How many applications that aren't over each object has, in these namespaces; empty: in all.
+        """Returns the number of unfinished applications by object, in these namespaces, or in all if empty.
 
         Raises `NotInstalled`.
         """
 
     @abstractmethod
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:
-        """Take the application away, with its driver and executors; one that is gone is fine."""
+        """Deletes the application with its driver and executors. Does nothing if it is already gone."""

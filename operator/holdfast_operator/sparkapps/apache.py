@@ -1,8 +1,9 @@
 """The adapter for the Apache Spark Kubernetes operator, `spark.apache.org/v1`.
 
-Its states: none yet, Submitted, DriverRequested, DriverStarted, DriverReady, several Running..., then how it
-ended (Succeeded, Failed and others), and at last ResourceReleased or TerminatedWithoutReleaseResources, which
-don't say how it ended: the history before them does.
+An application has no state at first. Then it goes through Submitted, DriverRequested, DriverStarted,
+DriverReady, several Running... states, and an outcome (Succeeded, Failed and others). Its last state is
+ResourceReleased or TerminatedWithoutReleaseResources. These don't show the outcome, but the history before
+them does.
 """
 
 from typing import ClassVar, Final
@@ -53,11 +54,11 @@ class ApacheAdapter(ObjectAdapter):
     remedy: ClassVar[str] = "install the Apache Spark Kubernetes operator"
 
     def body(self, launch: Launch) -> Json:
-        """The SparkApplication of an attempt."""
+        """Returns the SparkApplication of an attempt."""
         return application(launch)
 
     def phase_of(self, body: Json) -> tuple[AppPhase, str]:
-        """What `status.currentState` says, or where that is only an end, what was said before."""
+        """Returns the phase and message from `status.currentState`, or from the state before a final one."""
         status = body.get("status", {})
         state = status.get("currentState") or {}
         said = state.get("currentStateSummary", "")
@@ -67,7 +68,7 @@ class ApacheAdapter(ObjectAdapter):
             state = next((each for each in reversed(before) if _summary(each) not in _ENDS), state)
             said = _summary(state)
             if _PHASES.get(said) not in {AppPhase.SUCCEEDED, AppPhase.FAILED}:
-                # Its pods are gone, whatever became of it.
+                # Its pods are gone, and the outcome is unknown.
                 return AppPhase.FAILED, f"it ended after {said or 'nothing'}"
         phase = _PHASES.get(said, AppPhase.UNCLEAR)
         match phase:
@@ -80,7 +81,7 @@ class ApacheAdapter(ObjectAdapter):
 
 
 def application(launch: Launch) -> Json:
-    """The SparkApplication of one attempt."""
+    """Returns the SparkApplication of one attempt."""
     template = launch.template
     start = template.start_deadline_seconds * 1000
     return {
@@ -107,7 +108,7 @@ def application(launch: Launch) -> Json:
 
 
 def _settings(launch: Launch) -> dict[str, str]:
-    """Everything that isn't of pods is a setting of Spark; what the template names wins over its settings."""
+    """Returns the Spark settings. Fields of the template take precedence over its `sparkConf`."""
     template = launch.template
     overheads = {
         "spark.driver.memoryOverhead": driver_overhead(template),
@@ -133,7 +134,7 @@ def _summary(state: Json) -> str:
 
 
 def _reason(state: Json) -> str:
-    """What it says of a failure: the driver's container knows better than the operator."""
+    """Returns the message of a failure. The driver's container knows more than the Spark operator."""
     pod = state.get("lastObservedDriverStatus") or {}
     for each in pod.get("containerStatuses") or []:
         ended = (each.get("state") or {}).get("terminated") or {}

@@ -1,9 +1,9 @@
-"""Which adapter launches Spark jobs: the one that is asked for, or the first that the cluster serves.
+"""Chooses the adapter that launches Spark jobs: the configured one, or the first one that the cluster serves.
 
 Invariants
-- An attempt is looked after by the adapter that launched it, also when another one is chosen by now: of
-  those that the setting allows, for the others' applications are neither seen nor may they be.
-- An adapter that has answered once and is away now leaves everything undecided: its applications may run.
+- The adapter that launched an attempt also watches it, even if another adapter is chosen now. This holds only
+  for adapters that the setting allows, because the operator can't see the applications of others.
+- If an adapter was served before and isn't now, nothing is decided, because its applications may still run.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAda
 
 
 class AdapterName(StrEnum):
-    """What `--spark-adapter` takes."""
+    """The values of `--spark-adapter`."""
 
     AUTO = "auto"
     KUBEFLOW = "kubeflow"
@@ -36,14 +36,14 @@ _KINDS: Final = {
     AdapterName.JOB: (JobAdapter,),
     AdapterName.NONE: (),
 }
-"""The adapters of a setting, in the order in which they are taken."""
+"""The adapters of a setting, in order of preference."""
 _SWITCHED_OFF: Final = (
-    "Spark jobs are switched off (--spark-adapter=none): choose another, or enable spark in the chart"
+    "Spark jobs are disabled (--spark-adapter=none): choose another adapter, or enable spark in the chart"
 )
 
 
 class AdapterChoice(SparkAdapter):
-    """Several adapters of which the first that is served launches."""
+    """Several adapters. The first one that is served launches."""
 
     def __init__(self, adapters: Sequence[SparkAdapter]) -> None:
         """`adapters` have different names; the first is liked best."""
@@ -103,7 +103,7 @@ def adapter(kube: Kube, name: AdapterName) -> SparkAdapter:
 
 
 def watched(name: AdapterName) -> tuple[ResourceType, ...]:
-    """The types of applications that are watched: not Jobs, of which a cluster has many that aren't ours."""
+    """Returns the types of applications to watch. Jobs aren't watched, because a cluster has many others."""
     match name:
         case AdapterName.AUTO:
             return SPARK_APPLICATIONS, APACHE_APPLICATIONS

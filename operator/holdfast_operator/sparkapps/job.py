@@ -1,7 +1,8 @@
 """The adapter for clusters without a Spark operator: a plain `batch/v1` Job whose one pod is all of Spark.
 
-Driver and executor are one process there (Spark's local mode), so there is one executor and not more. The
-Job never starts a second pod; that it now and then does is no harm, as only one attempt can commit.
+Driver and executor are one process (Spark's local mode), so there is exactly one executor. The Job should
+never start a second pod. If Kubernetes does so anyway, this does no harm, because only one attempt can
+commit.
 """
 
 from dataclasses import replace
@@ -31,9 +32,9 @@ PODS: Final = ResourceType("", "v1", "pods")
 
 _CONTAINER: Final = "spark"
 _TRIES_OF_A_TASK: Final = 4
-"""As Spark has it on a cluster; in local mode it would be one."""
+"""Spark's default on a cluster. In local mode, the default is one."""
 _TMP: Final = "/tmp"  # noqa: S108 - the pod's own
-"""Where Spark and Python put what doesn't fit into memory."""
+"""The folder for data of Spark and Python that doesn't fit into memory."""
 _NO_POD: Final = (
     "its pod can't be made; kubectl describe job {} tells why, such as a ServiceAccount that isn't there"
 )
@@ -51,7 +52,7 @@ class JobAdapter(ObjectAdapter):
     remedy: ClassVar[str] = "ask who runs the cluster"
 
     def objection(self, template: SparkTemplate) -> str | None:
-        """More than one executor."""
+        """Objects to more than one executor."""
         if template.executor.instances == 1:
             return None
         return (
@@ -60,11 +61,11 @@ class JobAdapter(ObjectAdapter):
         )
 
     def body(self, launch: Launch) -> Json:
-        """The Job of an attempt."""
+        """Returns the Job of an attempt."""
         return job(launch)
 
     def phase_of(self, body: Json) -> tuple[AppPhase, str]:
-        """What its conditions say, else what its counters do."""
+        """Returns the phase and message from its conditions, or otherwise from its counters."""
         status = body.get("status", {})
         for each in status.get("conditions") or []:
             if each.get("status") == "True" and each.get("type") == "Complete":
@@ -95,7 +96,7 @@ class JobAdapter(ObjectAdapter):
 
 
 def job(launch: Launch) -> Json:
-    """The Job of one attempt."""
+    """Returns the Job of one attempt."""
     template = launch.template
     deadline = template.attempt_deadline_seconds
     return {
@@ -121,7 +122,7 @@ def job(launch: Launch) -> Json:
 
 
 def pod_reason(pod: Json) -> str | None:
-    """Why a pod doesn't run, or ended badly; None where it says nothing of that."""
+    """Returns why a pod doesn't run or has failed, or None if it doesn't show this."""
     status = pod.get("status", {})
     for each in status.get("containerStatuses") or []:
         state = each.get("state") or {}
@@ -152,7 +153,7 @@ def _pod(launch: Launch) -> Json:
     return {
         "restartPolicy": "Never",
         "serviceAccountName": template.service_account,
-        # It asks nothing of the API server.
+        # The pod doesn't use the API server.
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(template),

@@ -1,10 +1,10 @@
 """The adapter for the Kubeflow Spark operator, `sparkoperator.k8s.io/v1beta2`.
 
-Its states: none yet, SUBMITTED, RUNNING, SUCCEEDING, COMPLETED, FAILING, FAILED, SUBMISSION_FAILED and a few
-that lead to one of them. SUBMITTED can last for ever, where an image can't be pulled.
+An application has no state at first. Then it has SUBMITTED, RUNNING, SUCCEEDING, COMPLETED, FAILING, FAILED,
+SUBMISSION_FAILED, or a state that leads to one of them. SUBMITTED lasts for ever if an image can't be pulled.
 
-Secrets, security contexts and tolerations are in templates of the pods, which that operator hands to Spark.
-Fields of their own it has for them too, but those are its webhook's business, which may be off.
+Secrets, security contexts and tolerations are in pod templates, which the Spark operator passes to Spark. It
+also has separate fields for them, but those need its webhook, which may be disabled.
 """
 
 from typing import ClassVar, Final
@@ -50,11 +50,11 @@ class KubeflowAdapter(ObjectAdapter):
     remedy: ClassVar[str] = "install the Kubeflow Spark operator"
 
     def body(self, launch: Launch) -> Json:
-        """The SparkApplication of an attempt."""
+        """Returns the SparkApplication of an attempt."""
         return application(launch)
 
     def phase_of(self, body: Json) -> tuple[AppPhase, str]:
-        """What `status.applicationState` says."""
+        """Returns the phase and message from `status.applicationState`."""
         state = body.get("status", {}).get("applicationState", {})
         said = state.get("state", "")
         return _PHASES.get(said, AppPhase.UNCLEAR), state.get("errorMessage") or (
@@ -63,7 +63,7 @@ class KubeflowAdapter(ObjectAdapter):
 
 
 def application(launch: Launch) -> Json:
-    """The SparkApplication of one attempt."""
+    """Returns the SparkApplication of one attempt."""
     template = launch.template
     return {
         "apiVersion": f"{SPARK_APPLICATIONS.group}/{SPARK_APPLICATIONS.version}",

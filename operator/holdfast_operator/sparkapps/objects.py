@@ -1,4 +1,4 @@
-"""What the adapters have in common: an application is one object, found by its labels and its owner."""
+"""The common part of the adapters: an application is one object, found by its labels and its owner."""
 
 import hashlib
 import re
@@ -33,49 +33,49 @@ from holdfast_operator.sparkapps.adapter import (
 Json = dict[str, Any]
 
 JOBS_FOLDER: Final = "/opt/holdfast/jobs"
-"""Where the image has the programs of the jobs."""
+"""The folder in the image with the programs of the jobs."""
 POD_SECURITY: Final[Json] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER_SECURITY: Final[Json] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     **POD_SECURITY,
 }
-"""With these a pod is one of the restricted profile of the Pod Security Standards."""
+"""With these settings, a pod meets the restricted profile of the Pod Security Standards."""
 
 _GROUP: Final = 65532
-"""Of the image's user."""
+"""The group of the image's user."""
 _MAX_LABEL: Final = 63
 _MAX_STEM: Final = 24
 _MAX_MESSAGE: Final = 500
 
 
 class ObjectAdapter(SparkAdapter):
-    """Applications that are objects of one type; what they look like is up to the subclass."""
+    """Runs applications that are objects of one type. A subclass defines their contents."""
 
     type_: ClassVar[ResourceType]
     what: ClassVar[str]
-    """What the objects are called, with group and version."""
+    """The name of the type, with group and version."""
     remedy: ClassVar[str]
-    """What to do where they aren't served."""
+    """What to do if the type isn't served."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
 
     @abstractmethod
     def body(self, launch: Launch) -> Json:
-        """The object of an attempt. Pure."""
+        """Returns the object of an attempt. Pure."""
 
     @abstractmethod
     def phase_of(self, body: Json) -> tuple[AppPhase, str]:
-        """What an object says of itself: where it is, and in words. Pure."""
+        """Returns the phase of an object and a message. Pure."""
 
     async def launch(self, launch: Launch) -> None:
-        """Make the object of an attempt."""
+        """Creates the object of an attempt."""
         body = self.body(launch)
         try:
             await self.kube.create(self.type_, launch.owner.namespace, body)
         except Exists as error:
-            # What an owner of this name left, who is gone, may be there for a while.
+            # Objects of a deleted owner with the same name may exist for a while.
             there = await self.observe(launch.owner, launch.owner_uid)
             if (launch.job_id, launch.attempt) not in {(app.job_id, app.attempt) for app in there}:
                 raise LaunchRefused(str(error)) from None
@@ -85,13 +85,13 @@ class ObjectAdapter(SparkAdapter):
             raise LaunchRefused(str(error)) from None
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
-        """The applications that an object owns."""
+        """Returns the applications that an object owns."""
         found = await self._list(owner.namespace, selector(owner, owner_uid))
         states = [state for body in found if _owned(body, owner_uid) if (state := self.app_state(body))]
         return tuple(sorted(states, key=lambda state: (state.attempt, state.created)))
 
     async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
-        """How many applications that aren't over each object has."""
+        """Returns the number of unfinished applications by object."""
         counted: Counter[ObjectKey] = Counter()
         for namespace in namespaces or (None,):
             for body in await self._list(namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"):
@@ -101,11 +101,11 @@ class ObjectAdapter(SparkAdapter):
         return counted
 
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:
-        """Delete the object; its pods go with it."""
+        """Deletes the object, and with it its pods."""
         await self.kube.delete(self.type_, owner.namespace, app.name, uid=app.uid)
 
     def app_state(self, body: Json) -> AppState | None:
-        """What an object says; None for one that isn't an attempt of ours."""
+        """Returns the state of an object, or None if it isn't an attempt of the operator."""
         metadata = body["metadata"]
         labels = metadata.get("labels", {})
         try:
@@ -133,7 +133,7 @@ class ObjectAdapter(SparkAdapter):
             raise NotInstalled(self._not_served()) from None
         except Forbidden:
             raise NotInstalled(
-                f"{self.what} are not this operator's to have: let its role create, list and delete them "
+                f"this operator has no permission for {self.what}: let its role create, list and delete them "
                 f"(spark.enabled and spark.adapter of the chart), or choose another --spark-adapter"
             ) from None
 
@@ -154,17 +154,17 @@ def application_name(owner: ObjectKey, job_kind: str, job_id: str, attempt: int)
 
 
 def collection_label(owner: ObjectKey, owner_uid: str) -> str:
-    """The value of `LABEL_COLLECTION`: the name where it is a label's, else the uid."""
+    """Returns the value of `LABEL_COLLECTION`: the name if it is a valid label value, otherwise the uid."""
     return owner.name if len(owner.name) <= _MAX_LABEL else owner_uid
 
 
 def selector(owner: ObjectKey, owner_uid: str) -> str:
-    """The label selector of all that belongs to the jobs of an object."""
+    """Returns the label selector for everything that belongs to an object's jobs."""
     return f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_COLLECTION}={collection_label(owner, owner_uid)}"
 
 
 def labels_of(launch: Launch) -> dict[str, str]:
-    """The labels of an attempt's application, and of its pods."""
+    """Returns the labels of an attempt's application and of its pods."""
     return {
         LABEL_NAME: "holdfast",
         LABEL_MANAGED_BY: MANAGED_BY,
@@ -176,7 +176,7 @@ def labels_of(launch: Launch) -> dict[str, str]:
 
 
 def metadata_of(launch: Launch) -> Json:
-    """The metadata of an attempt's application."""
+    """Returns the metadata of an attempt's application."""
     return {
         "name": application_name(launch.owner, launch.job_kind, launch.job_id, launch.attempt),
         "namespace": launch.owner.namespace,
@@ -195,12 +195,12 @@ def metadata_of(launch: Launch) -> Json:
 
 
 def program(launch: Launch) -> str:
-    """The path of the job's program in the image."""
+    """Returns the path of the job's program in the image."""
     return f"{JOBS_FOLDER}/{launch.job_kind}.py"
 
 
 def environment(launch: Launch) -> Json:
-    """The fields of a container by which it has its Secrets; none where there are none."""
+    """Returns the container fields for its Secrets. Empty if there are none."""
     return {"envFrom": [{"secretRef": {"name": name}} for name in launch.secrets]} if launch.secrets else {}
 
 
@@ -226,7 +226,7 @@ def pod_template(launch: Launch, role: str) -> Json:
 
 
 def tolerations(template: SparkTemplate) -> list[Json]:
-    """What pods tolerate, as in their spec."""
+    """Returns the tolerations of pods, as in their spec."""
     dumped = (each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in template.tolerations)
     return list(dumped)
 
@@ -250,7 +250,7 @@ def pod_settings(template: SparkTemplate) -> dict[str, str]:
 
 
 def in_a_line(text: object) -> str:
-    """What an application says, in one line that isn't too long."""
+    """Returns a message of an application as one line of limited length."""
     return " ".join(str(text or "").split())[:_MAX_MESSAGE]
 
 

@@ -1,10 +1,10 @@
-"""How many Spark jobs run at once, in all and in one namespace.
+"""Limits the number of concurrent Spark jobs, in total and in each namespace.
 
 Invariants
-- What runs is asked of the cluster, so that nothing has to be remembered, nor can be forgotten, by a process.
-- Between two answers every launch of this process counts from when it is decided: of two that want the last
-  slot one gets it.
-- Only one operator acts, so nobody else launches.
+- The cluster is queried for running jobs. So no process must remember them.
+- Between two queries, each launch of this process counts as soon as it is decided. So if two jobs want the
+  last slot, only one gets it.
+- Only one operator acts, so no other process launches jobs.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.sparkapps.adapter import SparkAdapter
 
 _FRESH_SECONDS: Final = 2.0
-"""For so long an answer counts."""
+"""Seconds for which the result of a query is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """How many attempts may run at once; None: as many as are asked for."""
+    """The maximum numbers of concurrent attempts. None means no limit."""
 
     in_all: int | None = None
     in_a_namespace: int | None = None
@@ -48,7 +48,7 @@ class Slots:
         """Those that came to an end, well or not, and that the next answer knows of."""
 
     async def full(self, key: ObjectKey) -> str | None:
-        """Why no attempt of an object can be launched now; None where one can. Raises `NotInstalled`."""
+        """Returns why an object's attempt can't be launched now, or None if it can. Raises `NotInstalled`."""
         if self._caps == Caps():
             return None
         async with self._lock:
@@ -62,7 +62,7 @@ class Slots:
 
     @contextmanager
     def taken(self, key: ObjectKey) -> Iterator[bool]:
-        """Take a slot for an attempt of an object that is launched meanwhile; whether there was one."""
+        """Takes a slot for an attempt of an object that is launched within. Yields whether there was one."""
         there = self._full(key) is None
         if there:
             self._launching.append(key)
@@ -87,4 +87,4 @@ class Slots:
 
 def _told(number: int, where: str, flag: str) -> str:
     verb = "job runs" if number == 1 else "jobs run"
-    return f"{number} Spark {verb}{where}, as many as {flag} allows; it starts when one has ended"
+    return f"{number} Spark {verb}{where}, as many as {flag} allows; waiting for one to end"

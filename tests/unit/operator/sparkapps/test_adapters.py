@@ -529,9 +529,9 @@ def test_what_runs_is_counted_over_all_adapters_and_objects() -> None:
 
 def test_switched_off_nothing_is_asked_of_the_cluster() -> None:
     chosen = adapter(Serving(), AdapterName.NONE)
-    with pytest.raises(NotInstalled, match="switched off"):
+    with pytest.raises(NotInstalled, match="are disabled"):
         observe(chosen)
-    with pytest.raises(NotInstalled, match="switched off"):
+    with pytest.raises(NotInstalled, match="are disabled"):
         asyncio.run(chosen.launch(LAUNCH))
     assert watched(AdapterName.NONE) == ()
 

@@ -93,7 +93,7 @@ def test_the_last_slot_is_for_one_of_those_that_saw_it_free() -> None:
         assert [await world.full(each) for each in (A, B)] == [None, None]
         assert [world.launch(each) for each in (A, B)] == [True, False]
         told = await world.full(B)
-        assert told == "2 Spark jobs run, as many as --spark-max-jobs allows; it starts when one has ended"
+        assert told == "2 Spark jobs run, as many as --spark-max-jobs allows; waiting for one to end"
 
     run(story())
 
