@@ -260,7 +260,9 @@ def test_a_missing_or_large_secret_is_named_and_found_when_it_comes(world: Any, 
     large = "planted-secret-7f3a" * 1000
     world.kubectl("create", "secret", "generic", "keys", f"--from-literal=PASSWORD={large}")
     message = world.wait_stalled("catalog/demo", "InvalidSpec")
-    assert message.startswith("key 'PASSWORD' of Secret 'keys' has 19000 bytes, of 19000 in all: credentials")
+    assert message.startswith(
+        "key 'PASSWORD' of Secret 'keys' has 19000 bytes, of 19000 in total: credentials"
+    )
     world.kubectl("delete", "secret", "keys")
     world.kubectl("create", "secret", "generic", "keys", "--from-literal=PASSWORD=planted-secret-7f3a")
     world.wait_ready("catalog/demo")

@@ -40,7 +40,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"restoreFrom": {"dump": {"url": "s3://me:secret@host/a"}}}, "must not contain a user"),
     ({"restoreFrom": {"catalog": {"organizationId": "ACME"}}}, "organizationId"),
     ({"restoreFrom": {"catalog": {"organizationId": OTHER, "asOf": -1}}}, "asOf"),
-    ({"restoreFrom": {"catalog": {"organizationId": OTHER, "storage": {"blob": "s3://b"}}}}, "give either"),
+    (
+        {"restoreFrom": {"catalog": {"organizationId": OTHER, "storage": {"blob": "s3://b"}}}},
+        "give url, or both",
+    ),
     ({"shadow": True}, "shadow needs stash"),
     ({"backend": "Stash"}, "backend Stash needs stash"),
     ({"migrationStrategy": "OneTombstone"}, "migrationStrategy needs stash"),
