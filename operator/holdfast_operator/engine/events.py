@@ -74,7 +74,7 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[WantedCond
         if condition.type in _TOLD_BY_READY:
             continue
         same = before.get(condition.type.value) == (condition.status, condition.reason.value)
-        # Each failed attempt is told, also where nobody saw the one between two of them run.
+        # Each failed attempt gets an Event, even if the status never showed a running attempt in between.
         if same and (
             condition.reason not in _RETRYING or said[condition.type.value] == shown(condition.message)
         ):

@@ -57,8 +57,8 @@ class _Entry:
     started: float | None = None  # None: not being worked on
     again: tuple[float, bool] | None = None  # added while being worked on: due then, and whether by routine
     failures: int = 0
-    lane: Hashable = None  # that of the work under way
-    ticket: int = field(default=0)  # tells a live heap item from one that was superseded
+    lane: Hashable = None  # the lane of the running work
+    ticket: int = field(default=0)  # distinguishes a live heap item from a superseded one
 
 
 class Schedule(Generic[K]):

@@ -26,7 +26,7 @@ _COMPACTION: Final = "CompactionCompleted"
 @click.option(
     "--destination",
     metavar="URL",
-    help="The folder to write to; else that of the last request, or of the schedule.",
+    help="The folder to write to. The default is the folder of the last request or of the schedule.",
 )
 @click.option(
     "--as-of",

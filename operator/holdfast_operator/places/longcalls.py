@@ -152,7 +152,7 @@ class LongCalls:
         return call.future.result()  # type: ignore[no-any-return]
 
     def give_up(self, key: ObjectKey) -> None:
-        """Nobody asks for what is under way for `key`, nor for what became of it."""
+        """Gives up the running calls of `key` and their results."""
         for name in [each for each in self._outcomes if each[0] == key]:
             del self._outcomes[name]
         for call in [call for (each, _), call in self._calls.items() if each == key]:

@@ -46,7 +46,7 @@ class AdapterChoice(SparkAdapter):
     """Several adapters. The first one that is served launches."""
 
     def __init__(self, adapters: Sequence[SparkAdapter]) -> None:
-        """`adapters` have different names; the first is liked best."""
+        """Combines adapters with different names, in order of preference."""
         self._adapters = {each.name: each for each in adapters}
         self._served: set[str] = set()
 

@@ -205,7 +205,7 @@ def environment(launch: Launch) -> Json:
 
 
 def pod_security(template: SparkTemplate) -> Json:
-    """The security context of pods; what is on a claim is theirs to write, whoever made it."""
+    """Returns the security context of pods. They may write to files on a claim that others created."""
     if not any(each.claim_name for each in template.volumes):
         return POD_SECURITY
     return {**POD_SECURITY, "fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"}

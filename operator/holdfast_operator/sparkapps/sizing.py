@@ -1,7 +1,8 @@
 """How large a Spark job is: how many tasks it has, and what its pods get outside of the heap. Pure.
 
-No row passes through the JVM: a task that runs has a Python process of its own beside it, which reads,
-merges, sorts and uploads. What that takes doesn't grow with what it reads: the rest goes to temporary files.
+No row passes through the JVM. Each running task has its own Python process, which reads, merges, sorts and
+uploads. The memory of this process doesn't grow with the amount of data, because the rest goes to temporary
+files.
 """
 
 from typing import Final
@@ -21,7 +22,7 @@ _OVERHEAD_OF_ALL: Final = "spark.kubernetes.memoryOverheadFactor"
 
 
 def tasks(stored: StoredSize, executors: SparkExecutors) -> int:
-    """In how many tasks, at most, a collection is read of which so much is stored.
+    """Returns the maximum number of tasks that read a collection of this size.
 
     - One for each 64 MiB, or million rows: a few times that in memory, of which a task sorts 128 MiB at once.
       So its temporary files stay at some hundred MiB, and one that is lost costs seconds.
@@ -35,7 +36,7 @@ def tasks(stored: StoredSize, executors: SparkExecutors) -> int:
 
 
 def driver_overhead(template: SparkTemplate) -> str | None:
-    """What the driver's pod has beside its heap, for Spark; None where a setting of the template tells it.
+    """Returns the memory of the driver's pod in addition to its heap, or None if the settings set it.
 
     It plans and commits, and catches up with what was written meanwhile, in one Python process.
     """
@@ -44,7 +45,7 @@ def driver_overhead(template: SparkTemplate) -> str | None:
 
 
 def executor_overhead(template: SparkTemplate) -> str | None:
-    """What an executor's pod has beside its heap, for Spark; None where a setting of the template tells it.
+    """Returns the memory of an executor's pod in addition to its heap, or None if the settings set it.
 
     A Python process for each of its cores takes 520 to 600 MiB: of Spark's default, which is a part of the
     heap, the pod would be killed as soon as the cores are at work.
@@ -54,7 +55,7 @@ def executor_overhead(template: SparkTemplate) -> str | None:
 
 
 def one_pod_heap(template: SparkTemplate) -> int:
-    """MiB of heap where driver and executor are one JVM: that of both."""
+    """Returns the MiB of heap if driver and executor are one JVM: the sum of both."""
     return _mib(template.driver.memory) + _mib(template.executor.memory)
 
 
@@ -80,7 +81,7 @@ def _overhead(template: SparkTemplate, role: str, given: str | None, heap: str, 
 
 
 def _beside(heap: str, processes: int) -> int:
-    """MiB beside a heap: what its JVM takes, as Spark has it where there is no Python, and the Pythons."""
+    """Returns the MiB in addition to a heap: Spark's overhead for the JVM, plus the Python processes."""
     return max(_LEAST_JVM_MIB, _mib(heap) // _JVM_SHARE) + processes * _PYTHON_MIB
 
 
