@@ -1,7 +1,8 @@
-"""Tables: collections as people use them, rows in and rows out, without uppers to look after.
+"""Tables: the simple interface to collections. You read and write rows and need not track uppers.
 
-`table` opens or creates one; `write` changes several at one time, all or nothing. A table is a collection of
-`holdfast.collections`, and whatever writes, reads or hands over that one goes on beside it.
+`table` opens or creates a table. `write` changes several tables at one time, all or none of them. A table is
+a collection of `holdfast.collections`, so you can read, write and hand over the same collection with that
+package at the same time.
 """
 
 from holdfast.tables.changes import Append, Delete, Update, Upsert

@@ -1,9 +1,9 @@
-"""What is to be done to a table, and which updates that is, given what is there.
+"""The changes that you can make to a table, and the updates that they become given the existing rows.
 
-- A key is unique because its writers keep it so: they take away what is there for the keys that they write,
-  in the same append. The storage beneath knows no unique keys.
-- What replaces rows is decided from the contents just before the append, and only then committed; where
-  somebody was faster it is decided again.
+- Writers keep keys unique: an append deletes the existing rows of the keys that it writes. Storage itself
+  does not enforce unique keys.
+- A change that replaces rows is computed from the contents just before the append. If another writer was
+  faster, the append fails and the change is computed again.
 """
 
 from abc import ABC, abstractmethod
@@ -26,30 +26,30 @@ from holdfast.polarsforks import polars_works
 from holdfast.tables.rows import keys_of, repeated, updates_of
 
 Existing = Callable[[pa.Table | None], pa.Table]
-"""The rows, with `_diff`, that are there for these keys; for None all."""
+"""Returns the existing rows for these keys, with `_diff`. For None, returns all rows."""
 
 
 class Change(ABC):
-    """What is to be done to one table; `prepare` checks it, before anything is read or written."""
+    """A change of one table. `prepare` checks it before anything is read or written."""
 
     @abstractmethod
     def prepare(self, table: str, schema: Schema) -> "PreparedChange":
-        """The change for a table of this name and schema. Raises `BadInput` where it does not fit."""
+        """Return the change for a table with this name and schema. Raises `BadInput` if it doesn't fit."""
 
 
 class PreparedChange(ABC):
-    """A change whose rows were checked. `reads` tells whether it needs what is there."""
+    """A change whose rows are checked. `reads` is True if it needs the existing rows."""
 
     reads: bool = True
 
     @abstractmethod
     def updates(self, existing: Existing, schema: Schema, time: int) -> pa.Table | None:
-        """The updates, all at `time`, in `schema`, which is that of what is there; None for none."""
+        """The updates, all at `time`, in `schema`, that of the existing rows. None for no updates."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Append(Change):
-    """Add rows, whatever is there. With a column `_diff` a row counts so often; -1 takes it away."""
+    """Add rows, without reading existing ones. A column `_diff` is a row's count; -1 removes it once."""
 
     rows: object
 
@@ -60,7 +60,7 @@ class Append(Change):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Upsert(Change):
-    """Put rows in the place of those that have the same keys."""
+    """Replace the rows that have the same keys."""
 
     rows: object
 
@@ -75,7 +75,7 @@ class Upsert(Change):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Delete(Change):
-    """Take away all rows that have these keys."""
+    """Delete all rows that have these keys."""
 
     keys: object
 
@@ -87,10 +87,10 @@ class Delete(Change):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Update(Change):
-    """Replace the rows of these keys (None: all rows) by what `function` makes of them.
+    """Replace the rows with these keys (None: all rows) by the result of `function`.
 
-    It gets an Arrow table of them and answers rows in any form, of these keys. It is called again where
-    another writer was faster, so it must do nothing else.
+    `function` takes an Arrow table of the existing rows, and returns rows in any form with the same keys. It
+    is called again if another writer was faster, so it must have no side effects.
     """
 
     keys: object
@@ -109,8 +109,8 @@ class Update(Change):
                 others = np.flatnonzero(~_among(given, keys))
                 if len(others):
                     raise BadInput(
-                        f"table {table}: the function of an update answered a row of"
-                        f" {_key(given, others[0])}, which it was not asked for"
+                        f"table {table}: the function of an update returned a row of"
+                        f" {_key(given, others[0])}, which is not among the given keys"
                     )
             return rows
 
@@ -139,19 +139,19 @@ class _Replaced(PreparedChange):
         rows = self._made(there, schema)
         given = [each for each in (negated(there), rows) if each is not None]
         tables = [fitted(_at(each, time), schema.arrow_updates) for each in given]
-        # A row that stays as it is goes and comes: nothing is written for it.
+        # A row that doesn't change is deleted and inserted, which cancels out: nothing is written for it.
         updates = consolidate_updates(schema, tables, time)
         return updates if updates.num_rows else None
 
 
 def distinct_keys(schema: Schema, keys: object) -> pa.Table:
-    """As `keys_of`, each key once."""
+    """Like `keys_of`, but each key once."""
     given = keys_of(schema, keys)
     return given.filter(pa.array(_is_first(given)))
 
 
 def matching(rows: pa.RecordBatch, keys: pa.Table) -> pa.RecordBatch:
-    """Those of the rows that have one of these keys."""
+    """The rows that have one of these keys."""
     return rows.filter(pa.array(_among(pa.Table.from_batches([rows]).select(keys.column_names), keys)))
 
 
@@ -165,8 +165,8 @@ def _at(rows: pa.Table, time: int) -> pa.Table:
 def _needs_key(table: str, schema: Schema, what: str) -> None:
     if not schema.key:
         raise BadInput(
-            f"table {table} has no key, so there is nothing to {what} by",
-            hint="append rows with a column _diff, where -1 takes a row away",
+            f"table {table} has no key columns, so you can't {what} rows",
+            hint="append rows with a column _diff, where -1 removes a row",
         )
 
 
@@ -174,12 +174,12 @@ def _check_unique(table: str, keys: pa.Table, what: str) -> None:
     if len(again := np.flatnonzero(~_is_first(keys))):
         raise BadInput(
             f"table {table}: {what} has {_key(keys, again[0])} more than once",
-            hint="keep one row for each key, or append them",
+            hint="keep one row for each key, or append the rows",
         )
 
 
 def _is_first(keys: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether each key is the first of those that equal it."""
+    """For each key, whether it is the first of the keys that are equal to it."""
     if not polars_works():
         first = arrowrows.first_equal(arrowrows.wide(keys), keys.column_names)
         return np.equal(first, np.arange(keys.num_rows))
@@ -188,7 +188,7 @@ def _is_first(keys: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether each row, of the columns of the keys, equals one of them."""
+    """For each row, which has the columns of the keys, whether it equals one of them."""
     names = keys.column_names
     if not polars_works():
         columns = [[*keys.column(name).chunks, *rows.column(name).chunks] for name in names]

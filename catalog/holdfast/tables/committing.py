@@ -1,11 +1,12 @@
-"""Committing changes of one table or several, at one time, by one multi-write: all of them or none.
+"""Commits changes of one table or several at one time, in one multi-write: all of them or none.
 
-- The time is the wall clock's, or the greatest upper where that is later; each table is complete up to just
-  after it then.
-- Where a table has moved since its position was found, nothing happened in any: all of it is tried again from
-  what is there now, reads and all. Somebody else has written then, so it comes to an end.
-- What replaces rows reads just before its position, in the rendition that gets the append; a handover after
-  that makes the append fail.
+- The time is the wall clock, or the greatest upper if that is later. Afterwards each table's upper is at
+  least the next time.
+- If a table has moved since its position was read, the multi-write fails and changes nothing in any table.
+  The whole change is tried again, including its reads. Each retry means that another writer succeeded, so the
+  retries end.
+- A change that replaces rows reads just before its position, in the rendition that gets the append. A
+  handover after that read makes the append fail.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,19 +31,19 @@ _EXPIRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a write did: at which time, and how many rows it took away from each of its tables."""
+    """The result of a write: its time, and the number of rows that it removed from each table."""
 
     time: int
     taken: tuple[int, ...]
 
 
 def commit(changes: Mapping[OpenTable, Change]) -> Committed:
-    """Commit the changes of several tables in one step. Raises as `write`."""
+    """Commit the changes of several tables at one time. Raises like `write`."""
     tables = list(changes)
     _check_together(tables)
     prepared = [changes[table].prepare(table.name, table.info.schema) for table in tables]
     with ExitStack() as stack:
-        # In one order whoever writes: two writes of the same tables don't wait for each other for ever.
+        # Always in the same order, so that two writes of the same tables can't deadlock.
         for table in sorted(tables, key=lambda table: table.info.collection_id):
             stack.enter_context(table.writing)
         expired = 0
@@ -52,8 +53,8 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
             except (UpperMismatch, ShardFinalized, _EvolvedError):
                 _forget(tables)
             except (HandleExpired, AsOfTooEarly):
-                # Before anything happened: a writer's lease was lost, or an earlier append is undecided; or
-                # since has passed the position that was known, which others have left behind.
+                # Nothing has happened yet. Either the lease of a writer was lost, an earlier append is
+                # undecided, or the since has passed the known position because others wrote.
                 _forget(tables, writers=True)
                 expired += 1
                 if expired == _EXPIRIES:
@@ -64,7 +65,7 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
 
 
 def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Committed:
-    """The changes, committed from where the tables are known to be."""
+    """Commit the changes at the known positions of the tables."""
     positions = [
         _readable(table, table.position()) if change.reads else table.position()
         for table, change in zip(tables, changes, strict=True)
@@ -89,7 +90,7 @@ def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Comm
 
 
 def _taken(updates: pa.Table | None) -> int:
-    """How many rows go, and don't come again as they were."""
+    """The number of rows that the updates remove."""
     if updates is None:
         return 0
     diffs = updates[DIFF]
@@ -97,7 +98,7 @@ def _taken(updates: pa.Table | None) -> int:
 
 
 class _EvolvedError(Exception):
-    """A table has a later schema than its writer knows: it has a new writer now."""
+    """A table has a later schema than its writer knew. It has a new writer now."""
 
 
 def _existing(table: OpenTable, upper: int, keys: pa.Table | None) -> pa.Table:
@@ -106,16 +107,17 @@ def _existing(table: OpenTable, upper: int, keys: pa.Table | None) -> pa.Table:
     schema = table.writer().schema
     if there.schema.equals(schema.arrow_diff):
         return there
-    # Rows that were taken away in an earlier schema than they came in would stay.
+    # A deletion in an earlier schema than the row's own would not cancel the row.
     if table.renew():
         raise _EvolvedError
     return fitted(there, schema.arrow_diff)
 
 
 def _readable(table: OpenTable, position: Position) -> Position:
-    """A position just before which the rendition that gets the append is the collection.
+    """A position such that the rendition that gets the append is current just before it.
 
-    At the time of a handover it begins with contents of its own, which the one before it need not have had.
+    At the time of a handover the new rendition starts with its own contents, and the one before it may have
+    different ones. So the contents just before that time can't be read from the new rendition.
     """
     if position.upper > position.held_from or position.upper == 0:
         return position
@@ -127,23 +129,23 @@ def _readable(table: OpenTable, position: Position) -> Position:
 
 def _check_together(tables: Sequence[OpenTable]) -> None:
     if not tables:
-        raise BadInput("a write of no tables", hint="give at least one")
+        raise BadInput("a write needs at least one table", hint="give a dict of tables and rows")
     for table in tables:
         table.check_writable()
         if table.client.location_id != tables[0].client.location_id:
             raise BadInput(
-                f"tables {tables[0].name} and {table.name} are of different locations: they can't be written"
-                " together",
-                hint="write each by itself, or keep them in one location",
+                f"tables {tables[0].name} and {table.name} are in different locations, so one write"
+                " can't change both",
+                hint="write each table by itself, or keep both in one location",
             )
     ids = [table.info.collection_id for table in tables]
     for table in tables:
         if ids.count(table.info.collection_id) > 1:
-            raise BadInput(f"table {table.name} is given twice", hint="put its rows together")
+            raise BadInput(f"table {table.name} is given twice", hint="combine its rows")
 
 
 def as_change(given: object) -> Change:
-    """Rows alone are to be appended."""
+    """The change itself, or an `Append` if plain rows are given."""
     return given if isinstance(given, Change) else Append(given)
 
 

@@ -1,7 +1,7 @@
-"""The rows that a table has for some keys, without reading all of it where few are asked for.
+"""The rows of a table for some keys, without reading the whole table for a few keys.
 
-Rows are ordered by the first key column, and statistics tell what a range of it needs not: a few keys are
-read as so many small ranges, more of them as one range from the least to the greatest.
+Rows are sorted by the first key column, and statistics show which parts a range doesn't need. A few keys are
+read as one small range each, more keys as one range from the least to the greatest.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,17 +27,17 @@ def rows_of(
     as_of: int,
     keys: pa.Table | None,
 ) -> pa.Table:
-    """The rows at `as_of`, with `_diff`, that have these keys; all rows for None. Raises as snapshots do."""
+    """The rows at `as_of` with these keys, with `_diff`. All rows for None. Raises like a snapshot."""
     if keys is None:
         return reader.snapshot(as_of).to_table()
     if not keys.num_rows:
         return reader.schema.arrow_diff.empty_table()
     tables = [pa.Table.from_batches([each]) for each in _batches(client, reader, as_of, keys)]
-    # Only now: the reader may have known an earlier schema than that of the rows before it read them.
+    # Compare only now: before it read the rows, the reader may have known an earlier schema than theirs.
     wanted = reader.schema.arrow_diff
     if any(not table.schema.equals(wanted) for table in tables):
-        # Shards that a process knows as of before the collection evolved are read in their earlier schema.
-        # The record is never behind any of them, where it is looked at afterwards.
+        # A shard that this process last saw before the collection evolved is read in its earlier schema. The
+        # record, read after the rows, has a schema that all of theirs lead to.
         wanted = described().schema.arrow_diff
     return pa.concat_tables([wanted.empty_table(), *(fitted(table, wanted) for table in tables)])
 
@@ -45,7 +45,7 @@ def rows_of(
 def _batches(
     client: PersistClient, reader: CollectionReader, as_of: int, keys: pa.Table
 ) -> Iterator[pa.RecordBatch]:
-    # One piece of each shard, which is all of it, is narrowed to the ranges.
+    # Plan one piece for each whole shard, then narrow it to the ranges.
     whole = [part for each in reader.snapshot_parts(as_of, 1) for part in each.parts]
     limits = _limits(keys)
     parts = tuple(replace(part, lower=lower, upper=upper) for part in whole for lower, upper in limits)
@@ -57,13 +57,13 @@ def _batches(
 
 
 def _limits(keys: pa.Table) -> list[tuple[Any, Any]]:
-    """Ranges of the first column that have all the keys, as the limits of a `SnapshotPart`."""
+    """Ranges of the first key column that contain all the keys, as limits of `SnapshotPart`."""
     column = keys.column(0).unique()
     values = python_values(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
     there = sorted(value for value in values if value is not None)
     nulls = len(there) < len(values)
     if nulls or not there:
-        # Nulls are first in the order, where no limit is.
+        # Nulls sort first, and no lower limit includes them.
         return [(None, following(there[-1]) if there else None)]
     if len(there) <= _FEW_KEYS and following(there[-1]) is not None:
         return [(value, following(value)) for value in there]

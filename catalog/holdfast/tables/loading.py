@@ -1,8 +1,8 @@
-"""Loading: one append of any amount of rows, in any order, with bounded memory.
+"""Loads any number of rows, in any order, in one append, with bounded memory.
 
-- Rows without times get one when all of them are there: the wall clock's, or the collection's upper where
-  that is later. Who writes past it during a long upload would make that one vain: the next try takes a time
-  so far ahead that it holds for as long as two such uploads.
+- Rows without times get one time once all of them are uploaded: the wall clock, or the collection's upper if
+  that is later. Another writer may move the upper past that time during a long upload, and then the upload is
+  useless. So the next try chooses a time far enough ahead to last for two such uploads.
 - Readers see all rows at once, or none of them.
 """
 
@@ -16,14 +16,14 @@ from holdfast.persist import PersistClient, Prepared
 _EXPIRIES: Final = 3
 
 Commit = Callable[[Callable[[], Sequence[Prepared]]], object]
-"""Commits what it is given to prepare, as `PersistClient.multi_write` does."""
+"""Commits the prepared steps that its argument returns, like `PersistClient.multi_write`."""
 
 
 def check_open(name: str, upper: int, time: int) -> None:
-    """Raise `BadInput` where nothing can be added to a collection at a time any more."""
+    """Raise `BadInput` if rows can't be added to a collection at `time` any more."""
     if time < upper:
         raise BadInput(
-            f"collection {name} is complete up to {upper}: nothing can be added at {time}",
+            f"collection {name} is complete up to {upper}: rows can't be added at {time}",
             hint=f"write at {upper} or later",
         )
 
@@ -37,11 +37,11 @@ def load(
     at: int | None = None,
     new_upper: int | None = None,
 ) -> int:
-    """Append what was added to `bulk`; answers the upper that the collection has then.
+    """Append what was added to `bulk`. Returns the collection's upper after the append.
 
-    Rows that have no times of their own are at `at`, or now. The upper is `new_upper`, or just after the last
-    row. Raises `BadInput` where the collection is complete past one of the times: nothing happened;
-    `Indeterminate` where it could not be found out whether it happened.
+    Rows without times get the time `at`, or now. The upper becomes `new_upper`, or just after the last row.
+    Raises `BadInput` if the collection is already complete past one of the times, with nothing changed, and
+    `Indeterminate` if it is unknown whether the append happened.
     """
     clock = client.clock
     ahead_ms = expired = 0
@@ -62,13 +62,13 @@ def load(
             )
         began_s = clock.monotonic()
         try:
-            # The upload, before a commit in which no other command of this process goes on.
+            # Upload first: no other command of this process can run during the commit.
             bulk.prepare(position, upper, time=time)
             commit(lambda: bulk.prepare(position, upper, time=time).steps)  # noqa: B023 - called at once
         except (UpperMismatch, ShardFinalized):
             ahead_ms = max(ahead_ms, int(2000 * (clock.monotonic() - began_s)))
         except HandleExpired:
-            # What was uploaded under a writer that is not known any more can't be committed.
+            # An upload can't be committed once its writer has expired.
             bulk.renew()
             expired += 1
             if expired == _EXPIRIES:

@@ -1,4 +1,4 @@
-"""Times as people give them: milliseconds since the epoch, a datetime, or ISO 8601 text."""
+"""Times as users give them: milliseconds since 1970, a datetime, or ISO 8601 text."""
 
 import operator
 from datetime import UTC, date, datetime, time, timedelta
@@ -15,27 +15,27 @@ _HINT: Final = "such as 1735689600000, '2025-01-01', or '2025-01-01T12:00:00+01:
 
 
 def milliseconds(given: Any) -> int:
-    """The time of a collection that is meant, in milliseconds since the epoch.
+    """Convert a time that a user gives to milliseconds since 1970.
 
-    Integers are that already, in text too; a `datetime`, a `date` and ISO 8601 text without a zone are UTC.
-    Raises `BadInput` for anything else, and what is before 1970 or after all times.
+    Integers are milliseconds already, as text too. A `datetime`, a `date` or ISO 8601 text without a zone is
+    in UTC. Raises `BadInput` for anything else, and for times before 1970 or from 2^64 on.
     """
     try:
         found = _milliseconds(given)
     except (ValueError, OverflowError, TypeError):
         raise BadInput(
-            f"{_short(given)} is neither milliseconds since the epoch nor an ISO date", hint=_HINT
+            f"{_short(given)} is neither a number of milliseconds since 1970 nor an ISO date", hint=_HINT
         ) from None
     if not 0 <= found < CLOSED:
         raise BadInput(
             f"time {_short(given)} is out of range",
-            hint="times go from 0 (1970-01-01) to 2^64 - 1, in milliseconds",
+            hint="times are milliseconds from 0 (1970-01-01) to 2^64 - 1",
         )
     return found
 
 
 def shown_time(time_ms: int) -> str:
-    """A time as people read it: ISO 8601 in UTC, or the number where it is no date that they know."""
+    """A time as ISO 8601 in UTC, or as a number if it is too large for a date."""
     try:
         return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
     except OverflowError:

@@ -1,4 +1,4 @@
-"""An open table as the library has it: its reader, its writer, and where its next append begins."""
+"""The state of an open table: its reader, its writer, and the position of its next append."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ PURPOSE = "table"
 
 
 class OpenTable:
-    """What a `Table` works with. `writing` guards its writer and its position."""
+    """The state of a `Table`. The lock `writing` guards its writer and its position."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class OpenTable:
         self.client = client
         self.controller = controller
         self.info = info
-        """As of the last time that it was described."""
+        """As of the last time that this process read the record."""
         self.writing = threading.RLock()
         self.reading = Reading(client, lambda: controller.reader(info.collection_id, purpose=PURPOSE))
         self._owner = OwnerProcess()
@@ -50,53 +50,53 @@ class OpenTable:
         return self.info.name
 
     def describe(self) -> CollectionInfo:
-        """The collection as of now."""
+        """Read the collection's record as of now."""
         return self.controller.describe(self.info.collection_id)
 
     def check_open(self) -> None:
-        """Raise `BadInput` once the table is closed, `UsedAfterFork` in another process."""
+        """Raise `BadInput` if the table is closed, or `UsedAfterFork` in a forked child."""
         if not self._owner.is_here:
             self._owner.check(f"table {self.name}")
         if self._closed:
             raise BadInput(f"table {self.name} is closed", hint="open it again with holdfast.table")
 
     def check_writable(self) -> None:
-        """Raise unless this table can be written."""
+        """Raise `NotWritable` if the table was opened for reading, or as `check_open`."""
         self.check_open()
         if self.client.mode == "read":
             raise NotWritable(f"table {self.name} was opened for reading", hint='open it without mode="read"')
 
     def writer(self) -> CollectionWriter:
-        """Its writer."""
+        """Return the writer. The first call opens it."""
         self.check_open()
         if self._writer is None:
             self._writer = self.controller.writer(self.info.collection_id, purpose=PURPOSE)
         return self._writer
 
     def position(self) -> Position:
-        """Where its next append begins, as far as this process knows."""
+        """The position of the next append, as far as this process knows."""
         if self._position is None:
             self._position = self.writer().position()
         return self._position
 
     def moved(self, position: Position) -> None:
-        """Note where its next append begins."""
+        """Set the position of the next append."""
         self._position = position
 
     def forget(self, *, writer: bool) -> None:
-        """Forget where its next append begins, and with `writer` its writer too."""
+        """Forget the position of the next append, and with `writer` also the writer."""
         self._position = None
         if writer:
             self._writer = None
 
     def existing(self, upper: int, keys: pa.Table | None) -> pa.Table:
-        """The rows just before `upper`, with `_diff`, that have these keys (None: all)."""
+        """The rows with these keys (None: all) just before `upper`, with `_diff`."""
         if upper == 0:
             return self.writer().schema.arrow_diff.empty_table()
         return self.reading.run(lambda reader: rows_of(self.client, reader, self.describe, upper - 1, keys))
 
     def renew(self) -> bool:
-        """Write by the newest schema from now on; False if that is the one it had."""
+        """Use the newest schema for writing. Returns False if the writer already had it."""
         before = self.writer().schema
         self.info = self.describe()
         if self.info.schema == before:
@@ -105,7 +105,7 @@ class OpenTable:
         return True
 
     def contents(self, time: int | None, columns: Sequence[str] | None) -> pa.Table:
-        """The rows with `_diff` at a time (None: the latest), once the columns are known to exist."""
+        """The rows at a time (None: the latest), with `_diff`. Raises `BadInput` for unknown columns."""
 
         def read(reader: CollectionReader) -> pa.Table:
             try:
@@ -121,7 +121,7 @@ class OpenTable:
         return self.reading.run(read)
 
     def close(self) -> None:
-        """Give up what it holds. In a forked child it does nothing."""
+        """Close the table and release its hold. Does nothing in a forked child."""
         if not self._closed and self._owner.is_here:
             self._closed = True
             self.reading.close()

@@ -1,4 +1,4 @@
-"""Opening tables: the collection that is meant, found or made, and one client per location and process."""
+"""Opening tables: finds or creates the collection, and shares one client per location and process."""
 
 import os
 import uuid
@@ -40,27 +40,28 @@ def table(
     comments: Mapping[str, str] | None = None,
     mode: Mode = "write",
 ) -> Table:
-    """Open the table `name` of a location, or create it where `columns` are given and there is none.
+    """Open the table `name` of a location. Create it if it doesn't exist and `columns` are given.
 
-    `url` is that of the location (`file:///data/holdfast`, `s3://bucket/prefix`, `memory://name`), a
-    folder's `Path`, or a `PersistClient`, which stays the caller's. `columns` are an Arrow schema or
-    `{"id": "int64", "note": "string?"}`, where `?` allows nulls; `key` names those that a row is found by.
-    Over `shards` a new table's rows are spread, and its columns have `comments`; one that is there keeps its
-    own. With `mode="read"` nothing is written or held.
+    `url` is the URL of a location (`file:///data/holdfast`, `s3://bucket/prefix`, `memory://name`), the
+    `Path` of a folder, or a `PersistClient`, which you close yourself. `columns` is an Arrow schema or a dict
+    such as `{"id": "int64", "note": "string?"}`, where `?` means nullable. `key` names the key columns.
+    `shards` is the number of shards of a new table, and `comments` are the comments of its columns. An
+    existing table keeps its own. With `mode="read"` nothing is written and nothing is held.
 
-    Tables of one location share a client, which is closed with the last of them.
+    Tables of one location share a client. Closing the last of them closes the client.
 
     Raises:
-        CollectionNotFound: there is no such table, and no columns were given to create it.
-        BadInput: the table that is there has other columns, or the columns have no meaning.
-        NoLocation: there is nothing at the URL, and nothing is to be created.
-        UnusablePath: this process can't write to the folder; where it can read it, the hint says so.
+        CollectionNotFound: the table doesn't exist, and no columns were given to create it.
+        BadInput: the existing table has other columns, or the given columns are invalid.
+        NoLocation: there is no location at the URL, and no table is to be created.
+        UnusablePath: this process can't write to the folder. If it can read it, the hint says so.
         StoreUnreachable: the stores can't be opened.
     """
     for what, given in (("a key", key), ("comments", comments)):
         if columns is None and given:
             raise BadInput(
-                f"{what} without columns", hint="give columns={...} too, or neither to open what is there"
+                f"{what} without columns",
+                hint="also give columns={...}; to open an existing table, give neither",
             )
     new = None
     if columns is not None:
@@ -77,7 +78,7 @@ def table(
 
 
 class _Place:
-    """A location that tables of this process have open."""
+    """A location that tables of this process have open, and how many do."""
 
     def __init__(self, client: PersistClient, key: tuple[str, str, int] | None = None) -> None:
         self.client = client
@@ -93,8 +94,8 @@ _places: dict[tuple[str, str, int], _Place] = {}
 def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool) -> _Place:
     where = Path(url).absolute().as_uri() if isinstance(url, os.PathLike) else url
     if not isinstance(where, str):
-        raise BadInput(f"a location is a URL or a Path, not {type(url).__name__}")
-    # A forked child can't go on with what its parent has open.
+        raise BadInput(f"a location must be a URL or a Path, not {type(url).__name__}")
+    # A forked child can't use what its parent has open.
     key = (where, mode, fork_count())
     with _lock:
         place = _places.get(key)
@@ -120,17 +121,17 @@ def _open(url: str, mode: Mode, *, create: bool) -> PersistClient:
             return PersistClient(Location.open(url, create=False))
         return PersistClient.open(url, mode=mode)
     except NoLocation as error:
-        hint = "check the URL; a table that is opened with columns={...} makes a location"
+        hint = "check the URL; holdfast.table with columns={...} creates a location"
         raise NoLocation(str(error), hint=hint) from error
     except UnusablePath as error:
         if mode == "read" or not _is_readable(url):
             raise
-        hint = 'open it with mode="read", which writes nothing; or let this process write to the folder'
+        hint = 'open the table with mode="read", which writes nothing, or make the folder writable'
         raise UnusablePath(str(error), hint=hint) from error
 
 
 def _is_readable(url: str) -> bool:
-    """Whether there is a location that this process can read."""
+    """Return whether this process can read a location at this URL."""
     try:
         PersistClient.open(url, mode="read").close()
     except HoldfastError:
@@ -149,7 +150,7 @@ def _found(controller: StorageController, name: str, new: CollectionSpec | None)
             info = controller.describe(name)
         except CollectionNotFound:
             info = None
-        # By a name only what lives is found, by an id what was dropped too.
+        # A name finds only live collections, an id also finds dropped ones.
         if info is not None and not info.dropped:
             if new is not None:
                 _check_schema(info, new.schema)
@@ -167,17 +168,17 @@ def _found(controller: StorageController, name: str, new: CollectionSpec | None)
 def _check_schema(info: CollectionInfo, schema: Schema) -> None:
     if schema != info.schema:
         raise BadInput(
-            f"table {info.name} is there with other columns: {info.schema}; asked for: {schema}",
-            hint="open it without columns, or with those that it has",
+            f"table {info.name} exists with other columns: {info.schema}; given: {schema}",
+            hint="open it without columns, or with the columns that it has",
         )
 
 
 def _refuse_missing(controller: StorageController, name: str) -> NoReturn:
     names = [info.name for info in controller.list_collections()]
     there = (
-        f"there are: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
+        f"existing tables: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
         if names
-        else "there is none"
+        else "there are no tables"
     )
     raise CollectionNotFound(
         f"there is no table {name!r} in this location", hint=f"give columns={{...}} to create it; {there}"
@@ -190,7 +191,7 @@ def _schema(columns: Columns, key: Sequence[str]) -> Schema:
     if isinstance(columns, pa.Schema):
         return Schema.from_arrow(columns, list(key))
     if not isinstance(columns, Mapping):
-        raise BadInput(f"columns are a dict of names and types, not {type(columns).__name__}")
+        raise BadInput(f"columns must be a dict of names and types, not {type(columns).__name__}")
     if missing := [name for name in key if name not in columns]:
         raise BadInput(f"key column {missing[0]!r} is not among the columns ({', '.join(columns)})")
     values = {name: what for name, what in columns.items() if name not in set(key)}

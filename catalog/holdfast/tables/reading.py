@@ -1,7 +1,7 @@
-"""The reader that a table keeps: opened when first needed, and again when its lease was lost.
+"""The reader of a table: opened when it is first needed, and opened again after its lease was lost.
 
-Its hold follows the latest contents while nothing is being read, so that a table that stays open keeps
-nothing that retention would let go. A table that nobody uses for a minute gives its hold up.
+While no read runs, its hold follows the latest contents, so that an open table doesn't keep data from
+compaction. A table that is not used for a minute releases its hold.
 """
 
 import logging
@@ -17,17 +17,17 @@ from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
 
 FOLLOW_S: Final = 10.0
-"""Seconds after which a hold follows the latest contents: each time costs a commit."""
+"""Seconds after which the hold follows the latest contents. Each time costs a commit."""
 
 IDLE_S: Final = 60.0
-"""Seconds without use after which the hold is given up. The next read opens a reader anew."""
+"""Seconds without use after which the hold is released. The next read opens a new reader."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 class Reading:
-    """Asks a reader that it keeps. Thread-safe."""
+    """Keeps one reader and runs reads on it. Thread-safe."""
 
     def __init__(self, client: PersistClient, open_: Callable[[], CollectionReader]) -> None:
         self._client = client
@@ -42,7 +42,7 @@ class Reading:
         self._idle: threading.Timer | None = None
 
     def run(self, ask: Callable[[CollectionReader], T]) -> T:
-        """What `ask` answers. It is asked again, with a new reader, where the lease was lost."""
+        """Return the result of `ask`. If the lease was lost, call it again with a new reader."""
         reader = self._enter()
         try:
             return ask(reader)
@@ -57,7 +57,7 @@ class Reading:
             self._leave()
 
     def close(self) -> None:
-        """Give up the reader. In a forked child it does nothing: the reader is the parent's."""
+        """Close the reader. Does nothing in a forked child: the reader belongs to the parent."""
         if not self._owner.is_here:
             return
         with self._lock:
@@ -93,13 +93,13 @@ class Reading:
                 self._wait(IDLE_S)
 
     def _wait(self, seconds: float) -> None:
-        # Weak: the timer must not keep a table alive that nobody has any more; its lease ends by itself.
+        # A weak reference, so that the timer doesn't keep an unused table alive. Its lease ends by itself.
         self._idle = threading.Timer(seconds, _end_if_idle, (weakref.ref(self),))
         self._idle.daemon = True
         self._idle.start()
 
     def end_if_idle(self) -> None:
-        """Give up the reader if nobody used it for a while: an idle table must not hold since back."""
+        """Close the reader if it is idle: an idle table must not hold the since back."""
         with self._lock:
             self._idle = None
             left = self._used_s + IDLE_S - time.monotonic()
@@ -112,7 +112,7 @@ class Reading:
         try:
             reader.close()
         except HoldfastError as error:
-            log.warning("the hold of an idle table on %s could not be given up: %s", reader.info.name, error)
+            log.warning("can't release the hold of an idle table on %s: %s", reader.info.name, error)
 
     def _forget(self, reader: CollectionReader) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Rows as people have them: Arrow, data frames, dicts, lists; keys too; and multisets as plain rows."""
+"""Converts rows and keys from the forms that users have, such as data frames, and expands counts to rows."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -19,30 +19,31 @@ _FORMS: Final = "an Arrow table or batch, a data frame, a list of dicts, or a di
 
 
 def updates_of(schema: Schema, rows: object, *, counted: bool = True) -> pa.RecordBatch:
-    """The rows as updates of the schema, at time 0; with `_diff` where they have it and it is `counted`.
+    """The rows as updates of the schema at time 0. With `counted`, they keep their `_diff` if they have one.
 
-    Raises `BadInput` naming what does not fit.
+    Raises `BadInput` and names the first value that doesn't fit.
     """
     given = _arrow(schema, rows)
     own = [TIME] if counted else [TIME, DIFF]
     names = given.schema.names if isinstance(given, pa.Table | pa.RecordBatch) else set().union(*given)
     for name in own:
         if name in names:
-            raise BadInput(f"column {name!r} can't be given: the table chooses it", hint=f"leave out {name}")
+            raise BadInput(f"column {name!r} can't be given: the table sets it", hint=f"leave out {name}")
     return prepare_updates(schema, given, default_time=0)
 
 
 def keys_of(schema: Schema, keys: object) -> pa.Table:
-    """The key columns of what is given: rows, in any form, or values (tuples where there are several).
+    """The key columns of the given keys: rows in any form, or values (tuples if there are several key
+    columns).
 
-    Other columns are left out. Raises `BadInput` naming what does not fit.
+    Other columns are ignored. Raises `BadInput` and names the first value that doesn't fit.
     """
     names = schema.key_names
     only = Schema(schema.key, ())
     if isinstance(keys, Sequence) and not isinstance(keys, str | bytes) and not _are_dicts(keys):
         keys = _columns_of(schema.key, keys)
     elif isinstance(keys, str | bytes | int | float):
-        raise BadInput(f"keys are a list, not {shown(keys)}", hint=f"give [{shown(keys)}]")
+        raise BadInput(f"keys must be a list, not {shown(keys)}", hint=f"give [{shown(keys)}]")
     given = _arrow(schema, keys)
     if isinstance(given, list | tuple):
         given = [{name: value for name, value in row.items() if name in names} for row in given]
@@ -52,19 +53,19 @@ def keys_of(schema: Schema, keys: object) -> pa.Table:
 
 
 def repeated(contents: pa.Table) -> pa.Table:
-    """Each row as often as its `_diff` says, without it; `BadInput` for negative counts."""
+    """Each row as often as its `_diff` says, without `_diff`. Raises `BadInput` for negative counts."""
     pieces = list(repeated_pieces(contents))
     return pa.concat_tables(pieces) if pieces else contents.slice(0, 0).drop_columns([DIFF])
 
 
 def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
-    """What `repeated` gives, in pieces of bounded size however large the counts are."""
+    """Like `repeated`, in pieces of bounded size even for large counts."""
     counts = contents[DIFF].to_numpy()
     rows = contents.drop_columns([DIFF])
     if (counts < 0).any():
         raise BadInput(
-            f"{int((counts < 0).sum())} rows have negative counts: a writer took away what was not there",
-            hint="read the rows with their counts to see them (--diff)",
+            f"{int((counts < 0).sum())} rows have negative counts: a writer removed rows that did not exist",
+            hint="read the rows with their counts to find them (--diff)",
         )
     if (counts == 1).all():
         yield rows
@@ -72,7 +73,7 @@ def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
     for start in range(0, len(counts), _PIECE_ROWS):
         block = counts[start : start + _PIECE_ROWS]
         if block.max() > _MANY:
-            # Sums could overflow: row by row, which costs nothing beside that many copies.
+            # The sum could overflow, so go row by row. That cost is small compared with so many copies.
             copies: Iterator[np.ndarray] = chain.from_iterable(map(_copies_of, range(len(block)), block))
         else:
             copies = _copies(np.cumsum(block))
@@ -80,7 +81,7 @@ def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
 
 
 def _copies(ends: np.ndarray) -> Iterator[np.ndarray]:
-    """The place of each copy's row, in pieces, of rows whose copies end at `ends`."""
+    """For each copy, the index of its row, in pieces. `ends` are the cumulative counts of the rows."""
     total = int(ends[-1])
     for start in range(0, total, _PIECE_ROWS):
         copies = np.arange(start, min(start + _PIECE_ROWS, total))
@@ -93,9 +94,9 @@ def _copies_of(place: int, count: int) -> Iterator[np.ndarray]:
 
 
 def _arrow(schema: Schema, rows: object) -> Any:
-    """What `prepare_updates` takes."""
+    """The rows in a form that `prepare_updates` accepts."""
     if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
-        # Its own way would make a column of the index.
+        # The Arrow export of pandas would turn the index into a column.
         return pa.Table.from_pandas(rows, preserve_index=False)
     if isinstance(rows, Mapping):
         return _from_lists(schema, rows)
@@ -104,11 +105,11 @@ def _arrow(schema: Schema, rows: object) -> Any:
     if isinstance(rows, list | tuple):
         if not _are_dicts(rows):
             wrong = next(row for row in rows if not isinstance(row, Mapping))
-            raise BadInput(f"rows are {_FORMS}, not a list with {shown(wrong)} in it")
+            raise BadInput(f"rows must be {_FORMS}, not a list that contains {shown(wrong)}")
         return rows
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
-    raise BadInput(f"rows are {_FORMS}, not {type(rows).__name__}")
+    raise BadInput(f"rows must be {_FORMS}, not {type(rows).__name__}")
 
 
 def _from_lists(schema: Schema, columns: Mapping[Any, Any]) -> pa.Table:
@@ -116,7 +117,7 @@ def _from_lists(schema: Schema, columns: Mapping[Any, Any]) -> pa.Table:
     arrays = {}
     for name, values in columns.items():
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            hint = "for one row give a list of one dict"
+            hint = "for one row, give a list of one dict"
             raise BadInput(f"column {name!r} is {shown(values)}, not a list of values", hint=hint)
         if isinstance(values, list | tuple) and name in known:
             arrays[name] = column_of(name, values, known[name])
@@ -130,7 +131,7 @@ def _from_lists(schema: Schema, columns: Mapping[Any, Any]) -> pa.Table:
 
 
 def _columns_of(key: tuple[Column, ...], values: Sequence[Any]) -> pa.Table:
-    """Values of the key column, or tuples of values of the key columns, as a table."""
+    """Values of the key column, or tuples of the key columns' values, as a table."""
     if len(key) == 1:
         columns: list[list[Any]] = [
             [value[0] if isinstance(value, tuple) and len(value) == 1 else value for value in values]
@@ -139,7 +140,7 @@ def _columns_of(key: tuple[Column, ...], values: Sequence[Any]) -> pa.Table:
         for value in values:
             if not isinstance(value, tuple | list) or len(value) != len(key):
                 names = ", ".join(column.name for column in key)
-                raise BadInput(f"a key is a tuple of ({names}), not {shown(value)}")
+                raise BadInput(f"a key must be a tuple of ({names}), not {shown(value)}")
         columns = [[value[index] for value in values] for index in range(len(key))]
     return pa.table(
         {

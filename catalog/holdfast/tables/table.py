@@ -1,8 +1,8 @@
-"""A table: a collection as people use it.
+"""A table: the simple interface to a collection.
 
-- What is written is durable and visible when the call returns, at the time that it answers.
-- A table keeps one reader for its reads, whose hold follows the latest contents: how far back others can read
-  is decided by the collection's retention, not by who has the table open.
+- A write is durable and visible when its call returns, at the time that it returns.
+- A table keeps one reader, and its hold follows the latest contents. How far back you can read depends on the
+  collection's retention, not on who has the table open.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Table:
-    """A table over time, which any number of threads and processes may use. Made by `holdfast.table`.
+    """A table over time, which any number of threads and processes may use. `holdfast.table` opens it.
 
-    Times are milliseconds since the epoch; where one is asked for, a `datetime`, a `date` and ISO 8601 text
-    do too. Rows are an Arrow table or batch, a data frame (pandas, Polars), a list of dicts or a dict of
-    lists. Every method but `close` raises `CollectionNotFound` once the table was dropped, and
-    `StorageError` where the stores fail.
+    Times are milliseconds since 1970. You can also give a time as a `datetime`, a `date` or ISO 8601 text.
+    Rows are an Arrow table or batch, a data frame (pandas or Polars), a list of dicts or a dict of lists.
+    Every method except `close` raises `CollectionNotFound` after the table was dropped, and `StorageError` if
+    the stores fail.
     """
 
     def __init__(self, opened: OpenTable) -> None:
@@ -40,94 +40,96 @@ class Table:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the table."""
         return self._opened.name
 
     @property
     def client(self) -> PersistClient:
-        """The client of its location."""
+        """The client of the table's location."""
         return self._opened.client
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns as of now, those of the key first."""
+        """The columns as of now, key columns first."""
         return self._opened.describe().schema.arrow
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The names of the key columns; none where it has no key."""
+        """The names of the key columns. Empty if the table has no key."""
         return self._opened.info.schema.key_names
 
     @property
     def comments(self) -> dict[str, str]:
-        """The comments of its columns as of now, by the names of those that have one."""
+        """The comments of the columns as of now, as a dict from column name to comment."""
         return dict(self._opened.describe().comments)
 
     @property
     def since(self) -> int:
-        """The earliest time that can be read, as of now."""
+        """The earliest time that you can read, as of now."""
         return self._opened.reading.run(lambda reader: reader.since())
 
     @property
     def upper(self) -> int:
-        """The first time that is not complete, as of now: the latest that can be read is the one before."""
+        """The first time that is not complete, as of now. The latest time you can read is `upper - 1`."""
         return self._opened.reading.run(lambda reader: reader.upper())
 
     def append(self, rows: object) -> int:
-        """Add rows; answers the time from which on they are seen. Returns when they are durable.
+        """Add rows. Returns the time at which they become visible, once they are durable.
 
-        A column `_diff` tells how often to add a row; -1 takes it away. Keys are not looked at: what keeps
-        them unique is `upsert`. Raises `BadInput` naming what doesn't fit, and nothing happened;
-        `Indeterminate` where it could not be found out whether it happened.
+        A column `_diff` is the number of times that a row is added; -1 removes it once. Keys are not checked:
+        use `upsert` to keep them unique. Raises `BadInput` if rows don't fit, with nothing changed, and
+        `Indeterminate` if it is unknown whether the rows were added.
         """
         return commit({self._opened: Append(rows)}).time
 
     def upsert(self, rows: object) -> int:
-        """Put rows in the place of those that have their keys, in one step. Answers and raises as `append`.
+        """Replace the rows that have the same keys, atomically. Returns and raises like `append`.
 
-        Of several writers of one key the last one's row stays. `update` is for rows that depend on what was
-        there. Raises `BadInput` where a key comes twice, or the table has none.
+        If several writers upsert one key, the last row wins. Use `update` for rows that depend on the
+        existing ones. Also raises `BadInput` if a key occurs twice, or if the table has no key.
         """
         return commit({self._opened: Upsert(rows)}).time
 
     def delete(self, keys: object) -> int:
-        """Take away the rows of these keys, in one step. Answers and raises as `append`.
+        """Delete the rows with these keys, atomically. Returns and raises like `append`.
 
-        `keys` are values of the key column, tuples where there are several, or rows with the key columns.
+        `keys` are values of the key column, tuples if there are several key columns, or rows that have the
+        key columns.
         """
         return commit({self._opened: Delete(keys)}).time
 
     def update(self, keys: object, function: Callable[[pa.Table], object]) -> int:
-        """Replace the rows of these keys (None: all) by what `function` makes of them, in one step.
+        """Replace the rows with these keys (None: all) by the result of `function`, atomically.
 
-        Nothing that others write is lost: `function` gets the rows as they are, and where somebody was
-        faster it gets them again. Answers and raises as `append`; keys as in `delete`.
+        No other write is lost: `function` takes the existing rows, and is called again with the new ones if
+        another writer was faster. Returns and raises like `append`. `keys` are as in `delete`.
         """
         return commit({self._opened: Update(keys, function)}).time
 
     def read(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows as of a time, or the latest, in no order; all columns, or these.
+        """Return the rows as of a time, or the latest, in no order. `columns` selects some of the columns.
 
-        Raises `AsOfTooEarly` where `as_of < since`, `AsOfNotYetAvailable` where `as_of >= upper`.
+        Raises `AsOfTooEarly` if `as_of < since`, and `AsOfNotYetAvailable` if `as_of >= upper`.
         """
         rows = repeated(self._contents(as_of, columns))
         return rows if columns is None else rows.select(list(columns))
 
     def counts(self, as_of: Moment | None = None) -> pa.Table:
-        """As `read`, but each row once, with its number in `_diff`: negative where a writer erred."""
+        """Like `read`, but each row once, with its count in `_diff`. A negative count is a writer's error."""
         return self._contents(as_of, None)
 
     def to_pandas(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-        """As `read`, as a pandas data frame, sorted by the key."""
+        """Like `read`, as a pandas data frame sorted by the key."""
         rows = self.read(as_of, columns)
         by = [(name, "ascending") for name in self.key if name in rows.column_names]
         frame: pd.DataFrame = (rows.sort_by(by) if by else rows).to_pandas()
         return frame
 
     def diff(self, start: Moment, end: Moment | None = None) -> pa.Table:
-        """What differs between two times (`end`: the latest): rows with `_diff`, what came and what went.
+        """Return the difference between two times (`end`: the latest), as rows with `_diff`.
 
-        Raises as `read`, `BadInput` where `end` is before `start`.
+        A positive `_diff` means that the row was added, a negative one that it was removed. Raises like
+        `read`, and `BadInput` if `end` is before `start`.
         """
         first = milliseconds(start)
         upper = self.upper
@@ -142,9 +144,9 @@ class Table:
         return self._opened.reading.run(differing)
 
     def tail(self, as_of: Moment | None = None, *, snapshot: bool = False) -> Tail:
-        """What changes after a time (None: from now on), as it comes, without end.
+        """Follow the changes after a time (None: from now on), without end. See `Tail`.
 
-        With `snapshot` the rows at that time come first, as changes. See `Tail`. Raises as `read`.
+        With `snapshot`, the rows at that time come first, as changes. Raises like `read`.
         """
         self._opened.check_open()
         time = None if as_of is None else milliseconds(as_of)
@@ -153,16 +155,16 @@ class Table:
         return Tail.begin(reader, time, snapshot=snapshot, holds=self.client.mode == "write")
 
     def comment(self, comments: Mapping[str, str | None]) -> None:
-        """Give columns comments, or with None take them away; those of others stay.
+        """Set comments of columns. None removes a comment, and columns that are not named keep theirs.
 
-        Raises `BadInput` for a column that is not there, and for a text of more than 1024 characters or with
-        control characters but newline and tab.
+        Raises `BadInput` for a column that doesn't exist, and for a text with more than 1024 characters or
+        with control characters other than newline and tab.
         """
         self._opened.check_writable()
         self._opened.controller.comment_columns(self._opened.info.collection_id, comments)
 
     def close(self) -> None:
-        """Give up what it holds. What was written stays. In a forked child it does nothing."""
+        """Close the table and release its hold. Its rows stay. Does nothing in a forked child."""
         self._opened.close()
 
     def __enter__(self) -> Self:
@@ -179,19 +181,19 @@ class Table:
 
 
 def write(changes: Mapping[Table, object]) -> int:
-    """Change several tables of one location at one time, all or nothing; returns that time.
+    """Change several tables of one location at one time, all of them or none. Returns that time.
 
     For each table give rows to append, or an `Upsert`, `Delete` or `Update`. When this returns, all changes
     are durable, and a reader of any of the tables at the returned time or later sees them.
 
     Raises:
-        BadInput: the tables are of different locations, a table is given twice, or rows don't fit. Nothing
-            happened.
-        Indeterminate: whether it happened could not be found out.
+        BadInput: the tables are in different locations, a table is given twice, or rows don't fit. Nothing
+            changed.
+        Indeterminate: it is unknown whether the change happened.
     """
     if not isinstance(changes, Mapping):
-        raise BadInput("a write is a dict of tables and their rows, such as {orders: rows, lines: others}")
+        raise BadInput("write takes a dict of tables and their rows, such as {orders: rows, lines: others}")
     for given in changes:
         if not isinstance(given, Table):
-            raise BadInput(f"a write is to tables that holdfast.table opened, not to {shown(given)}")
+            raise BadInput(f"write takes tables that holdfast.table opened, not {shown(given)}")
     return commit({table._opened: as_change(each) for table, each in changes.items()}).time  # noqa: SLF001

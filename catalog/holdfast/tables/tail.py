@@ -1,4 +1,4 @@
-"""Following a table: its changes as Arrow tables, and up to which time they are complete."""
+"""Follows a table: its changes as Arrow tables, and the time up to which they are complete."""
 
 import time
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ _FOLLOW_S: Final = 10.0
 class Tail:
     """The changes of a table in the order of time, without end. Not thread-safe.
 
-    Iterating waits for changes and gives them as Arrow tables: the columns of the table, `_time` (ms) and
-    `_diff` (+1 for a row that came, -1 for one that went). `progress` tells up to which time, exclusive,
-    they are complete: what comes later has that time or a later one.
+    Iteration waits for changes and yields them as Arrow tables with the columns of the table, `_time` (ms)
+    and `_diff` (+1 for a row that was added, -1 for one that was removed). `progress` is the time up to
+    which, exclusive, the changes are complete: later ones have that time or a greater one.
     """
 
     def __init__(self, reader: CollectionReader, listen: CollectionListen, *, holds: bool) -> None:
@@ -30,11 +30,11 @@ class Tail:
 
     @classmethod
     def begin(cls, reader: CollectionReader, as_of: int | None, *, snapshot: bool, holds: bool) -> "Tail":
-        """Follow from `as_of`, the latest complete time where it is None. The reader becomes its own."""
+        """Follow from `as_of` (None: the latest complete time). The tail takes over the reader."""
         try:
             if as_of is None:
                 upper = reader.upper()
-                # Before the first write there are no contents to come first.
+                # Before the first write there is no snapshot to show.
                 as_of, snapshot = max(upper - 1, 0), snapshot and upper > 0
             listen = reader.subscribe(as_of) if snapshot else reader.listen(as_of)
             return cls(reader, listen, holds=holds)
@@ -44,13 +44,13 @@ class Tail:
 
     @property
     def progress(self) -> int:
-        """The time below which all changes have come out."""
+        """The time below which all changes have been returned."""
         return self._listen.frontier
 
     def next(self, timeout: float | None = None) -> pa.Table:
-        """The next changes, waiting for them at most `timeout` seconds (None: without end).
+        """Return the next changes. Waits for them at most `timeout` seconds (None: without limit).
 
-        An empty table where the time ran out, or where only `progress` has moved.
+        Returns an empty table if the time runs out, or if only `progress` has moved.
         """
         updates = self._reader.schema.arrow_updates.empty_table()
         for event in self._listen.next(timeout):
@@ -67,7 +67,7 @@ class Tail:
                 yield updates
 
     def close(self) -> None:
-        """Stop, and give up what it holds. In a forked child it does nothing: that is the parent's."""
+        """Stop, and release the hold. In a forked child the hold stays: it belongs to the parent."""
         if not self._closed:
             self._closed = True
             self._reader.close()
@@ -79,7 +79,7 @@ class Tail:
         self.close()
 
     def _follow(self) -> None:
-        """Let go of the times that are out."""
+        """Move the hold past the changes that were returned."""
         if self._closed:
             return
         if self._holds and time.monotonic() >= self._follow_s and 0 < self.progress < CLOSED:

@@ -240,7 +240,7 @@ def test_several_tables_change_at_one_time(url: str, orders: Table) -> None:
 
 def test_tables_of_two_locations_are_not_written_together(orders: Table, tmp_path: Path) -> None:
     with holdfast.table(tmp_path / "other", "o", columns={"n": "int64"}) as other:
-        with pytest.raises(BadInput, match="tables orders and o are of different locations"):
+        with pytest.raises(BadInput, match="tables orders and o are in different locations"):
             holdfast.write({orders: [{"id": 1}], other: [{"n": 1}]})
         assert orders.upper == other.upper == 0
 
@@ -250,7 +250,7 @@ def test_what_is_there_is_opened_and_compared(url: str, orders: Table) -> None:
         assert (same.key, same.schema, same.client) == (("id",), orders.schema, orders.client)
     arrow = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
     holdfast.table(url, "orders", columns=arrow, key=["id"]).close()
-    with pytest.raises(BadInput, match="is there with other columns"):
+    with pytest.raises(BadInput, match="exists with other columns"):
         holdfast.table(url, "orders", columns=COLUMNS)
     with pytest.raises(CollectionNotFound, match="no table 'order'") as missing:
         holdfast.table(url, "order")
@@ -360,7 +360,7 @@ def test_a_table_goes_on_when_it_evolves() -> None:
         (lambda t: t.append([{"id": "x"}]), "'x' in row 0"),
         (lambda t: t.append([{"idd": 1}]), "'idd' is not in the schema"),
         (lambda t: t.append(5), "not int"),
-        (lambda t: t.append([5]), "with 5 in it"),
+        (lambda t: t.append([5]), "that contains 5"),
         (lambda t: t.append({"id": 1}), "not a list of values"),
         (lambda t: t.append({"id": [1, 2], "note": ["a"]}), "id 2, note 1"),
         (lambda t: t.append({"id": [1]}), "'note' is missing"),
@@ -369,15 +369,15 @@ def test_a_table_goes_on_when_it_evolves() -> None:
         (lambda t: t.upsert([{"id": 1, "_diff": 5}]), "'_diff' can't be given"),
         (lambda t: t.upsert([{"id": 1}, {"id": 1}]), r"key \(id=1\) more than once"),
         (lambda t: t.delete(["a"]), "'a' in row 0"),
-        (lambda t: t.delete("a"), "keys are a list"),
+        (lambda t: t.delete("a"), "keys must be a list"),
         (lambda t: t.read("yesterday"), "'yesterday' is neither"),
         (lambda t: t.read(-1), "out of range"),
         (lambda t: t.read(True), "is neither"),
         (lambda t: t.read(columns=["nope"]), "'nope' is not in the schema"),
         (lambda t: t.diff(5, 3), "forward in time"),
-        (lambda t: t.delete(5), "keys are a list, not 5"),
-        (lambda t: holdfast.write({"orders": []}), "not to 'orders'"),
-        (lambda t: holdfast.write({}), "no tables"),
+        (lambda t: t.delete(5), "keys must be a list, not 5"),
+        (lambda t: holdfast.write({"orders": []}), "not 'orders'"),
+        (lambda t: holdfast.write({}), "at least one table"),
         (lambda t: holdfast.write([t]), "a dict of tables"),
         (lambda t: holdfast.table(t.client, "x", key="id"), "a key without columns"),
         (lambda t: holdfast.table(t.client, "x", columns={"id": "int64"}, key="k"), "key column 'k'"),
@@ -472,7 +472,7 @@ def test_a_folder_that_can_only_be_read_is_opened_for_reading(tmp_path: Path) ->
         for path in (folder, there, closed):
             path.chmod(0o755)
     assert done.returncode == 0, done.stderr
-    hint = 'open it with mode="read", which writes nothing; or let this process write to the folder'
+    hint = 'open the table with mode="read", which writes nothing, or make the folder writable'
     *lines, unreadable = done.stdout.splitlines()
     assert lines == [hint, hint, "[{'id': 1}]"]
     assert unreadable == UnusablePath.hint
