@@ -85,7 +85,7 @@ def test_a_deletion_waits_for_its_store_until_somebody_abandons_the_data(
     first = world.condition("catalog/demo", "Stalled")
     assert first["message"].endswith(command)
     assert (
-        f"which fails since {first['lastTransitionTime']}; the deletion goes on when it" in first["message"]
+        f"which has failed since {first['lastTransitionTime']}; the deletion continues when it" in first["message"]
     )
     assert world.status("catalog/demo")["deletion"]["storeFailedSeconds"] < 600
     described = world.kubectl("describe", "catalog/demo")
@@ -103,8 +103,8 @@ def test_a_deletion_waits_for_its_store_until_somebody_abandons_the_data(
     def told() -> str:
         return str(world.condition("catalog/demo", "Stalled")["message"])
 
-    world.settle(lambda: told().endswith(command) and "goes on when it" not in told(), told)
-    assert f"which fails since {first['lastTransitionTime']}" in told(), "a restart forgets nothing"
+    world.settle(lambda: told().endswith(command) and "continues when it" not in told(), told)
+    assert f"which has failed since {first['lastTransitionTime']}" in told(), "a restart forgets nothing"
     second.wait_for_looks(2)
     assert world.status("catalog/demo")["deletion"]["storeFailedSeconds"] == 600
     warnings = [line["message"] for line in second.lines() if line["level"] == "warning"]

@@ -169,16 +169,16 @@ def test_damage_is_found(tmp_path: Path, damage: Callable[[Path, SnapshotManifes
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"rows": 4}, BadInput, "doesn't add up"),
-        ({"checksum": "0" * 16}, BadInput, "doesn't add up"),
+        ({"rows": 4}, BadInput, "is inconsistent"),
+        ({"checksum": "0" * 16}, BadInput, "is inconsistent"),
         ({"format": "other"}, BadInput, "its format is 'other'"),
         ({"version": 2}, VersionTooNew, "newer than 1"),
         (
             {"files": [{"name": "../x", "rows": 3, "bytes": 1, "checksum": "00"}]},
             BadInput,
-            "not in its folder",
+            "not a file in its folder",
         ),
-        ({"schema": None}, BadInput, "no snapshot manifest"),
+        ({"schema": None}, BadInput, "not a snapshot manifest"),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(
@@ -208,7 +208,7 @@ def test_an_attempt_is_taken_once_and_its_predecessors_can_go(tmp_path: Path) ->
 
 @pytest.mark.parametrize("location", ["gs://secret@bucket/x", "file://host/x", "relative/x", "", "s3://B/x"])
 def test_only_folders_and_prefixes_of_buckets_are_destinations(location: str) -> None:
-    with pytest.raises(BadInput, match=r"is no folder|relative path|name of an S3 bucket") as refused:
+    with pytest.raises(BadInput, match=r"is not a folder|relative path|name of an S3 bucket") as refused:
         folder_at(location)
     assert "secret" not in str(refused.value)
 

@@ -58,7 +58,10 @@ def test_keys_come_in_any_case_and_columns_in_two_forms() -> None:
         ({**NEEDED, "timeZone": ""}, "option 'timeZone' is '', not a time zone"),
         ({**NEEDED, "timeZone": "+25:00"}, "option 'timeZone' is '+25:00', not a time zone"),
         ({**NEEDED, "asOf": "1", "asOfTimestamp": "2026-01-01"}, "are both given"),
-        ({**NEEDED, "asOfTimestamp": "yesterday"}, "neither milliseconds since the epoch nor an ISO date"),
+        (
+            {**NEEDED, "asOfTimestamp": "yesterday"},
+            "neither a number of milliseconds since 1970 nor an ISO date",
+        ),
         ({**NEEDED, "blob": "file:///srv/lake"}, "option 'url' tells where both stores are"),
         ({"blob": "file:///srv/lake", "collection": "x"}, "option 'consensus' is missing"),
         ({**NEEDED, "maxRowsPerTrigger": "0"}, "option 'maxRowsPerTrigger' is '0', not an integer from 1"),

@@ -254,7 +254,7 @@ def test_changes_between_two_times_have_their_time_and_how_often(
     }
     assert load(spark, url, people, **{"mode": "diff", "from": 3, "asOf": 4}).count() == 0
     assert load(spark, url, people, **{"mode": "diff", "from": 3, "asOf": 3}).count() == 0
-    with pytest.raises(BadInput, match="a difference goes forward in time, not from 4 to 3"):
+    with pytest.raises(BadInput, match="a difference must go forward in time, not from 4 to 3"):
         holdfast.spark.diff(spark, url=url, collection=people, after=4, as_of=3)
     gone = holdfast.spark.diff(
         spark, url=url, collection=people, after=0, columns=["id"], where=[("score", "=", 1)]

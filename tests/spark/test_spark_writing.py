@@ -99,7 +99,7 @@ def test_options_of_a_stream_are_those_that_hold_for_each_batch() -> None:
 
 def test_a_plan_that_is_refused_leaves_no_writer(controller: StorageController, url: str, fill: Fill) -> None:
     collection = fill("complete", SCHEMA, {9: rows_of(0, 3)}, shards=2)
-    with pytest.raises(BadInput, match="is complete up to 10: nothing can be added at 3"):
+    with pytest.raises(BadInput, match="is complete up to 10: rows can't be added at 3"):
         planned(url, collection, at="3")
     for shard in controller.describe(collection).data_shards:
         assert "spark write" not in controller.client.inspect(shard).writers

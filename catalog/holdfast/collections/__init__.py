@@ -1,7 +1,8 @@
-"""Collections: tables over time, each with a metadata shard and renditions of data shards.
+"""Collections: rows over time, each stored as a metadata shard and renditions of data shards.
 
-`StorageController` creates, finds and drops them; a `CollectionWriter` appends to one, a `CollectionReader`
-reads and follows one. JobRecords keep work on them to one outcome, whatever processes do it.
+`StorageController` creates, finds and drops collections. A `CollectionWriter` appends to one, and a
+`CollectionReader` reads and follows one. A `JobRecord` makes sure that exactly one attempt of a job commits,
+even if several processes run it.
 """
 
 from holdfast.collections.advance import Due, Step, StepKind, Wait

@@ -1,8 +1,8 @@
-"""What is due next for a collection, and what the rest waits for: decided purely, done by whoever comes.
+"""Decides what is due next for a collection, and what the rest waits for. Any process may then do it.
 
-- Everything that is due follows from what is stored: the record, the shards' uppers and the holds. So any
-  process may do it, again and again, and go on with what another one left half-done.
-- Nothing is decided here that somebody has to ask for: no rendition is made, taken over by or given up.
+- All that is due follows from stored state: the record, the uppers of the shards, and the holds. So any
+  process may do it repeatedly, and continue what another process left half-done.
+- Nothing is due that a user must request: no rendition is created, handed over to, or given up.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,18 +24,18 @@ from holdfast.errors import CollectionInUse
 
 
 class StepKind(Enum):
-    """What may be due."""
+    """The kinds of work that may be due."""
 
-    TAIL = "bring what was written before it took over"
-    RELEASE = "let go of what it was filled from"
+    TAIL = "copy what was written before it took over"
+    RELEASE = "release the hold for filling it"
     DROP_RENDITION = "drop it"
     DROP_COLLECTION = "drop the collection"
-    DIFFERENCE = "put down what differs with its handover, for who listens through it"
+    DIFFERENCE = "store the differences at its handover, for those who listen through it"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that is due, for the collection or for one of its renditions."""
+    """Work that is due for the collection or for one of its renditions."""
 
     kind: StepKind
     rendition: str = ""
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a rendition, or without one the collection, waits for, in words."""
+    """What a rendition, or the collection if `rendition` is empty, waits for, as text."""
 
     rendition: str
     why: str
@@ -57,7 +57,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is due (of `advance`: what was done), and what the rest waits for."""
+    """The work that is due (as a result of `advance`: the work done), and what the rest waits for."""
 
     steps: tuple[Step, ...]
     waits: tuple[Wait, ...]
@@ -65,9 +65,10 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that decides: `uppers` of the live renditions, the collection's since and upper, and its holds.
+    """All that the decision depends on.
 
-    Of one that is being dropped, its `jobs` that run too.
+    `uppers` are those of the live renditions. `since` and `upper` are the collection's. `jobs` are the
+    running jobs of a collection that is being dropped.
     """
 
     info: CollectionInfo
@@ -79,7 +80,7 @@ class Situation:
 
 
 def due(now: Situation) -> Due:
-    """What is due, in the order in which it can be done, and what the rest waits for."""
+    """Return what is due, in the order in which it can be done, and what the rest waits for."""
     info = now.info
     match info.state:
         case CollectionState.CREATING | CollectionState.DROPPED:
@@ -128,7 +129,7 @@ def _missing(now: Situation, rendition: RenditionInfo) -> str:
         case Recipe.SOURCE:
             return f"written up to {upper} by its source, the collection up to {now.upper}; then a handover"
         case Recipe.RESTORED:
-            return "filled; give the restore again, or abort it" if upper else "not filled: restore again"
+            return "filled; run the restore again, or abort it" if upper else "not filled: restore again"
         case _:
             assert_never(rendition.recipe)
 
@@ -147,25 +148,26 @@ def _due_of_retired(now: Situation, rendition: RenditionInfo) -> Due:
     steps = _release(now, rendition)
     written = now.uppers[rendition.id]
     if written < rendition.held_to:
-        why = f"held up to {rendition.held_to}, and its source has written up to {written}"
+        why = f"current up to {rendition.held_to}, and its source has written up to {written}"
         return Due(steps, (Wait(rendition.id, why),))
     if now.since >= rendition.held_to:
         return Due((*steps, Step(StepKind.DROP_RENDITION, rendition.id)), ())
     keepers = [hold for hold in now.holds if rendition.id in hold.keeps]
     waits = tuple(Wait(rendition.id, f"kept by {_keeper(hold)}") for hold in keepers)
-    # Without one who moves it, since stays where the holds that are gone have left it.
-    return Due(steps, waits or (Wait(rendition.id, f"kept by since, which is {now.since}"),))
+    # If nobody moves the since, it stays at the last hold, even after that hold ended.
+    return Due(steps, waits or (Wait(rendition.id, f"kept by the since, which is {now.since}"),))
 
 
 def _release(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
-    # Not the lease of who fills it, or of who died while it did: that ends by itself.
+    # Only the critical hold. The lease of a process that fills it, or that died, ends by itself.
     purpose = rendition_hold(rendition.id)
     held = any(hold.own and hold.durable and hold.purpose == purpose for hold in now.holds)
     return (Step(StepKind.RELEASE, rendition.id),) if held else ()
 
 
 def _difference(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
-    # As `Renditions.make_difference` can: both have all before the handover, and it can still be read.
+    # The conditions of `Renditions.make_difference`: both are complete before the handover, which is
+    # readable.
     before = now.info.held_before(rendition)
     if rendition.difference_shard or before is None or before.state is not RenditionState.RETIRED:
         return ()
@@ -189,9 +191,10 @@ def _keeper(hold: CollectionHold) -> str:
 
 
 def advance(look: Callable[[], Situation], do: Callable[[Step], None]) -> Due:
-    """Do what is due until nothing is; answers what was done and what the rest waits for.
+    """Do what is due until nothing is. Returns what was done and what the rest waits for.
 
-    Nothing is done twice: what is due again by then is somebody else's doing, and for the next time.
+    Nothing is done twice. If the same work is due again, another process made it so, and the next call does
+    it.
     """
     done: list[Step] = []
     while True:
@@ -203,6 +206,6 @@ def advance(look: Callable[[], Situation], do: Callable[[Step], None]) -> Due:
             try:
                 do(step)
             except CollectionInUse:
-                # Somebody came to hold it since we looked.
+                # Somebody took a hold since the decision.
                 continue
             done.append(step)

@@ -1,9 +1,10 @@
-"""One append to all shards of a rendition: prepared once, tried until it is decided.
+"""One append to all shards of a rendition: prepared once, and tried until its outcome is decided.
 
-- A try that lost because of something else in its step (the promise moved, another command was committed)
-  leaves the shards as they were. So what was uploaded is kept for the next try, and goes with the block.
-- Many rows are sorted once for all shards, and the shards' parts are encoded and uploaded side by side, in
-  threads that end with that; in the caller's own where the configuration wants no threads.
+- A try can fail because of another part of its multi-write: the promise moved, or another command was
+  committed. Then the shards are unchanged. So uploads are kept for the next try, and deleted at the end of
+  the block.
+- Many rows are sorted once for all shards. The parts of the shards are encoded and uploaded in parallel, by
+  threads that end with the upload. If the configuration allows no threads, the caller's thread does it.
 """
 
 from collections.abc import Sequence
@@ -23,17 +24,17 @@ from holdfast.persist.rows.canonical import check_times, prepare_updates
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.part import Encoding, choose_encoding
 
-# Fewer are sooner done than threads are started.
+# For fewer rows, the work takes less time than starting threads.
 _MANY_ROWS: Final = 4096
 _THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where rows go at times below `promised` and, if that is expected where it is, beyond.
+    """Where rows at times below `promised` go, and also rows at later times if no handover comes between.
 
-    `promised` was read before the record that `rendition` is from. `schema` is that of `shards`: the
-    collection's when they were opened, which follows the writer's own.
+    `promised` was read before the record from which `rendition` is. `schema` is the schema of `shards`: the
+    collection's schema when they were opened. It is the writer's schema or a later one.
     """
 
     rendition: RenditionInfo
@@ -44,9 +45,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the next append to a collection begins, and where it goes: to what holds at `upper`.
+    """The upper at which the next append to a collection begins, and the rendition that is current there.
 
-    `held_from` is when that took over: the contents before it are those of another rendition.
+    Before `held_from` another rendition holds the contents.
     """
 
     upper: int
@@ -54,15 +55,16 @@ class Position:
 
     @property
     def held_from(self) -> int:
-        """The first time for which the rendition that gets the append is the collection."""
+        """The first time at which the rendition that gets the append is current."""
         return self.route.rendition.held_from
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedAppend:
-    """An append as steps for one multi-write, perhaps with those of others; `after` is where it leads.
+    """An append as steps of a multi-write, perhaps together with those of other appends.
 
-    It fails where the collection was written or handed over since its position was found.
+    `after` is the position after the append. The append fails if the collection was written or handed over
+    since its position was read.
     """
 
     steps: tuple[Prepared, ...]
@@ -70,9 +72,10 @@ class PreparedAppend:
 
 
 def checked_updates(schema: Schema, updates: object, expected_upper: int, new_upper: int) -> pa.RecordBatch:
-    """Updates for an append from `expected_upper` to `new_upper`.
+    """Check and convert the updates of an append from `expected_upper` to `new_upper`.
 
-    Raises `BadInput` where that moves no upper forward, or they fit neither the schema nor these times.
+    Raises `BadInput` if the upper would not move forward, or if the updates don't fit the schema or these
+    times.
     """
     check_forward(expected_upper, new_upper)
     batch = prepare_updates(schema, updates, default_time=expected_upper)
@@ -81,7 +84,7 @@ def checked_updates(schema: Schema, updates: object, expected_upper: int, new_up
 
 
 def promise_moved(metadata: WriteHandle, route: Route, new_upper: int) -> tuple[list[Prepared], Route]:
-    """What moves the promise along with an append on this route, if it reaches beyond; the route then."""
+    """The step that moves the promise along with an append that reaches beyond it, and the new route."""
     promise = promise_for(new_upper, route.promised)
     if promise is None:
         return [], route
@@ -89,7 +92,7 @@ def promise_moved(metadata: WriteHandle, route: Route, new_upper: int) -> tuple[
 
 
 class ShardedAppend:
-    """An append of updates prepared with `schema`. Use it in a `with` block. Not thread-safe."""
+    """An append of updates that were prepared with `schema`. Use it in a `with` block. Not thread-safe."""
 
     def __init__(
         self,
@@ -108,9 +111,9 @@ class ShardedAppend:
         self._appends: list[Prepared] = []
 
     def prepare(self, route: Route, *, shard_upper: int | None = None) -> list[Prepared]:
-        """What appends to the shards, for one multi-write or for several tries of it.
+        """The steps that append to the shards, for one multi-write or several tries of it.
 
-        `shard_upper` is where the shards begin, if not at `expected_upper`.
+        `shard_upper` is the upper of the shards, if it is not `expected_upper`.
         """
         lower = self.expected_upper if shard_upper is None else shard_upper
         wanted = (route.rendition.id, lower)
@@ -125,7 +128,7 @@ class ShardedAppend:
         return self._appends
 
     def tried(self, route: Route, conditions: Sequence[Prepared]) -> bool:
-        """Append together with `conditions`: whether that took place; if not, nothing happened."""
+        """Append together with `conditions`. Returns False if that failed and nothing changed."""
         try:
             self._client.multi_write([*self.prepare(route), *conditions])
         except (UpperMismatch, ShardFinalized):
@@ -159,7 +162,7 @@ class ShardedAppend:
                 for late in wait(futures, return_when=FIRST_EXCEPTION).not_done:
                     late.cancel()
         finally:
-            # Also those beside one that failed: they are to be abandoned.
+            # Also those that succeeded while another one failed: they must be abandoned.
             done = (each for each in futures if each.done() and not each.cancelled())
             self._appends += [each.result() for each in done if each.exception() is None]
         for each in futures:

@@ -1,11 +1,11 @@
-"""Bringing a rendition what the collection has: all of it at first, then what is new, and the tail at last.
+"""Copies into a rendition what the collection has: first everything, then what is new, and at last the tail.
 
-- What is brought from `[lower, upper)` is the sum of the collection's changes at these times, all of them at
-  `upper - 1`. Whoever does it gets the same rows, and one append of it succeeds.
-- Memory is bounded, however much there is: 256 MiB for what is sorted, beside what a snapshot's iteration
-  takes; what doesn't fit goes to temporary files.
-- A rendition that is being filled holds the collection's since, at the metadata shard, at the last time that
-  it has. The hold moves with what is brought, in one step, and ends with the tail.
+- What is copied from `[lower, upper)` is the sum of the collection's changes at these times, all at
+  `upper - 1`. Every process that copies it gets the same rows, and exactly one append of them succeeds.
+- Memory is bounded, whatever the amount of data: 256 MiB for sorting, plus the memory of a snapshot's
+  iteration. Rows that don't fit go to temporary files.
+- A rendition that is being filled holds the since of the collection, at the metadata shard, at the last time
+  that it has. The hold moves in the same commit as the copied rows, and ends with the tail.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,18 +39,18 @@ from holdfast.persist.rows.schema import TIME
 _MEMORY_BYTES: Final = 256 << 20
 
 Progress = Callable[[int, int], object]
-"""Is told how many rows are done, and of how many: as many as are stored, of which some may cancel out."""
+"""Called with the rows done and the total: the number of stored rows, of which some may cancel out."""
 
 
 def rendition_hold(rendition_id: str) -> str:
-    """The purpose of the critical hold, on the metadata shard, of a rendition that is being filled."""
+    """The purpose of the critical hold on the metadata shard of a rendition that is being filled."""
     return f"rendition {rendition_id}"
 
 
 def bring_tail(client: PersistClient, view: View, describe: Callable[[], CollectionInfo]) -> None:
-    """Bring the rendition that took over what was written before that and after what it has.
+    """Copy the tail to the current rendition: what was written before the handover and is not yet in it.
 
-    Raises `HandoverInProgress` where only its source can.
+    Raises `HandoverInProgress` if only the source of the rendition can write that.
     """
     holding = view.info.holding
     if holding.recipe is Recipe.SOURCE:
@@ -60,7 +60,7 @@ def bring_tail(client: PersistClient, view: View, describe: Callable[[], Collect
             f"rendition {holding.id} of collection {view.info.name} took over at {first}, and"
             f" {lacking.id} is written up to {view.uppers[lacking.id]}"
         )
-    # What is restored differs from then on, so that the latest complete time must be one that has it.
+    # A restored rendition has different contents from its handover on. That time must become complete.
     beyond = 1 if holding.recipe is Recipe.RESTORED else 0
     bring(client, view.info, holding, holding.held_from + beyond, describe)
 
@@ -73,9 +73,9 @@ def bring(
     describe: Callable[[], CollectionInfo],
     progress: Progress | None = None,
 ) -> tuple[int, int]:
-    """Take a rendition to `upper`, at most the collection's; answers the uppers before that and after.
+    """Copy to a rendition up to `upper`, at most the collection's upper. Returns its uppers before and after.
 
-    Nothing is brought where it is there already, or somebody else is faster.
+    Copies nothing if the rendition has reached it already, or if another process is faster.
     """
     lower = common_upper(info, rendition, client.recent_uppers)
     if lower >= upper:
@@ -84,7 +84,7 @@ def bring(
         with brought(client, info, rendition, lower, upper, describe, progress=progress) as steps:
             client.multi_write(steps())
     except (UpperMismatch, AsOfTooEarly, HandleExpired, ShardFinalized):
-        # Who was faster may have been long ago: since may have passed what was to be read.
+        # Another process may have been faster some time ago, and the since may have passed our times.
         reached = common_upper(info, rendition, client.recent_uppers)
         if not lower < reached < CLOSED:
             raise
@@ -103,10 +103,10 @@ def brought(
     *,
     progress: Progress | None = None,
 ) -> Iterator[Callable[[], list[Prepared]]]:
-    """What takes a rendition from `lower` to `upper`, at most the collection's; its hold moves along or ends.
+    """The steps that take a rendition from `lower` to `upper`, at most the collection's upper, with its hold.
 
-    In the block a call gives the commands for one multi-write. What was uploaded for them is kept for another
-    try where nothing of theirs was the reason that one lost, and goes with the block.
+    In the block, a call returns the steps of one multi-write. Uploads are kept for another try unless they
+    were the reason why the multi-write failed. The end of the block deletes them.
     """
     purpose = rendition_hold(rendition.id)
     hold = hold_moved(client, info, rendition, upper)
@@ -126,13 +126,13 @@ def brought(
                 appends[:] = [builder.prepare_append(lower, upper).keep() for builder in builders]
             return [*appends, hold]
 
-        # Uploaded now: a commit of a record in which they are asked for holds up others.
+        # Upload now: a commit that asks for the steps later holds up other commits meanwhile.
         steps()
         yield steps
 
 
 def hold_moved(client: PersistClient, info: CollectionInfo, rendition: RenditionInfo, upper: int) -> Prepared:
-    """What moves the hold of a rendition along as it gets to `upper`, or ends it."""
+    """The step that moves the hold of a rendition when it reaches `upper`, or that ends the hold."""
     purpose = rendition_hold(rendition.id)
     if rendition.held_from <= upper:
         return client.prepare_release_critical(info.metadata_shard, purpose=purpose)
@@ -147,9 +147,9 @@ def builders_of(
     *,
     memory_bytes: int,
 ) -> list[BatchBuilder]:
-    """Builders of the shards of a rendition, in its order, with the updates that go there.
+    """Batch builders for the shards of a rendition, in order, filled with the updates of each shard.
 
-    The writers have a schema that the updates' leads to. All of it takes about `memory_bytes`.
+    The schema of the writers must be the updates' schema or a later one. Uses about `memory_bytes` in total.
     """
     share = memory_bytes // len(writers)
     builders = [stack.enter_context(writer.batch_builder(memory_bytes=share)) for writer in writers]
@@ -169,9 +169,9 @@ def _changes(
     upper: int,
     progress: Progress | None,
 ) -> tuple[Schema, Iterable[pa.RecordBatch]]:
-    """Updates at `upper - 1` that add up to the collection's changes in `[lower, upper)`.
+    """Updates at `upper - 1` that add up to the collection's changes in `[lower, upper)`, and a schema.
 
-    With a schema that leads on from theirs: the collection's after they were there.
+    The schema is the collection's, read after the updates were planned. So it is theirs or a later one.
     """
     at = upper - 1
     if lower == 0:
@@ -179,12 +179,12 @@ def _changes(
     else:
         rows = reader.changes(lower - 1, at)
     tell = None if progress is None else _counted(_expected_rows(client, reader, lower), progress)
-    # The record is read after the rows were planned.
+    # Read the record only after the rows were planned.
     return describe().schema, at_time(rows, at, tell)
 
 
 def _expected_rows(client: PersistClient, reader: CollectionReader, lower: int) -> int:
-    """About how many rows are to be brought from `lower` on, some of which may cancel out."""
+    """About how many rows must be copied from `lower` on. Some of them may cancel out."""
     if lower == 0:
         return sum(client.stored(shard).rows for shard in reader.info.holding.shards)
     return sum(number for _, number in reader.change_counts(lower - 1))
@@ -201,7 +201,7 @@ def at_time(
 
 
 def _counted(total: int, progress: Progress) -> Callable[[int], None]:
-    """What tells `progress` of more rows."""
+    """A function that adds rows to the progress."""
     done = 0
     progress(0, total)
 

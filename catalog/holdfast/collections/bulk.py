@@ -1,11 +1,12 @@
-"""One append to a collection of any amount of updates, in any order, with bounded memory.
+"""One append of any number of updates to a collection, in any order, with bounded memory.
 
-- Updates go to the shards of the rendition that holds when they come, each shard's to a batch builder of its
-  own. Where another one has taken over by the time of the append they are read back and spread anew.
-- Until the append commits, all shards in one step, there are temporary files without names, and parts that no
-  version names: whoever is killed leaves nothing that can be seen.
-- What is uploaded serves every later try whose upper is not past the times of the updates: who writes little
-  meanwhile does not make a long upload begin anew.
+- Updates go to the shards of the rendition that is current when they arrive, each shard's to its own batch
+  builder. If another rendition has taken over by the time of the append, the updates are read back and spread
+  again.
+- Until the append commits, on all shards in one commit, only temporary files without names exist, and parts
+  that no version names. If the process is killed, readers see nothing of it.
+- Uploads serve every later try whose upper is not past the times of the updates. So other writers with few
+  rows don't make a long upload start again.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,15 +27,15 @@ from holdfast.persist.rows.schema import TIME
 _PIECE_ROWS: Final = 64 * 1024
 
 Complete = Callable[[Sequence[Prepared], Route, int], PreparedAppend]
-"""Adds what an append to a route up to a new upper needs beside the appends to its shards."""
+"""Adds to the appends of the shards what else an append to a route up to a new upper needs."""
 
 
 class BulkAppend:
-    """Gathers updates for one append. Not thread-safe; made by `CollectionWriter.bulk`.
+    """Collects updates for one append. Not thread-safe. `CollectionWriter.bulk` creates it.
 
-    Use it in a `with` block, and commit in it: the end of the block deletes what was uploaded and not
-    committed. `rows` tells how many updates were added; `times` the first and the last of their own times,
-    None where they have none.
+    Use it in a `with` block, and commit inside the block: its end deletes uploads that were not committed.
+    `rows` is the number of updates added. `times` is their first and last time, or None if they have no
+    times.
     """
 
     def __init__(self, schema: Schema, route: Route, complete: Complete, *, memory_bytes: int) -> None:
@@ -53,12 +54,12 @@ class BulkAppend:
     def add(self, updates: object) -> None:
         """Add updates, in any order: a table, a record batch, a data frame, or a list of dicts.
 
-        Either all have a `_time`, or none has and all are at the time of the append. Raises `BadInput` where
-        they don't fit, `Determinate` where there is no room for a temporary file: what came before them is
-        in, so that nothing can be done with all of it any more.
+        Either all updates have a `_time`, or none has and all get the time of the append. Raises `BadInput`
+        if they don't fit, and `Determinate` if there is no room for a temporary file. After an error some of
+        the updates may already be added, so this append can't be used any more.
         """
         self._check_whole()
-        # Until all of it is in.
+        # False until all of the updates are added.
         self._whole = False
         if isinstance(updates, pa.Table):
             for batch in updates.to_batches(_PIECE_ROWS):
@@ -68,10 +69,10 @@ class BulkAppend:
         self._whole = True
 
     def prepare(self, position: Position, new_upper: int, *, time: int | None = None) -> PreparedAppend:
-        """The append of all that was added, as `CollectionWriter.prepare`; its steps are not to be abandoned.
+        """Prepare the append of all added updates, like `CollectionWriter.prepare`. Don't abandon its steps.
 
-        `time` is that of updates that have none, if not the position's upper. Call it again, with a new
-        position, after a multi-write that lost. Raises `BadInput` where a time is not in
+        `time` is the time of updates that have none. Default: the position's upper. After a multi-write that
+        failed, call this again with a new position. Raises `BadInput` if a time is not in
         `[position.upper, new_upper)`.
         """
         self._check_whole()
@@ -94,27 +95,25 @@ class BulkAppend:
         return self._complete(self._appends, route, new_upper)
 
     def renew(self) -> None:
-        """Delete what was uploaded: the next try does that anew."""
+        """Delete the uploads. The next try uploads again."""
         appends, self._appends, self._times_prepared = self._appends, [], None
         for append in appends:
             append.abandon()
 
     def close(self) -> None:
-        """Delete what was uploaded and not committed, and the temporary files."""
+        """Delete uploads that were not committed, and the temporary files."""
         self._building.close()
 
     def _check_whole(self) -> None:
         self._owner.check("this bulk append")
         if not self._whole:
-            raise BadInput(
-                "this bulk append failed to take in some updates: nothing can be done with the rest"
-            )
+            raise BadInput("this bulk append failed while it added updates, and can't be used any more")
 
     def _add(self, updates: object) -> None:
         batch = prepare_updates(self._schema, updates, default_time=0)
         timed = _has_times(updates)
         if self._timed not in (None, timed):
-            raise BadInput(f"some updates have a {TIME} and some have none", hint="give all of them one")
+            raise BadInput(f"some updates have a {TIME} and some don't", hint="give each one a time, or none")
         self._timed = timed
         bounds = time_bounds(batch)
         if bounds is None:
@@ -126,7 +125,7 @@ class BulkAppend:
         self._building.add(upgraded(batch, self._schema, self._building.route.schema), timed=timed)
 
     def _spread(self, route: Route) -> None:
-        """Give all that was added to the shards of another rendition."""
+        """Move all added updates to the shards of another rendition."""
         self.renew()
         self._whole = False
         before, self._building = self._building, _Building(route, self._memory_bytes)
@@ -159,7 +158,7 @@ class _Building:
             self._stack = stack.pop_all()
 
     def add(self, batch: pa.RecordBatch, *, timed: bool) -> None:
-        """Give prepared updates to the builders of their shards."""
+        """Add prepared updates to the builders of their shards."""
         for builder, part in zip(self.builders, split_rows(self.route.rendition, batch), strict=True):
             if part.num_rows:
                 builder.add(part if timed else part.drop_columns([TIME]))

@@ -1,10 +1,10 @@
-"""Who may read and write a collection for as long as they need: capabilities that survive their processes.
+"""Capabilities: rights to read or write a collection that outlive their process.
 
-- Leased holds end with the process that has them; these end when they are released, by whomever.
-- One to read is a critical hold on the metadata shard: whoever holds that one's since holds the data. It is
-  taken and released in one step with its entry in the collection's record, which tells who has it.
-- One to write is the entry alone. It keeps the collection from being dropped; to give up the times below `f`
-  is to seal the collection to `f`, for nobody writes there then.
+- A leased hold ends with its process. A capability ends when any process releases it.
+- A capability to read is a critical hold on the metadata shard, because holding its since holds the data. It
+  is taken and released in the same commit as its entry in the collection's record, which shows who has it.
+- A capability to write is only the entry. It keeps the collection from being dropped. Its holder gives up the
+  times below `f` by sealing the collection to `f`: nobody can write there any more.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,18 +30,19 @@ Kind = Literal["read", "write"]
 
 
 def read_purpose(purpose: str) -> str:
-    """The purpose of the critical hold, on the metadata shard, of a capability to read."""
+    """The purpose of the critical hold on the metadata shard that is a capability to read."""
     return f"read: {purpose}"
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionHold:
-    """What somebody holds of a collection.
+    """A hold on a collection, or a capability to write it.
 
-    `since` is the earliest time that a capability to read keeps (None: to write), `keeps` are the retired
-    renditions that it keeps with it. A `durable` one ends when it is released, another `lease_s` seconds
-    after its process. `age_ms` is the wall time since it was taken, None where nobody noted it. `own` ones
-    are the collection's: its retention, and what renditions are filled from; it can be dropped nevertheless.
+    `since` is the earliest time that a hold keeps (None: it is a capability to write), and `keeps` are the
+    retired renditions that it keeps. A `durable` hold ends when it is released, another one `lease_s` seconds
+    after its process ends. `age_ms` is the wall time since it was taken, or None if nobody recorded it. An
+    `own` hold belongs to the collection itself, for its retention or for filling a rendition. It doesn't
+    prevent a drop.
     """
 
     kind: Kind
@@ -60,7 +61,10 @@ class CollectionHold:
 
 
 def _is_own(info: CollectionInfo, hold: HoldInfo) -> bool:
-    """Whether a collection holds it of itself; a lease only while a rendition is being filled."""
+    """Whether the hold belongs to the collection itself.
+
+    A lease does only while a rendition is being filled.
+    """
     filling = {rendition_hold(each.id) for each in info.renditions}
     return hold.purpose in filling or (hold.kind == "critical" and hold.purpose == RETENTION_PURPOSE)
 
@@ -68,9 +72,9 @@ def _is_own(info: CollectionInfo, hold: HoldInfo) -> bool:
 def collection_holds(
     info: CollectionInfo, shards: Mapping[str, ShardInfo], jobs: Iterable[JobRecord], now_ms: int
 ) -> tuple[CollectionHold, ...]:
-    """All that is held of a collection, from its record and a look at each of its shards.
+    """All holds of a collection, from its record and the state of each of its shards.
 
-    What a reader or a job holds of data shards beside the metadata is not told again.
+    A reader or job that holds data shards in addition to the metadata shard is listed once.
     """
     metadata = shards[info.metadata_shard].holds
     known = {(hold.purpose, hold.hostname) for hold in metadata}
@@ -106,7 +110,7 @@ def collection_holds(
 
 
 def _age(since_ms: int | None, now_ms: int) -> int | None:
-    """How long ago that was; no time where the wall clock is behind the one that noted it."""
+    """The time since then. Zero if the wall clock is behind the one that recorded it."""
     return None if since_ms is None else max(now_ms - since_ms, 0)
 
 
@@ -133,8 +137,9 @@ def _told(info: CollectionInfo, hold: HoldInfo, taken: Mapping[str, int], now_ms
 class DurableHold:
     """A capability to read a collection from `since` on, until it is released. Thread-safe.
 
-    Whoever asks for it by the same purpose finds it again, in any process. As a context it is released when
-    the block ends; where it ends with an error, or the process does, it stays: what it was for is not done.
+    Any process that asks for the same purpose finds the same capability. As a context manager it is released
+    when the block ends normally. If the block raises, or the process dies, it stays, because its purpose is
+    not done.
     """
 
     def __init__(self, capabilities: "Capabilities", info: CollectionInfo, purpose: str) -> None:
@@ -144,21 +149,21 @@ class DurableHold:
 
     @property
     def since(self) -> int:
-        """The earliest time that it keeps, linearized.
+        """The earliest time that it keeps, as of now (linearized).
 
-        Raises `HandleExpired` where it was released, `CollectionNotFound` where the collection was dropped.
+        Raises `HandleExpired` if it was released, and `CollectionNotFound` if the collection was dropped.
         """
         return self._capabilities.held_since(self._info, self.purpose)
 
     def downgrade(self, since: int) -> None:
-        """Give up the times before `since`; never back, and at most up to the latest complete one.
+        """Give up the times before `since`. Never moves back, and at most to the latest complete time.
 
-        Raises as `since` does.
+        Raises like `since`.
         """
         self._capabilities.downgrade(self._info, self.purpose, since)
 
     def release(self) -> None:
-        """End it; nothing to do where it has ended."""
+        """Release it. Does nothing if it is already released."""
         self._capabilities.release(self._info.collection_id, self.purpose, writes=False)
 
     def __enter__(self) -> Self:
@@ -172,7 +177,7 @@ class DurableHold:
 
 
 class WriteCapability:
-    """A capability to write a collection, until it is released. Thread-safe; a context like `DurableHold`."""
+    """A capability to write a collection, until it is released. Thread-safe. A context like `DurableHold`."""
 
     def __init__(
         self, capabilities: "Capabilities", info: CollectionInfo, purpose: str, writer: CollectionWriter
@@ -183,11 +188,11 @@ class WriteCapability:
         self.writer = writer
 
     def downgrade(self, frontier: int) -> None:
-        """Promise to write nothing at times below `frontier`: the collection is sealed to it."""
+        """Promise to write nothing at times below `frontier`, by sealing the collection to it."""
         self.writer.seal(frontier)
 
     def release(self) -> None:
-        """End it; nothing to do where it has ended."""
+        """Release it. Does nothing if it is already released."""
         self._capabilities.release(self._info.collection_id, self.purpose, writes=True)
 
     def __enter__(self) -> Self:
@@ -220,7 +225,10 @@ class Capabilities:
     def acquire(
         self, info: CollectionInfo, purpose: str, *, since: int | None = None, command_id: str | None = None
     ) -> DurableHold:
-        """Take a capability to read, or find that of this purpose. Raises as `StorageController.hold`."""
+        """Take a capability to read, or find the one with this purpose.
+
+        Raises like `StorageController.hold`.
+        """
         check_purpose(read_purpose(check_purpose(purpose)))
         if since is not None:
             check_frontier(since)
@@ -228,7 +236,7 @@ class Capabilities:
 
         def effects(_: ControllerState) -> list[Prepared]:
             shard, held = info.metadata_shard, read_purpose(purpose)
-            # Refused in the step itself: once it is taken, others find it and go by it.
+            # The commit itself checks the since: once the hold is taken, others find it and rely on it.
             taken = [self._client.prepare_critical(shard, purpose=held, not_past=since)]
             if since is not None:
                 taken.append(self._client.prepare_downgrade_critical(shard, since, purpose=held))
@@ -240,14 +248,14 @@ class Capabilities:
         )
         hold = DurableHold(self, changed, purpose)
         if since is not None and (held := hold.since) > since:
-            # One that was there is further.
+            # The existing one has moved past it.
             raise AsOfTooEarly(since, held)
         return hold
 
     def acquire_write(
         self, info: CollectionInfo, purpose: str, writer: CollectionWriter, *, command_id: str | None = None
     ) -> WriteCapability:
-        """Take a capability to write, or find that of this purpose."""
+        """Take a capability to write, or find the one with this purpose."""
         check_purpose(purpose)
         origin = self._origin(command_id)
         changed = self._log.commit(
@@ -256,7 +264,7 @@ class Capabilities:
         return WriteCapability(self, changed, purpose, writer)
 
     def release(self, collection: str, purpose: str, *, writes: bool, command_id: str | None = None) -> None:
-        """End a capability."""
+        """Release a capability."""
         info = self._describe(collection)
         origin = self._origin(command_id)
 
@@ -272,14 +280,14 @@ class Capabilities:
         )
 
     def held_since(self, info: CollectionInfo, purpose: str) -> int:
-        """Where a capability to read stands."""
+        """The since of a capability to read."""
         for hold in self._client.inspect(info.metadata_shard).holds:
             if hold.kind == "critical" and hold.purpose == read_purpose(purpose):
                 return hold.since
         raise self._gone(info, purpose)
 
     def downgrade(self, info: CollectionInfo, purpose: str, since: int) -> None:
-        """Move a capability to read forward."""
+        """Move the since of a capability to read forward."""
         since = min(check_frontier(since), max(self._upper(info.collection_id) - 1, 0))
         step = self._client.prepare_downgrade_critical(
             info.metadata_shard, since, purpose=read_purpose(purpose)
@@ -290,7 +298,7 @@ class Capabilities:
             raise self._gone(info, purpose) from None
 
     def holds(self, info: CollectionInfo, jobs: Iterable[JobRecord]) -> tuple[CollectionHold, ...]:
-        """All that is held of a collection; nothing of one that is gone."""
+        """All holds of a collection. Empty if it was dropped."""
         shards = {shard: self._client.inspect(shard) for shard in (info.metadata_shard, *info.data_shards)}
         return collection_holds(info, shards, jobs, self._client.clock.wall_ms())
 

@@ -1,9 +1,10 @@
-"""The changes of a collection between two times, in this process or in pieces for others.
+"""The changes of a collection between two times, read in this process or in pieces by others.
 
-Pieces are cut by time, so that each is read across shards and handovers as one listen would: together they
-are what a listen from the first to the last time tells. Of one time all changes are in one piece.
+Pieces are cut by time, and each is read across shards and handovers as one listen would read it. Together
+they are the changes that a listen from the first to the last time returns. All changes at one time are in one
+piece.
 
-Their sum is another thing, and less: `net_changes`.
+`net_changes` returns the sum of the changes instead, which is usually smaller.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from holdfast.persist.rows.consolidate import consolidate_updates
 
 @dataclass(frozen=True, slots=True)
 class ChangesPart:
-    """The changes at times after `after` and up to `until`, readable in any process. Picklable."""
+    """The changes at times after `after` and up to `until`. Picklable, and readable in any process."""
 
     collection_id: str
     after: int
@@ -32,10 +33,11 @@ class ChangesPart:
 
 
 def plan_changes(reader: CollectionReader, after: int, until: int, rows: int) -> list[ChangesPart]:
-    """Pieces of about `rows` changes or more, in the order of time.
+    """Plan pieces of about `rows` changes or more, in the order of time.
 
-    The reader's hold, or another, must stay until they are read. Raises `AsOfTooEarly` where `after` is
-    before since, `AsOfNotYetAvailable` where `until` is not complete, `BadInput` where `until < after`.
+    A hold, of the reader or another one, must stay until the pieces are read. Raises `AsOfTooEarly` if
+    `after` is before the since, `AsOfNotYetAvailable` if `until` is not complete, and `BadInput` if `until <
+    after`.
     """
     check_forward(after, until)
     since, upper = reader.since(), reader.upper()
@@ -53,9 +55,9 @@ def plan_changes(reader: CollectionReader, after: int, until: int, rows: int) ->
 
 
 def read_changes(client: PersistClient, part: ChangesPart) -> Iterator[pa.Table]:
-    """The updates of a piece: the schema's columns, `_time` and `_diff`, in the order of time.
+    """Return the updates of a piece in the order of time: the columns of the schema, `_time` and `_diff`.
 
-    Raises `AsOfTooEarly` where nothing held the collection's since between planning and reading.
+    Raises `AsOfTooEarly` if nothing held the collection's since between planning and reading.
     """
     with StorageController(client).reader(part.collection_id, purpose="changes") as reader:
         for event in reader.listen(part.after, part.until):
@@ -66,10 +68,10 @@ def read_changes(client: PersistClient, part: ChangesPart) -> Iterator[pa.Table]
 def net_changes(
     reader: CollectionReader, describe: Callable[[], CollectionInfo], after: int, until: int
 ) -> tuple[Schema, pa.Table]:
-    """What the contents at `until` have more than those at `after`, and less, as updates at `until`.
+    """Return the difference between the contents at `until` and those at `after`, as updates at `until`.
 
-    With the collection's schema now. In memory is what differs, not what it differs from. Raises as
-    `CollectionReader.changes`.
+    Also returns the collection's schema as of now. Only the difference is in memory, not the contents. Raises
+    like `CollectionReader.changes`.
     """
     changes = reader.changes(after, until)
     schema = describe().schema

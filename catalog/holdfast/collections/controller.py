@@ -1,10 +1,10 @@
-"""The storage controller of a location: its commands, each one durable, idempotent step.
+"""The storage controller of a location. Each of its commands is one durable, idempotent commit.
 
-- A command and its effects on shards are one commit: there is no half-made and no half-dropped collection.
-- A collection is dropped in two steps: from the first on nobody may open it, with the second, when its
-  readers are gone or at once by force, its shards end.
-- With a guard, no command takes effect once the guard's condition is lost: a fenced process changes nothing.
-- Any process may give commands; nothing is kept here that another controller would need.
+- A command and its effects on shards are one commit, so no collection is ever half created or half dropped.
+- A collection is dropped in two commits. After the first nobody can open it. The second finalizes its shards,
+  once its readers are gone, or at once if forced.
+- With a guard, no command takes effect after the guard's condition is lost: a fenced process changes nothing.
+- Any process may give commands. A controller keeps no state that another controller would need.
 """
 
 import uuid
@@ -55,9 +55,10 @@ _CREATION_PURPOSE: Final = "collection creation"
 class StorageController(JobCommands):
     """Creates, finds and drops the collections of a location, and keeps the records of its jobs. Thread-safe.
 
-    `who` and `token` (a fence token, in words) are kept with each command for people to read. `guard` is
-    asked before each try of every command and committed with it: what it raises (`Fenced`) is raised, and
-    where its condition is lost before the commit nothing happens and it is asked again.
+    `who` and `token` (a fence token as text) are stored with each command for people to read. `guard` is
+    called before each try of every command, and its condition is committed with the command. If it raises
+    (`Fenced`), the command raises that. If its condition is lost before the commit, nothing happens and it is
+    called again.
     """
 
     def __init__(
@@ -78,10 +79,10 @@ class StorageController(JobCommands):
         return self._log.shard_id
 
     def create_collection(self, spec: CollectionSpec, *, command_id: str | None = None) -> CollectionInfo:
-        """Create a collection, or find the one that was created from the same spec under the same id.
+        """Create a collection, or find the one that was created from the same spec with the same id.
 
-        One that is there keeps the comments that it has. Raises `BadInput` where that id has another spec or
-        was dropped, `UniquenessViolation` where the name is taken.
+        An existing collection keeps its comments. Raises `BadInput` if the id has another spec or was
+        dropped, and `UniquenessViolation` if the name is taken.
         """
         new_id = self.client.new_shard_id
         shards = ShardIds(new_id(), tuple(new_id() for _ in range(spec.shards)))
@@ -101,14 +102,15 @@ class StorageController(JobCommands):
         )
 
     def describe(self, id_or_name: str) -> CollectionInfo:
-        """What is on record for a collection: the one of this id, dropped or not, or the live one so named.
+        """Read the record of a collection: the one with this id, dropped or not, or the live one with this
+        name.
 
-        Raises `CollectionNotFound` where there is neither.
+        Raises `CollectionNotFound` if there is neither.
         """
         return self._log.sync().find(id_or_name)
 
     def list_collections(self) -> tuple[CollectionInfo, ...]:
-        """All collections that are not dropped, by name."""
+        """All collections that are not dropped, sorted by name."""
         known = list(self._log.sync().collections.values())
         live = [info for info in known if info.state is not CollectionState.DROPPED]
         return tuple(sorted(live, key=lambda info: info.name))
@@ -116,11 +118,12 @@ class StorageController(JobCommands):
     def drop_collection(
         self, id_or_name: str, *, command_id: str | None = None, force: bool = False
     ) -> CollectionInfo:
-        """Drop a collection: nobody can open it from now on, and its data goes when its readers are gone.
+        """Drop a collection. Nobody can open it any more, and its data is deleted when its readers are gone.
 
-        With `force` it does not wait for them, and its jobs end with it. Raises `CollectionInUse` while
-        anybody holds what is in it or a job of it runs: it stays Dropping, no new job of it begins, and the
-        same call again goes on. `CollectionNotFound` where there never was such a collection.
+        With `force` it doesn't wait for them, and its jobs end. Otherwise it raises `CollectionInUse` while
+        anybody holds the collection or a job of it runs. Then the collection stays in state Dropping and no
+        new job of it begins. Call this again to continue. Raises `CollectionNotFound` if there never was such
+        a collection.
         """
         origin = self._origin(command_id)
         info = self._log.commit(lambda state: transitions.begin_drop(state, id_or_name, origin))
@@ -141,11 +144,12 @@ class StorageController(JobCommands):
     def evolve_collection(
         self, id_or_name: str, schema: Schema, *, command_id: str | None = None
     ) -> CollectionInfo:
-        """Give a collection a schema that follows its own; nothing to do where it has that one.
+        """Give a collection a later schema. Does nothing if it has that schema already.
 
-        All shards of all renditions get it in the same step. Writers of an earlier schema go on, and readers
-        see the newest one with the next read that they begin. Raises `CodecMismatch`, with both schemas,
-        where it can't follow (`PersistClient.evolve` says which may), and as `describe`.
+        All shards of all renditions get it in the same commit. Writers with an earlier schema continue to
+        work, and readers use the newest one for the next read that they begin. Raises `CodecMismatch`, with
+        both schemas, if this schema can't follow the current one (see `PersistClient.evolve`), and like
+        `describe`.
         """
         info = self._open(id_or_name)
         id_, origin = info.collection_id, self._origin(command_id)
@@ -161,10 +165,10 @@ class StorageController(JobCommands):
     def comment_columns(
         self, id_or_name: str, comments: Mapping[str, str | None], *, command_id: str | None = None
     ) -> CollectionInfo:
-        """Give columns of a collection comments, or with None take them away; those of others stay.
+        """Set comments of columns. None removes a comment, and columns that are not named keep theirs.
 
-        Readers that are opened later tell them; no shard is touched. Raises `BadInput` for a column that is
-        not there and a comment that is none (`check_comments` says which are), and as `describe`.
+        Readers that are opened later show them. No shard changes. Raises `BadInput` for a column that doesn't
+        exist and for an invalid comment (see `check_comments`), and like `describe`.
         """
         id_, origin = self._open(id_or_name).collection_id, self._origin(command_id)
         return self._log.commit(lambda state: comment_columns(state, id_, comments, origin))
@@ -178,16 +182,17 @@ class StorageController(JobCommands):
         command_id: str | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> RenditionInfo:
-        """Make the contents of a collection those of a snapshot; answers the rendition that has them then.
+        """Replace the contents of a collection by those of a snapshot. Returns the rendition that has them.
 
-        They are from its `held_from` on; what was written before that time, during the restore too, is given
-        up, and readers of earlier times see it as it was. Writers and readers go on. The same command again,
-        or any other from the same snapshot while it is being filled, goes on where one broke off. `progress`
-        is told how many rows are read.
+        The collection has these contents from the rendition's `held_from` on. What was written before that
+        time, also during the restore, is given up. Readers of earlier times see the old contents. Writers and
+        readers continue. An interrupted restore continues if you repeat the command, or if you give another
+        command for the same snapshot while the rendition is being filled. `progress` is called with the
+        number of rows read.
 
-        Raises `BadInput` where the schema does not fit or the command was another, `CorruptBlob` where a file
-        is not what the manifest says: nothing changed; `HandoverInProgress` where an earlier handover waits
-        for its source; and as `describe`.
+        Raises `BadInput` if the schema doesn't fit or the command id was used for something else, and
+        `CorruptBlob` if a file does not match the manifest; nothing is changed then. Raises
+        `HandoverInProgress` if an earlier handover waits for its source, and like `describe`.
         """
         return self._restores.restore(
             id_or_name, source, rendition_id=rendition_id, command_id=command_id, progress=progress
@@ -196,44 +201,46 @@ class StorageController(JobCommands):
     def hold(
         self, id_or_name: str, purpose: str, *, since: int | None = None, command_id: str | None = None
     ) -> DurableHold:
-        """A capability to read from `since` on (None: all that can be read now), durable until its release.
+        """Take a capability to read from `since` on (None: from the earliest readable time), until its
+        release.
 
-        That of the same purpose is found again as it is. Raises `AsOfTooEarly` where `since` can't be read,
-        or the one that was found is past it, `HandleExpired` where this command took it before and it was
-        released, and as `describe`.
+        If there is one with the same purpose, returns that one unchanged. Raises `AsOfTooEarly` if `since`
+        can't be read or the existing one has moved past it, `HandleExpired` if this command took it before
+        and it was released, and like `describe`.
         """
         return self._capabilities.acquire(self._open(id_or_name), purpose, since=since, command_id=command_id)
 
     def acquire_write(
         self, id_or_name: str, purpose: str, *, command_id: str | None = None
     ) -> WriteCapability:
-        """A capability to write, durable until its release: so long nobody drops the collection but by force.
+        """Take a capability to write, until its release. While it lasts, only `force` drops the collection.
 
-        That of the same purpose is found again. Raises as `describe`, and `HandleExpired` as `hold`.
+        If there is one with the same purpose, returns that one. Raises like `describe`, and `HandleExpired`
+        like `hold`.
         """
         writer = self.writer(id_or_name, purpose=purpose)
         return self._capabilities.acquire_write(writer.info, purpose, writer, command_id=command_id)
 
     def release_hold(self, id_or_name: str, purpose: str, *, command_id: str | None = None) -> None:
-        """End a capability to read, whoever has it; nothing to do where there is none."""
+        """Release a capability to read, whichever process has it. Does nothing if there is none."""
         self._capabilities.release(id_or_name, purpose, writes=False, command_id=command_id)
 
     def release_write(self, id_or_name: str, purpose: str, *, command_id: str | None = None) -> None:
-        """End a capability to write, whoever has it; nothing to do where there is none."""
+        """Release a capability to write, whichever process has it. Does nothing if there is none."""
         self._capabilities.release(id_or_name, purpose, writes=True, command_id=command_id)
 
     def holds(self, id_or_name: str) -> tuple[CollectionHold, ...]:
-        """All that is held of a collection: by whom, since when, and which renditions it keeps with it.
+        """All holds of a collection: their holders, their age, and the renditions that they keep.
 
-        Nothing of one that was dropped. Raises as `describe`.
+        Empty for a dropped collection. Raises like `describe`.
         """
         info = self.describe(id_or_name)
         return self._capabilities.holds(info, self.jobs(info.collection_id))
 
     def history(self, id_or_name: str) -> tuple[CommandRecord, ...]:
-        """The commands on a collection of the last 30 days, oldest first, with their results.
+        """The commands on a collection in the last 30 days, oldest first, with their results.
 
-        Raises as `describe`.
+        Raises like `describe`.
         """
         state = self._log.sync()
         id_ = state.find(id_or_name).collection_id
@@ -241,21 +248,21 @@ class StorageController(JobCommands):
         return tuple(sorted(known, key=lambda command: command.at_ms))
 
     def advance(self, id_or_name: str) -> Due:
-        """Do what is due for a collection, and tell what was done and what the rest waits for.
+        """Do what is due for a collection. Returns what was done and what the rest waits for.
 
-        Any process may, at any time: it goes on with what another one left, and does nothing that somebody
-        has to ask for. Raises as `describe`.
+        Any process may call this at any time. It continues what another process left, and does nothing that
+        users must request. Raises like `describe`.
         """
         id_ = self.describe(id_or_name).collection_id
         return advance(lambda: self._situation(id_), lambda step: self._do(id_, step))
 
     def stored(self, id_or_name: str) -> StoredSize:
-        """How much is stored in the rendition that holds, unconsolidated. Raises as `describe`."""
+        """The size of the current rendition as stored, not consolidated. Raises like `describe`."""
         sizes = [self.client.stored(shard) for shard in self._open(id_or_name).holding.shards]
         return StoredSize(sum(size.rows for size in sizes), sum(size.size_bytes for size in sizes))
 
     def frontiers(self, id_or_name: str) -> Frontiers:
-        """The since and the upper of a collection, linearized."""
+        """The since and the upper of a collection as of now (linearized)."""
         info = self._open(id_or_name)
         metadata = self.client.inspect(info.metadata_shard)
         if metadata.finalized:
@@ -263,25 +270,25 @@ class StorageController(JobCommands):
         return Frontiers(metadata.since, self.renditions.view(info).upper)
 
     def hydrate(self, id_or_name: str, rendition_id: str, *, progress: Progress | None = None) -> int:
-        """Fill a rendition of recipe COPY from the collection, in this process; answers its upper then.
+        """Fill a rendition of recipe COPY from the collection, in this process. Returns its upper afterwards.
 
-        Its contents come in one step with the record of a job, kind "hydrate", slot the rendition's id; then
-        what was written meanwhile, until little is lacking. Where an earlier attempt did not end, this one
-        takes its place. `progress` is told (rows done, rows in all). See `holdfast.collections.hydration` for
-        what is better left to a Spark job.
+        Its contents are committed together with the record of a job of kind "hydrate", whose slot is the id
+        of the rendition. Then it copies what was written meanwhile, until little is missing. If an earlier
+        attempt has not ended, this one replaces it. `progress` is called with (rows done, total rows). See
+        `holdfast.collections.hydration` for the cases in which you should use a Spark job instead.
 
-        Raises `BadInput` where the rendition is not being filled from the collection (any more), `Fenced`
-        where another attempt took this one's place; whatever else went wrong is on record with the job.
+        Raises `BadInput` if the rendition is not, or no longer, being filled from the collection, and
+        `Fenced` if another attempt replaced this one. Any other error is recorded with the job.
         """
         return Hydration(self, self._open(id_or_name), rendition_id, progress).run()
 
     def rendition_writer(
         self, id_or_name: str, rendition_id: str, *, purpose: str, replicated: bool = False
     ) -> RenditionWriter:
-        """A handle that appends to one rendition of recipe SOURCE, for its pipeline.
+        """Open a handle that appends to one rendition of recipe SOURCE, for the pipeline that writes it.
 
-        One of several identical ones where it is `replicated`. Raises as `describe`, and `BadInput` where it
-        is no such rendition.
+        With `replicated` it is one of several identical pipelines. Raises like `describe`, and `BadInput` if
+        there is no such rendition.
         """
         info = self._open(id_or_name)
         client, describe, begin = self.client, self._describer(info), self.renditions.begin
@@ -298,10 +305,11 @@ class StorageController(JobCommands):
             _refuse_dropped(info)
 
     def writer(self, id_or_name: str, *, purpose: str, replicated: bool = False) -> CollectionWriter:
-        """A handle that appends to a collection; `purpose` is for people to read. Raises as `describe`.
+        """Open a handle that appends to a collection. `purpose` is for people to read. Raises like
+        `describe`.
 
-        Where it is `replicated` it is one of several that give the same rows at the same times: what it lost
-        is compared with what is there (`ReplicatedWriter.append`).
+        With `replicated` it is one of several writers of the same rows at the same times. If another one was
+        faster, the rows are compared with what that one wrote (`ReplicatedWriter.append`).
         """
         info = self._open(id_or_name)
         client, describe = self.client, self._describer(info)
@@ -314,7 +322,7 @@ class StorageController(JobCommands):
             _refuse_dropped(info)
 
     def reader(self, id_or_name: str, *, purpose: str) -> CollectionReader:
-        """A handle that reads a collection and holds its since. Raises as `describe`."""
+        """Open a handle that reads a collection and holds its since. Raises like `describe`."""
         info = self._open(id_or_name)
         try:
             return CollectionReader(self.client, info, self._describer(info), purpose=purpose)
@@ -322,16 +330,17 @@ class StorageController(JobCommands):
             _refuse_dropped(info)
 
     def set_retention_hold(self, id_or_name: str, since: int) -> int:
-        """Let the collection's own hold follow to `since` (never back, at most the latest complete time).
+        """Move the collection's own hold to `since`. Never moves back, and at most to the latest complete
+        time.
 
-        Answers the collection's since then: readers may hold it further back, and the data with it.
+        Returns the since of the collection afterwards. Readers may hold it, and the data, further back.
         """
         info = self._open(id_or_name)
         since = min(since, max(self.frontiers(info.collection_id).upper - 1, 0))
         return move_retention(self.client, self._log, info, since, lambda: self._open(info.collection_id))
 
     def close(self) -> None:
-        """Give up what the controller holds; not needed for correctness."""
+        """Release the holds of the controller. Not needed for correctness."""
         self._log.close()
 
     def __enter__(self) -> Self:
@@ -395,7 +404,7 @@ class StorageController(JobCommands):
         if keepers:
             raise CollectionInUse(
                 f"collection {info.name} is being dropped, and still held by {', '.join(sorted(keepers))}",
-                hint="its data goes with the next drop after these have ended, or by force",
+                hint="end these holds and drop it again, or drop it by force",
             )
 
 

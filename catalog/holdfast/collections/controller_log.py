@@ -1,12 +1,14 @@
 """The controller shard of a location: a mirror of its records in memory, and the one loop that changes them.
 
-- The mirror is built from the shard's updates only: a commit of this process comes back like anybody else's.
-- A command is decided on the newest version: read up to the upper, run its pure transition, append at that
-  upper together with its effects on other shards. Somebody was faster: read on and decide again.
-- With a guard, every command depends on a condition on another shard, made anew for each try: a process that
-  may not command any more is refused, whatever it decided before.
-- A retraction carries the bytes that were read, never bytes encoded anew.
-- The shard's since follows its upper by a critical hold, in steps, so that most commits pay nothing for it.
+- The mirror is built only from the updates of the shard. A commit of this process comes back through it like
+  any other.
+- `commit` is the loop. It reads up to the upper, runs the pure transition of the command, and appends the
+  result at that upper together with the command's effects on other shards. See `ControllerLog.commit` for
+  what can happen between these steps.
+- With a guard, every command depends on a condition on another shard, which is created anew for each try. A
+  process that lost the right to give commands is refused, whatever it decided before.
+- A retraction carries the bytes that were read, never a new encoding of them.
+- A critical hold moves the shard's since after its upper, in steps, so that most commits don't pay for it.
 """
 
 import threading
@@ -38,7 +40,7 @@ from holdfast.persist.rows.schema import DIFF
 T = TypeVar("T")
 Effects = Callable[[ControllerState], Sequence[Prepared]]
 Guard = Callable[[], Prepared]
-"""Gives the condition on which this process may give commands, or raises (`Fenced`) that it may not."""
+"""Returns the condition under which this process may give commands, or raises (`Fenced`) if it may not."""
 
 _PURPOSE: Final = "storage controller"
 _RETENTION_PURPOSE: Final = "controller retention"
@@ -49,12 +51,12 @@ _Row = tuple[bytes, bytes]
 
 
 def controller_shard_id(location_id: uuid.UUID) -> str:
-    """The shard that holds a location's controller records."""
+    """The shard that holds the controller records of a location."""
     return shard_id(uuid.uuid5(location_id, "controller"))
 
 
 def no_effects(_: ControllerState) -> Sequence[Prepared]:
-    """The effects of a command that changes nothing but the records."""
+    """The effects of a command that changes only the records."""
     return ()
 
 
@@ -77,7 +79,7 @@ class ControllerLog:
         self._retention: CriticalSince | None = None
 
     def sync(self) -> ControllerState:
-        """The records as they are now, linearized: a version that stays as it is."""
+        """The records as of now (linearized). The returned state never changes afterwards."""
         self._owner.check("this storage controller")
         with self._lock:
             upper = self._client.recent_upper(self.shard_id)
@@ -85,7 +87,7 @@ class ControllerLog:
                 try:
                     self._follow(upper)
                 except (AsOfTooEarly, HandleExpired):
-                    # The hold was lost and since has passed the mirror: what was missed is gone.
+                    # The hold was lost and the since has passed the mirror, so the missed changes are gone.
                     self._close_reader()
                     self._follow(upper)
             return self._state
@@ -95,15 +97,30 @@ class ControllerLog:
         transition: Callable[[ControllerState], Outcome[T]],
         effects: Effects = no_effects,
     ) -> T:
-        """Run `transition` on the newest records and commit what it answers, with `effects`, in one step.
+        """Run `transition` on the newest records, and commit its outcome with `effects` in one multi-write.
 
-        `effects` is called for each try, so that a try that lost does not reuse what was uploaded for it,
-        with the records that the transition saw. No other command of this process goes on meanwhile: what is
-        large is uploaded before, and kept (`Prepared.keep`).
+        `effects` is called for each try, with the records that the transition saw, so that a try that failed
+        does not reuse its uploads. No other command of this process runs meanwhile. So upload large data
+        before the call, and keep it (`Prepared.keep`).
 
-        Raises what the guard raises, the error of a transition that rejects (nothing happened),
-        `UpperMismatch` where an effect lost on its own shard although the transition still stands, and what
-        `multi_write` raises.
+        The append expects the upper that was read, so these interleavings are possible:
+
+        1. Nobody else commits between the read and the append. The command is decided on the newest records.
+        2. Another command commits in between. The append fails with `UpperMismatch` on this shard and changes
+           nothing, because a multi-write changes all of its shards or none. The loop reads on, and runs the
+           transition again on the new records. If the other process did the same command, the transition
+           returns its recorded result as a `NoOp`.
+        3. The guard's condition is lost in between. The mismatch is on the guard's shard. The loop calls the
+           guard again, which returns a new condition or raises.
+        4. An effect fails on its own shard. The reason may be another command whose records this process has
+           not read yet. So the loop reads on and runs the transition once more. If the transition rejects or
+           has nothing to do, that explains the mismatch. If it would still commit, the loop raises the
+           mismatch.
+        5. The outcome of the multi-write is unknown. It raises `Indeterminate`, and the writer is discarded.
+           Giving the command again with the same command id is safe.
+
+        Raises what the guard raises, the error of a transition that rejects (nothing changed),
+        `UpperMismatch` as in 4, and what `multi_write` raises.
         """
         self._owner.check("this storage controller")
         with self._lock:
@@ -120,7 +137,7 @@ class ControllerLog:
                     case Commit(result, puts, removals):
                         if lost is not None:
                             raise lost
-                        # Of the version that was decided on: the effects may look at a newer one.
+                        # Rows and upper of the version that was decided on: effects may read a newer one.
                         upper, rows = self._upper, self._changed_rows(puts, removals)
                         try:
                             self._append(rows, upper, [*condition, *effects(state)])
@@ -128,7 +145,7 @@ class ControllerLog:
                             again = _is_of(mismatch, condition) or mismatch.shard_id == self.shard_id
                             lost = None if again else mismatch
                             continue
-                        # The command is durable: that since lags behind must not make it look failed.
+                        # The command is durable. A since that can't move must not make it look failed.
                         with suppress(StorageError, HandleExpired):
                             self._trail()
                         return result
@@ -136,7 +153,7 @@ class ControllerLog:
                         assert_never(outcome)
 
     def write(self, effects: Sequence[Prepared]) -> None:
-        """Commit what changes no records, under the guard. Raises as `commit` does."""
+        """Commit `effects` that change no records, under the guard. Raises like `commit`."""
         while True:
             condition = self._condition()
             try:
@@ -148,7 +165,7 @@ class ControllerLog:
                 return
 
     def close(self) -> None:
-        """Give up the hold of the mirror. In a forked child it does nothing: the hold is the parent's."""
+        """Release the hold of the mirror. Does nothing in a forked child: the hold is the parent's."""
         if self._owner.is_here:
             with self._lock:
                 self._close_reader()
@@ -157,7 +174,7 @@ class ControllerLog:
         return () if self._guard is None else (self._guard(),)
 
     def _changed_rows(self, puts: Iterable[Record], removals: Iterable[Record]) -> list[tuple[_Row, int]]:
-        """What is retracted, as it was read, and what is added."""
+        """The rows to retract, as they were read, and the rows to add."""
         retracted = {
             key: self._rows[key]
             for key in (encode_key(record) for record in (*puts, *removals))
@@ -182,12 +199,12 @@ class ControllerLog:
             append = self._writer.prepare_append(updates, upper, upper + 1)
             self._client.multi_write([append, *effects])
         except (HandleExpired, Indeterminate):
-            # A writer that can't tell whether its last append happened is spent.
+            # A writer can't be used any more if it doesn't know whether its last append happened.
             self._writer = None
             raise
 
     def _follow(self, upper: int) -> None:
-        # Where anything fails below, the listen has lost its place: the next call starts from a snapshot.
+        # If anything fails below, the listen has lost its place. The next call starts from a snapshot.
         listen, self._listen = self._listen, None
         if listen is None:
             if self._reader is None:
@@ -214,18 +231,18 @@ class ControllerLog:
     def _apply(self, net: Counter[_Row]) -> None:
         removed = [row for row, diff in net.items() if diff < 0]
         added = [row for row, diff in net.items() if diff > 0]
-        # Decode before anything changes: a row of a newer version must not leave half a mirror.
+        # Decode before anything changes: an error for a row of a newer version must not leave half a mirror.
         gone, come = [decode(*row) for row in removed], [decode(*row) for row in added]
         for key, _ in removed:
             del self._rows[key]
         self._rows.update(added)
-        # Versions that were handed out are read by other threads.
+        # Other threads read the states that were returned before.
         state = self._state.copy()
         state.apply(gone, come)
         self._state = state
 
     def _trail(self) -> None:
-        """Let since follow, once in a while, after a commit at the mirror's upper."""
+        """Move the since once in a while, after a commit at the upper of the mirror."""
         if self._upper < self._trailed + _TRAIL_EVERY and self._retention is not None:
             return
         if self._retention is None:

@@ -1,8 +1,9 @@
-"""What differs at a handover, put into a shard for all who listen through it.
+"""The difference at a handover, stored in a shard for all who listen through it.
 
-- Whoever makes it gets the same rows, under the same id of a shard: it is made once.
-- It is on record with the rendition that took over, in one step with its rows. Whoever dies before that
-  leaves a shard that nobody knows of; it is taken up by who makes it then, and ends with what it is for.
+- Every process that makes it gets the same rows and the same shard id, so it is made once.
+- The record of the new rendition names it, in the same commit as its rows. A process that dies before that
+  leaves an empty shard that no record names. The next process that makes the difference reuses it, and it is
+  finalized with its rendition or collection.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,14 +26,14 @@ _PURPOSE: Final = "difference"
 
 
 def difference_shard_id(location_id: UUID, collection_id: str, rendition_id: str) -> str:
-    """The shard for what differs between a rendition and the one before it."""
+    """The shard for the difference between a rendition and the one before it."""
     return shard_id(uuid5(location_id, f"difference {collection_id} {rendition_id}"))
 
 
 def difference_shards(
     client: PersistClient, info: CollectionInfo, renditions: Iterable[RenditionInfo]
 ) -> list[str]:
-    """The shards that there are for what differs at the handovers to these, on record or not."""
+    """The existing difference shards of these renditions, recorded or not."""
     ids = (difference_shard_id(client.location_id, info.collection_id, each.id) for each in renditions)
     return [each for each in ids if client.exists(each)]
 
@@ -44,7 +45,7 @@ def make_difference(
     describe: Callable[[], CollectionInfo],
     origin: Origin,
 ) -> str | None:
-    """As `Renditions.make_difference`, from a look at the collection."""
+    """See `Renditions.make_difference`. `view` is the current state of the collection."""
     info, new = view.info, view.info.holding
     old = info.held_before(new)
     if (
@@ -57,7 +58,7 @@ def make_difference(
     try:
         changed = _made(client, log, info, (old, new), describe, origin)
     except (AsOfTooEarly, ShardFinalized):
-        return None  # Nobody holds the times before the handover any more.
+        return None  # The times before the handover are not held any more.
     return changed.rendition(new.id).difference_shard or None
 
 
@@ -69,23 +70,23 @@ def _made(
     describe: Callable[[], CollectionInfo],
     origin: Origin,
 ) -> CollectionInfo:
-    """The collection's record, with the shard where nobody else was faster."""
+    """Make the difference. Returns the collection's record with its shard."""
     old, new = handover
     shard = difference_shard_id(client.location_id, info.collection_id, new.id)
     with CollectionReader(client, info, describe, purpose=_PURPOSE) as reader:
         difference = reader.handed_over(old, new)
         pieces = iter(difference)
-        # The schema is known with the first.
+        # The schema is known once the first piece is read.
         first = next(pieces, None)
         if client.exists(shard):
-            # Left by one who died before it was on record, maybe before the collection evolved.
+            # A process died before the difference was recorded, maybe before the collection evolved.
             log.write([client.prepare_evolve(shard, difference.schema)])
         writer = client.writer(shard, difference.schema, purpose=_PURPOSE)
         with writer.batch_builder() as builder:
             builder.add(first)
             builder.add(pieces)
             hold = client.prepare_critical(shard, purpose=RETENTION_PURPOSE)
-            # Uploaded before the commit, in which no other command of this process goes on.
+            # Upload before the commit: no other command of this process runs during it.
             append = builder.prepare_append(0, new.held_from + 1).keep()
             command = partial(
                 record_difference,

@@ -1,8 +1,8 @@
-"""Rows of a collection that evolves: whatever schema they were read under, seen through a later one.
+"""Rows of a collection that evolves: converts rows from the schema that they were read in to a later one.
 
-A shard's snapshot and listen have the schema that their process knew when they began, and shards of one
-rendition may differ in that. The collection's record is never behind any of them: who reads it afterwards has
-a schema that all of them lead to.
+The snapshot or listen of a shard has the schema that its process knew when it began, and shards of one
+rendition may differ in that. The collection's record is never behind any of them. If you read the record
+after the rows, its schema is theirs or a later one.
 """
 
 from typing import Any, TypeVar
@@ -16,15 +16,15 @@ R = TypeVar("R", pa.Table, pa.RecordBatch)
 
 
 def seen_through(rows: R, schema: Schema) -> R:
-    """Updates of an earlier schema as updates of `schema`. Raises as `fitted`."""
+    """Updates of an earlier schema as updates of `schema`. Raises like `fitted`."""
     return fitted(rows, schema.arrow_updates)
 
 
 def fitted(rows: R, wanted: pa.Schema) -> R:
-    """Rows of an earlier schema as those of a later one: nulls in new columns, values in wider types.
+    """Convert rows of an earlier schema to a later one: nulls in new columns, values in wider types.
 
-    Raises `HoldfastError` for rows of a later one: their values would be lost, and what takes such a row away
-    would not be that row.
+    Raises `HoldfastError` for rows of a later schema. Their extra values would be lost, and a deletion of
+    such a row would not match it.
     """
     if rows.schema.equals(wanted):
         return rows

@@ -1,10 +1,10 @@
-"""The rules by which a collection's frontiers follow from those of its shards.
+"""How the frontiers of a collection follow from those of its shards.
 
-- The metadata shard's upper is a promise: no other rendition takes over below it. Readers go no further.
-- A collection's upper is the least time up to that promise which is not written yet, by the rendition that
-  holds there.
-- A collection's since is the metadata shard's; no data shard is compacted past it.
-- All shards of a rendition move from one common upper to the next in one step.
+- The upper of the metadata shard is a promise: no handover happens below it. Readers read no further.
+- The upper of a collection is the first time, up to that promise, that the rendition current at that time has
+  not written yet.
+- The since of a collection is the since of its metadata shard. No data shard is compacted past it.
+- All shards of a rendition move together from one upper to the next, in one commit.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly, BadInput
 
 PROMISE_MS: Final = 10_000
-"""How far beyond a write the metadata shard is sealed with it, in collection time (ms)."""
+"""How far beyond a write the metadata shard is sealed with it, in milliseconds of collection time."""
 
 
 class Held(NamedTuple):
-    """That a rendition is the collection in `[held_from, held_to)`, and how far it is written."""
+    """A rendition is current in `[held_from, held_to)`, and is written up to `upper`."""
 
     held_from: int
     held_to: int
@@ -25,10 +25,10 @@ class Held(NamedTuple):
 
 
 def collection_upper(held: Iterable[Held], metadata_upper: int) -> int:
-    """The least time up to `metadata_upper` that the rendition holding there has not written.
+    """The first time, up to `metadata_upper`, that the rendition current at that time has not written.
 
-    `held` are the renditions that are not dropped, in the order of their times: what a dropped one held is
-    written.
+    `held` are the renditions that are not dropped, ordered by their times. A dropped rendition is complete,
+    so it doesn't matter here.
     """
     for each in held:
         if each.upper < min(each.held_to, metadata_upper):
@@ -37,21 +37,21 @@ def collection_upper(held: Iterable[Held], metadata_upper: int) -> int:
 
 
 def promise_for(new_upper: int, metadata_upper: int) -> int | None:
-    """The metadata upper that a write up to `new_upper` has to bring along; None where it needs none."""
+    """The metadata upper that a write up to `new_upper` must commit with it. None if it needs none."""
     if new_upper <= metadata_upper:
         return None
     return min(new_upper + PROMISE_MS, CLOSED)
 
 
 def retained_since(wanted: int, metadata_since: int, rendition_start: int) -> int:
-    """How far a data shard's since may follow a retention that asks for `wanted`."""
+    """How far the since of a data shard may move if its retention asks for `wanted`."""
     return min(wanted, max(metadata_since, rendition_start))
 
 
 def latest(upper: int) -> int:
-    """The latest complete time of something whose upper is `upper`.
+    """The latest complete time below `upper`.
 
-    Raises `AsOfNotYetAvailable` where nothing is complete yet.
+    Raises `AsOfNotYetAvailable` if no time is complete yet.
     """
     if upper == 0:
         raise AsOfNotYetAvailable(0, 0)
@@ -59,9 +59,9 @@ def latest(upper: int) -> int:
 
 
 def check_forward(after: int, until: int) -> None:
-    """Raise `BadInput` where a difference would go back in time; between equal times there is none."""
+    """Raise `BadInput` if `until` is before `after`. Equal times are allowed, and have no difference."""
     if until < after:
-        raise BadInput(f"a difference goes forward in time, not from {after} to {until}")
+        raise BadInput(f"a difference must go forward in time, not from {after} to {until}")
 
 
 def check_as_of(as_of: int, since: int, upper: int) -> None:

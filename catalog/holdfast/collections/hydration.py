@@ -1,16 +1,17 @@
-"""Hydration: a rendition of recipe COPY gets the contents of its collection, as a job.
+"""Hydration: a job that fills a rendition of recipe COPY with the contents of its collection.
 
-- The contents are committed with the step of the JobRecord from Running(attempt) to Done. Of several
-  drivers, zombies included, one does it; what others uploaded goes with them or is swept.
-- Whoever hydrates takes the place of the attempt before: it is fenced.
-- What the collection has by then and the rendition lacks is caught up with; that needs no job, for whoever
-  does it brings the same.
-- An attempt that fails says so in its record. The rendition's own hold stays until it takes over or is
-  aborted, so that the next attempt finds what it needs.
+- The contents are committed together with the change of the JobRecord from Running(attempt) to Done. If
+  several processes try, even old ones that were thought dead, exactly one succeeds. The uploads of the others
+  are deleted at the end of their blocks, or by a sweep.
+- A new attempt replaces the one before, which is then fenced.
+- Afterwards the rendition catches up with what was written meanwhile. That needs no job, because every
+  process that does it copies the same rows.
+- A failed attempt records its error. The rendition's own hold stays until it is current or aborted, so that
+  the next attempt can still read what it needs.
 
-In process all rows pass through one process's memory and disk: 3 million small rows take 13 s, in 0.5 GB.
-From `SPARK_BYTES` or `SPARK_ROWS` of stored updates on that takes minutes: `holdfast.spark.jobs.hydrate` has
-Spark's executors sort and upload. What differs is who fills; the rest is the same.
+If you hydrate in one process, all rows pass through its memory and disk: 3 million small rows take 13 s and
+0.5 GB. From `SPARK_BYTES` or `SPARK_ROWS` of stored updates on that takes minutes. Then use
+`holdfast.spark.jobs.hydrate`, which lets Spark's executors sort and upload. Only the filling differs.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,23 +45,23 @@ from holdfast.errors import (
 from holdfast.persist import PersistClient, Prepared, StoredSize
 
 HYDRATE: Final = "hydrate"
-"""The kind of the job; its slot is the id of the rendition."""
+"""The kind of the job. Its slot is the id of the rendition."""
 SPARK_BYTES: Final = 256 << 20
-"""From how many stored bytes of a collection on one process is a poor place to hydrate it."""
+"""The stored bytes of a collection from which on you should not hydrate it in one process."""
 SPARK_ROWS: Final = 20_000_000
-"""Likewise, from how many stored rows on."""
+"""The stored rows of a collection from which on you should not hydrate it in one process."""
 
 Fill: TypeAlias = Callable[
     [CollectionInfo, RenditionInfo, int, Progress], AbstractContextManager[Callable[[], list[Prepared]]]
 ]
-"""Makes what takes an empty rendition to an upper, at most the collection's; as `bringing.brought`."""
+"""Returns the steps that take an empty rendition to an upper, at most the collection's, like `brought`."""
 
-# What work on a rendition meets when it ends meanwhile.
+# The errors that work on a rendition raises if the rendition ends meanwhile.
 _GONE: Final = (AsOfTooEarly, HandleExpired, ShardFinalized, TornRendition, UpperMismatch)
 
 
 def needs_spark(size: StoredSize) -> bool:
-    """Whether a collection of this size is too large to be hydrated in one process within minutes."""
+    """Whether a collection of this size is too large to hydrate it in one process within minutes."""
     return size.size_bytes >= SPARK_BYTES or size.rows >= SPARK_ROWS
 
 
@@ -74,22 +75,22 @@ class Controls(Protocol):
         """The commands on renditions."""
 
     def describe(self, id_or_name: str) -> CollectionInfo:
-        """What is on record for a collection."""
+        """Read the record of a collection."""
 
     def frontiers(self, id_or_name: str) -> Frontiers:
-        """The since and the upper of a collection, linearized."""
+        """The since and the upper of a collection as of now (linearized)."""
 
     def job(self, job_id: str) -> JobRecord | None:
         """The record of a job."""
 
     def check_attempt(self, job_id: str, attempt: int) -> JobRecord:
-        """The job, if this is its running attempt."""
+        """Return the job if this attempt is the running one."""
 
     def start_job(self, id_or_name: str, kind: str, slot: str, *, spec: Json) -> JobRecord:
-        """Begin a job."""
+        """Start a job."""
 
     def retry_job(self, job_id: str, *, abandoned: int) -> JobRecord:
-        """Begin the next attempt of a job."""
+        """Start the next attempt of a job."""
 
     def fail_job(self, job_id: str, attempt: int, error: str) -> Any:
         """Record that an attempt failed."""
@@ -101,13 +102,13 @@ class Controls(Protocol):
         result: Json,
         effects: Sequence[Prepared] | Callable[[], Sequence[Prepared]],
     ) -> Any:
-        """Commit the effects of an attempt with its record."""
+        """Commit the effects of an attempt together with its record."""
 
 
 class Hydration:
-    """One attempt to hydrate one rendition, by `fill` where it isn't all done in this process.
+    """One attempt to hydrate one rendition. `fill` does the filling if this process doesn't do all of it.
 
-    It is `attempt` of the job where that is given, which must be the one on record; else the next one.
+    If `attempt` is given, it must be the recorded attempt of the job. Otherwise this starts the next one.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Hydration:
         self._rows = 0
 
     def run(self) -> int:
-        """Do it; answers the rendition's upper. Raises as `StorageController.hydrate` does."""
+        """Hydrate. Returns the upper of the rendition. Raises like `StorageController.hydrate`."""
         self._filling()
         job = self._attempt()
         if job.state is not JobState.DONE:
@@ -140,7 +141,7 @@ class Hydration:
                 raise
             except Exception as error:
                 gone = self._gone(error)
-                # The work's error matters more than that it could not be put on record.
+                # The error of the work matters more than an error while recording it.
                 with suppress(HoldfastError):
                     self._controller.fail_job(job.job_id, job.attempt, one_line(gone or error))
                 if gone is not None:
@@ -155,7 +156,7 @@ class Hydration:
             raise
 
     def _attempt(self) -> JobRecord:
-        """The job, where it is done, or an attempt of it that is this one's."""
+        """The job if it is done, or the attempt that this process runs."""
         id_ = job_id(self._id, HYDRATE, self._rendition_id)
         if self._given is not None:
             return self._controller.check_attempt(id_, self._given)
@@ -168,19 +169,19 @@ class Hydration:
         try:
             return self._controller.retry_job(id_, abandoned=known.attempt)
         except BadInput:
-            # The attempt that was to be given up was done first.
+            # The attempt that we wanted to replace has finished first.
             done = self._controller.job(id_)
             if done is None or done.state is not JobState.DONE:
                 raise
             return done
 
     def _fill(self, job: JobRecord) -> None:
-        """Commit the contents with the record; only that where somebody else brought some of them."""
+        """Commit the contents with the record, or only the record if another process copied contents."""
         upper = self._controller.frontiers(self._id).upper
         info, rendition = self._filling()
         while True:
             there = common_upper(info, rendition, self._client.recent_uppers)
-            # The upper of what has been aborted is the end of time.
+            # An aborted rendition has the upper CLOSED, so check its state again.
             self._filling()
             if there > 0 or upper == 0:
                 self._finish(job, there, ())
@@ -209,7 +210,7 @@ class Hydration:
     def _here(
         self, info: CollectionInfo, rendition: RenditionInfo, upper: int, progress: Progress
     ) -> AbstractContextManager[Callable[[], list[Prepared]]]:
-        """All of it through this process."""
+        """Fill the rendition through this process."""
         describe = partial(self._controller.describe, self._id)
         return brought(self._client, info, rendition, 0, upper, describe, progress=progress)
 
@@ -219,14 +220,14 @@ class Hydration:
             self._progress(done, max(done, total))
 
     def _filling(self) -> tuple[CollectionInfo, RenditionInfo]:
-        """The rendition, while it is to be filled from the collection."""
+        """Return the rendition. Raises `BadInput` if it is not to be filled from the collection."""
         info = self._controller.describe(self._id)
         if info.dropped:
             raise CollectionNotFound(info.end)
         known = info.known(self._rendition_id)
         if known.recipe is not Recipe.COPY:
             raise BadInput(
-                f"rendition {known.id} of collection {info.name} is not filled from the collection: its"
+                f"rendition {known.id} of collection {info.name} can't be filled from the collection: its"
                 f" recipe is {known.recipe.name}"
             )
         if known.state is not RenditionState.HYDRATING:
@@ -236,8 +237,8 @@ class Hydration:
         return info, known
 
     def _gone(self, error: Exception) -> BadInput | None:
-        """That the rendition is not to be filled any more, where that is why the work failed."""
-        # What an executor met is told by whoever runs it, in an error of its own.
+        """The reason why the rendition is no longer to be filled, if that explains the error."""
+        # The driver of a Spark job reports errors of its executors as its own kind of error.
         if isinstance(error, _GONE) or self._given is not None:
             try:
                 self._filling()

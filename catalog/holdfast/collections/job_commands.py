@@ -1,4 +1,4 @@
-"""The commands on jobs: a job is started, retried, and ends once, together with its effects."""
+"""The commands on jobs: a job is started, may be retried, and ends once, together with its effects."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -20,12 +20,13 @@ class JobCommands:
         self._log = log
 
     def start_job(self, object_id: str, kind: str, slot: str, *, spec: Json, by: str = "") -> JobRecord:
-        """Record the job of this object, kind and slot as Running, attempt 1, or find it as it is.
+        """Record a job of this object, kind and slot as Running, attempt 1. If it exists, return it
+        unchanged.
 
-        A job's first spec stays: what is on record is what is done. Where it has an `as_of`, the collection
-        is held at that time from now on, until the attempt ends. `by` is who runs this attempt, where that
-        isn't this process. Raises `CollectionNotFound` for a new one of a collection that is dropped,
-        `AsOfTooEarly` for one that reads what is gone, `BadInput` for an `as_of` that is no time.
+        The first spec of a job is the one that counts. If it has an `as_of`, the collection is held at that
+        time until the attempt ends. `by` names who runs this attempt, if it isn't this process. For a new
+        job, raises `CollectionNotFound` if its collection is dropped, `AsOfTooEarly` if it reads times that
+        are gone, and `BadInput` if `as_of` is not a time.
         """
         if AS_OF in spec:
             check_time(spec[AS_OF])
@@ -45,11 +46,12 @@ class JobCommands:
         result: Json,
         effects: Callable[[], Sequence[Prepared]],
     ) -> tuple[JobRecord, bool]:
-        """Commit effects with the record of the job that they are, done, unless it is on record already.
+        """Commit effects together with the record of a job that is done by them, unless it is already
+        recorded.
 
-        Answers the record, and whether the effects were committed. They are prepared again for a try after
-        one that lost a race. Nothing is on record before: what breaks off leaves no attempt. Raises
-        `UpperMismatch` where an effect lost on its shard.
+        Returns the record, and whether the effects were committed. `effects` is called again for each try
+        after a lost race. Nothing is recorded before the commit, so an interruption leaves no attempt behind.
+        Raises `UpperMismatch` if an effect failed on its shard.
         """
         job = self._done_at_once(object_id, kind, slot, spec, result)
         found = self._log.commit(lambda state: transitions.record_job(state, job), lambda _: effects())
@@ -66,10 +68,11 @@ class JobCommands:
         result: Json,
         effects: Callable[[], Sequence[Prepared]],
     ) -> bool:
-        """Commit effects with the record that they are this batch of a stream; whether they were committed.
+        """Commit effects together with the record that they are this batch of a stream.
 
-        They are not where it, or a later one, was written before. The job is the stream, one record for all
-        of its batches: that of the last. As `record_job` for the rest.
+        Returns whether they were committed. They are not if this batch, or a later one, was written before.
+        The job stands for the stream: one record for all of its batches, with the number of the last one.
+        Otherwise like `record_job`.
         """
         job = self._done_at_once(object_id, kind, slot, spec, result)
         return self._log.commit(
@@ -79,10 +82,10 @@ class JobCommands:
     def retry_job(self, job: str, *, abandoned: int | None = None, by: str = "") -> JobRecord:
         """Start the next attempt of a failed job, or of a running one whose attempt is given as `abandoned`.
 
-        An abandoned attempt can't commit any more, and what it held is released, in one step with what the
-        new one holds. `by` as in `start_job`; what others failed at is not counted any more. Raises
-        `BadInput` where the job is done, or runs and is not abandoned, and as `start_job`: what a failed job
-        was to read may be gone by now, and then nothing brings it back.
+        An abandoned attempt can't commit any more. Its holds are released in the same commit in which the new
+        attempt takes its own. `by` is as in `start_job`; a new `by` resets the count of failures. Raises
+        `BadInput` if the job is done, or if it runs and is not abandoned, and like `start_job`: the times
+        that a failed job has to read may be gone by now, and can't be brought back.
         """
         now_ms = self.client.clock.wall_ms()
 
@@ -96,11 +99,11 @@ class JobCommands:
         )
 
     def hold_for_job(self, job: str, attempt: int, as_of: int) -> int:
-        """Have the running attempt of a job hold its collection at `as_of`; answers the time that it holds.
+        """Let the running attempt of a job hold its collection at `as_of`. Returns the time that it holds.
 
-        It holds one time: what it holds already, by its record or for another of its drivers, stays and is
-        the answer. Raises `AsOfTooEarly` where that time can't be read any more, `Fenced` where this attempt
-        isn't the running one, `CollectionNotFound` where there is nothing to hold.
+        An attempt holds one time. If it already holds one, by its record or for another of its drivers, that
+        hold stays and its time is returned. Raises `AsOfTooEarly` if `as_of` can't be read any more, `Fenced`
+        if this attempt is not the running one, and `CollectionNotFound` if there is no collection to hold.
         """
         held = check_time(as_of)
 
@@ -116,13 +119,13 @@ class JobCommands:
         return held
 
     def job(self, job: str) -> JobRecord | None:
-        """The record of the job with this id, None where there is none."""
+        """The record of the job with this id, or None."""
         return self._log.sync().jobs.get(job)
 
     def check_attempt(self, job: str, attempt: int) -> JobRecord:
-        """The record of a job of which this attempt runs, or is done.
+        """The record of a job, if this attempt of it is running or done.
 
-        Raises `Fenced` where it has failed or another one took its place, `BadInput` where it never started.
+        Raises `Fenced` if the attempt failed or another one replaced it, and `BadInput` if it never started.
         """
         record = self.job(job)
         if record is None:
@@ -135,7 +138,7 @@ class JobCommands:
         return record
 
     def jobs(self, object_id: str | None = None) -> tuple[JobRecord, ...]:
-        """The records of all jobs, or of those of one object, oldest first."""
+        """The records of all jobs, or of the jobs of one object, oldest first."""
         known = list(self._log.sync().jobs.values())
         chosen = [job for job in known if object_id in {None, job.object_id}]
         return tuple(sorted(chosen, key=lambda job: (job.started_ms, job.job_id)))
@@ -147,11 +150,11 @@ class JobCommands:
         result: Json,
         effects: Sequence[Prepared] | Callable[[], Sequence[Prepared]] = (),
     ) -> JobRecord:
-        """Commit the outcome of an attempt: `effects` and the step to Done are one, or nothing happens.
+        """Commit the outcome of an attempt: `effects` and the change to Done, all or nothing.
 
-        What the attempts held is released with it. Effects given as a function are prepared again for a try
-        after one that lost a race. Raises `Fenced` where the attempt isn't the running one, `UpperMismatch`
-        where an effect lost on its shard.
+        The holds of the attempts are released in the same commit. If `effects` is a function, it is called
+        again for each try after a lost race. Raises `Fenced` if the attempt is not the running one, and
+        `UpperMismatch` if an effect failed on its shard.
         """
         prepare = effects if callable(effects) else _Once(effects)
         now_ms = self.client.clock.wall_ms()
@@ -161,10 +164,10 @@ class JobCommands:
         )
 
     def fail_job(self, job: str, attempt: int, error: str, *, stopped: bool = False) -> JobRecord:
-        """Record that an attempt failed, and why; what it held is released.
+        """Record that an attempt failed, and why. Its holds are released.
 
-        One that was `stopped`, by somebody's word, is not counted as a failure of the job. Raises `Fenced`
-        where it isn't the running one.
+        An attempt that somebody `stopped` doesn't count as a failure of the job. Raises `Fenced` if it isn't
+        the running one.
         """
         now_ms = self.client.clock.wall_ms()
         return self._log.commit(
@@ -173,10 +176,11 @@ class JobCommands:
         )
 
     def forget_jobs(self, jobs: Collection[str]) -> None:
-        """Remove the records of these jobs, which are over. Nothing happens to one that isn't there.
+        """Remove the records of these jobs, which have ended. Ignores jobs that don't exist.
 
-        An attempt that is still at work finds none, and can't commit. A job of the same object, kind and slot
-        would start anew: this is for slots that don't come again. Raises `BadInput` where one runs.
+        An attempt that is still working finds no record and can't commit. A new job of the same object, kind
+        and slot would start from the beginning, so use this only for slots that don't come again. Raises
+        `BadInput` if a job is running.
         """
         self._log.commit(lambda state: transitions.forget_jobs(state, jobs))
 
@@ -194,12 +198,12 @@ class JobCommands:
         )
 
     def _done_at_once(self, object_id: str, kind: str, slot: str, spec: Json, result: Json) -> JobRecord:
-        """The record of a job that starts and is done now."""
+        """The record of a job that starts now and is done at once."""
         started = self._first_attempt(object_id, kind, slot, spec)
         return replace(started, state=JobState.DONE, result=result, finished_ms=started.started_ms)
 
     def _take_hold(self, state: ControllerState, job: JobRecord, as_of: int | None) -> list[Prepared]:
-        """The hold of an attempt at `as_of`, if any. Whoever holds the metadata's since holds the data."""
+        """The steps that hold `as_of` for an attempt. Holding the since of the metadata holds the data."""
         info = state.collections.get(job.object_id)
         if info is None or as_of is None:
             return []
@@ -210,9 +214,9 @@ class JobCommands:
         ]
 
     def _release_holds(self, state: ControllerState, job: str) -> list[Prepared]:
-        """The release of what the attempts of a job up to its latest hold.
+        """The steps that release the holds of all attempts of a job up to its latest.
 
-        Drivers of earlier versions held all shards, and might do so after their attempt had ended.
+        Drivers of earlier versions held all shards, and may have done so after their attempt ended.
         """
         record = state.jobs[job]
         info = state.collections.get(record.object_id)
@@ -228,7 +232,7 @@ class JobCommands:
 
 
 class _Once:
-    """Prepared commands for one try. What was uploaded for them is gone when the try has lost."""
+    """Prepared steps for one try. Their uploads are gone after a try that failed."""
 
     def __init__(self, prepared: Sequence[Prepared]) -> None:
         self._prepared = prepared
@@ -237,8 +241,8 @@ class _Once:
     def __call__(self) -> Sequence[Prepared]:
         if self._tried and any(command.uploaded for command in self._prepared):
             raise HoldfastError(
-                "another command was committed first, and what was prepared for this one is gone",
-                hint="prepare it again, or give the effects as a function",
+                "another command was committed first, and the steps prepared for this one can't be reused",
+                hint="prepare them again, or give the effects as a function",
             )
         self._tried = True
         return self._prepared

@@ -1,14 +1,15 @@
-"""Following a collection: the updates of its shards merged, under the promise of its metadata.
+"""Following a collection: merges the updates of its shards, up to the promise of its metadata.
 
-- `Progress(f)` comes out when all shards and the metadata shard have passed `f`; the updates before it are
-  all those at times below `f`, and none at or after it.
-- A shard that is ahead is kept back; one that is behind is what a wait waits for.
-- A handover is read from the metadata before anything of its time comes out. From the old rendition come all
-  updates below that time; then, at that time, what differs between the two, and the new one's own updates. A
-  listen that begins after that time tells nothing of it, and of a copy nothing differs: nothing is compared.
-- A shard that has ended tells nothing of what it had: then the collection was dropped, or a rendition that
-  this listen had no hold on any more.
-- Whatever is raised, nothing is lost or told twice: the next call goes on.
+- `Progress(f)` is returned once all shards and the metadata shard have passed `f`. The updates before it are
+  all the updates at times below `f`, and none at or after `f`.
+- Updates of a shard that is ahead are kept back. A wait is a wait for the shard that is behind.
+- A handover is read from the metadata before any update at its time is returned. First come all updates of
+  the old rendition below that time. Then, at that time, come the difference between the two renditions and
+  the new one's own updates. A listen that begins after that time doesn't see the handover. A copy has no
+  difference, so nothing is compared.
+- A finalized shard doesn't return what it contained. Either the collection was dropped, or a rendition was
+  that this listen held no longer.
+- After any error nothing is lost or returned twice: the next call continues.
 """
 
 import time
@@ -28,19 +29,19 @@ from holdfast.persist.rows.schema import TIME
 
 
 class Renditions(Protocol):
-    """What a listen asks where a collection is handed over."""
+    """What a listen needs at a handover of its collection."""
 
     def described(self, rendition_id: str) -> RenditionInfo:
-        """What is on record now for a rendition."""
+        """Read the record of a rendition as of now."""
 
     def follower(self, rendition: RenditionInfo) -> RenditionInfo:
-        """The one that took over from a retired rendition."""
+        """The rendition that took over from a retired one."""
 
     def listens(self, rendition: RenditionInfo, as_of: int, until: int | None) -> list[Listen]:
         """The changes of a rendition's shards after `as_of`, up to `until`."""
 
     def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> Difference:
-        """The updates, at the time of the handover, that turn the contents before it into the new ones."""
+        """The updates, at the time of the handover, that turn the old contents into the new ones."""
 
     def is_dropped(self) -> bool:
         """Whether the collection was dropped."""
@@ -50,7 +51,7 @@ class Renditions(Protocol):
 
 
 class _Source:
-    """A shard's listen, how far it has come, and its updates that are not out yet."""
+    """The listen of a shard, its frontier, and its updates that were not returned yet."""
 
     def __init__(self, listen: Listen, frontier: int) -> None:
         self.listen = listen
@@ -58,7 +59,7 @@ class _Source:
         self.held: list[tuple[Schema, pa.Table]] = []
 
     def poll(self, timeout: float | None) -> None:
-        """Learn what is new, waiting for it. Raises `ShardFinalized` where the shard has ended."""
+        """Wait for events and keep them. Raises `ShardFinalized` if the shard was finalized."""
         events = self.listen.next(timeout)
         if self.listen.ended:
             raise ShardFinalized("a shard that is listened to was finalized")
@@ -70,7 +71,7 @@ class _Source:
                     self.frontier = frontier
 
     def take(self, frontier: int) -> Iterator[tuple[Schema, pa.Table]]:
-        """What is held at times below `frontier`."""
+        """The kept updates at times below `frontier`."""
         held, self.held = self.held, []
         for schema, table in held:
             if self.frontier <= frontier:
@@ -85,8 +86,8 @@ class _Source:
 class CollectionListen:
     """The changes of a collection after some time, in the order of time. Not thread-safe.
 
-    Iterating waits for what comes; it ends after `until` where that is given, and when the collection is
-    dropped or closed.
+    Iteration waits for changes. It ends after `until` if that is given, and when the collection is dropped or
+    closed.
     """
 
     def __init__(
@@ -105,19 +106,20 @@ class CollectionListen:
         self._rendition = rendition
         self._shards = [_Source(listen, frontier) for listen in shards]
         self._metadata = _Source(metadata, metadata.frontier)
-        # Of a handover: who held before, what differs, and what of that is still to come.
+        # Of a handover: the rendition before it, the difference, and the pieces of it that remain.
         self._before: RenditionInfo | None = None
         self._differing: Difference | None = None
         self._pieces: Iterator[pa.Table] | None = None
         self.frontier = frontier
 
     def next(self, timeout: float | None = None) -> list[Event]:
-        """The next events, at most one `Updates` and one `Progress`; empty when `timeout` (s) ran out.
+        """Return the next events: at most one `Updates` and one `Progress`. Empty if `timeout` (s) runs out.
 
-        What differs at a handover may come in several `Updates`, one a call, before their `Progress`. Columns
-        are those of the newest schema of what is given, which may be a later one from one call to another.
+        The difference at a handover may come in several `Updates`, one for each call, before their
+        `Progress`. The columns are those of the newest schema among the returned updates, so a later call may
+        have more.
 
-        Raises `AsOfTooEarly` where the collection's since has passed this listen: its hold was lost.
+        Raises `AsOfTooEarly` if the collection's since has passed this listen, because its hold was lost.
         """
         self._owner.check("this listen to a collection")
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -127,7 +129,7 @@ class CollectionListen:
             while True:
                 if (events := self._ready()) is not None:
                     return events
-                # The metadata first: a shard that was handed over from goes no further than that.
+                # The metadata first on a tie: the upper of a retired rendition's shards moves no further.
                 laggard = min((self._metadata, *self._shards), key=lambda source: source.frontier)
                 left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
                 before = laggard.frontier
@@ -139,7 +141,7 @@ class CollectionListen:
                 self.frontier = CLOSED
                 return [Progress(CLOSED)]
             if isinstance(error, ShardFinalized):
-                # A rendition is dropped when nobody holds its times.
+                # A rendition is dropped only when nobody holds its times.
                 raise AsOfTooEarly(self.frontier - 1, self._renditions.since()) from None
             raise
 
@@ -148,7 +150,7 @@ class CollectionListen:
             yield from self.next()
 
     def _ready(self) -> list[Event] | None:
-        """What can be told of what is known; None where that is nothing."""
+        """The events that can be returned from what is known. None if there are none."""
         if self._metadata.held:
             self._rendition = self._renditions.described(self._rendition.id)
             self._metadata.held.clear()
@@ -159,14 +161,14 @@ class CollectionListen:
         if frontier <= self.frontier:
             return None
         if self._before is not None:
-            # Beyond the handover, so what the new rendition begins with is complete.
+            # The frontier is past the handover, so the new rendition's first contents are complete.
             if (piece := self._next_differing(self._before)) is not None:
                 return [Updates(piece)]
             self._before = self._differing = None
         return self._advance(frontier)
 
     def _turn(self) -> None:
-        """Go on with the rendition that took over, from what it had just before."""
+        """Continue with the rendition that took over, from the contents that it has just before."""
         old = self._rendition
         new = self._renditions.follower(old)
         start = max(new.held_from, self.frontier)
@@ -175,11 +177,11 @@ class CollectionListen:
         self._before = old if start == new.held_from and not new.copies(old) else None
 
     def _next_differing(self, before: RenditionInfo) -> pa.Table | None:
-        """The next piece of what differs between the rendition that held before and this one."""
+        """The next piece of the difference between the rendition before the handover and this one."""
         if self._differing is None:
             self._differing = self._renditions.handed_over(before, self._rendition)
         pieces, self._pieces = self._pieces or iter(self._differing), None
-        # Where this raises, another iteration goes on after the last piece.
+        # If this raises, a new iteration continues after the last piece.
         piece = next(pieces, None)
         if piece is not None:
             self._pieces = pieces

@@ -1,6 +1,7 @@
-"""The metadata shard: updates `(rendition, time, diff)` that tell which rendition holds at which time.
+"""The metadata shard: updates `(rendition, time, diff)` that record which rendition is current at which time.
 
-At any time below its upper exactly one rendition holds. Its first append is `[0, 1)` with the first one.
+At each time below its upper exactly one rendition is current. Its first append is `[0, 1)` with the first
+one.
 """
 
 from typing import Final
@@ -25,9 +26,9 @@ def handover(old: str, new: str, at: int) -> pa.RecordBatch:
 
 
 def holder(info: CollectionInfo, contents: pa.Table) -> str:
-    """The rendition that holds, from the metadata shard's contents at one time.
+    """The current rendition, from the metadata shard's contents at one time.
 
-    Raises `HoldfastError` where not exactly one holds.
+    Raises `HoldfastError` unless exactly one is current.
     """
     held = {row["rendition"]: row[DIFF] for row in contents.to_pylist()}
     if list(held.values()) != [1]:

@@ -1,9 +1,11 @@
-"""Reading a collection: one capability, held at the metadata shard, and the shards behind it.
+"""Reading a collection: one hold, on the metadata shard, and the data shards behind it.
 
-- The metadata tells which rendition holds at a time; nothing is read beyond its upper.
-- A collection's since is the metadata shard's. Data shards are moved after it and never past it, and a
-  rendition is dropped only when it is past that one's times: so whoever holds the metadata holds the data.
-- Of a dropped collection nothing is told but that: its shards' last frontiers mean nothing.
+- The metadata records which rendition is current at a time. Nothing is read beyond its upper.
+- The since of a collection is the since of its metadata shard. Data shards follow it and never pass it, and a
+  rendition is dropped only once the metadata's since has passed its times. So a hold on the metadata holds
+  the data.
+- For a dropped collection, the reader only reports that it was dropped: the last frontiers of its shards mean
+  nothing.
 """
 
 import threading
@@ -40,10 +42,10 @@ from holdfast.persist.rows.schema import TIME
 
 
 class CollectionReader:
-    """Reads one collection, holding its since under a lease. Thread-safe; made by `StorageController.reader`.
+    """Reads one collection and holds its since with a lease. Thread-safe. See `StorageController.reader`.
 
-    With a client of mode "read" nothing is held, and what is compacted meanwhile may not be read any more.
-    Once it is closed whatever it is asked is `BadInput`.
+    With a client of mode "read" nothing is held, so compaction may remove what you want to read. After
+    `close` every method raises `BadInput`.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class CollectionReader:
         self._lock = threading.Lock()
         self._shards: dict[str, ReadHandle] = {}
         self._closed = False
-        # From now on no data shard can be compacted past this reader's since.
+        # From here on no data shard can be compacted past this reader's since.
         self._metadata = client.reader(info.metadata_shard, purpose=purpose)
 
     @property
@@ -71,13 +73,16 @@ class CollectionReader:
         return self.info.schema
 
     def since(self) -> int:
-        """The earliest time that can be read, linearized. `CollectionNotFound` once it is dropped, as all."""
+        """The earliest readable time (linearized).
+
+        Like all methods, raises `CollectionNotFound` after a drop.
+        """
         self._check_open()
         with self._there():
             return self._known(self._metadata.since())
 
     def upper(self) -> int:
-        """The upper, linearized: the latest time that can be read is the one before."""
+        """The upper (linearized). The latest readable time is the one before it."""
         self._check_open()
         with self._there():
             view = look(self._describe, self._metadata.upper, self._client.recent_uppers)
@@ -85,7 +90,7 @@ class CollectionReader:
             return self._known(view.upper)
 
     def readable(self, as_of: int | None = None) -> int:
-        """The time that is meant: `as_of`, or the latest complete one. Raises as `snapshot`."""
+        """Return `as_of`, or the latest complete time if it is None. Raises like `snapshot`."""
         upper = self.upper()
         if as_of is None:
             as_of = latest(upper)
@@ -93,9 +98,9 @@ class CollectionReader:
         return as_of
 
     def snapshot(self, as_of: int | None = None) -> CollectionSnapshot:
-        """The contents at `as_of`, the latest complete time where it is not given.
+        """The contents at `as_of`. Default: the latest complete time.
 
-        Raises `AsOfTooEarly` where `as_of < since`, `AsOfNotYetAvailable` where `as_of >= upper`.
+        Raises `AsOfTooEarly` if `as_of < since`, and `AsOfNotYetAvailable` if `as_of >= upper`.
         """
         as_of = self.readable(as_of)
         with self._there(as_of):
@@ -108,22 +113,23 @@ class CollectionReader:
             )
 
     def snapshot_parts(self, as_of: int | None = None, max_parts: int | None = None) -> list[CollectionPart]:
-        """At most `max_parts` picklable pieces of a snapshot, for `read_collection_part`. Raises as it does.
+        """At most `max_parts` picklable pieces of a snapshot, for `read_collection_part`. Raises like
+        `snapshot`.
 
-        The reader's hold, or another, must stay until they are read.
+        A hold, of the reader or another one, must stay until they are read.
         """
         as_of = self.readable(as_of)
         with self._there(as_of):
             shards = self._handles(self._holding(as_of))
-            # As many of each shard as together suffice.
+            # As many pieces of each shard as fit into the total.
             most = None if max_parts is None else max(1, max_parts // len(shards))
             parts = [part for shard in shards for part in shard.snapshot_parts(as_of, most)]
         return group_parts(self.info.collection_id, as_of, parts, max_parts)
 
     def listen(self, as_of: int, until: int | None = None) -> CollectionListen:
-        """All changes at times after `as_of`, and up to `until` where that is given.
+        """Follow all changes at times after `as_of`, and up to `until` if it is given.
 
-        Raises `AsOfTooEarly` where `as_of < since`.
+        Raises `AsOfTooEarly` if `as_of < since`.
         """
         with self._there(as_of):
             since = self.since()
@@ -132,13 +138,14 @@ class CollectionReader:
             return self._listen(as_of, as_of + 1, partial(ReadHandle.listen, until=until), until)
 
     def changes(self, after: int, until: int) -> Iterator[pa.RecordBatch]:
-        """What the contents at `until` have more than those at `after`, and less: `_diff` may be negative.
+        """The difference between the contents at `until` and those at `after`. `_diff` may be negative.
 
-        With bounded memory, whatever was written before and between; a row that moved to another shard comes
-        more than once. The collection's record, read from now on, has a schema that theirs lead to.
+        Memory is bounded, whatever was written before and between. A row that moved to another shard occurs
+        more than once. If you read the collection's record afterwards, its schema is that of the rows or
+        later.
 
-        Raises `AsOfTooEarly` where `after < since`, `AsOfNotYetAvailable` where `until >= upper`,
-        `BadInput` where `until < after`.
+        Raises `AsOfTooEarly` if `after < since`, `AsOfNotYetAvailable` if `until >= upper`, and `BadInput` if
+        `until < after`.
         """
         after, until = check_time(after, "after"), check_time(until, "until")
         check_forward(after, until)
@@ -150,18 +157,18 @@ class CollectionReader:
         return self._within(after, chain.from_iterable(pieces))
 
     def _changes_of(self, rendition: RenditionInfo, after: int, until: int) -> Iterable[pa.RecordBatch]:
-        """What came while a rendition held, what differed when it took over among it."""
+        """The changes while a rendition was current, including the difference when it took over."""
         if not (after + 1 < rendition.held_to and rendition.held_from <= until):
             return ()
         found: list[Iterable[pa.RecordBatch]] = []
         if after < rendition.held_from:
             before = self.info.held_before(rendition)
             if before is None:
-                # It has retired and gone too, so that nobody holds what was then.
+                # The rendition before is dropped, so nobody holds its times.
                 raise self._too_early(after)
             pieces = () if rendition.copies(before) else self.handed_over(before, rendition)
             differing = chain.from_iterable(table.drop_columns([TIME]).to_batches() for table in pieces)
-            # Its schema is known with the first.
+            # The schema of the difference is known once its first batch is read.
             found += [[*islice(differing, 1)], differing]
         after = max(after, rendition.held_from - 1)
         until = min(until, rendition.held_to - 1)
@@ -179,9 +186,9 @@ class CollectionReader:
         self._owner.check("this reader of a collection")
 
     def change_counts(self, as_of: int) -> list[tuple[int, int]]:
-        """About how many updates came after `as_of`: times, in order, and a number for each.
+        """About how many updates came after `as_of`: a list of times in order, with a number for each.
 
-        Updates that are stored together count at the latest time of them. What differs at a handover isn't
+        Updates that are stored together count at their latest time. The difference at a handover isn't
         counted.
         """
         self._check_open()
@@ -193,12 +200,12 @@ class CollectionReader:
             return sorted(counts.items())
 
     def changed_within(self, after: int, until: int, rows: int) -> int:
-        """The last time up to `until` by which no more than `rows` updates came after `after`.
+        """The last time, up to `until`, such that at most `rows` updates come after `after` and up to it.
 
-        At least the first time at which there are any. What differs at a handover isn't counted. Where more
-        updates are stored together than are left of `rows`, their times are read.
+        It is at least the first time that has updates. The difference at a handover isn't counted. If more
+        updates are stored together than are left of `rows`, this reads their times.
 
-        `after` is not before the since, nor `until` after the latest complete time.
+        `after` must not be before the since, and `until` not after the latest complete time.
         """
         self._check_open()
         with self._there(after):
@@ -215,14 +222,14 @@ class CollectionReader:
             return until
 
     def _pieces(self, after: int, until: int) -> Iterator[tuple[ReadHandle, int, int]]:
-        """The shards that held after a time and up to another one, each with these times as it held them."""
+        """The shards that were current in `(after, until]`, each with the part of these times when it was."""
         for rendition in self._described().held:
             begin, end = max(after, rendition.held_from - 1), min(until, rendition.held_to - 1)
             if begin < end:
                 yield from ((shard, begin, end) for shard in self._handles(rendition))
 
     def _stored_together(self, after: int, until: int) -> list[tuple[int, int, int]]:
-        """Intervals that only reading divides, in order: the first time, the last and how many at most."""
+        """Intervals that only reading can divide, in order: first time, last time, most updates in it."""
         stored = [
             (max(first, begin + 1), min(last, end), rows)
             for shard, begin, end in self._pieces(after, until)
@@ -246,15 +253,15 @@ class CollectionReader:
         return counts
 
     def subscribe(self, as_of: int | None = None) -> CollectionListen:
-        """The contents at `as_of` as updates at that time, then all changes after. Raises as `snapshot`."""
+        """The contents at `as_of` as updates at that time, then all later changes. Raises like `snapshot`."""
         as_of = self.readable(as_of)
         with self._there(as_of):
             return self._listen(as_of, as_of, ReadHandle.subscribe)
 
     def allow_compaction(self, since: int) -> None:
-        """Give up the distinction between times before `since`, as far as this reader is concerned.
+        """Allow compaction to merge times before `since`, as far as this reader is concerned.
 
-        What lies beyond the latest complete time is cut to it.
+        A `since` beyond the latest complete time is reduced to it.
         """
         with self._there():
             since = min(since, max(self.upper() - 1, 0))
@@ -268,7 +275,7 @@ class CollectionReader:
                         shards.pop(shard).allow_compaction(retained_since(since, kept, rendition.start))
                 if rendition.difference_shard and rendition.held_from > since:
                     shards.pop(rendition.difference_shard, None)
-            # What is left is of times that this reader has given up.
+            # The remaining shards are of times that this reader has given up.
             with self._lock:
                 for shard in shards:
                     self._shards.pop(shard, None)
@@ -276,7 +283,7 @@ class CollectionReader:
                 handle.close()
 
     def close(self) -> None:
-        """Give up the capability. In a forked child it does nothing: it is the parent's."""
+        """Release the hold. Does nothing in a forked child: the hold is the parent's."""
         if not self._owner.is_here:
             return
         with self._lock:
@@ -295,9 +302,9 @@ class CollectionReader:
 
     @contextmanager
     def _there(self, as_of: int = 0) -> Iterator[None]:
-        """Tell what goes wrong because the collection was dropped meanwhile as just that.
+        """Raise `CollectionNotFound` for errors that occur because the collection was dropped meanwhile.
 
-        Where it was only the rendition that held at `as_of`, since is past that.
+        If only the rendition that was current at `as_of` was dropped, raise `AsOfTooEarly`.
         """
         try:
             yield
@@ -317,7 +324,7 @@ class CollectionReader:
         return self._metadata.too_early(as_of, self._metadata.since())
 
     def _known(self, frontier: int) -> int:
-        """A frontier of the collection; the end of time may be that of its shards only."""
+        """A frontier of the collection. If it is CLOSED, the collection may have been dropped: check that."""
         if frontier == CLOSED:
             self._refuse_dropped()
         return frontier
@@ -327,7 +334,7 @@ class CollectionReader:
             raise CollectionNotFound(f"collection {self.info.name} ({self.info.collection_id}) was dropped")
 
     def _holding(self, as_of: int) -> RenditionInfo:
-        """The rendition that holds at `as_of`."""
+        """The rendition that is current at `as_of`."""
         found = holder(self.info, self._metadata.snapshot(as_of).to_table())
         for is_fresh in (False, True):
             for rendition in (self._described() if is_fresh else self.info).live:
@@ -340,7 +347,10 @@ class CollectionReader:
         )
 
     def _expected(self, as_of: int) -> RenditionInfo:
-        """The rendition that holds at `as_of` as far as is known: another may take over before."""
+        """The rendition that is current at `as_of` as far as is known.
+
+        Another one may take over before then.
+        """
         for rendition in self._described().held:
             if rendition.holds_at(as_of):
                 return rendition
@@ -354,22 +364,22 @@ class CollectionReader:
         until: int | None = None,
     ) -> CollectionListen:
         promised = self._metadata.upper()
-        # A handover beyond the promise may still come before the first time that is told of.
+        # A handover beyond the promise may still come before the first time that this listen returns.
         metadata = self._metadata.listen(min(as_of, promised - 1))
         rendition = self._holding(as_of) if as_of < promised else self._expected(as_of)
         shards = [follow(shard, as_of) for shard in self._handles(rendition)]
         return CollectionListen(self, rendition, shards, metadata, frontier, until)
 
     def described(self, rendition_id: str) -> RenditionInfo:
-        """What is on record now for a rendition."""
+        """Read the record of a rendition as of now."""
         self._check_process()
         return self._described().rendition(rendition_id)
 
     def follower(self, rendition: RenditionInfo) -> RenditionInfo:
-        """The one that took over from a retired rendition."""
+        """The rendition that took over from a retired one."""
         follower = self._described().held_after(rendition)
         if follower is None:
-            # It has retired and gone too, so that nobody holds what was then.
+            # The follower is dropped too, so nobody holds its times.
             raise self._too_early(rendition.held_to)
         return follower
 
@@ -378,9 +388,9 @@ class CollectionReader:
         return [shard.listen(as_of, until) for shard in self._handles(rendition)]
 
     def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> Difference:
-        """The updates, at the time of the handover, that turn the contents before it into the new ones.
+        """The updates, at the time of the handover, that turn the old contents into the new ones.
 
-        From the shard that has them, where somebody made one.
+        Reads them from the difference shard if there is one. Otherwise compares the two renditions.
         """
         at = new.held_from
         if shard := self.described(new.id).difference_shard:
@@ -403,7 +413,7 @@ class CollectionReader:
     def _opened(self, shard: str) -> ReadHandle:
         self._check_process()
         with self._lock:
-            # A handle that is opened after the close would hold for ever.
+            # A handle that is opened after the close would keep its hold forever.
             self._check_open()
             if shard not in self._shards:
                 self._shards[shard] = self._client.reader(shard, purpose=self._purpose)

@@ -1,8 +1,8 @@
-"""What a recovery leaves of the collections of a location, by name, and how they are made whole again.
+"""What a recovery leaves of the collections of a location, and how to make them usable again.
 
-Each shard comes back as of a version of its own. So the shards of a collection may have different uppers,
-which no reader accepts. `mend` seals those that lag, without updates, up to the one that leads: no row that
-came back is given up, and the times between lack the rows that the others lost.
+Each shard comes back at a version of its own. So the shards of a collection may have different uppers, which
+no reader accepts. `mend` seals the shards that lag, without updates, up to the greatest upper. So no row that
+came back is given up, and the times in between lack the rows that other shards lost.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ _PURPOSE = "recovery"
 
 @dataclass(frozen=True, slots=True)
 class RecoveredCollection:
-    """A collection as the shards that came back have it.
+    """A collection as its recovered shards contain it.
 
     It is complete below `complete_to`. Some of its shards have updates below `upper`, the greatest upper of
-    all: its times from `complete_to` on and before `upper` lack what the others lost. What was written at
-    `upper` and later is lost, if there was anything. `lagging` are the shards that `mend` seals. `problem`
-    says why the collection can't be used; then nothing is sealed.
+    all. So the times from `complete_to` up to `upper` lack the rows that the other shards lost. What was
+    written at `upper` and later is lost, if there was anything. `lagging` are the shards that `mend` seals.
+    `problem` says why the collection can't be used; then nothing is sealed.
     """
 
     name: str
@@ -40,7 +40,7 @@ class RecoveredCollection:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The collections of a location by name, and what each shard is for."""
+    """The collections of a location by name, and the purpose of each shard."""
 
     collections: tuple[RecoveredCollection, ...]
     shards: dict[str, str]
@@ -48,19 +48,19 @@ class Recovered:
 
 
 def look_at_recovered(client: PersistClient) -> Recovered:
-    """Look at all collections and names; `problem` says why they could not be read. Nothing is written."""
+    """Read all collections and names. `problem` says why they can't be read. Writes nothing."""
     infos, shards, problem = _recorded(client)
     found = tuple(_look_at(client, info) for info in infos if info.state is CollectionState.ACTIVE)
     return Recovered(found, shards, problem)
 
 
 def purposes(client: PersistClient) -> dict[str, str]:
-    """What each shard is for, as far as the records and names can be read. Nothing is written."""
+    """Return what each shard is for, as far as the records and names can be read. Writes nothing."""
     return _recorded(client)[1]
 
 
 def _recorded(client: PersistClient) -> tuple[Sequence[CollectionInfo], dict[str, str], str]:
-    """The collections on record, what each shard is for, and why something of it could not be read."""
+    """Return the recorded collections, what each shard is for, and why something can't be read."""
     shards = {
         controller_shard_id(client.location_id): "records of collections",
         names_shard_id(client.location_id): "names of shards",
@@ -82,10 +82,10 @@ def _recorded(client: PersistClient) -> tuple[Sequence[CollectionInfo], dict[str
 
 
 def mend(client: PersistClient, found: RecoveredCollection) -> None:
-    """Seal the lagging shards of a collection up to its upper, in one step.
+    """Seal the lagging shards of a collection up to its upper, in one commit.
 
     Raises:
-        UpperMismatch: somebody wrote to it meanwhile: look again.
+        UpperMismatch: somebody wrote to the collection meanwhile. Call `look_at_recovered` again.
     """
     seals: list[Prepared] = []
     for shard in found.lagging:
@@ -121,7 +121,7 @@ def _look_at(client: PersistClient, info: CollectionInfo) -> RecoveredCollection
 
 
 def _other_holder(client: PersistClient, info: CollectionInfo, upper: int) -> str:
-    """Why the metadata shard contradicts the record of a collection: one of both knows of a handover."""
+    """How the metadata shard contradicts the record: only one of the two knows of a handover. Or empty."""
     machine = client.session.machine(info.metadata_shard)
     try:
         held = (
@@ -132,5 +132,8 @@ def _other_holder(client: PersistClient, info: CollectionInfo, upper: int) -> st
     except HoldfastError as error:
         return f"its metadata can't be read: {error}"
     if held != info.holding.id:
-        return f"its record says that rendition {info.holding.id} holds, its metadata shard {held or 'none'}"
+        return (
+            f"its record says that rendition {info.holding.id} is current, its metadata shard says"
+            f" {held or 'none'}"
+        )
     return ""

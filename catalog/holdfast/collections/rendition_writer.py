@@ -1,10 +1,11 @@
-"""Writing one rendition that a source feeds: by its pipeline, before, while and after it is the collection.
+"""Writing a rendition of recipe SOURCE: by its pipeline, before, while and after it is current.
 
-- While it is filled, each append expects the promise where it was read: a handover in between is noticed.
-- While it holds, the rules are those of any writer of the collection. Below the time at which it took over
-  too: nobody else brings it what it lacks there.
-- When it has retired it is written up to the time at which the next one took over, never past it.
-- It may begin at any time: of what was before its source need not know anything.
+- While it is being filled, each append expects the promise where it was read, so that a handover in between
+  is noticed.
+- While it is current, the rules for all writers of a collection hold, also below the time at which it took
+  over: nobody else copies missing rows into it.
+- After it retired, it is written up to the time at which the next one took over, and never past it.
+- It may begin at any time. Its source need not know anything about earlier times.
 """
 
 import threading
@@ -29,18 +30,18 @@ from holdfast.persist import PersistClient, Prepared
 
 
 class Begin(Protocol):
-    """The command that a rendition begins at a time: answers whether it does now, by these effects."""
+    """The command that begins a rendition at a time, with its effects. Returns whether it begins now."""
 
     def __call__(
         self, collection: str, rendition_id: str, start: int, effects: Callable[[], Sequence[Prepared]]
     ) -> bool:
-        """Commit the effects and the record in one step. Raises as `ControllerLog.commit` does."""
+        """Commit the effects and the record in one multi-write. Raises like `ControllerLog.commit`."""
 
 
 class RenditionWriter:
-    """Appends to a rendition of recipe SOURCE. Thread-safe; made by `StorageController.rendition_writer`.
+    """Appends to a rendition of recipe SOURCE. Thread-safe. See `StorageController.rendition_writer`.
 
-    `schema` is the collection's when it was opened.
+    `schema` is the collection's schema at the time when the writer was opened.
     """
 
     def __init__(
@@ -70,13 +71,13 @@ class RenditionWriter:
 
     @property
     def rendition(self) -> RenditionInfo:
-        """What is on record for the rendition, as it was last seen."""
+        """The record of the rendition, as it was last read."""
         return self.info.rendition(self._rendition_id)
 
     def upper(self) -> int:
-        """The rendition's upper, linearized: where its next append begins; 0 where it has none yet.
+        """The rendition's upper (linearized), at which its next append begins. 0 if it has no contents yet.
 
-        Raises as `append` does.
+        Raises like `append`.
         """
         self._owner.check("this writer of a rendition")
         with self._lock:
@@ -85,14 +86,14 @@ class RenditionWriter:
     def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
         """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
 
-        `updates` as for a `CollectionWriter`. The first append may begin at any `expected_upper`: the
-        rendition has contents from there on, and can take over after it.
+        `updates` are as for a `CollectionWriter`. The first append may begin at any `expected_upper`. The
+        rendition has contents from that time on, and can take over after it.
 
-        Raises `UpperMismatch` with the rendition's upper where it is another, `HandedOver` where the
-        rendition has retired and `new_upper` is past its times, `BadInput` where the updates don't fit, it
-        was aborted or dropped, `CollectionNotFound` where the collection was dropped: nothing happened.
-        `Indeterminate` where it could not be found out whether it happened: open a new writer and look at
-        the upper.
+        Raises `UpperMismatch`, with the rendition's upper, if it is not `expected_upper`; `HandedOver` if the
+        rendition has retired and `new_upper` is past its times; `BadInput` if the updates don't fit or the
+        rendition was aborted or dropped; `CollectionNotFound` if the collection was dropped. Nothing is
+        changed in these cases. Raises `Indeterminate` if it is unknown whether the append happened: open a
+        new writer and read its upper.
         """
         self._owner.check("this writer of a rendition")
         batch = checked_updates(self.schema, updates, expected_upper, new_upper)
@@ -105,7 +106,7 @@ class RenditionWriter:
                     raise UpperMismatch(expected_upper, upper, shard_id=what)
 
     def seal(self, new_upper: int) -> None:
-        """Advance the upper to `new_upper` with no updates; nothing to do where it is there already."""
+        """Advance the upper to `new_upper` without updates. Does nothing if it is already there."""
         while (upper := self.upper()) < new_upper:
             try:
                 self.append(None, upper, new_upper)
@@ -114,7 +115,7 @@ class RenditionWriter:
                     return
 
     def _appended(self, route: Route, append: ShardedAppend) -> bool:
-        """Whether the append took place on this route."""
+        """Try the append on this route. Returns whether it happened."""
         rendition = route.rendition
         match rendition.state:
             case RenditionState.HYDRATING:
@@ -143,13 +144,13 @@ class RenditionWriter:
         return appended
 
     def _begins(self, route: Route, append: ShardedAppend) -> bool:
-        """Whether this append is where the rendition begins."""
+        """Whether this append is the first one of the rendition, and begins it."""
         filling = route.rendition.state is RenditionState.HYDRATING
         return filling and self._empty and append.expected_upper > 0
 
     def _began(self, route: Route, append: ShardedAppend, there: Prepared) -> bool:
         try:
-            # Uploaded before the commit, in which no other command of this process goes on.
+            # Upload before the commit: no other command of this process runs during it.
             append.prepare(route, shard_upper=0)
             return self._begin(
                 self.info.collection_id,
@@ -162,12 +163,12 @@ class RenditionWriter:
 
     def _find(self) -> tuple[Route, int]:
         """How the rendition is written now, and its upper."""
-        # The promise before the record: a handover below it is in the record.
+        # Read the promise before the record: the record then has every handover below the promise.
         promised = self._metadata.upper()
         info, rendition = self._described()
         upper = common_upper(info, rendition, self._client.recent_uppers)
         if upper == CLOSED:
-            # Perhaps of shards that ended since the record was read.
+            # The shards may have been finalized since the record was read.
             info, rendition = self._described()
         self._empty = upper == 0
         if self._route is None:
@@ -177,7 +178,7 @@ class RenditionWriter:
                     for shard in rendition.shards
                 )
             except ShardFinalized:
-                # It was aborted, or has retired and gone, since the record was read: that says so now.
+                # It was aborted or dropped since the record was read. This raises the exact error.
                 self._described()
                 raise
             self._route = Route(rendition, info.schema, shards, promised)
@@ -186,7 +187,7 @@ class RenditionWriter:
         return self._route, upper
 
     def _described(self) -> tuple[CollectionInfo, RenditionInfo]:
-        """What is on record now, where a pipeline may write the rendition."""
+        """The collection and the rendition, if a pipeline may write it now."""
         self.info = info = self._describe()
         if info.dropped:
             raise CollectionNotFound(info.end)
@@ -194,13 +195,13 @@ class RenditionWriter:
 
 
 def _fed(info: CollectionInfo, rendition_id: str) -> RenditionInfo:
-    """The rendition, where a pipeline may write it."""
+    """The rendition. Raises `BadInput` if a pipeline can't write it."""
     known = info.known(rendition_id)
     if known.recipe is not Recipe.SOURCE:
         raise BadInput(
-            f"rendition {rendition_id} of collection {info.name} is not fed by a source: its recipe is"
+            f"rendition {rendition_id} of collection {info.name} is not written by a pipeline: its recipe is"
             f" {known.recipe.name}",
-            hint="write to the collection, or make a rendition of recipe SOURCE",
+            hint="write to the collection, or create a rendition of recipe SOURCE",
         )
     if known.dropped:
         raise BadInput(f"rendition {rendition_id} of collection {info.name} is {known.state.name}")

@@ -1,11 +1,48 @@
-"""The renditions of collections: made, filled, handed over to, given up and dropped.
+"""The renditions of collections: they are created, filled, handed over to, aborted and dropped.
 
-- A handover at `t_h` is one step: the old shards are sealed to `t_h`, the metadata shard tells it and is
-  sealed beyond it, and the record of the collection says the same. `t_h` is not below the promise.
-- Where sources feed both renditions, nothing is sealed: a pipeline writes the old one up to `t_h`.
-- What the new one still lacks of the times before `t_h` is brought by whoever comes first; no other handover
-  begins before.
-- A retired rendition is dropped when nobody can read its times any more: since is past them.
+A handover makes another rendition current from a time `t_h` on, while readers and writers continue. It is one
+multi-write that does four things, all or none of them:
+
+- it appends the handover to the metadata shard, expecting the promise `P` (that shard's upper), and moves the
+  promise to `t_h + 1`. `t_h` is at least `P`;
+- it seals the shards of the old rendition from their upper to `t_h`;
+- it records the handover in the collection's record;
+- it keeps the guard's condition, if the controller has one.
+
+A writer that appends below the promise touches only the data shards. A writer that goes beyond it also moves
+the promise, expecting it where it was read. So these interleavings of a write with a handover are possible:
+
+1. The write commits first. If it moved the uppers of the old shards or the promise, the handover's
+multi-write
+   fails on them, because it expects the old values. `hand_over` reads the collection again and chooses a
+   later `t_h`. The rows are in the old rendition, below `t_h`.
+2. The handover commits first, and the write stays below the promise that its writer knows. The old shards are
+   sealed to `t_h`, which is not below that promise. So the write fails, and the writer learns from the record
+   that the upper of the collection is now `t_h`. Its next append goes to the new rendition.
+3. The handover commits first, and the write goes beyond the promise. It fails on the old shards or on the
+   metadata shard, whose upper has moved. It continues as in 2.
+4. Two processes hand over at once. Both append to the metadata shard and to the controller shard at the same
+   uppers, so one of them fails. It reads again, and finds that its rendition is current already, or hands
+   over from the new one.
+5. The process dies after the commit. The handover is complete as a decision, but the new rendition may lack
+the
+   tail: the updates below `t_h` that it has not copied. Until then its upper is below `t_h`. So no append at
+   `t_h` or later can succeed, and no reader sees an incomplete time. Reads below `t_h` still use the old
+   rendition. The next writer, handover or `advance` finds the tail missing and copies it. All of them
+   copy the same rows, and one append of them succeeds. No other handover begins before that.
+6. The outcome of the commit is unknown. `hand_over` raises `Indeterminate`. Repeat the command with the same
+id:
+   it finds what happened in the record.
+
+If pipelines (recipe SOURCE) write both renditions, nothing is sealed and no tail is copied. The pipeline of
+the old one writes up to `t_h`, and then gets `HandedOver`. The new one's writes from `t_h` on, and readers
+wait until both have arrived. If only the new rendition has a pipeline, that pipeline writes its rows below
+`t_h` too.
+
+A restored rendition has the contents of its snapshot from `t_h` on. What the old one had is given up, and the
+difference is visible at `t_h`.
+
+A retired rendition is dropped once nobody can read its times: the since is past them.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,23 +78,23 @@ from holdfast.errors import (
 from holdfast.persist import PersistClient, Prepared
 
 MAX_LAG_MS: Final = 60_000
-"""How far a rendition may be behind what it takes over from, in collection time (ms)."""
+"""How far a rendition may be behind the one that it takes over from, in milliseconds of collection time."""
 NEARLY_MS: Final = 1_000
-"""A round of catching up that brought no more than this, in collection time (ms), was the last: those who
-write wait at the handover for as much."""
+"""Catching up ends with a round that copied no more than this, in milliseconds of collection time. Writers
+wait at the handover for about as much."""
 FARTHEST_MS: Final = 60_000
-"""How far ahead of now a handover may be: the collection is sealed up to there for everyone. Now is the time
-of this host, bounded by the store's clock (`PersistClient.now_ms`)."""
+"""How far ahead of now a handover may be: it seals the collection up to then for everyone. Now is the time of
+this host, bounded by the store's clock (`PersistClient.now_ms`)."""
 
 RESTORED_UPPER: Final = 1
-"""The upper of a rendition that is filled from a snapshot, until it takes over."""
+"""The upper of a rendition that is filled from a snapshot, until its handover."""
 
 _CREATION_PURPOSE: Final = "rendition creation"
 _HANDOVER_PURPOSE: Final = "handover"
 
 
 class Renditions:
-    """The commands on renditions. Thread-safe; it is `StorageController.renditions`."""
+    """The commands on renditions: `StorageController.renditions`. Thread-safe."""
 
     def __init__(
         self,
@@ -81,14 +118,14 @@ class Renditions:
         rendition_id: str = "",
         command_id: str | None = None,
     ) -> RenditionInfo:
-        """Make an empty rendition of a collection, or find the one of this id that was made alike.
+        """Create an empty rendition of a collection, or find the one with this id that was created alike.
 
-        `hash_columns` as in `CollectionSpec`; without an id the next of "r2", "r3", ... is taken. Until it
-        takes over or is aborted it holds back what it is filled from; one that a source fills, nothing.
-        Raises `BadInput` where the id was used for another, `CollectionNotFound`.
+        `hash_columns` are as in `CollectionSpec`. Without an id it gets the next of "r2", "r3", ... Until it
+        is current or aborted, it holds the times that it is filled from. A rendition of recipe SOURCE holds
+        nothing. Raises `BadInput` if the id was used for a different rendition, and `CollectionNotFound`.
         """
         info = self._describe(collection)
-        # Checks the numbers and names, and chooses the columns where none are given.
+        # Checks the numbers and names, and chooses the hash columns if none are given.
         spec = CollectionSpec(info.collection_id, info.name, info.schema, shards, hash_columns)
         data = tuple(self._client.new_shard_id() for _ in range(shards))
         made = RenditionInfo(rendition_id, data, 0, spec.hash_columns, recipe=recipe)
@@ -96,17 +133,18 @@ class Renditions:
 
         return self._log.commit(
             lambda state: transitions.create_rendition(state, info.collection_id, made, origin),
-            # It may have evolved since `info` was read, and have other renditions.
+            # The collection may have evolved or got other renditions since `info` was read.
             lambda state: self.prepare(state.collections[info.collection_id], made),
         )
 
     def begin(
         self, collection: str, rendition_id: str, start: int, effects: Callable[[], Sequence[Prepared]]
     ) -> bool:
-        """Record that a rendition that its source fills begins at `start`, with its first append.
+        """Record that a rendition of recipe SOURCE begins at `start`, together with its first append.
 
-        Answers whether it begins now; False where it began before, there or elsewhere, or is not being filled
-        (any more): then nothing happened. Raises `BadInput` where there is no such rendition.
+        Returns whether it begins now. Returns False, with nothing changed, if it began before, at this time
+        or another, or if it is not (or no longer) being filled. Raises `BadInput` if there is no such
+        rendition.
         """
         return self._log.commit(
             partial(
@@ -116,9 +154,10 @@ class Renditions:
         )
 
     def suspect(self, collection: str, rendition_id: str, why: str, *, command_id: str | None = None) -> None:
-        """Mark a rendition as one not to be trusted. Readers go on; the first reason stays.
+        """Mark a rendition as suspect: its contents are not to be trusted. Readers continue to use it. The
+        first reason stays.
 
-        Raises `BadInput` where the collection has no such rendition.
+        Raises `BadInput` if the collection has no such rendition.
         """
         info = self._describe(collection)
         self._log.commit(
@@ -132,10 +171,10 @@ class Renditions:
         )
 
     def prepare(self, info: CollectionInfo, made: RenditionInfo) -> list[Prepared]:
-        """What comes into being with a rendition: its shards, of the newest schema, and the holds."""
+        """The steps that create a rendition: its shards, with the newest schema, and the holds."""
         client, purpose = self._client, _CREATION_PURPOSE
         id_ = made.id or transitions.next_rendition_id(info)
-        # A pipeline needs nothing of the collection.
+        # A rendition of recipe SOURCE is not filled from the collection.
         held = [] if made.recipe is Recipe.SOURCE else [rendition_hold(id_)]
         return [
             *(client.prepare_critical(info.metadata_shard, purpose=each) for each in held),
@@ -144,12 +183,12 @@ class Renditions:
         ]
 
     def catch_up(self, collection: str, rendition_id: str, *, progress: Progress | None = None) -> int:
-        """Bring a rendition that is being filled all that the collection has; answers its upper then.
+        """Copy to a rendition that is being filled all that the collection has. Returns its upper afterwards.
 
-        What is written meanwhile is brought too, until that is little, or no less than the time before:
-        then who writes is as fast. `progress` is told as by `StorageController.hydrate`.
+        Also copies what is written meanwhile, until a round copies only a little, or no less than the round
+        before: then the writers are as fast as the copy. `progress` is as for `StorageController.hydrate`.
 
-        Raises `BadInput` for one that only its source fills, or that is not being filled.
+        Raises `BadInput` for a rendition that only its source fills, or that is not being filled.
         """
         before = CLOSED
         while True:
@@ -159,7 +198,7 @@ class Renditions:
             before = upper - lower
 
     def _catch_up(self, collection: str, rendition_id: str, progress: Progress | None) -> tuple[int, int]:
-        """Bring a rendition what there is now; from where to where it came."""
+        """Copy what there is now. Returns the uppers of the rendition before and after."""
         view = self.look(collection)
         rendition = self._hydrating(view.info, rendition_id)
         if rendition.recipe is not Recipe.COPY:
@@ -173,7 +212,7 @@ class Renditions:
                 self._client, view.info, rendition, view.upper, partial(self._describe, id_), progress
             )
         except (AsOfTooEarly, HandleExpired, ShardFinalized, UpperMismatch):
-            # Perhaps somebody aborted it meanwhile.
+            # The rendition may have been aborted meanwhile.
             self._hydrating(self._describe(id_), rendition_id)
             raise
 
@@ -186,16 +225,16 @@ class Renditions:
         max_lag_ms: int = MAX_LAG_MS,
         command_id: str | None = None,
     ) -> RenditionInfo:
-        """Make this rendition the collection, from the first time that is possible and not below `at`.
+        """Make this rendition current, from the first time that is possible and at least `at`.
 
-        Answers it with the time, `held_from`, when it has all that was written before; one that took over
-        already as it is, also one that has retired since if it was by this command. Writers and readers go
-        on. Raises `NotCaughtUp` where it lacks more than `max_lag_ms`, `BadInput` where it is suspect, has
-        retired, was aborted, or `at` is too far ahead, `HandoverInProgress` where an earlier handover waits
-        for its source, or this one does.
+        Returns the rendition, with the time in `held_from`, once it has all that was written before. If it is
+        already current, it is returned unchanged, and so is one that this command made current and that has
+        retired since. Readers and writers continue. Raises `NotCaughtUp` if it lacks more than `max_lag_ms`;
+        `BadInput` if it is suspect, retired or aborted, or if `at` is too far ahead; `HandoverInProgress` if
+        an earlier handover, or this one, waits for its source.
 
-        Where pipelines write both renditions, only the time is fixed: the one goes on up to it and the other
-        from it on, and readers wait until both are there.
+        If pipelines write both renditions, this only fixes the time. The pipeline of the old one writes up to
+        it, the pipeline of the new one from it on, and readers wait until both have arrived.
         """
         origin = self._origin(command_id)
         while True:
@@ -207,7 +246,7 @@ class Renditions:
             if view.upper < info.holding.held_from or view.uppers[info.holding.id] < info.holding.held_from:
                 bring_tail(self._client, view, partial(self._describe, info.collection_id))
             elif taken:
-                # The tail ends it, where there was one; a filler that was late may have moved it meanwhile.
+                # Copying a tail ends the hold. A late filler may have moved the hold meanwhile.
                 self.release_hold(info, rendition_id)
                 return info.holding
             else:
@@ -228,11 +267,12 @@ class Renditions:
                     )
                     done = changed.rendition(rendition_id)
                     if done.state is not RenditionState.HOLDING:
-                        # By this command, given before; another one has taken over since.
+                        # Made current by this command, which was given before. Another one has taken over
+                        # since.
                         return done
 
     def abort(self, collection: str, rendition_id: str, *, command_id: str | None = None) -> None:
-        """Give up a rendition that is being filled; its data goes. Raises `BadInput` for any other."""
+        """Give up a rendition that is being filled, and delete its data. Raises `BadInput` for any other."""
         info = self._describe(collection)
         origin = self._origin(command_id)
         self._log.commit(
@@ -241,13 +281,13 @@ class Renditions:
                 self._client.prepare_release_critical(
                     info.metadata_shard, purpose=rendition_hold(rendition_id)
                 ),
-                # It may have been made since `info` was read.
+                # The rendition may have been created since `info` was read.
                 *self._end(state.collections[info.collection_id].rendition(rendition_id)),
             ],
         )
 
     def drop_retired(self, collection: str) -> tuple[str, ...]:
-        """Drop the retired renditions whose times nobody can read any more; answers their ids."""
+        """Drop the retired renditions whose times nobody can read any more. Returns their ids."""
         view = self.look(collection)
         for each in view.info.held:
             if view.uppers[each.id] >= each.held_from:
@@ -271,33 +311,33 @@ class Renditions:
         return tuple(each.id for each in gone)
 
     def bring_tail(self, collection: str) -> None:
-        """Bring the rendition that took over what was written before, where it lacks it.
+        """Copy the tail to the current rendition, if it lacks one.
 
-        Raises `HandoverInProgress` where only its source can.
+        Raises `HandoverInProgress` if only the source of the rendition can write that.
         """
         view = self.look(collection)
         if view.uppers[view.info.holding.id] < view.info.holding.held_from:
             bring_tail(self._client, view, partial(self._describe, view.info.collection_id))
 
     def release_hold(self, info: CollectionInfo, rendition_id: str) -> None:
-        """Let go of what a rendition held to be filled from, which has all that it needs."""
+        """Release the hold of a rendition on the times that it was filled from."""
         purpose = rendition_hold(rendition_id)
         if any(hold.purpose == purpose for hold in self._client.inspect(info.metadata_shard).holds):
             self._log.write([self._client.prepare_release_critical(info.metadata_shard, purpose=purpose)])
 
     def make_difference(self, collection: str, *, command_id: str | None = None) -> str | None:
-        """Put what differs at the latest handover into a shard, for all who listen through it.
+        """Store the difference at the latest handover in a shard, for all who listen through it.
 
-        Answers that shard, made before or now. None where there was no handover, or nothing differs as it was
-        one to a copy, or what was there before is gone, or one of the two is not written up to the handover
-        yet. Whoever makes it gets the same rows.
+        Returns that shard, whether it is new or not. Returns None if there was no handover, if the handover
+        was to a copy, which has no difference, if the times before are gone, or if one of the two renditions
+        is not written up to the handover yet. Every process that makes it gets the same rows.
         """
         view = self.look(collection)
         describe = partial(self._describe, view.info.collection_id)
         return make_difference(self._client, self._log, view, describe, self._origin(command_id))
 
     def _end(self, rendition: RenditionInfo) -> list[Prepared]:
-        """What the end of a rendition does to its shards."""
+        """The steps that finalize the shards of a rendition."""
         return [self._client.prepare_finalize(shard) for shard in rendition.all_shards]
 
     def _end_of_retired(
@@ -310,13 +350,13 @@ class Renditions:
         return [*self._end(retired), *map(self._client.prepare_finalize, differences)]
 
     def _turn(self, view: View, rendition_id: str, at: int, _: ControllerState) -> list[Prepared]:
-        """What a handover at `at` does to the shards."""
+        """The steps of a handover at `at` on the shards. The module's docstring explains them."""
         info, client = view.info, self._client
         old, new = info.holding, info.rendition(rendition_id)
         metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=_HANDOVER_PURPOSE)
         steps = [metadata.prepare_append(handover(old.id, new.id, at), view.promised, at + 1)]
         if new.recipe is Recipe.SOURCE:
-            # Nobody but its pipeline brings it anything.
+            # Only its pipeline writes it, so it no longer needs the hold.
             purpose = rendition_hold(new.id)
             steps.append(client.prepare_release_critical(info.metadata_shard, purpose=purpose))
         if not old.sealed_by(new):
@@ -328,43 +368,43 @@ class Renditions:
         return [*steps, *(writer.prepare_seal(upper, at) for writer in writers)]
 
     def _own_times(self, view: View, rendition_id: str) -> list[int]:
-        """Before which times the two renditions can't be exchanged, where pipelines write them."""
+        """The least times of a handover that the uppers of the two renditions allow."""
         old = view.info.holding
         new = view.info.find(rendition_id)
-        # A pipeline may have written it beyond the promise before it took over.
+        # A pipeline may have written the old rendition beyond the promise before it became current.
         return [view.uppers[old.id], *([] if new is None else [new.start + 1])]
 
     def _check_lag(self, view: View, rendition_id: str, max_lag_ms: int) -> None:
         known = view.info.find(rendition_id)
         if known is None or known.state is not RenditionState.HYDRATING or known.recipe is Recipe.SOURCE:
-            return  # The command refuses what can't be.
+            return  # The transition refuses a rendition that can't take over.
         upper = common_upper(view.info, known, self._client.recent_uppers)
         if known.recipe is Recipe.RESTORED:
-            # What the collection has meanwhile is given up; all that counts is that the snapshot is in.
+            # Its contents replace the collection's, so only the snapshot must be complete in it.
             if upper == 0:
                 raise NotCaughtUp(
-                    f"rendition {rendition_id} of collection {view.info.name} has not what it restores",
-                    hint="give the restore again: it goes on",
+                    f"rendition {rendition_id} of collection {view.info.name} is not filled yet",
+                    hint="run the restore again to continue it",
                 )
             return
         lag = view.upper - upper
         if lag > max_lag_ms or (upper == 0 < view.upper):
             raise NotCaughtUp(
-                f"rendition {rendition_id} of collection {view.info.name} has what was written up to {upper},"
-                f" {lag} ms less than the collection; it may lack {max_lag_ms} ms",
+                f"rendition {rendition_id} of collection {view.info.name} is filled up to {upper}, {lag} ms"
+                f" less than the collection; at most {max_lag_ms} ms are allowed",
                 hint="catch up first",
             )
 
     def _earliest(self, info: CollectionInfo, rendition_id: str) -> int:
-        """Past what a restored rendition is filled to, so that it always gets a tail."""
+        """A time past the upper that a restored rendition is filled to, so that it always gets a tail."""
         known = info.find(rendition_id)
         return RESTORED_UPPER + 1 if known is not None and known.recipe is Recipe.RESTORED else 0
 
     def _check_time(self, info: CollectionInfo, time: int, view: View) -> None:
         if time > max(view.promised, self._client.now_ms() + FARTHEST_MS):
             raise BadInput(
-                f"a handover of collection {info.name} at {time} would seal it up to then",
-                hint=f"ask again when that is less than {FARTHEST_MS // 1000} s ahead",
+                f"a handover of collection {info.name} at {time} would seal the collection up to that time",
+                hint=f"try again when the time is less than {FARTHEST_MS // 1000} s ahead",
             )
 
     def _hydrating(self, info: CollectionInfo, rendition_id: str) -> RenditionInfo:
@@ -374,11 +414,11 @@ class Renditions:
         raise BadInput(f"collection {info.name} has no rendition {rendition_id} that is being filled")
 
     def look(self, collection: str) -> View:
-        """A collection as it is now, linearized."""
+        """A collection as it is now (linearized)."""
         return self.view(self._describe(collection))
 
     def view(self, info: CollectionInfo) -> View:
-        """As `look`, of a collection that was just described."""
+        """Like `look`, for a collection that was just described."""
         return look(
             lambda: self._describe(info.collection_id),
             lambda: self._client.recent_upper(info.metadata_shard),

@@ -1,7 +1,7 @@
-"""Writers of which several, in any processes, give the same rows: what one lost, another has written.
+"""Writers for active replication: several processes write the same rows, and each finds the others' appends.
 
-The rules are those of `CollectionWriter` and `RenditionWriter`; how a lost append is compared is told in
-`holdfast.collections.replication`.
+The rules are those of `CollectionWriter` and `RenditionWriter`. `holdfast.collections.replication` explains
+how an append that lost a race is compared.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from holdfast.persist import PersistClient
 
 
 class ReplicatedWriter(CollectionWriter):
-    """One of several identical writers of a collection; made by `StorageController.writer`."""
+    """One of several identical writers of a collection. See `StorageController.writer`."""
 
     def __init__(
         self,
@@ -27,29 +27,29 @@ class ReplicatedWriter(CollectionWriter):
         *,
         purpose: str,
     ) -> None:
-        # Before the upper is asked for: what is read there must not be compacted meanwhile.
+        # Hold the times before reading the upper, so that they are not compacted meanwhile.
         self._compared = Compared(client, info, describe, suspect, _holding_at, purpose=purpose)
         super().__init__(client, info, describe, purpose=purpose)
 
     def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
-        """Append `updates`, or find that another writer has appended just these.
+        """Append `updates`, or find that another writer has appended the same ones.
 
-        As `CollectionWriter.append`, but `UpperMismatch` only where the collection has not come to
-        `expected_upper`. Its times may be there in part, by appends with any borders: then the rest is
-        appended. Raises `ConflictingWrite` where the rows that are there differ, which makes the rendition
-        suspect; `Overtaken` where a handover took times before they were written; `NotComparable` where it
-        can't be told.
+        Like `CollectionWriter.append`, but raises `UpperMismatch` only if the collection has not reached
+        `expected_upper`. If some of its times were already written, by appends with any borders, only the
+        rest is appended. Raises `ConflictingWrite` if the existing rows differ, which makes the rendition
+        suspect; `Overtaken` if a handover sealed times before they were written; `NotComparable` if it can't
+        compare.
         """
         batch = checked_updates(self.schema, updates, expected_upper, new_upper)
         self._compared.append(super().append, batch, expected_upper, new_upper)
 
     def close(self) -> None:
-        """Give up what is held."""
+        """Release the holds."""
         self._compared.close()
 
 
 class ReplicatedRenditionWriter(RenditionWriter):
-    """One of several identical pipelines of a rendition; made by `StorageController.rendition_writer`."""
+    """One of several identical pipelines of a rendition. See `StorageController.rendition_writer`."""
 
     def __init__(
         self,
@@ -67,15 +67,16 @@ class ReplicatedRenditionWriter(RenditionWriter):
         super().__init__(client, info, describe, begin, rendition_id=rendition_id, purpose=purpose)
 
     def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
-        """Append `updates`, or find that another pipeline has appended just these.
+        """Append `updates`, or find that another pipeline has appended the same ones.
 
-        To `RenditionWriter.append` what `ReplicatedWriter.append` is to that of a `CollectionWriter`.
+        It differs from `RenditionWriter.append` as `ReplicatedWriter.append` differs from
+        `CollectionWriter.append`.
         """
         batch = checked_updates(self.schema, updates, expected_upper, new_upper)
         self._compared.append(super().append, batch, expected_upper, new_upper)
 
     def close(self) -> None:
-        """Give up what is held."""
+        """Release the holds."""
         self._compared.close()
 
 

@@ -1,13 +1,14 @@
-"""Active replication: several writers give the same rows, and each finds that they are there.
+"""Active replication: several writers write the same rows, and each checks the rows that the others wrote.
 
-- An append that lost is compared, as a sum of rows at exact times, with what is there of its times. Equal: it
-  counts as written. Only a part of its times is there: that part is compared, and the rest appended.
-- Where rows differ nobody can tell who is wrong: the rendition becomes suspect, and the writer stops.
-- What is compared are the rows that writers gave to the rendition that holds at these times, never what a
-  reader is told at a handover. A handover that sealed a rendition took times that nobody had written: rows
-  of these times are missing without being wrong, and every one of the writers is told so alike.
-- So long as a writer compares, it holds the collection's since before what it writes next. Where the times
-  are compacted nevertheless, nothing is guessed.
+- An append that lost a race is compared, as a sum of rows at exact times, with the rows at its times. If they
+  are equal, it counts as written. If only some of its times are written, these are compared and the rest is
+  appended.
+- If rows differ, nobody knows which writer is wrong. The rendition becomes suspect and the writer stops.
+- The comparison uses the rows that writers wrote to the rendition current at these times, never what a reader
+  sees at a handover. A handover that seals a rendition takes times that nobody has written. Rows at these
+  times are missing but not wrong, and every one of the writers gets the same error.
+- While it compares, a writer holds the collection's since before its next write. If the times are compacted
+  all the same, it raises an error instead of guessing.
 """
 
 import threading
@@ -42,18 +43,19 @@ from holdfast.persist.rows.schema import DIFF, TIME, Schema
 R = TypeVar("R", pa.Table, pa.RecordBatch)
 
 SHOWN_ROWS: Final = 5
-"""How many of the rows that differ an error shows."""
+"""How many of the differing rows an error shows."""
 _LET_GO_EVERY: Final = 64
 _MAX_WHY: Final = 500
 
 Suspect = Callable[[str, str], object]
-"""Marks a rendition, by its id, and says why."""
+"""Marks the rendition with this id as suspect, with a reason."""
 
 
 class Compared:
-    """What the rows of lost appends are compared with. Thread-safe: one append at a time.
+    """Compares the rows of appends that lost a race with the existing ones. Thread-safe: one append at a
+    time.
 
-    `pick` answers the rendition that a time is written to, from the collection's record.
+    `pick` returns the rendition to which a time is written, from the collection's record.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Compared:
         self._lock = threading.Lock()
         self._appended = 0
         self._there: _There | None = None
-        # The data shards are never compacted past it.
+        # Data shards are never compacted past this hold.
         self._hold = client.reader(info.metadata_shard, purpose=purpose)
 
     def append(
@@ -85,8 +87,8 @@ class Compared:
         expected_upper: int,
         new_upper: int,
     ) -> None:
-        """Append what isn't there yet, by `append`, and compare what is. Raises what that raises, and
-        `ConflictingWrite`, `Overtaken`, `NotComparable`.
+        """Append the rows that don't exist yet, with `append`, and compare the others. Raises what `append`
+        raises, and `ConflictingWrite`, `Overtaken` and `NotComparable`.
         """
         self._owner.check("this replicated writer")
         with self._lock:
@@ -108,7 +110,7 @@ class Compared:
             self._let_go(new_upper - 1)
 
     def close(self) -> None:
-        """Give up what is held. In a forked child it does nothing: that is the parent's."""
+        """Release the holds. Does nothing in a forked child: the holds are the parent's."""
         if not self._owner.is_here:
             return
         with self._lock:
@@ -117,18 +119,18 @@ class Compared:
             self._hold.close()
 
     def _compare(self, batch: pa.RecordBatch, lower: int, upper: int) -> int:
-        """Up to where the rows at times from `lower` on are there as they are given."""
+        """Compare the rows at times from `lower` on. Returns the time up to which they are equal."""
         info = self._describe()
         rendition = self._pick(info, lower)
         if rendition is None:
-            raise NotComparable(f"collection {info.name} has no rendition any more that holds at {lower}")
+            raise NotComparable(f"collection {info.name} no longer has its rendition of time {lower}")
         upper = min(upper, rendition.held_to)
         sealed = _sealed(info, rendition)
         try:
             newest, there = self._reading(rendition).rows(lower, rendition.held_to if sealed else upper)
         except (AsOfTooEarly, HandleExpired, ShardFinalized) as error:
             raise NotComparable(
-                f"what others wrote to collection {info.name} from {lower} on can't be told any more: {error}"
+                f"can't read what others wrote to collection {info.name} from {lower} on: {error}"
             ) from error
         mine = seen_through(_between(batch, lower, upper), newest)
         differing = _differing(newest, mine, _between(there, lower, upper))
@@ -141,7 +143,7 @@ class Compared:
                 raise Overtaken(info.name, written, rendition.held_to)
         taken = rendition.held_from
         if rendition.recipe is Recipe.RESTORED and pc.min(differing[TIME]).as_py() == taken:
-            # What is restored is complete with a tail that reaches past that time.
+            # The tail of a restored rendition reaches past the handover and completes that time.
             raise Overtaken(info.name, taken, taken + 1)
         conflict = ConflictingWrite(
             f"collection {info.name}, rendition {rendition.id},",
@@ -150,7 +152,7 @@ class Compared:
             [_shown(newest, row) for row in differing.slice(0, SHOWN_ROWS).to_pylist()],
             differing=differing.num_rows,
         )
-        # That it can't be put on record must not hide it.
+        # An error while recording it must not hide the conflict.
         with suppress(HoldfastError):
             self._suspect(rendition.id, str(conflict)[:_MAX_WHY])
         raise conflict
@@ -163,7 +165,7 @@ class Compared:
         return self._there
 
     def _let_go(self, since: int) -> None:
-        """Let the holds follow, once in a while: each move of one is a write."""
+        """Move the holds once in a while. Each move is a write."""
         self._appended += 1
         if self._appended % _LET_GO_EVERY:
             return
@@ -175,7 +177,7 @@ class Compared:
 
 
 class _There:
-    """What is written to one rendition, read on from where it was read to before. Not thread-safe."""
+    """Reads the rows written to one rendition, continuing where it stopped before. Not thread-safe."""
 
     def __init__(
         self,
@@ -194,7 +196,7 @@ class _There:
         self._tables: list[pa.Table] = []
 
     def rows(self, lower: int, upper: int) -> tuple[Schema, pa.Table]:
-        """The updates at times in `[lower, upper)`, which all shards have, by the collection's schema now."""
+        """The updates at times in `[lower, upper)`, which all shards have, in the newest schema."""
         if not self._listens or lower < self._lower:
             self._tables = []
             self._listens = [_Reached(each.shard_id, _from(each, lower), lower) for each in self._handles]
@@ -210,29 +212,29 @@ class _There:
                     raise ShardFinalized(f"shard {each.shard_id} was finalized")
         self._lower = lower
         self._tables = [_between(table, lower, CLOSED) for table in self._tables]
-        # The record after the rows: its schema leads on from theirs.
+        # Read the record after the rows: its schema is theirs or a later one.
         schema = self._describe().schema
         found = [seen_through(_between(table, lower, upper), schema) for table in self._tables]
         return schema, pa.concat_tables([schema.arrow_updates.empty_table(), *found])
 
     def forget(self) -> None:
-        """Begin anew the next time: what comes now is this writer's own."""
+        """Start from the beginning next time: what follows now are this writer's own rows."""
         self._listens, self._tables = [], []
 
     def allow_compaction(self, since: int) -> None:
-        """Give up the distinction between times before `since`."""
+        """Allow compaction to merge times before `since`."""
         for handle in self._handles:
             handle.allow_compaction(since)
 
     def close(self) -> None:
-        """Give up what is held."""
+        """Release the holds."""
         for handle in self._handles:
             handle.close()
 
 
 @dataclass(slots=True)
 class _Reached:
-    """A shard's listen, and how far its events have come."""
+    """The listen of a shard, and its frontier."""
 
     shard_id: str
     listen: Listen
@@ -245,13 +247,13 @@ def _from(handle: ReadHandle, lower: int) -> Listen:
 
 
 def _sealed(info: CollectionInfo, rendition: RenditionInfo) -> bool:
-    """Whether a handover took the times that were left of a rendition."""
+    """Whether a handover sealed the remaining times of a rendition."""
     follower = info.held_after(rendition)
     return follower is not None and rendition.sealed_by(follower)
 
 
 def _differing(schema: Schema, mine: pa.RecordBatch, there: pa.Table) -> pa.Table:
-    """Mine less what is there, consolidated at exact times, in their order and then that of the rows."""
+    """My rows minus the existing ones, consolidated at exact times, sorted by time and then by row."""
     differing = sort_updates(schema, consolidate_updates(schema, [mine, negated(there)], 0))
     return differing.take(pc.sort_indices(differing[TIME]))
 

@@ -1,12 +1,13 @@
-"""A collection gets the contents of a snapshot: a rendition filled from its files, and a handover to it.
+"""Restoring a collection from a snapshot: fills a rendition from the snapshot's files and hands over to it.
 
-- Nothing changes before every row of the files was read and counted; while they are read again to fill the
-  rendition the same is checked, so that what is committed is what the manifest says.
-- All rows are at time 0 and one append takes the rendition to 1. From there to the handover there is nothing:
-  the contents of the snapshot are the collection's at that time, whatever was written meanwhile. That is
-  given up, and readers see at that time what differs. It is complete with the tail, which reaches past it.
-- One snapshot fills a rendition: of several that fill it one append succeeds, and all are alike. So any
-  process goes on with what another one began.
+- Nothing changes before all rows of the files are read and checked once. They are checked again when they are
+  read to fill the rendition, so what is committed is what the manifest says.
+- All rows are at time 0, and one append moves the rendition's upper to 1. From there to the handover it has
+  no updates, so at the handover the collection gets the contents of the snapshot, whatever was written
+  meanwhile. The writes in between are given up, and readers see the difference at the time of the handover.
+  That time is complete after the tail, which reaches past it.
+- One snapshot fills a rendition. If several processes fill it, they have the same rows and one append
+  succeeds. So any process can continue what another one began.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,20 +50,23 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class RestoreSource:
-    """A snapshot that was made by the snapshot job: the folder of its files, and its manifest."""
+    """A snapshot that the snapshot job made: the folder of its files, and its manifest."""
 
     folder: SnapshotFolder
     manifest: SnapshotManifest
 
     @classmethod
     def open(cls, location: str | Path) -> Self:
-        """The snapshot in a folder (a path, a `file://` or `s3://` URL); `BadInput` where there is none."""
+        """Open the snapshot in a folder (a path, a `file://` or `s3://` URL).
+
+        Raises `BadInput` if there is none.
+        """
         folder = folder_at(location)
         return cls(folder, read_manifest(folder))
 
     @property
     def told(self) -> Json:
-        """What the history says of it; `rows` and `checksum` tell it from another."""
+        """The facts that the history keeps. `rows` and `checksum` distinguish it from other snapshots."""
         return {
             "snapshot": str(self.folder),
             "as_of": self.manifest.as_of,
@@ -71,28 +75,31 @@ class RestoreSource:
         }
 
     def check_schema(self, name: str, schema: Schema) -> None:
-        """Raise `BadInput` unless its rows are rows of a collection with this schema, or an earlier one."""
+        """Raise `BadInput` unless its schema is this one or an earlier one."""
         ours = replace(schema, codec=None)
         fault = "" if self.manifest.schema == ours else evolution_fault(self.manifest.schema, ours)
         if fault:
             raise BadInput(
                 f"the snapshot in {self.folder} does not fit collection {name}: it has"
                 f" {self.manifest.schema}; the collection has {ours} ({fault})",
-                hint="restore it into a collection that has its columns",
+                hint="restore it into a collection with its columns",
             )
 
     def verify(self) -> None:
-        """Read all its files; `CorruptBlob`, naming the first that is not what the manifest says."""
+        """Read all files. Raises `CorruptBlob`, naming the first file that does not match the manifest."""
         verify_snapshot(self.folder)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, a row that occurs n times n times. Raises as `verify`, at the end of a file."""
+        """Return all rows; a row that occurs n times is returned n times.
+
+        Raises like `verify`, at a file's end.
+        """
         for file in self.manifest.files:
             yield from read_rows(self.folder, file, self.manifest.schema, batch_rows=_BATCH_ROWS)
 
 
 class Restores:
-    """The restore of collections, for `StorageController`. Thread-safe."""
+    """Restores collections, for `StorageController`. Thread-safe."""
 
     def __init__(
         self,
@@ -117,7 +124,7 @@ class Restores:
         command_id: str | None = None,
         progress: Progress | None = None,
     ) -> RenditionInfo:
-        """As `StorageController.restore_collection`."""
+        """See `StorageController.restore_collection`."""
         info = self._describe(collection)
         made = self._begin(info, source, rendition_id, self._origin(command_id))
         if made.state is RenditionState.HYDRATING:
@@ -125,13 +132,13 @@ class Restores:
         if made.state not in {RenditionState.HYDRATING, RenditionState.HOLDING}:
             return made
         try:
-            # Of one that took over before, the tail.
+            # If it took over before, this copies the tail.
             return self._renditions.hand_over(info.collection_id, made.id)
         except BadInput:
             known = self._describe(info.collection_id).rendition(made.id)
             if known.state not in {RenditionState.RETIRED, RenditionState.DROPPED}:
                 raise
-            # Another command from the same snapshot has handed over to it, and somebody to yet another since.
+            # Another command for the same snapshot handed over to it, and later another rendition took over.
             return known
 
     def _begin(
@@ -162,12 +169,12 @@ class Restores:
         info = self._describe(collection_id)
         if common_upper(info, rendition, client.recent_uppers) > 0:
             return
-        # Newer than when it was checked, maybe; what follows the one still follows the other.
+        # The schema may be newer than the checked one. The rows fit it all the same.
         schema = info.schema
         try:
             self._upload(rendition, source, schema, purpose, progress)
         except (UpperMismatch, HandleExpired, ShardFinalized):
-            # Another process has filled it, or given it up, since its uppers were read.
+            # Another process has filled or aborted it since its uppers were read.
             if common_upper(info, rendition, client.recent_uppers) == 0:
                 raise
 

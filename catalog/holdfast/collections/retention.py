@@ -1,4 +1,4 @@
-"""How a collection's own hold keeps what was until `retention` lets it go."""
+"""Moves the holds that a collection has on itself for its retention."""
 
 from collections.abc import Callable
 from typing import Final
@@ -20,11 +20,11 @@ def move_retention(
     since: int,
     describe: Callable[[], CollectionInfo],
 ) -> int:
-    """Let a collection's own holds follow to `since`; answers the collection's since then.
+    """Move the retention holds of a collection to `since`. Returns the collection's since afterwards.
 
-    Raises what `describe` raises where the collection is dropped meanwhile.
+    If the collection is dropped meanwhile, raises what `describe` raises.
     """
-    # The metadata first: how far the data may follow is known when it has moved.
+    # The metadata first: how far the data shards may move depends on its since.
     try:
         log.write(_moved(client, info.metadata_shard, since))
     except ShardFinalized:
@@ -40,7 +40,7 @@ def move_retention(
         try:
             log.write([step for move in moves for step in move])
         except ShardFinalized:
-            # Somebody dropped a rendition that had retired: the others follow without it.
+            # A retired rendition was dropped meanwhile. Move the holds of the others.
             before, info = info, describe()
             if info.held == before.held:
                 raise

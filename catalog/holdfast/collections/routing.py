@@ -1,7 +1,7 @@
-"""Which row goes to which shard of a rendition: `row_hash(hash columns) mod shards`.
+"""Which shard of a rendition a row goes to: `row_hash(hash columns) mod shards`.
 
-A row and its retraction have equal bytes, so they meet in one shard, and the shards' consolidated contents
-put together are the consolidated contents of the collection.
+A row and its retraction have equal bytes, so they go to the same shard. So the consolidated contents of the
+shards together are the consolidated contents of the collection.
 """
 
 from itertools import pairwise
@@ -18,9 +18,10 @@ from holdfast.persist.rows.rowhash import shard_of
 
 
 def split_rows(rendition: RenditionInfo, updates: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The updates of each shard, in the rendition's order of shards; empty batches where there are none.
+    """The updates of each shard, in the rendition's order of shards. A shard without updates has an empty
+    batch.
 
-    Those of a shard keep their order.
+    The updates of a shard keep their order.
     """
     if len(rendition.shards) == 1:
         return [updates]
@@ -28,7 +29,7 @@ def split_rows(rendition: RenditionInfo, updates: pa.RecordBatch) -> list[pa.Rec
 
 
 def split_sorted(rendition: RenditionInfo, schema: Schema, updates: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """As `split_rows`, the updates of each shard in the total order: all are sorted and moved once."""
+    """Like `split_rows`, with the updates of each shard in the total order. Sorts and moves all rows once."""
     return _split(rendition, updates, total_order(schema, updates))
 
 
@@ -37,7 +38,7 @@ def _split(
 ) -> list[pa.RecordBatch]:
     count = len(rendition.shards)
     shards = shard_of(updates, rendition.hash_columns, count)
-    # Numbers of few bits are sorted by counting.
+    # Integers of few bits are sorted by counting.
     narrow = shards.astype(np.min_scalar_type(count - 1))
     rows = np.argsort(narrow if order is None else narrow[order], kind="stable")
     moved = updates.take(pa.array(rows if order is None else order[rows]))

@@ -1,6 +1,6 @@
-"""A collection's contents at one time, in this process or in pieces for others.
+"""The contents of a collection at one time, read in this process or in pieces by others.
 
-A row lives in one shard only, so the shards' consolidated contents side by side are the collection's.
+Each row is in one shard only, so the consolidated contents of all shards together are the collection's.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,11 +22,11 @@ _THREADS: Final = 4
 
 
 class CollectionSnapshot:
-    """The contents of a collection at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
+    """The contents of a collection at `as_of`: each (key, value) once, with its count in `_diff`, never 0.
 
-    Iterate it for record batches, with bounded memory and one shard after the other, each in the total order
-    of its rows; or take all at once with `to_table`, faster, in no order. Columns are those of the schema and
-    `_diff` (int64). Within `there` errors of the shards become the collection's.
+    Iterate over it for record batches, with bounded memory: one shard after the other, each in the total
+    order of its rows. Or read everything with `to_table`, which is faster but unordered. The columns are
+    those of the schema and `_diff` (int64). `there` turns errors of the shards into errors of the collection.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class CollectionSnapshot:
         *,
         threads: bool = True,
     ) -> None:
-        # A shard that was planned while the collection evolved may have a later one than another.
+        # If the collection evolves during planning, one shard may have a later schema than another.
         self.schema = newest(shard.schema for shard in shards)
         self.as_of = as_of
         self._shards = tuple(shards)
@@ -45,7 +45,7 @@ class CollectionSnapshot:
         self._threads = threads
 
     def to_table(self) -> pa.Table:
-        """All of it in memory. Raises as the snapshot of a shard does."""
+        """All rows, in memory. Raises like the snapshot of a shard."""
         with self._there():
             if len(self._shards) == 1:
                 return self._shards[0].to_table()
@@ -66,7 +66,10 @@ class CollectionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CollectionPart:
-    """A piece of a collection's snapshot, readable in any process that can open the location. Picklable."""
+    """A piece of a collection's snapshot.
+
+    Picklable, and readable in any process that can open the location.
+    """
 
     collection_id: str
     as_of: int
@@ -76,7 +79,7 @@ class CollectionPart:
 def group_parts(
     collection_id: str, as_of: int, parts: Sequence[SnapshotPart], max_parts: int | None
 ) -> list[CollectionPart]:
-    """Deal `parts` out to at most `max_parts` pieces (None: one piece each) of about equal numbers."""
+    """Distribute `parts` over at most `max_parts` pieces (None: one piece each) of about equal numbers."""
     pieces = len(parts) if max_parts is None else max(1, min(max_parts, len(parts)))
     return [CollectionPart(collection_id, as_of, tuple(parts[piece::pieces])) for piece in range(pieces)]
 
@@ -84,10 +87,10 @@ def group_parts(
 def read_collection_part(
     client: PersistClient, part: CollectionPart, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The record batches of a piece: the schema's columns (or only these) and `_diff`, consolidated.
+    """The record batches of a piece, consolidated: the columns of the schema (or only these) and `_diff`.
 
-    Raises `AsOfTooEarly` where nothing held the collection's since between planning and reading,
-    `CollectionNotFound` where it was dropped.
+    Raises `AsOfTooEarly` if nothing held the collection's since between planning and reading, and
+    `CollectionNotFound` if the collection was dropped.
     """
     for each in part.parts:
         try:
@@ -95,7 +98,7 @@ def read_collection_part(
         except (AsOfTooEarly, ShardFinalized) as error:
             _refuse_dropped(client, part.collection_id)
             if isinstance(error, ShardFinalized):
-                # Only the rendition that held at that time was dropped: since is past it.
+                # Only the rendition that was current at that time is dropped, so the since is past it.
                 raise AsOfTooEarly(part.as_of, part.as_of + 1) from None
             raise
 

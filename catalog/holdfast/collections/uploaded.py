@@ -1,8 +1,9 @@
-"""One append of what other processes uploaded for a collection, with tickets of one rendition at one time.
+"""One append of what other processes uploaded for a collection, with tickets of one rendition, at one time.
 
-- It takes place where that rendition still holds and the collection is not complete past that time, however
-  often others write meanwhile: what was uploaded serves every try.
-- Else it can't be named as it is. It can be read back, for another append, and is given up then.
+- It succeeds while that rendition is current and the collection is not complete past that time, however often
+  others write meanwhile: the uploads serve every try.
+- Otherwise the uploads can't be used as they are. You can read them back for another append, and give them
+  up.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from holdfast.persist.rows.schema import TIME
 
 
 class UploadedAppend:
-    """What was uploaded, to be appended once. Not thread-safe; made by `CollectionWriter.uploaded`."""
+    """Uploads to be appended once. Not thread-safe. See `CollectionWriter.uploaded`."""
 
     def __init__(
         self,
@@ -41,13 +42,14 @@ class UploadedAppend:
         self.rows = sum(each.rows for of_shard in self._of_shards for each in of_shard)
 
     def fits(self, position: Position, time: int) -> bool:
-        """Whether what was uploaded at this time can be appended from a position."""
+        """Whether uploads at this time can be appended from this position."""
         return position.route.rendition.id == self._rendition_id and position.upper <= time
 
     def prepare(self, position: Position, new_upper: int) -> PreparedAppend:
-        """The append from a position that it fits, as `CollectionWriter.prepare`; its steps are kept.
+        """Prepare the append from a position that it fits, like `CollectionWriter.prepare`. Its steps are
+        kept.
 
-        Raises `HandleExpired` where what was uploaded may be gone.
+        Raises `HandleExpired` if the uploads may be gone.
         """
         if not self._writers:
             self._writers = [
@@ -60,18 +62,18 @@ class UploadedAppend:
         return self._complete(appends, position.route, new_upper)
 
     def updates(self) -> Iterator[pa.Table]:
-        """What was uploaded, read back, without times. Raises `StorageError`, `CorruptBlob`."""
+        """Read the uploads back, without times. Raises `StorageError` and `CorruptBlob`."""
         for uploads in self._of_shards:
             for each in uploads:
                 for table in self._client.uploaded(each):
                     yield table.drop_columns([TIME])
 
     def give_up(self) -> None:
-        """End the writers: what is not appended yet never will be, and goes."""
+        """End the writers. Uploads that are not appended yet can't be appended any more, and are deleted."""
         for ticket, uploads in zip(self._tickets, self._of_shards, strict=True):
             self._client.give_up(ticket, uploads)
 
     def close(self) -> None:
-        """Note that it is appended."""
+        """Close the writers after the append."""
         for writer in self._writers:
             writer.close()

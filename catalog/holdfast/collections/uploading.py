@@ -1,10 +1,10 @@
-"""Writing a rendition by many processes: each uploads what some of the rows become, and one appends it all.
+"""Writing a rendition with many processes: each uploads some of the rows, and one process appends them all.
 
-- Rows go to the shards of the rendition as a writer in this process would send them. What is
-  uploaded carries the ids of the writers that gave the tickets; they commit it, or nobody does.
-- Where a rendition is filled, rows of a piece of the contents are in no other one, so that the pieces' runs
-  side by side are the consolidated contents.
-- Memory is bounded, as for what is brought in one process.
+- Rows go to the same shards as from a writer in this process. Uploads carry the ids of the writers that
+  issued the tickets. Only these writers can commit them.
+- If a rendition is being filled, no two pieces of the contents have rows in common. So the runs of the pieces
+  together are the consolidated contents.
+- Memory is bounded, as in one process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,17 +19,18 @@ from holdfast.collections.snapshot import CollectionPart, read_collection_part
 from holdfast.persist import PersistClient, Upload, UploadTicket
 
 _MEMORY_BYTES: Final = 128 << 20
-"""What a piece sorts in memory, of all shards together: several are done side by side on one machine."""
+"""Memory for sorting a piece, for all shards together. A machine processes several pieces at once."""
 
 
 def upload_part(
     client: PersistClient, part: CollectionPart, rendition: RenditionInfo, tickets: Sequence[UploadTicket]
 ) -> tuple[Upload, ...]:
-    """Upload the contents of a piece, at its time, for the shards of a rendition; one upload for each.
+    """Upload the contents of a piece, at its time, for the shards of a rendition. Returns one upload per
+    shard.
 
-    `tickets` are those of writers of the shards, in their order, with a schema that the piece's leads to.
-    Raises as `read_collection_part`, `ShardFinalized` where the rendition was given up, `StorageError`: then
-    nothing of the piece is left, as far as that goes.
+    `tickets` are of writers of the shards, in their order, whose schema is the piece's or a later one. Raises
+    like `read_collection_part`, `ShardFinalized` if the rendition was aborted, and `StorageError`. After an
+    error, what was uploaded of the piece is deleted as far as possible.
     """
     contents = at_time(read_collection_part(client, part), part.as_of)
     return upload_rows(client, contents, rendition, tickets)
@@ -43,10 +44,10 @@ def upload_rows(
     *,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> tuple[Upload, ...]:
-    """Upload updates, in any order, for the shards of a rendition; one upload for each.
+    """Upload updates, in any order, for the shards of a rendition. Returns one upload for each shard.
 
-    `tickets` as for `upload_part`; `meanwhile` is called between pieces of what is uploaded. Raises what
-    `rows` raises, `ShardFinalized`, `StorageError`: then nothing of it is left, as far as that goes.
+    `tickets` are as for `upload_part`. `meanwhile` is called between pieces of the upload. Raises what `rows`
+    raises, `ShardFinalized` and `StorageError`. After an error, uploads are deleted as far as possible.
     """
     purpose = f"upload for rendition {rendition.id}"
     done: list[Upload] = []

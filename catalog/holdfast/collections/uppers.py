@@ -1,9 +1,9 @@
-"""The uppers of a collection's renditions, read so that a state that can't be is told from a race.
+"""The uppers of a collection's renditions, read so that damage can be told from a race.
 
-- All shards of a rendition move together in one step, and none moves back. So what one read saw of any shard
-  all have when the next begins.
-- The promise is read before the record: a handover below it is in the record then. What was written beyond a
-  promise tells nothing; then the promise has moved, and is read again.
+- All shards of a rendition move together in one commit, and none moves back. So an upper that one read saw
+  for any shard is reached by all shards when the next read begins.
+- The promise is read before the record, so the record has every handover below the promise. If the uppers
+  reach the promise, it may have moved meanwhile, so it is read again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,15 +15,15 @@ from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
 from holdfast.errors import TornRendition
 
 Uppers: TypeAlias = Callable[[Sequence[str]], Mapping[str, int]]
-"""The uppers of shards, linearized, in one round trip: `PersistClient.recent_uppers`."""
+"""Returns the uppers of shards (linearized), in one round trip: `PersistClient.recent_uppers`."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A collection as it was at one moment.
+    """A collection at one moment.
 
-    `promised` is the metadata shard's upper: no handover that isn't in `info` is below it. `uppers` are those
-    of the renditions that hold or held, `upper` is the collection's.
+    `promised` is the upper of the metadata shard. `info` has every handover below it. `uppers` are those of
+    the renditions that are or were current, and `upper` is the collection's.
     """
 
     info: CollectionInfo
@@ -33,9 +33,9 @@ class View:
 
 
 def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], read: Uppers) -> View:
-    """The collection now, by linearized reads of its record, its promise and its shards' uppers.
+    """Read the state of a collection now: its record, its promise and the uppers of its shards, linearized.
 
-    Raises `TornRendition` where the shards of a rendition differ at one moment.
+    Raises `TornRendition` if the shards of a rendition have different uppers at one moment.
     """
     promised = promise()
     while True:
@@ -48,9 +48,9 @@ def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], rea
 
 
 def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Uppers) -> int:
-    """The upper that all shards have, by linearized reads of all; one suffices where nobody writes.
+    """The common upper of all shards of a rendition (linearized). Needs one read unless somebody writes.
 
-    Raises `TornRendition` where they differ at one moment.
+    Raises `TornRendition` if the uppers differ at one moment.
     """
     reached = 0
     while True:
@@ -58,14 +58,17 @@ def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Uppers) -
         least, most = min(uppers.values()), max(uppers.values())
         if least == most:
             return least
-        # A read may come upon a step half-way: shard by shard it is at its beginning or later.
+        # A read during a commit may see some shards before it and some after. All have reached `most` then.
         if least < reached:
             raise TornRendition(info.name, rendition.id, uppers)
         reached = most
 
 
 def _held_uppers(info: CollectionInfo, read: Uppers) -> dict[str, int]:
-    """The uppers of all that hold or held; those that their follower sealed need no look."""
+    """The uppers of all renditions that are or were current.
+
+    Those that were sealed by a handover are known.
+    """
     held = info.held
     followers = (*held[1:], None)
     return {

@@ -1,12 +1,14 @@
-"""Writing a collection: an append takes all shards of the rendition that holds to one new upper, in one step.
+"""Writing a collection: an append moves all shards of the current rendition to one new upper, in one commit.
 
-- A write below the promise that this writer knows needs nothing of the metadata shard: no other rendition
-  takes over there. A write that reaches beyond moves the promise along, expecting it where it was, so that a
-  handover in between makes it fail; then it goes to the rendition that holds now.
-- The promise is read before the record that tells which rendition holds; a newer promise says nothing of an
+- A write below the promise that the writer knows doesn't touch the metadata shard: no handover happens there.
+  A write that goes beyond it also moves the promise, expecting it where it was read. So a handover in between
+  makes it fail, and it then goes to the rendition that is current now. `holdfast.collections.renditions`
+  lists the interleavings.
+- The promise is read before the record of the current rendition. A newer promise would say nothing about an
   older record.
-- A rendition that has taken over gets what was written before that first. Who finds it missing brings it.
-- An append that lost changes nothing anywhere; it tells the collection's own upper.
+- A rendition that has taken over first gets the updates written before the handover. A writer that finds them
+  missing copies them.
+- An append that lost a race changes nothing. Its error has the upper of the collection.
 """
 
 import threading
@@ -34,7 +36,7 @@ from holdfast.persist.handles.builder import MEMORY_BYTES
 
 
 class CollectionWriter:
-    """Appends to one collection. Thread-safe; made by `StorageController.writer`."""
+    """Appends to one collection. Thread-safe. See `StorageController.writer`."""
 
     def __init__(
         self,
@@ -57,52 +59,55 @@ class CollectionWriter:
 
     @property
     def schema(self) -> Schema:
-        """The collection's schema when this was opened; later ones follow it, and it may go on."""
+        """The collection's schema at the time when this was opened.
+
+        It stays usable after the collection evolves.
+        """
         return self.info.schema
 
     def upper(self) -> int:
-        """The collection's upper, linearized: where the next append begins.
+        """The collection's upper (linearized), at which the next append begins.
 
-        Raises `TornRendition` where somebody wrote to a shard past the collection, `CollectionNotFound`
-        where the collection was dropped meanwhile.
+        Raises `TornRendition` if somebody wrote to a single shard, bypassing the collection, and
+        `CollectionNotFound` if the collection was dropped meanwhile.
         """
         return self._look().upper
 
     def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
         """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
 
-        `updates` is a table, a data frame, dicts or None, with the columns of the schema, `_time` (ms since
-        the epoch where collections should align; default `expected_upper`) in
-        `[expected_upper, new_upper)` and `_diff` (default +1).
+        `updates` is a table, a data frame, dicts or None. It has the columns of the schema, `_time` in
+        `[expected_upper, new_upper)` (default: `expected_upper`; use milliseconds since 1970 if the times of
+        several collections should align) and `_diff` (default: +1).
 
-        Raises `UpperMismatch` with the collection's upper where it is another, `BadInput` where the updates
-        don't fit or a source feeds the collection, `CollectionNotFound` where the collection was dropped:
-        nothing happened. `Indeterminate` where it could not be found out whether it happened: open a new
-        writer and look at the upper.
+        Raises `UpperMismatch`, with the collection's upper, if it is not `expected_upper`; `BadInput` if the
+        updates don't fit or a source writes the collection; `CollectionNotFound` if the collection was
+        dropped. Nothing is changed in these cases. Raises `Indeterminate` if it is unknown whether the append
+        happened: open a new writer and read its upper.
         """
         self._owner.check("this writer of a collection")
         batch = checked_updates(self.schema, updates, expected_upper, new_upper)
         with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
             while not self._appended(route, append):
-                # The promise moved, or a handover came between: go on where the collection is unmoved.
+                # The promise moved, or a handover came between. Continue if the collection's upper is the
+                # same.
                 route, upper = self._find()
                 if upper != expected_upper:
                     raise UpperMismatch(expected_upper, upper, shard_id=f"collection {self.info.name}")
 
     def position(self) -> Position:
-        """Where the next append begins, linearized. Raises as `append`."""
+        """The position of the next append (linearized). Raises like `append`."""
         self._owner.check("this writer of a collection")
         with self._lock:
             route, upper = self._find()
             return Position(upper, route)
 
     def prepare(self, updates: object, position: Position, new_upper: int) -> PreparedAppend:
-        """The append of `updates` from this position to `new_upper`, for `PersistClient.multi_write`.
+        """Prepare the append of `updates` from this position to `new_upper`, for `PersistClient.multi_write`.
 
-        What its multi-write raises when it lost is about shards, and says nothing of the collection: find
-        the position anew. What was uploaded for it goes when its steps are abandoned. Raises `BadInput` as
-        `append`.
+        If the multi-write fails, its error is about shards and not about the collection: read the position
+        again. Abandoning the steps deletes their uploads. Raises `BadInput` like `append`.
         """
         self._owner.check("this writer of a collection")
         batch = checked_updates(self.schema, updates, position.upper, new_upper)
@@ -110,17 +115,18 @@ class CollectionWriter:
         return self._with_promise(append.prepare(position.route), position.route, new_upper)
 
     def bulk(self, *, memory_bytes: int = MEMORY_BYTES) -> BulkAppend:
-        """One append of any amount of updates that takes about so much memory; the rest is in files.
+        """Begin one append of any number of updates. It uses about `memory_bytes` of memory, the rest is in
+        files.
 
-        They are in the folder that TMPDIR names, and have no names. Raises as `append`.
+        The files are in the folder that TMPDIR names, and have no names. Raises like `append`.
         """
         return BulkAppend(self.schema, self.position().route, self._with_promise, memory_bytes=memory_bytes)
 
     def hand_out(self, position: Position, *, lease_s: float) -> tuple[UploadTicket, ...]:
-        """A ticket for each shard of where an append goes from this position, in their order.
+        """Issue a ticket for each shard to which an append from this position goes, in their order.
 
-        They are for other processes, of which one appends (`uploaded`), and none is silent for as long as
-        the lease. Raises `ShardFinalized` where the rendition has gone since.
+        The tickets are for other processes, whose uploads one process appends (`uploaded`). Each must be
+        active at least once within the lease. Raises `ShardFinalized` if the rendition was dropped since.
         """
         shards = position.route.shards
         handed = (self._client.writer(each.shard_id, each.schema, purpose=self._purpose) for each in shards)
@@ -129,16 +135,16 @@ class CollectionWriter:
     def uploaded(
         self, rendition_id: str, tickets: Sequence[UploadTicket], uploads: Iterable[Sequence[Upload]]
     ) -> UploadedAppend:
-        """The append of what was uploaded with tickets that were handed out for this rendition.
+        """Prepare the append of uploads with tickets that were issued for this rendition.
 
-        `uploads` are those of each task, one for each ticket.
+        `uploads` has the uploads of each task, one for each ticket.
         """
         return UploadedAppend(
             self._client, rendition_id, tickets, uploads, self._with_promise, purpose=self._purpose
         )
 
     def seal(self, new_upper: int) -> None:
-        """Advance the upper to `new_upper` with no updates; nothing to do where it is there already."""
+        """Advance the upper to `new_upper` without updates. Does nothing if it is already there."""
         while (upper := self.upper()) < new_upper:
             try:
                 self.append(None, upper, new_upper)
@@ -147,12 +153,12 @@ class CollectionWriter:
                     return
 
     def _with_promise(self, appends: Sequence[Prepared], route: Route, new_upper: int) -> PreparedAppend:
-        """The appends to all shards of a route, with the move of the promise where they need it."""
+        """The appends to all shards of a route, and the move of the promise if they need it."""
         moved, after = promise_moved(self._metadata, route, new_upper)
         return PreparedAppend((*appends, *moved), Position(new_upper, after))
 
     def _appended(self, route: Route, append: ShardedAppend) -> bool:
-        """Whether the append took place on this route."""
+        """Try the append on this route. Returns whether it happened."""
         if append.expected_upper < route.rendition.held_from:
             return False
         moved, after = promise_moved(self._metadata, route, append.new_upper)
@@ -162,19 +168,22 @@ class CollectionWriter:
         return True
 
     def _find(self) -> tuple[Route, int]:
-        """Where rows go now, complete up to where it took over, and the collection's upper."""
+        """Where rows go now, and the collection's upper.
+
+        Copies the tail of the current rendition if it lacks one.
+        """
         view = self._written_by_all()
         while True:
             try:
                 return self._found(view)
             except ShardFinalized:
-                # What held then has retired and gone since, or all of the collection has.
+                # The rendition that was current has been dropped since, or the whole collection.
                 before, view = view, self._written_by_all()
                 if view.info.holding.id == before.info.holding.id:
                     raise
 
     def _found(self, view: View) -> tuple[Route, int]:
-        """As `_find`, from a look. Raises `ShardFinalized` where what holds then is gone."""
+        """Like `_find`, from a view. Raises `ShardFinalized` if its current rendition is gone."""
         while view.uppers[view.info.holding.id] < view.info.holding.held_from:
             bring_tail(self._client, view, self._describe)
             view = self._written_by_all()
@@ -182,7 +191,7 @@ class CollectionWriter:
         if self._route is not None and self._route.rendition.id == rendition.id:
             schema, shards = self._route.schema, self._route.shards
         else:
-            # What was made after the collection evolved knows nothing of the writer's own.
+            # Shards that were created after the collection evolved don't know the writer's own schema.
             schema = view.info.schema
             shards = tuple(
                 self._client.writer(shard, schema, purpose=self._purpose) for shard in rendition.shards
@@ -191,14 +200,17 @@ class CollectionWriter:
         return self._route, view.upper
 
     def _written_by_all(self) -> View:
-        """The collection now, unless only a pipeline writes it: another handover may come at any time."""
+        """The collection now.
+
+        Raises `BadInput` if only a pipeline writes it; a handover may change that any time.
+        """
         view = self._look()
         if view.info.holding.recipe is Recipe.SOURCE:
-            # Nobody but its pipeline knows what belongs in there, also below the handover.
+            # Only its pipeline knows its contents, also below the handover.
             raise BadInput(
-                f"collection {view.info.name} is fed by a source: its rendition {view.info.holding.id} is"
-                " written by that one's pipeline only",
-                hint="write it with a writer of the rendition, or hand the collection over to a copy",
+                f"collection {view.info.name} is written by a source: only the pipeline of its rendition"
+                f" {view.info.holding.id} can write it",
+                hint="use a writer of the rendition, or hand the collection over to a copy",
             )
         return view
 

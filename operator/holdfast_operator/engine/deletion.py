@@ -156,7 +156,7 @@ class Deletions:
     def _with_way_out(self, key: ObjectKey, body: Json, step: Settle, seconds: int) -> Settle:
         """Return why the deletion waits, since when the store fails, and the command to abandon the data.
 
-        An unreachable store may be back soon. So until `LIMIT`, the text also says when the deletion continues.
+        An unreachable store may be back soon. Until `LIMIT`, the text also says that the deletion continues.
         """
         if step.health.phase is not Phase.STALLED:
             self._since.pop(key, None)
@@ -167,8 +167,8 @@ class Deletions:
         text = f"; to delete the resource and leave its data where it is, run: {how}"
         if step.health.reason is Reason.STORE_UNREACHABLE:
             since = self._since.setdefault(key, _stalled_since(body) or timestamp(self._clock.wall()))
-            waits = "; the deletion goes on when it answers" if seconds < LIMIT else ""
-            text = f"; the deletion waits for the store, which fails since {since}{waits}{text}"
+            waits = "; the deletion continues when it responds" if seconds < LIMIT else ""
+            text = f"; the deletion waits for the store, which has failed since {since}{waits}{text}"
         # The command is what somebody needs, however much a store says.
         message = shown_with(step.health.message, text)
         health = replace(step.health, message=message)

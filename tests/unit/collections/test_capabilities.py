@@ -165,7 +165,7 @@ def test_what_took_over_with_all_it_needs_holds_nothing(controller: StorageContr
 def test_what_differs_with_a_handover_is_put_down_once(controller: StorageController) -> None:
     fed(controller, "r2")
     assert [str(step) for step in controller.advance("flights").steps] == [
-        "r2: put down what differs with its handover, for who listens through it"
+        "r2: store the differences at its handover, for those who listen through it"
     ]
     shard = controller.describe("flights").holding.difference_shard
     assert controller.client.exists(shard)

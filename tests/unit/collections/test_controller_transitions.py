@@ -75,7 +75,7 @@ def test_another_spec_under_the_same_id_is_refused_showing_the_difference(state:
         other = CollectionSpec("c1", "db.flights", SCHEMA, shards=4)
         error = refused(transitions.create_collection(state, other, SHARDS, origin(command)))
         assert isinstance(error, BadInput)
-        assert "shards is 2, asked for 4" in str(error)
+        assert "shards is 2, requested 4" in str(error)
 
 
 def test_a_command_id_stands_for_one_command(state: ControllerState) -> None:

@@ -98,7 +98,7 @@ def test_nothing_changes_where_it_does_not_fit(controller: StorageController, tm
     path.write_bytes((tmp_path / "damaged2" / "part-1.parquet").read_bytes())
     with pytest.raises(CorruptBlob, match=r"part-1\.parquet"):
         controller.restore_collection("flights", damaged)
-    with pytest.raises(BadInput, match="no snapshot"):
+    with pytest.raises(BadInput, match="not a snapshot"):
         RestoreSource.open(tmp_path)
     with pytest.raises(BadInput, match="make"):
         controller.restore_collection("flights", snapshot(tmp_path / "s", THEN), command_id="make")
@@ -134,7 +134,7 @@ def test_it_goes_on_where_it_broke_off(stores: Stores, controller: StorageContro
     with pytest.raises(KeyboardInterrupt):
         controller.restore_collection("flights", source, command_id="again", progress=stop)
     controller.renditions.abort("flights", "r4")
-    with pytest.raises(BadInput, match="given up"):
+    with pytest.raises(BadInput, match="aborted"):
         controller.restore_collection("flights", source, command_id="again")
 
 

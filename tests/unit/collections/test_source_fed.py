@@ -54,9 +54,9 @@ def test_a_table_becomes_fed_by_a_source(controller: StorageController) -> None:
     # The table is sealed up to there; the source has to get there.
     assert contents(controller) == Counter({(1, "table"): 1})
     assert controller.frontiers("flights").upper == at
-    with pytest.raises(BadInput, match="fed by a source"):
+    with pytest.raises(BadInput, match="written by a source"):
         table.append(updates([(2, "table", at, 1)]), at, at + 1)
-    with pytest.raises(BadInput, match="fed by a source"):
+    with pytest.raises(BadInput, match="written by a source"):
         controller.writer("flights", purpose="table")
     with pytest.raises(AsOfNotYetAvailable):
         contents(controller, at)
@@ -278,5 +278,5 @@ def test_a_writer_that_helps_is_turned_away_where_a_source_takes_over_meanwhile(
         helping(steps)
 
     monkeypatch.setattr(late.client, "multi_write", overtaken)
-    with pytest.raises(BadInput, match="fed by a source"):
+    with pytest.raises(BadInput, match="written by a source"):
         late.writer("flights", purpose="late")

@@ -1,1 +1,1 @@
-"""The controller's record of collections: values, commands and pure transitions, and their stored form."""
+"""The controller's records: their values, the commands on them as pure transitions, and their stored form."""

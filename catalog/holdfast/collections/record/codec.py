@@ -1,7 +1,7 @@
-"""Rows of the controller shard: `(kind tag, id) -> protobuf`, as docs/reference/FORMAT.md has them.
+"""Rows of the controller shard: `(kind tag, id) -> protobuf`, as docs/reference/FORMAT.md describes them.
 
-Encoding is byte-stable: equal records have equal bytes, so that a retraction cancels what it retracts. A row
-that would not encode to the bytes it was read from holds something that this version doesn't know.
+Encoding is byte-stable: equal records have equal bytes, so a retraction cancels the row that it retracts. If
+a row would not encode to the bytes that were read, it contains something that this version doesn't know.
 """
 
 import json
@@ -70,7 +70,7 @@ _JOB_STATES: Final = {JobState.RUNNING: pb.RUNNING, JobState.DONE: pb.DONE, JobS
 
 
 def encode_key(record: Record) -> bytes:
-    """The key of a record: its kind's tag (2 bytes, big-endian), then its id in UTF-8."""
+    """The key of a record: the tag of its kind (2 bytes, big-endian), then its id in UTF-8."""
     match record:
         case CollectionInfo():
             tag = _COLLECTION
@@ -119,10 +119,10 @@ def encode_value(record: Record) -> bytes:
 
 
 def decode(key: bytes, value: bytes) -> Record:
-    """The record of a row.
+    """Decode a row.
 
-    Raises `VersionTooNew` where the row holds something that this version doesn't know, `CorruptBlob` where
-    the bytes are no row.
+    Raises `VersionTooNew` if the row contains something that this version doesn't know, and `CorruptBlob` if
+    the bytes are not a row.
     """
     tag, id_ = int.from_bytes(key[:_TAG_BYTES], "big"), key[_TAG_BYTES:].decode()
     try:

@@ -1,7 +1,8 @@
-"""What commands on a collection as a whole do to its record: pure, without I/O and without a clock.
+"""What commands on a whole collection do to its record: pure functions, without I/O or a clock.
 
-- A schema only follows another by the rules of persist; all shards of all renditions get it in the same step.
-- A durable capability has one holder per purpose and kind, whatever process acts for it.
+- A schema must follow the current one by the rules of persist. All shards of all renditions get it in the
+  same commit.
+- A durable capability has one holder for each purpose and kind, whichever process acts for it.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from holdfast.persist.rows.schema import Schema
 def evolve_collection(
     state: ControllerState, collection_id: str, schema: Schema, origin: Origin
 ) -> Outcome[CollectionInfo]:
-    """Give a collection a schema that follows its own. Its shards get it in the same step."""
+    """Give a collection a later schema. Its shards get it in the same commit."""
     kind = CommandKind.EVOLVE_COLLECTION
     if (seen := seen_before(state, origin, kind, collection_id, to=str(schema))) is not None:
         return seen
@@ -42,7 +43,7 @@ def evolve_collection(
 def comment_columns(
     state: ControllerState, collection_id: str, comments: Mapping[str, str | None], origin: Origin
 ) -> Outcome[CollectionInfo]:
-    """Give columns comments, or take them away; those of other columns stay."""
+    """Set or remove comments of columns. Columns that are not named keep theirs."""
     info = state.find(collection_id)
     try:
         asked = check_comments(comments, info.schema, f"collection {info.name}")
@@ -66,10 +67,10 @@ def begin_restore(
     *,
     named: bool,
 ) -> Outcome[RenditionInfo]:
-    """Record a rendition that is to be filled from a snapshot, or find the one that this command made.
+    """Record a rendition that is to be filled from a snapshot, or find the one that this command created.
 
-    A command that was not seen before goes on with a rendition that is being filled from the same snapshot,
-    where it is not `named` otherwise.
+    A new command continues with a rendition that is being filled from the same snapshot, unless `named` is
+    True and the id differs.
     """
     asked = {"rendition": rendition.id} if named else {}
     seen = seen_before(state, origin, CommandKind.RESTORE_COLLECTION, collection_id, **asked)
@@ -85,14 +86,14 @@ def begin_restore(
             )
         )
     if known is not None and known.state is RenditionState.ABORTED:
-        return Reject(BadInput(f"rendition {known.id} of collection {info.name} was given up"))
+        return Reject(BadInput(f"rendition {known.id} of collection {info.name} was aborted"))
     if known is not None and (seen is not None or not named or known.id == rendition.id):
         return NoOp(known)
     outcome = create_rendition(
         state, collection_id, rendition, origin, CommandKind.RESTORE_COLLECTION, snapshot
     )
     if isinstance(outcome, NoOp):
-        # Made otherwise: nobody knows what it is filled from.
+        # It was created by another command, and it is unknown from what it is filled.
         return Reject(BadInput(f"collection {info.name} has a rendition {rendition.id}"))
     return outcome
 
@@ -100,7 +101,7 @@ def begin_restore(
 def _restored(
     state: ControllerState, info: CollectionInfo, command_id: str | None, snapshot: Json
 ) -> RenditionInfo | None:
-    """The rendition that was made from this snapshot: by this command, or any that is being filled."""
+    """The rendition created from this snapshot by this command, or (None) one being filled from it."""
     for command in state.commands.values():
         if command.kind is not CommandKind.RESTORE_COLLECTION or command.object_id != info.collection_id:
             continue
@@ -118,9 +119,9 @@ def _restored(
 def acquire(
     state: ControllerState, collection_id: str, purpose: str, origin: Origin, *, writes: bool
 ) -> Outcome[CollectionInfo]:
-    """Record who has a capability; one that is there stays as it is. What it holds is held from then on.
+    """Record who has a capability. An existing one stays as it is. The effects take the hold.
 
-    The same command again, after the capability ended, takes no other: it is `HandleExpired`.
+    If the same command is repeated after the capability ended, it raises `HandleExpired` and takes none.
     """
     told = _told(purpose, writes=writes)
     seen = seen_before(state, origin, CommandKind.ACQUIRE, collection_id, **told)
@@ -141,7 +142,7 @@ def acquire(
 def release(
     state: ControllerState, collection_id: str, purpose: str, origin: Origin, *, writes: bool
 ) -> Outcome[CollectionInfo]:
-    """End a capability, whoever has it; nothing to do where there is none, or this command ended one."""
+    """End a capability, whichever process has it. Does nothing if there is none, or this command ended it."""
     told = _told(purpose, writes=writes)
     if (seen := seen_before(state, origin, CommandKind.RELEASE, collection_id, **told)) is not None:
         return seen
@@ -154,7 +155,7 @@ def release(
 
 
 def holder_of(info: CollectionInfo, purpose: str, *, writes: bool) -> Holder | None:
-    """Who has the capability of this purpose and kind."""
+    """The holder of the capability with this purpose and kind."""
     return next((each for each in info.holders if (each.purpose, each.writes) == (purpose, writes)), None)
 
 

@@ -1,13 +1,13 @@
-"""JobRecords: what a piece of work was asked to do, which attempt may commit it, and how it ended.
+"""JobRecords: what a job was asked to do, which attempt may commit it, and how it ended.
 
-A job is one (object, kind, slot); a slot is, for example, the scheduled time of a snapshot. Whoever runs an
-attempt commits its effects together with the record's step from Running(attempt) to Done, so that of several
-drivers of one job, zombies included, exactly one takes effect.
+A job is identified by (object, kind, slot). A slot is, for example, the scheduled time of a snapshot. An
+attempt commits its effects together with the change of the record from Running(attempt) to Done. So if
+several processes run one job, even old ones that were thought dead, exactly one takes effect.
 
-What an attempt reads is kept by a critical hold on the metadata shard of its collection, which has no lease
-and is named after the attempt. It is taken in a step that depends on the record being Running at that
-attempt, and released by nothing but the step that ends the attempt: a kill at any moment leaves none behind
-once the job is over, and of several drivers of one attempt none takes it from the others.
+A critical hold on the metadata shard keeps what an attempt reads. It has no lease and is named after the
+attempt. It is taken in a commit that depends on the record being Running at that attempt, and only the commit
+that ends the attempt releases it. So a kill at any moment leaves no hold behind once the job is over, and
+several drivers of one attempt don't take the hold from each other.
 """
 
 import uuid
@@ -21,9 +21,9 @@ from holdfast.errors import BadInput, HoldfastError
 Json = Mapping[str, Any]
 
 AS_OF: Final = "as_of"
-"""In the spec of a job: the time that it reads its collection as of, which each of its attempts holds."""
+"""In the spec of a job: the time at which it reads its collection. Each of its attempts holds that time."""
 BATCH: Final = "batch"
-"""In the result of the job that stands for a stream: the number of the last batch that was written."""
+"""In the result of a job that stands for a stream: the number of the last batch that was written."""
 
 _MAX_NAME: Final = 255
 _MAX_ERROR: Final = 1000
@@ -31,7 +31,7 @@ _NOT_A_UUID: Final = uuid.UUID(int=0)
 
 
 class JobState(IntEnum):
-    """Where an attempt is; the numbers are those of the stored record."""
+    """The state of an attempt. The numbers are stored."""
 
     RUNNING = 1
     DONE = 2
@@ -40,11 +40,11 @@ class JobState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job. `attempt` counts from 1; `started_ms`, `finished_ms` (0: not yet) and `by` are the latest one's.
+    """A job. `attempt` counts from 1. `started_ms`, `finished_ms` (0: not yet) and `by` are the latest
+    attempt's.
 
-    `by` is who runs it, in a word; empty where that is the process that started it. `failures` is how many of
-    its attempts failed of themselves since somebody else ran it: those that were stopped or abandoned say
-    nothing of the job.
+    `by` names who runs the attempt, and is empty if that is the process that started it. `failures` is how
+    many attempts of this `by` failed by themselves. Attempts that were stopped or abandoned don't count.
     """
 
     job_id: str
@@ -63,7 +63,7 @@ class JobRecord:
 
     @property
     def as_of(self) -> int | None:
-        """The time that its spec says it reads its collection as of."""
+        """The time at which the job reads its collection, from its spec."""
         found = self.spec.get(AS_OF)
         return found if isinstance(found, int) else None
 
@@ -72,16 +72,16 @@ class JobRecord:
 
 
 def hold_purpose(job: str, attempt: int) -> str:
-    """What the critical holds of an attempt are named, so that whoever ends it finds them."""
+    """The name of the critical holds of an attempt, so that the process that ends it finds them."""
     return f"job {job} attempt {attempt}"
 
 
 def job_id(object_id: str, kind: str, slot: str) -> str:
     """The id of a job: `uuid5(object id, "<kind>/<slot>")`.
 
-    An object id that isn't a UUID stands for `uuid5(nil UUID, object id)`.
+    An object id that isn't a UUID is replaced by `uuid5(nil UUID, object id)`.
 
-    Raises `BadInput` where a name is empty or too long, or `kind` holds a slash.
+    Raises `BadInput` if a name is empty or too long, or if `kind` contains a slash.
     """
     for what, text in (("object id", object_id), ("kind", kind), ("slot", slot)):
         if not text or len(text) > _MAX_NAME or not text.isprintable():
@@ -96,7 +96,7 @@ def job_id(object_id: str, kind: str, slot: str) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """An error as it is put on record, with what to do about it."""
+    """The text with which an error is recorded, including its hint."""
     text = " ".join(str(error).split()) or type(error).__name__
     hint = error.hint if isinstance(error, HoldfastError) else ""
     return (f"{text}; {hint}" if hint else text)[:_MAX_ERROR]

@@ -1,10 +1,11 @@
-"""What the controller's commands do to the renditions of a collection: pure, without I/O and without a clock.
+"""What commands do to the renditions of a collection: pure functions, without I/O or a clock.
 
-- At any time exactly one rendition holds: the times that renditions hold at follow each other without a gap.
-- A handover is one step, recorded here and in the metadata shard: there is no half-done one. What it leaves
-  to do, the copy of what the old one had last, follows from the shards.
-- What is asked of a rendition that is not on record is `BadInput`, raised.
-- An id of a rendition is used once for ever. One that has held is dropped only after it has retired.
+- At each time exactly one rendition is current. The intervals of the renditions follow each other without a
+  gap.
+- A handover is one commit, recorded here and in the metadata shard, so there is no half-done one. The
+  remaining work, copying the last updates of the old rendition, follows from the shards.
+- A command on a rendition that isn't recorded raises `BadInput`.
+- The id of a rendition is never used again. A rendition that was current is dropped only after it retired.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from holdfast.errors import CLOSED, BadInput, UpperMismatch
 
 
 def next_rendition_id(info: CollectionInfo) -> str:
-    """The id of a rendition that is made without one: "r2", "r3", ..."""
+    """The id of a rendition that is created without one: "r2", "r3", ..."""
     taken = {each.id for each in info.renditions}
     return next(id_ for number in count(len(taken) + 1) if (id_ := f"r{number}") not in taken)
 
@@ -32,12 +33,12 @@ def create_rendition(
     kind: CommandKind = CommandKind.CREATE_RENDITION,
     more: Json | None = None,
 ) -> Outcome[RenditionInfo]:
-    """Record a rendition that is to be filled. Its shards and their holds come into being in the same step.
+    """Record a rendition that is to be filled. Its shards and their holds are created in the same commit.
 
-    The history tells `more` beside it.
+    `more` is added to the result in the history.
 
-    One of this id that was made alike, and is not dropped, is the answer as it is; so is what the same
-    command made before.
+    If there is a rendition with this id that is alike and not dropped, it is returned unchanged. So is one
+    that the same command created before.
     """
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
@@ -59,7 +60,7 @@ def create_rendition(
         return Reject(
             BadInput(
                 f"collection {info.name} has or had another rendition {rendition.id}",
-                hint="choose another id: ids are never used again",
+                hint="choose another id: ids are never reused",
             )
         )
     made = replace(
@@ -78,7 +79,7 @@ def create_rendition(
 def abort_rendition(
     state: ControllerState, collection_id: str, rendition_id: str, origin: Origin
 ) -> Outcome[CollectionInfo]:
-    """Give up a rendition that is being filled. Its shards are finalized in the same step."""
+    """Give up a rendition that is being filled. Its shards are finalized in the same commit."""
     kind = CommandKind.ABORT_RENDITION
     if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
         return seen
@@ -100,14 +101,15 @@ def abort_rendition(
 def begin_rendition(
     state: ControllerState, collection_id: str, rendition_id: str, start: int
 ) -> Outcome[bool]:
-    """A rendition that its source fills has contents from `start` on. Its first append is the same step.
+    """Record that a rendition of recipe SOURCE has contents from `start` on, with its first append.
 
-    Answers whether it begins now: not where it began before, there or elsewhere, or is not being filled.
+    The result is whether it begins now. False if it began before, at this time or another, or if it is not
+    being filled.
     """
     info = state.find(collection_id)
     known = info.known(rendition_id)
     if known.start or known.state is not RenditionState.HYDRATING:
-        # Somebody else began, or gave it up: whoever asks has not seen it yet.
+        # Another process began or aborted it, and the caller has not seen that yet.
         return NoOp(False)
     changed = info.with_renditions(replace(known, start=start))
     return Commit(True, (changed,))
@@ -116,10 +118,10 @@ def begin_rendition(
 def hand_over(
     state: ControllerState, collection_id: str, rendition_id: str, at: int, origin: Origin
 ) -> Outcome[CollectionInfo]:
-    """From the time `at` on this rendition is the collection. The metadata shard says so in the same step.
+    """Make this rendition current from the time `at` on. The metadata shard records it in the same commit.
 
-    One that has taken over already is the answer as it is, whatever `at` says. Rejects with `UpperMismatch`
-    where another one took over at `at` or later.
+    If it is already current, it stays unchanged, whatever `at` is. Rejects with `UpperMismatch` if another
+    rendition took over at `at` or later.
     """
     kind = CommandKind.HAND_OVER
     if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
@@ -133,14 +135,14 @@ def hand_over(
     if known.state is not RenditionState.HYDRATING:
         return Reject(
             BadInput(
-                f"rendition {rendition_id} of collection {info.name} is {known.state.name}: it held once"
+                f"rendition {rendition_id} of collection {info.name} is {known.state.name}, not HYDRATING"
             )
         )
     if known.suspect:
         return Reject(
             BadInput(
                 f"rendition {rendition_id} of collection {info.name} is suspect: {known.suspect}",
-                hint="abort it and make another one",
+                hint="abort it and create another one",
             )
         )
     old = info.holding
@@ -153,7 +155,7 @@ def hand_over(
             )
         )
     if at <= old.held_from:
-        # Somebody else was faster: `at` was chosen by what was before.
+        # Another process was faster: `at` was chosen from an older state.
         return Reject(UpperMismatch(at, old.held_from + 1, shard_id=f"collection {info.name}"))
     retired = replace(old, state=RenditionState.RETIRED, held_to=at)
     holding = replace(known, state=RenditionState.HOLDING, held_from=at)
@@ -166,7 +168,7 @@ def hand_over(
 def drop_rendition(
     state: ControllerState, collection_id: str, rendition_id: str, origin: Origin
 ) -> Outcome[CollectionInfo]:
-    """A retired rendition is gone. Its shards are finalized in the same step."""
+    """Record that a retired rendition is dropped. Its shards are finalized in the same commit."""
     kind = CommandKind.DROP_RENDITION
     if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
         return seen
@@ -180,7 +182,7 @@ def drop_rendition(
         )
     gone = [_gone(known, RenditionState.DROPPED)]
     if (follower := info.held_after(known)) is not None:
-        # What differs from what is gone is of no use to anybody.
+        # Nobody needs the difference from a dropped rendition.
         gone.append(replace(follower, difference_shard=""))
     return _changed(state, info, gone, kind, origin)
 
@@ -188,9 +190,9 @@ def drop_rendition(
 def record_difference(
     state: ControllerState, collection_id: str, rendition_id: str, shard: str, origin: Origin
 ) -> Outcome[CollectionInfo]:
-    """What differs between a rendition and the one before it is in this shard, made in the same step.
+    """Record the shard with the difference between a rendition and the one before it, in the same commit.
 
-    Where one is on record already, that is the answer.
+    If one is recorded already, that one stays.
     """
     kind = CommandKind.MAKE_DIFFERENCE
     if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
@@ -208,7 +210,7 @@ def record_difference(
 def suspect_rendition(
     state: ControllerState, collection_id: str, rendition_id: str, why: str, origin: Origin
 ) -> Outcome[CollectionInfo]:
-    """Mark a rendition as one whose contents are not to be trusted; the first reason stays."""
+    """Mark a rendition as suspect: don't trust its contents. The first reason stays."""
     kind = CommandKind.SUSPECT_RENDITION
     if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
         return seen
@@ -220,7 +222,7 @@ def suspect_rendition(
 
 
 def refuse_unless_active(info: CollectionInfo) -> Reject | None:
-    """The refusal of what is asked of a collection that is not there for use."""
+    """The refusal for a collection that is not active."""
     if info.state is CollectionState.ACTIVE:
         return None
     return Reject(BadInput(f"collection {info.name} ({info.collection_id}) is {info.state.name}"))
@@ -239,7 +241,7 @@ def _changed(
 
 
 def _told(rendition: RenditionInfo, **more: object) -> dict[str, object]:
-    """What the history says of a rendition beside who, when and which command."""
+    """What the history shows of a rendition, in addition to who, when and which command."""
     return {"rendition": rendition.id, **({"why": rendition.suspect} if rendition.suspect else {}), **more}
 
 

@@ -1,7 +1,8 @@
-"""What a collection is: the specification it is created from, and what the controller knows of it.
+"""What a collection is: the spec that it is created from, and the controller's record of it.
 
-A collection has a metadata shard, which tells which rendition holds at which time, and renditions, each with
-a fixed number of data shards. An id is never used twice in a location, a name by one live collection only.
+A collection has a metadata shard, which records which rendition is current at which time, and renditions,
+each with a fixed number of data shards. An id is never used twice in a location. A name belongs to at most
+one live collection.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,9 +19,10 @@ _MAX_NAME: Final = 255
 
 
 class CollectionState(IntEnum):
-    """Where a collection is in its life; the numbers are those of the stored record.
+    """The state of a collection. The numbers are stored.
 
-    A collection is created in one step, so `CREATING` is not written yet; nobody may open one that is.
+    A collection is created in one commit, so `CREATING` is never written today. A collection in that state
+    can't be opened.
     """
 
     CREATING = 1
@@ -31,7 +33,7 @@ class CollectionState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frontiers:
-    """`[since, upper)`: what can be read of a collection, as exact points in time."""
+    """`[since, upper)`: the times of a collection that you can read."""
 
     since: int
     upper: int
@@ -39,13 +41,13 @@ class Frontiers:
 
 @dataclass(frozen=True, slots=True)
 class CollectionSpec:
-    """What to create.
+    """The collection to create.
 
-    `collection_id` is the caller's and unique in the location, `name` unique among live collections.
-    `hash_columns` decide which of the `shards` a row goes to: the key columns where none are given, all
-    columns where there is no key. `comments` are those of its columns, as `check_comments` takes them.
+    You choose `collection_id`, which must be unique in the location, and `name`, which must be unique among
+    live collections. `hash_columns` decide which of the `shards` a row goes to. Default: the key columns, or
+    all columns if there is no key. `comments` are the comments of columns (see `check_comments`).
 
-    Raises `BadInput` naming what has no meaning.
+    Raises `BadInput` and names the invalid value.
     """
 
     collection_id: str
@@ -77,11 +79,11 @@ class CollectionSpec:
 
 
 class RenditionState(IntEnum):
-    """Where a rendition is in its life; the numbers are those of the stored record.
+    """The state of a rendition. The numbers are stored.
 
-    `HOLDING`: it is the collection from `held_from` on. `HYDRATING`: it is being filled, nobody reads it.
-    `RETIRED`: it was the collection in `[held_from, held_to)`, and somebody may still read it there.
-    `DROPPED`: its shards are gone. `ABORTED`: so are those of one that never held.
+    `HOLDING`: it is current from `held_from` on. `HYDRATING`: it is being filled, and nobody reads it.
+    `RETIRED`: it was current in `[held_from, held_to)`, and may still be read at these times. `DROPPED`: its
+    shards are gone. `ABORTED`: its shards are gone, and it never was current.
     """
 
     HOLDING = 0
@@ -92,15 +94,16 @@ class RenditionState(IntEnum):
 
     @property
     def never_held(self) -> bool:
-        """Whether a rendition in this state has not been the collection at any time."""
+        """Whether a rendition in this state was never current."""
         return self in {RenditionState.HYDRATING, RenditionState.ABORTED}
 
 
 class Recipe(IntEnum):
-    """Where the contents of a rendition come from; the numbers are those of the stored record.
+    """Where the contents of a rendition come from. The numbers are stored.
 
-    `COPY`: from the collection itself. `SOURCE`: from a pipeline of its own, which alone writes it, before
-    and after it holds. `RESTORED`: from a snapshot; what the collection had otherwise is given up.
+    `COPY`: from the collection itself. `SOURCE`: from its own pipeline. Only that pipeline writes it, before
+    and after it becomes current. `RESTORED`: from a snapshot. The other contents of the collection are given
+    up.
     """
 
     COPY = 0
@@ -110,12 +113,12 @@ class Recipe(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RenditionInfo:
-    """One rendition: its id, its data shards in routing order, and the times for which it is the collection.
+    """A rendition: its id, its data shards in routing order, and the times at which it is current.
 
-    It is the collection in `[held_from, held_to)`; `held_from` is `CLOSED` for one that never was. `start` is
-    the first time that it has contents of its own for: its shards are never compacted past that and the
-    collection's since. `difference_shard` holds what differs, at `held_from`, from the one that held
-    before; `suspect` says why its contents are not to be trusted.
+    It is current in `[held_from, held_to)`. `held_from` is `CLOSED` if it never was. `start` is the first
+    time for which it has contents of its own: its shards are not compacted past both this time and the
+    collection's since. `difference_shard` contains the difference, at `held_from`, from the rendition before.
+    `suspect` says why you should not trust its contents.
     """
 
     id: str
@@ -132,7 +135,7 @@ class RenditionInfo:
 
     @property
     def all_shards(self) -> tuple[str, ...]:
-        """Its shards, with that of the difference where there is one."""
+        """Its shards, including the difference shard if there is one."""
         return (*self.shards, *([self.difference_shard] if self.difference_shard else []))
 
     @property
@@ -141,25 +144,28 @@ class RenditionInfo:
         return self.state in {RenditionState.DROPPED, RenditionState.ABORTED}
 
     def sealed_by(self, follower: "RenditionInfo") -> bool:
-        """Whether a handover to `follower` seals this one: not where two pipelines write the two."""
+        """Whether a handover to `follower` seals this one. It doesn't if each has its own pipeline."""
         return self.recipe is not Recipe.SOURCE or follower.recipe is not Recipe.SOURCE
 
     def copies(self, before: "RenditionInfo") -> bool:
-        """Whether it took over with just what `before` had, so that nothing differs at the handover.
+        """Whether it took over with exactly the contents of `before`, so that the handover has no difference.
 
-        A rendition of recipe COPY is filled from the collection alone, up to its handover; nobody else may
-        write it before.
+        A rendition of recipe COPY is filled only from the collection, up to its handover. Nobody else may
+        write it before that.
         """
         return self.recipe is Recipe.COPY and not (self.suspect or before.suspect)
 
     def holds_at(self, time: int) -> bool:
-        """Whether it is the collection at this time."""
+        """Whether it is current at this time."""
         return self.held_from <= time < self.held_to
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a durable capability on a collection, to write or else to read; found again by its purpose."""
+    """The holder of a durable capability to write a collection, or to read it.
+
+    It is identified by its purpose.
+    """
 
     purpose: str
     writes: bool
@@ -170,10 +176,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class CollectionInfo:
-    """What the controller has on record for a collection.
+    """The controller's record of a collection.
 
-    `shards` and `hash_columns` are those asked for at its creation; `schema` is the newest. `holders` are in
-    the order in which they came. `comments` are those of the columns that have one.
+    `shards` and `hash_columns` are those of its creation. `schema` is the newest one. `holders` are in the
+    order in which they came. `comments` has an entry for each column with a comment.
     """
 
     collection_id: str
@@ -191,18 +197,18 @@ class CollectionInfo:
 
     @property
     def dropped(self) -> bool:
-        """Whether it is gone or on its way out."""
+        """Whether it is dropped or being dropped."""
         return self.state in {CollectionState.DROPPING, CollectionState.DROPPED}
 
     @property
     def end(self) -> str:
-        """What there is to say of one that is `dropped`, in words."""
+        """A text for errors that says that it was or is being dropped."""
         how = "is being" if self.state is CollectionState.DROPPING else "was"
         return f"collection {self.name} ({self.collection_id}) {how} dropped"
 
     @property
     def data_shards(self) -> tuple[str, ...]:
-        """The shards of all renditions, those of differences among them; not the metadata shard."""
+        """The shards of all renditions and their differences, without the metadata shard."""
         return tuple(shard for rendition in self.renditions for shard in rendition.all_shards)
 
     @property
@@ -212,50 +218,50 @@ class CollectionInfo:
 
     @property
     def held(self) -> tuple[RenditionInfo, ...]:
-        """The renditions that hold or held and are not dropped, in the order of their times."""
+        """The renditions that are or were current and are not dropped, in the order of their times."""
         held = (each for each in self.live if each.state is not RenditionState.HYDRATING)
         return tuple(sorted(held, key=lambda each: each.held_from))
 
     def held_before(self, rendition: RenditionInfo) -> RenditionInfo | None:
-        """The rendition that this one took over from; None where it is dropped or there was none."""
+        """The rendition that this one took over from. None if it is dropped or there was none."""
         return next((each for each in self.held if each.held_to == rendition.held_from), None)
 
     def held_after(self, rendition: RenditionInfo) -> RenditionInfo | None:
-        """The rendition that took over from this one; None where it is dropped or there is none."""
+        """The rendition that took over from this one. None if it is dropped or there is none."""
         return next((each for each in self.held if each.held_from == rendition.held_to), None)
 
     @property
     def holding(self) -> RenditionInfo:
-        """The rendition that is the collection from its `held_from` on."""
+        """The rendition that is current from its `held_from` on."""
         (holding,) = (each for each in self.renditions if each.state is RenditionState.HOLDING)
         return holding
 
     def with_renditions(self, *changed: RenditionInfo) -> "CollectionInfo":
-        """The same with these renditions in place of those of their ids, or new at the end."""
+        """A copy in which these renditions replace those with the same ids, or are added at the end."""
         ids = {each.id: each for each in changed}
         known = tuple(ids.pop(each.id, each) for each in self.renditions)
         return replace(self, renditions=(*known, *ids.values()))
 
     def find(self, rendition_id: str) -> RenditionInfo | None:
-        """The rendition with this id, dropped or not; None where the record doesn't know it."""
+        """The rendition with this id, dropped or not. None if there is none."""
         return next((each for each in self.renditions if each.id == rendition_id), None)
 
     def known(self, rendition_id: str) -> RenditionInfo:
-        """As `find`, of an id that somebody gave: `BadInput` where the record doesn't know it."""
+        """Like `find`, for an id that a user gave. Raises `BadInput` if there is none."""
         if (known := self.find(rendition_id)) is not None:
             return known
         ids = ", ".join(each.id for each in self.renditions)
         raise BadInput(f"collection {self.name} has no rendition {rendition_id}", hint=f"it has {ids}")
 
     def rendition(self, rendition_id: str) -> RenditionInfo:
-        """As `find`, of an id that is on record: `KeyError` where it is not."""
+        """Like `find`, for an id from a record. Raises `KeyError` if there is none."""
         if (known := self.find(rendition_id)) is not None:
             return known
         raise KeyError(rendition_id)
 
 
 def difference(info: CollectionInfo, spec: CollectionSpec) -> str:
-    """What `spec` asks for otherwise than what was created: one line, empty where nothing differs."""
+    """How `spec` differs from the spec of the collection, in one line. Empty if it doesn't."""
     pairs = {
         "id": (info.collection_id, spec.collection_id),
         "name": (info.name, spec.name),
@@ -264,5 +270,5 @@ def difference(info: CollectionInfo, spec: CollectionSpec) -> str:
         "hash columns": (list(info.hash_columns), list(spec.hash_columns)),
     }
     return "; ".join(
-        f"{what} is {is_}, asked for {want}" for what, (is_, want) in pairs.items() if is_ != want
+        f"{what} is {is_}, requested {want}" for what, (is_, want) in pairs.items() if is_ != want
     )

@@ -1,7 +1,7 @@
-"""The contents of a location's controller shard, in memory, and what a transition answers.
+"""The contents of a location's controller shard in memory, and the outcomes of transitions.
 
-`ControllerState` is built from the shard's updates and from nothing else. Transitions read it and never
-change it: what they want changed is in the `Commit` that they answer, and comes back through the shard.
+`ControllerState` is built only from the updates of the shard. Transitions read it and never change it. They
+return the changes that they want in a `Commit`, and these changes come back through the shard.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class CommandKind(IntEnum):
-    """What a command did; the numbers are those of the stored record."""
+    """The kind of a command. The numbers are stored."""
 
     CREATE_COLLECTION = 1
     DROP_COLLECTION = 2
@@ -36,7 +36,7 @@ class CommandKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommandRecord:
-    """Who did what, when (`at_ms`, wall time), from which host, with which fence token."""
+    """A command: who gave it, when (`at_ms`, wall time), on which host, and with which fence token."""
 
     command_id: str
     kind: CommandKind
@@ -52,7 +52,7 @@ Record = CollectionInfo | CommandRecord | JobRecord
 
 
 def record_id(record: Record) -> str:
-    """The id of a record among those of its kind."""
+    """The id of a record, unique among records of its kind."""
     match record:
         case CollectionInfo():
             return record.collection_id
@@ -64,7 +64,7 @@ def record_id(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Commit(Generic[T]):
-    """These records are to be written (each replaces the one of its id) and these to go, in one step."""
+    """Write the records `puts`, each replacing the one with its id, and remove `removals`, in one commit."""
 
     result: T
     puts: tuple[Record, ...] = ()
@@ -73,14 +73,14 @@ class Commit(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class NoOp(Generic[T]):
-    """What was asked for is so already."""
+    """The requested state already exists. Nothing is written."""
 
     result: T
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Refused; nothing is to be written."""
+    """The command is refused. Nothing is written."""
 
     error: HoldfastError
 
@@ -98,14 +98,14 @@ class ControllerState:
         self.names: dict[str, str] = {}
 
     def copy(self) -> "ControllerState":
-        """The same records, to be taken further while this version stays as it is."""
+        """A copy that can change while this version stays as it is."""
         copy = ControllerState()
         copy.collections, copy.commands = dict(self.collections), dict(self.commands)
         copy.jobs, copy.names = dict(self.jobs), dict(self.names)
         return copy
 
     def apply(self, removed: Iterable[Record], added: Iterable[Record]) -> None:
-        """Take over what one version removes and adds."""
+        """Apply the records that one version removes and adds."""
         for record in removed:
             match record:
                 case CollectionInfo():
@@ -128,20 +128,20 @@ class ControllerState:
                     self.jobs[record.job_id] = record
 
     def running(self, collection_id: str) -> tuple[JobRecord, ...]:
-        """The jobs of a collection that run, oldest first."""
+        """The running jobs of a collection, oldest first."""
         found = (job for job in self.jobs.values() if job.object_id == collection_id)
         running = (job for job in found if job.state is JobState.RUNNING)
         return tuple(sorted(running, key=lambda job: (job.started_ms, job.job_id)))
 
     def find(self, id_or_name: str) -> CollectionInfo:
-        """The collection of this id, dropped ones included, else the live one of this name.
+        """The collection with this id, dropped or not, or else the live one with this name.
 
-        Raises `CollectionNotFound` where there is neither.
+        Raises `CollectionNotFound` if there is neither.
         """
         found = self.collections.get(id_or_name) or self.collections.get(self.names.get(id_or_name, ""))
         if found is None:
             raise CollectionNotFound(
                 f"no collection has the id or name '{id_or_name}'",
-                hint="'holdfast collection list' shows those that there are",
+                hint="'holdfast collection list' shows all collections",
             )
         return found

@@ -1,9 +1,9 @@
-"""What the controller's commands do to its state: pure, without I/O and without a clock.
+"""What the controller's commands do to its state: pure functions, without I/O or a clock.
 
-- A command id that was seen before gets its answer again if it asks for the same, else it is refused.
-- An id of a collection is used once for ever; a name belongs to one collection that isn't dropped.
-- Only Running(my attempt) becomes Done or Failed: any other attempt, older or newer, is `Fenced`.
-- A job goes to the next attempt only from Failed, or where the caller says that the attempt is abandoned.
+- A repeated command id returns the same result if the command is the same. Otherwise it is refused.
+- The id of a collection is never used again. A name belongs to one collection that isn't dropped.
+- Only Running(my attempt) becomes Done or Failed. Any other attempt, older or newer, is `Fenced`.
+- A job goes to its next attempt only from Failed, or if the caller says that the attempt is abandoned.
 """
 
 from collections.abc import Collection, Iterable
@@ -38,7 +38,7 @@ _REMOVALS_PER_COMMIT: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who gives a command: its id, the caller, its host, its fence token if it has one, the wall time."""
+    """The origin of a command: its id, caller, host, fence token if there is one, and wall time."""
 
     command_id: str
     who: str
@@ -47,7 +47,7 @@ class Origin:
     at_ms: int
 
     def record(self, kind: CommandKind, object_id: str, result: Json | None = None) -> CommandRecord:
-        """What is kept of the command."""
+        """The record of the command."""
         return CommandRecord(
             self.command_id, kind, object_id, self.who, self.host, self.token, self.at_ms, result or {}
         )
@@ -55,7 +55,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ShardIds:
-    """The shards chosen for a new collection. Only those that get committed ever come into being."""
+    """The ids of the shards of a new collection. The shards are created only if they are committed."""
 
     metadata: str
     data: tuple[str, ...]
@@ -69,10 +69,10 @@ class ShardIds:
 def create_collection(
     state: ControllerState, spec: CollectionSpec, shards: ShardIds, origin: Origin
 ) -> Outcome[CollectionInfo]:
-    """Record the collection. Its shards and their holds come into being in the same step.
+    """Record the collection. Its shards and their holds are created in the same commit.
 
-    A collection of this id that was created from the same spec is the answer as it is, whatever its columns'
-    comments are by now.
+    A collection with this id that was created from the same spec is returned unchanged, even if the comments
+    of its columns have changed.
     """
     seen = seen_before(state, origin, CommandKind.CREATE_COLLECTION, spec.collection_id)
     if isinstance(seen, Reject):
@@ -83,11 +83,11 @@ def create_collection(
             return Reject(
                 BadInput(
                     f"collection {spec.collection_id} ('{known.name}') was dropped",
-                    hint="create it under a new id: ids are never used again",
+                    hint="create it with a new id: ids are never reused",
                 )
             )
         if seen is not None and not evolution_fault(spec.schema, known.schema):
-            # The same command again, after the collection evolved.
+            # The same command is repeated after the collection evolved.
             spec = replace(spec, schema=known.schema)
         if differing := difference(known, spec):
             return Reject(BadInput(f"collection {spec.collection_id} exists with another spec: {differing}"))
@@ -96,7 +96,7 @@ def create_collection(
         return Reject(
             UniquenessViolation(
                 f"the name '{spec.name}' belongs to collection {owner}",
-                hint=f"choose another name, or use it: 'holdfast collection describe {owner}' shows it",
+                hint=f"choose another name, or use that one: see 'holdfast collection describe {owner}'",
             )
         )
     info = CollectionInfo(
@@ -117,7 +117,7 @@ def create_collection(
 
 
 def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Outcome[CollectionInfo]:
-    """From now on nobody new may open the collection."""
+    """Begin the drop of a collection. Nobody can open it any more."""
     if (seen := seen_before(state, origin, CommandKind.DROP_COLLECTION, collection_id)) is not None:
         return seen
     known = state.find(collection_id)
@@ -131,9 +131,9 @@ def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Ou
 def finish_drop(
     state: ControllerState, collection_id: str, now_ms: int, *, force: bool = False
 ) -> Outcome[CollectionInfo]:
-    """The collection is gone. Its shards are finalized in the same step.
+    """Finish the drop of a collection. Its shards are finalized in the same commit.
 
-    Rejects with `CollectionInUse` while a job of it runs; with `force` what runs ends in this step too.
+    Rejects with `CollectionInUse` while a job of it runs. With `force`, its running jobs end in this commit.
     """
     known = state.collections[collection_id]
     if known.state is CollectionState.DROPPED:
@@ -146,7 +146,7 @@ def finish_drop(
             CollectionInUse(
                 f"collection {known.name} is being dropped, and still in use by"
                 f" {', '.join(map(str, running))}",
-                hint="its data goes with the next drop after these have ended, or by force",
+                hint="end these jobs and drop it again, or drop it by force",
             )
         )
     ended = (
@@ -158,9 +158,9 @@ def finish_drop(
 
 
 def start_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
-    """Record attempt 1. A job that is on record already, in whatever state, is the answer as it is.
+    """Record attempt 1. A job that is already recorded, in any state, is returned unchanged.
 
-    Rejects with `CollectionNotFound` what is for a collection that is dropped.
+    Rejects with `CollectionNotFound` if the job's collection is dropped.
     """
     known = state.jobs.get(job.job_id)
     if known is not None:
@@ -169,13 +169,13 @@ def start_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
 
 
 def record_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
-    """Record a job that was done in one attempt. One that is on record already is the answer as it is."""
+    """Record a job that was done in one attempt. A job that is already recorded is returned unchanged."""
     known = state.jobs.get(job.job_id)
     return Commit(job, (job,)) if known is None else NoOp(known)
 
 
 def record_batch(state: ControllerState, job: JobRecord, batch: int) -> Outcome[bool]:
-    """Record that a batch of a stream was written, unless it or a later one is on record."""
+    """Record that a batch of a stream was written, unless it or a later one is recorded."""
     known = state.jobs.get(job.job_id)
     if known is not None and known.result[BATCH] >= batch:
         return NoOp(False)
@@ -186,24 +186,24 @@ def record_batch(state: ControllerState, job: JobRecord, batch: int) -> Outcome[
 def retry_job(
     state: ControllerState, job_id: str, now_ms: int, *, abandoned: int | None = None, by: str = ""
 ) -> Outcome[JobRecord]:
-    """Start the next attempt of a failed job, or of one whose attempt `abandoned` will not be waited for.
+    """Start the next attempt of a failed job, or of a running one whose attempt is `abandoned`.
 
-    Where that attempt has been followed by another already, the answer is the job as it is. What others than
-    `by` failed at is not counted any more. Rejects as `start_job`.
+    If another attempt has already followed that one, the job is returned unchanged. If `by` differs from the
+    last attempt's, the count of failures starts at 0. Rejects like `start_job`.
     """
     known = state.jobs.get(job_id)
     if known is None:
         return _no_job(job_id)
     match known.state:
         case JobState.DONE:
-            return Reject(BadInput(f"job {job_id} ({known.kind}) is done; it is not run again"))
+            return Reject(BadInput(f"job {job_id} ({known.kind}) is done and can't run again"))
         case JobState.RUNNING if abandoned is not None and abandoned < known.attempt:
             return NoOp(known)
         case JobState.RUNNING if abandoned != known.attempt:
             return Reject(
                 BadInput(
                     f"attempt {known.attempt} of job {job_id} ({known.kind}) is running",
-                    hint="let it end, or abandon it: it can't commit any more then",
+                    hint="let it end, or abandon it, so that it can't commit any more",
                 )
             )
         case JobState.RUNNING | JobState.FAILED:
@@ -222,13 +222,13 @@ def retry_job(
 
 
 def _ended(state: ControllerState, job: JobRecord) -> Reject | None:
-    """That a job's collection is gone or on its way out: its drop waits for no new work."""
+    """The refusal if the job's collection is dropped or being dropped: a drop doesn't wait for new work."""
     known = state.collections.get(job.object_id)
     return Reject(CollectionNotFound(known.end)) if known is not None and known.dropped else None
 
 
 def check_running(state: ControllerState, job_id: str, attempt: int) -> Outcome[JobRecord]:
-    """That this attempt runs, for effects that may happen only while it does. Rejects as `start_job`."""
+    """Check that this attempt runs, for effects that need that. Rejects like `start_job`."""
     known = state.jobs.get(job_id)
     if known is None:
         return _no_job(job_id)
@@ -238,7 +238,7 @@ def check_running(state: ControllerState, job_id: str, attempt: int) -> Outcome[
 def finish_job(
     state: ControllerState, job_id: str, attempt: int, result: Json, now_ms: int
 ) -> Outcome[JobRecord]:
-    """Running(attempt) -> Done. The job's effects are applied in the same step, or not at all."""
+    """Running(attempt) -> Done. The effects of the job are committed with it, or nothing is."""
     known = state.jobs.get(job_id)
     if known is None:
         return _no_job(job_id)
@@ -251,9 +251,9 @@ def finish_job(
 def fail_job(
     state: ControllerState, job_id: str, attempt: int, error: str, now_ms: int, *, stopped: bool = False
 ) -> Outcome[JobRecord]:
-    """Running(attempt) -> Failed. To fail the attempt that has failed already changes nothing.
+    """Running(attempt) -> Failed. Does nothing if the attempt has already failed.
 
-    One that was `stopped`, by somebody's word, is no failure of the job.
+    An attempt that somebody `stopped` doesn't count as a failure of the job.
     """
     known = state.jobs.get(job_id)
     if known is None:
@@ -268,7 +268,7 @@ def fail_job(
 
 
 def forget_jobs(state: ControllerState, job_ids: Collection[str]) -> Outcome[None]:
-    """Remove the records of jobs that are over; one that isn't there is no matter. Rejects one that runs."""
+    """Remove the records of jobs that have ended. Ignores jobs that don't exist. Rejects running ones."""
     known = tuple(state.jobs[each] for each in job_ids if each in state.jobs)
     for job in known:
         if job.state is JobState.RUNNING:
@@ -279,9 +279,10 @@ def forget_jobs(state: ControllerState, job_ids: Collection[str]) -> Outcome[Non
 def seen_before(
     state: ControllerState, origin: Origin, kind: CommandKind, object_id: str, **arguments: object
 ) -> NoOp[CollectionInfo] | Reject | None:
-    """The answer of the command of this id where there was one: as it is, or refused where it was another.
+    """The outcome of a command id that was used before: its result, or a refusal if the command differs.
 
-    `arguments` are compared with what the history tells of it; what it doesn't tell is not.
+    `arguments` are compared with the recorded result. Arguments that the result doesn't contain are not
+    compared. None if the id is new.
     """
     command = state.commands.get(origin.command_id)
     if command is None:
@@ -296,13 +297,13 @@ def seen_before(
     return Reject(
         BadInput(
             f"command {origin.command_id} was {was}{f' with {with_}' if with_ else ''}",
-            hint="give every command an id of its own",
+            hint="give each command its own id",
         )
     )
 
 
 def expired(state: ControllerState, now_ms: int) -> tuple[Record, ...]:
-    """Records of commands that are kept no longer: some of them, to go with another commit."""
+    """Records of commands that are no longer kept. A limited number, to be removed with another commit."""
 
     def old() -> Iterable[Record]:
         return (each for each in state.commands.values() if each.at_ms < now_ms - COMMANDS_KEPT_MS)

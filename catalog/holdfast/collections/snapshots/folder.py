@@ -1,9 +1,9 @@
 # ruff: noqa: D102 - the base class documents its methods
-"""Where snapshots are: folders of a file system, and prefixes of an S3 bucket. Needs no Spark.
+"""Where snapshots are stored: folders of a file system, and prefixes of an S3 bucket. Needs no Spark.
 
-- A folder is a value that can go to another process; each call opens what it needs and closes it.
-- A file appears whole and durable under its name, or not at all.
-- `str` of a folder names it as `folder_at` takes it, and holds no secret.
+- A folder is a value that you can send to another process. Each call opens what it needs and closes it.
+- A file appears complete and durable under its name, or not at all.
+- `str` of a folder is its name as `folder_at` takes it, and contains no secret.
 """
 
 import os
@@ -29,22 +29,22 @@ class OpenFile(NamedTuple):
 
 
 class SnapshotFolder(ABC):
-    """One folder. Its calls raise `StorageError` where a store fails, `OSError` where a file system does."""
+    """A folder. Its methods raise `StorageError` if a store fails, and `OSError` if a file system does."""
 
     @abstractmethod
     def below(self, name: str) -> Self:
-        """The folder, or file, of this name in it."""
+        """The folder or file with this name in it."""
 
     @abstractmethod
     def claim(self) -> bool:
-        """Make it, durably; False where some process already has."""
+        """Create it, durably. Returns False if another process already did."""
 
     @abstractmethod
     def folders(self) -> list[str]:
         """The names of the folders in it."""
 
     def read(self, name: str) -> bytes | None:
-        """All bytes of a file; None where there is none. Raises `BadInput` for one of more than 64 MiB."""
+        """All bytes of a file, or None if there is none. Raises `BadInput` for a file of more than 64 MiB."""
         try:
             with self.open(name) as (file, size):
                 if size > _MOST_READ:
@@ -55,19 +55,22 @@ class SnapshotFolder(ABC):
 
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[OpenFile]:
-        """A file, for the block. Raises `FileNotFoundError`."""
+        """Open a file for the block. Raises `FileNotFoundError`."""
 
     @abstractmethod
     def writing(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """What the block writes is a file at its end; where it raises there is none."""
+        """Open a new file for the block.
+
+        It appears at the end of the block, or not at all if the block raises.
+        """
 
     @abstractmethod
     def keep_only(self, names: Collection[str]) -> None:
-        """Remove all other files of it, those that weren't finished among them."""
+        """Remove all other files in it, including unfinished ones."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove it with all that is in it, as far as that goes."""
+        """Remove it with its contents, as far as possible. Errors are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class LocalFolder(SnapshotFolder):
             self.path.mkdir()
         except FileExistsError:
             return False
-        # An attempt that was killed may have made the one above it, and not have got to flush that.
+        # An attempt that was killed may have created the folder above without flushing it.
         for parent in self.path.parents[:2]:
             flush_folder(parent)
         return True
@@ -103,7 +106,7 @@ class LocalFolder(SnapshotFolder):
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        # Spark and other readers of a folder pass over names that begin with an underscore.
+        # Spark and other readers of a folder skip names that begin with an underscore.
         unfinished = self.path / f"_{name}"
         try:
             with unfinished.open("wb") as out:

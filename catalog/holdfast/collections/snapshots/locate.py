@@ -1,4 +1,4 @@
-"""The folder of a snapshot by its path or URL."""
+"""Finds the folder of a snapshot by its path or URL."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -10,9 +10,9 @@ from holdfast.persist.stores.url import needs_boto3
 
 
 def folder_at(location: str | Path) -> SnapshotFolder:
-    """The folder that an absolute path, a `file://` or an `s3://` URL names; `BadInput` for another.
+    """The folder at an absolute path, a `file://` or an `s3://` URL. Raises `BadInput` for anything else.
 
-    Raises `StoreUnreachable` where what S3 needs is not installed.
+    Raises `StoreUnreachable` if the package for S3 is not installed.
     """
     if isinstance(location, Path) or not location.startswith("s3://"):
         return LocalFolder(local_folder(str(location)))
@@ -22,12 +22,12 @@ def folder_at(location: str | Path) -> SnapshotFolder:
 
 
 def local_folder(location: str) -> Path:
-    """The folder that a path or a `file://` URL names; `BadInput` for another scheme or a relative path."""
+    """The folder at a path or a `file://` URL. Raises `BadInput` for another scheme or a relative path."""
     parts = urlsplit(location)
     if parts.scheme not in {"", "file"} or (parts.scheme and parts.netloc not in {"", "localhost"}):
-        # Another scheme's URL may hold a secret.
+        # A URL of another scheme may contain a secret.
         named = location if parts.scheme == "file" else f"a {parts.scheme}:// URL"
-        raise BadInput(f"{named} is no folder: give an absolute path, a file:// or an s3:// URL")
+        raise BadInput(f"{named} is not a folder: give an absolute path, a file:// or an s3:// URL")
     folder = Path(unquote(parts.path)) if parts.scheme else Path(location)
     if not folder.is_absolute():
         raise BadInput(f"{location!r} is a relative path; give an absolute one")

@@ -1,14 +1,14 @@
-"""The manifest of a snapshot, and the proof that its files still are what was written. Needs no Spark.
+"""The manifest of a snapshot, and the check that its files still are what was written. Needs no Spark.
 
-A snapshot is a folder of Parquet files and one `_manifest.json`, which is written last. The files hold the
-rows of a collection at one time, a row that occurs n times n times, in no order, in the collection's
-own column types (`schema` has them by the names of `holdfast.persist.rows.schema`). If there are no rows,
-one file has the columns alone. Readers of a folder of Parquet files skip a name that begins with `_`.
+A snapshot is a folder of Parquet files and one `_manifest.json`, which is written last. The files contain the
+rows of a collection at one time, in no order and with the column types of the collection. A row that occurs n
+times is written n times. `schema` names the types as `holdfast.persist.rows.schema` does. If there are no
+rows, one file has only the columns. Readers of a folder of Parquet files skip names that begin with `_`.
 
-The checksum tells whether two sets of rows are the same, however they are ordered and cut into files: the
-sum, modulo 2^64, of the row hash of every row over all columns in the order of `schema`; the row hash is
-that of FORMAT.md (xxh3_64, seed 0, over the canonical bytes). It is written as 16 hexadecimal digits. The
-checksum of a file is the same over its rows, so the sum of those is that of the snapshot.
+The checksum shows whether two sets of rows are equal, whatever their order and their division into files. It
+is the sum, modulo 2^64, of the row hash of every row over all columns in the order of `schema`. The row hash
+is defined in FORMAT.md (xxh3_64, seed 0, over the canonical bytes). The checksum is written as 16 hexadecimal
+digits. The checksum of a file is the same over its rows, so the sum of these is the checksum of the snapshot.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotFile:
-    """One Parquet file, by its name in the snapshot's folder; `checksum` is over its rows."""
+    """One Parquet file, by its name in the snapshot's folder. `checksum` is over its rows."""
 
     name: str
     rows: int
@@ -49,7 +49,7 @@ class SnapshotFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotManifest:
-    """What a snapshot is of, and what is in it."""
+    """What a snapshot was taken from, and what it contains."""
 
     location_id: str
     collection_id: str
@@ -63,12 +63,12 @@ class SnapshotManifest:
 
     @property
     def rows(self) -> int:
-        """How many rows there are, repetitions counted."""
+        """The number of rows, including repetitions."""
         return sum(file.rows for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
+        """The size of all files in bytes."""
         return sum(file.bytes for file in self.files)
 
     @property
@@ -106,11 +106,14 @@ class SnapshotManifest:
 
     @classmethod
     def from_json(cls, text: str, *, where: str = MANIFEST_NAME) -> "SnapshotManifest":
-        """Parse a manifest; `BadInput` when it is none or doesn't add up, `VersionTooNew` a newer one."""
+        """Parse a manifest.
+
+        Raises `BadInput` if it is invalid or inconsistent, `VersionTooNew` for a newer one.
+        """
         try:
             given = json.loads(text)
             if given["format"] != MANIFEST_FORMAT:
-                raise BadInput(f"{where} is no snapshot manifest: its format is {given['format']!r}")
+                raise BadInput(f"{where} is not a snapshot manifest: its format is {given['format']!r}")
             if given["version"] > MANIFEST_VERSION:
                 raise VersionTooNew(f"{where} has version {given['version']}, newer than {MANIFEST_VERSION}")
             manifest = cls(
@@ -126,16 +129,16 @@ class SnapshotManifest:
             )
             claimed = (given["rows"], given["checksum"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"{where} is no snapshot manifest: {type(error).__name__} {error}") from None
+            raise BadInput(f"{where} is not a snapshot manifest: {type(error).__name__} {error}") from None
         if claimed != (manifest.rows, checksum_text(manifest.checksum)):
             raise BadInput(
-                f"{where} doesn't add up: its files have {manifest.rows} rows, it claims {claimed[0]}"
+                f"{where} is inconsistent: its files have {manifest.rows} rows, but it claims {claimed[0]}"
             )
         return manifest
 
 
 def checksum_of(rows: Rows, schema: Schema) -> int:
-    """The checksum of some rows (all columns of `schema`, in any order)."""
+    """The checksum of rows (all columns of `schema`, in any order)."""
     if rows.num_rows == 0:
         return 0
     return int(row_hash(rows, schema.names).sum(dtype=np.uint64))
@@ -147,13 +150,13 @@ def checksum_text(checksum: int) -> str:
 
 
 def read_manifest(location: str | Path | SnapshotFolder) -> SnapshotManifest:
-    """The manifest of the snapshot in this folder; `BadInput` when there is none (it is written last)."""
+    """Read the manifest of the snapshot in this folder. Raises `BadInput` if there is none."""
     folder = _folder(location)
     where = str(folder.below(MANIFEST_NAME))
     try:
         data = folder.read(MANIFEST_NAME)
         if data is None:
-            raise BadInput(f"there is no {where}: no snapshot, or one that was never finished")
+            raise BadInput(f"there is no {where}: it is not a snapshot, or the snapshot was never finished")
         text = data.decode()
     except OSError as error:
         raise BadInput(f"can't read {where}: {error.strerror or error}") from None
@@ -163,10 +166,10 @@ def read_manifest(location: str | Path | SnapshotFolder) -> SnapshotManifest:
 
 
 def verify_snapshot(location: str | Path | SnapshotFolder) -> SnapshotManifest:
-    """Read all files of a snapshot again and return its manifest if every row is as it was written.
+    """Read all files of a snapshot again. Return its manifest if every row is as it was written.
 
-    Raises `CorruptBlob` naming the first file that is missing or has another size, schema, number of
-    rows or checksum; otherwise as `read_manifest`.
+    Raises `CorruptBlob`, naming the first file that is missing or has a different size, schema, number of
+    rows or checksum. Otherwise raises like `read_manifest`.
     """
     folder = _folder(location)
     manifest = read_manifest(folder)
@@ -181,8 +184,8 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one file of a snapshot.
 
-    Raises `CorruptBlob` where it is missing or has another size or schema, and at its end where it has
-    another number of rows or checksum.
+    Raises `CorruptBlob` if the file is missing or has a different size or schema, and at its end if it has a
+    different number of rows or checksum.
     """
     where = str(folder.below(file.name))
     rows = checksum = 0
@@ -219,5 +222,5 @@ def _columns(given: list[dict[str, Any]]) -> tuple[Column, ...]:
 def _file(given: dict[str, Any], where: str) -> SnapshotFile:
     file = SnapshotFile(**{**given, "checksum": int(given["checksum"], 16)})
     if Path(file.name).name != file.name:
-        raise BadInput(f"{where} names {file.name!r}, which is not in its folder")
+        raise BadInput(f"{where} names {file.name!r}, which is not a file in its folder")
     return file

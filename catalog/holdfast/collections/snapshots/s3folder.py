@@ -1,10 +1,12 @@
 # ruff: noqa: D102 - the base class documents its methods
-"""A snapshot's folder in an S3 bucket: the objects below a prefix.
+"""The folder of a snapshot in an S3 bucket: the objects below a prefix.
 
-- The folder is made by an object that only one process can put, `_claim`: it is there as long as the folder.
-- What is written is put together in a temporary file first, and goes up whole, in parts where it is large.
-- A put of unknown outcome is sent again: a name is written by one process, always with the same bytes.
-- A process that is killed may leave parts of an upload, which nobody sees: a rule of the bucket removes such.
+- Creating the folder puts an object `_claim` that only one process can create. It stays as long as the
+  folder.
+- A file is first written to a temporary file, and then uploaded whole, in parts if it is large.
+- A put with an unknown outcome is sent again. One process writes a name, always with the same bytes.
+- A process that is killed may leave parts of an upload, which no reader sees. Use a lifecycle rule of the
+  bucket to remove them.
 """
 
 import mmap
@@ -31,7 +33,7 @@ _DELETE_AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class S3Folder(SnapshotFolder):
-    """The objects below the prefix of `place`; credentials come from the environment of each process."""
+    """The objects below the prefix of `place`. Credentials come from the environment of each process."""
 
     place: S3Place
 
@@ -67,7 +69,7 @@ class S3Folder(SnapshotFolder):
         with tempfile.TemporaryFile() as out:
             yield out
             out.flush()
-            # Unmapped when nobody refers to it any more, the errors of attempts that failed among them.
+            # It is unmapped when nothing refers to it any more, including errors of failed attempts.
             data = memoryview(mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) if out.tell() else b"")
             with self._blob() as blob:
                 blob.put(name, data)

@@ -326,7 +326,7 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
         ("foreign", None, "does not fit collection"),
         ("torn", None, "part-0.parquet"),
         ("lost", None, "part-1.parquet"),
-        ("odd", None, "no snapshot manifest"),
+        ("odd", None, "not a snapshot manifest"),
     ):
         with pytest.raises(RestoreFailed, match=says) as failed:
             restored(

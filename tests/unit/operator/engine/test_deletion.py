@@ -61,9 +61,9 @@ def test_only_the_time_between_two_tries_that_failed_counts() -> None:
     assert status["shardId"] == "s"
     told = first.health.message
     assert told.startswith(
-        "no answer; the deletion waits for the store, which fails since 2026-01-02T03:04:05Z"
+        "no answer; the deletion waits for the store, which has failed since 2026-01-02T03:04:05Z"
     )
-    assert "the deletion goes on when it answers" in told
+    assert "the deletion continues when it responds" in told
     assert told.endswith(COMMAND)
     for _ in range(4):
         clock.now += 20
@@ -99,7 +99,7 @@ def test_since_when_it_fails_outlives_the_process_that_saw_it() -> None:
         "conditions": [{"type": "Stalled", "status": "True", "lastTransitionTime": "2025-12-31T23:59:59Z"}]
     }
     later = Deletions(Clock()).account(KEY, body(status=stalled_before), DEAF)
-    assert "fails since 2025-12-31T23:59:59Z" in later.health.message
+    assert "has failed since 2025-12-31T23:59:59Z" in later.health.message
 
 
 def test_an_event_tells_once_that_a_deletion_waits_for_a_store_that_failed_before() -> None:
@@ -125,7 +125,7 @@ def test_a_store_that_answered_in_between_fails_anew() -> None:
     failed(deletions, {})
     deletions.account(KEY, body(), Settle(reconciling(Reason.WAITING_FOR_COLLECTIONS, "waits")))
     clock.now += 60
-    assert "fails since 2026-01-02T03:05:05Z" in failed(deletions, {}).health.message
+    assert "has failed since 2026-01-02T03:05:05Z" in failed(deletions, {}).health.message
 
 
 def test_a_store_that_says_much_does_not_hide_the_way_out() -> None:
