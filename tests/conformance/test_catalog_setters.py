@@ -131,13 +131,13 @@ def test_what_has_no_meaning_changes_nothing(catalogs: Catalogs) -> None:
     refused(
         catalog,
         lambda: catalog.set_timestamps({"other": 1, "mine": 4}),
-        "'mine' is at 5 and does not go back",
+        "'mine' is at 5 and can't go back",
     )
     refused(catalog, lambda: catalog.set_timestamps({"mine": 1 << 64}), "2\\^64")
     refused(catalog, lambda: catalog.set_config("mine", -1), "config mine is -1")
-    refused(catalog, lambda: catalog.set_config("user_version", 99), "user_version is not changed")
-    refused(catalog, lambda: catalog.set_config("migration/7", 1), "migration/7 is not changed")
-    refused(catalog, lambda: catalog.set_comment(pb.CommentKey(), "x"), "names none")
+    refused(catalog, lambda: catalog.set_config("user_version", 99), "can't change config user_version")
+    refused(catalog, lambda: catalog.set_config("migration/7", 1), "can't change config migration/7")
+    refused(catalog, lambda: catalog.set_comment(pb.CommentKey(), "x"), "names no object")
     refused(catalog, lambda: catalog.replace_cluster_replicas(pb.ObjectId(user=9), []), "no cluster u9")
     other = [replica(2, "r2", cluster=7)]
     refused(catalog, lambda: catalog.replace_cluster_replicas(U1, other), "replica u2 belongs to another")

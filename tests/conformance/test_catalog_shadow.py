@@ -310,7 +310,7 @@ def test_a_reader_never_takes_a_lag_for_a_difference(pair: Pair) -> None:
     armed(pair, look)
     writer.set_objects(ROLES, [role(1, "a")])
     assert held[2][0] == ["a"]
-    assert "it lacks what was committed from 1 on" in held[3]
+    assert "it lacks the commits from 1 on" in held[3]
     # What isn't in memory is there on one side only, too.
     writer.append_storage_usage([pb.StorageUsageValue(size_bytes=7)])
     pair.on_secondary.clear()
@@ -329,9 +329,9 @@ def test_a_reader_finds_a_secondary_out_of_date_that_its_writer_has_left(pair: P
         reader.sync()
         reader.compare()
         assert len(roles(reader)) == number
-        assert "it lacks what was committed from 1 on" in reader.out_of_date
+        assert "it lacks the commits from 1 on" in reader.out_of_date
     late = told_reader(pair)
-    assert "it lacks what was committed from 1 on" in late.out_of_date
+    assert "it lacks the commits from 1 on" in late.out_of_date
     pair.on_secondary.clear()
     writer.resync()
     for each in (reader, late):
@@ -400,7 +400,7 @@ def test_a_difference_without_a_past_is_told_when_the_secondary_moves(
     plant(pair)
     reader = told_reader(pair)
     reader.sync()
-    assert "or has diverged: its writer can tell" in reader.out_of_date
+    assert "or has diverged: only its writer can tell" in reader.out_of_date
     assert pair.told == []
     primary, secondary = (writable(side.openable()) for side in (pair.primary, pair.secondary))
     for side in (primary, secondary):

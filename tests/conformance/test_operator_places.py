@@ -62,7 +62,7 @@ def test_an_object_of_any_size_is_not_read_into_memory(
     url = f"s3://{bucket}/large?endpoint={minio.endpoint}&region=us-east-1"
     tracemalloc.start()
     try:
-        with pytest.raises(RestoreFailed, match=r"the dump is not one: expected '\{'"):
+        with pytest.raises(RestoreFailed, match=r"this is not a dump: expected '\{'"):
             OpenCatalog.open(replace(opening, restore=DumpSource(url)))
         _, peak = tracemalloc.get_traced_memory()
     finally:

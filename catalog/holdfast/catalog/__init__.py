@@ -1,8 +1,9 @@
-"""The durable catalog: what a database environment consists of, fenced, versioned and time-travelling.
+"""The catalog: the list of what a database system has. It is fenced, versioned and keeps its history.
 
-One registry (`holdfast.catalog.objects.registry`) declares the object types. `persist_catalog` gives the
-catalog of an organization, `stash_catalog` the one in a stash, to be opened for reading, writing or trying.
-`linked_catalog` is the one in either of two, wherever it was moved.
+The registry (`holdfast.catalog.objects.registry`) declares the object types. `persist_catalog` returns the
+catalog of an organization on persist, and `stash_catalog` the one in a stash. `linked_catalog` returns a
+catalog that is in two linked stores, and finds the one that is its source of truth. You can open each for
+reading, for writing, or for trying changes in memory.
 """
 
 from holdfast.catalog.fence import FenceToken

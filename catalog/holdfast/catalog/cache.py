@@ -1,12 +1,12 @@
-"""The catalog in memory: for each cached object type its rows by key, and by what must be unique.
+"""The catalog in memory: for each cached object type, its rows by key and by what must be unique.
 
 Invariants
-- A row is kept as its stored bytes, under the canonical encoding of its key: many are packed when they are
-  loaded, and what changed since stands beside them.
-- A change that doesn't fit (a retraction of what isn't there, a second row of one key) is an error and
-  means that cache and store have parted; it never changes the cache in silence.
-- Of append-only types only the number of rows is kept, and only once somebody has counted them: a load does
-  not read them. The debug tool, and nothing else, may retract one.
+- A row is kept as its stored bytes, under the canonical encoding of its key. A large load is packed into
+  columns. Later changes are kept next to it.
+- A change that doesn't fit (a retraction of a missing row, a second row with one key) is an error. It means
+  that the cache and the store differ, so it never changes the cache silently.
+- Of append-only types only the number of rows is kept, and only after they were counted once: a load doesn't
+  read them. Only the debug tool may retract such a row.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,8 @@ from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
 APPEND_ONLY = tuple(row.kind for row in COLLECTIONS.values() if not row.cached)
-# So many are Python objects: to take one out of columns costs more than all else that is done with it.
+# Below this number, rows are kept as Python objects: reading one from columns costs more than the packing
+# saves.
 _FEW_ROWS = 1024
 _FENCE_KEY = encode_key(FENCE_TOKENS, FENCE_TOKENS.key())
 
@@ -46,7 +47,7 @@ class CachedTable:
     def __init__(self, collection: Collection[Any, Any]) -> None:
         self._collection = collection
         self._loaded = nothing(collection)
-        # None stands for a loaded row that is gone.
+        # None marks a loaded row that was removed.
         self._changed: dict[bytes, Row | None] = {}
         self._changed_keys = Keys()
         self._count = 0
@@ -55,7 +56,7 @@ class CachedTable:
         return self._count
 
     def items(self) -> Iterator[tuple[bytes, Row]]:
-        """The rows as they are when asked for, by canonical key, whatever changes meanwhile."""
+        """The rows at the time of the call, by canonical key. Later changes don't affect the iterator."""
         changed = dict(self._changed)
         return chain(
             ((row.key, row) for row in self._loaded if row.key not in changed),
@@ -63,11 +64,11 @@ class CachedTable:
         )
 
     def get(self, key: bytes) -> Row | None:
-        """The row of a canonical key."""
+        """The row with this canonical key."""
         return self._changed[key] if key in self._changed else self._loaded.get(key)
 
     def holder(self, unique: Hashable) -> bytes | None:
-        """The key of the row that has what is unique to the type."""
+        """The key of the row that has this unique value."""
         unique_by = self._collection.unique_by
         assert unique_by is not None
         for key in self._changed_keys.of(unique):
@@ -78,9 +79,9 @@ class CachedTable:
         return None if found in self._changed else found
 
     def load(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Take rows into the empty table. Raises as `add`."""
+        """Load rows into the empty table. Raises like `add`."""
         odd: Iterable[Row] = chain.from_iterable(map(rows_of, batches))
-        # Each row of config is looked at for what it says.
+        # Each row of config is checked, so config is not packed.
         if self._collection is not CONFIGS and sum(batch.num_rows for batch in batches) > _FEW_ROWS:
             self._loaded, odd = pack(self._collection, batches)
             self._count = len(self._loaded)
@@ -88,10 +89,10 @@ class CachedTable:
             self.add(row)
 
     def add(self, row: Row) -> None:
-        """Take a row.
+        """Add a row.
 
-        Raises `CorruptBlob` for bytes that aren't an object of this version, or share what is unique, and
-        `CatalogOutOfSync` when there is one of its key.
+        Raises `CorruptBlob` for bytes that aren't an object of this version, or whose unique value is taken,
+        and `CatalogOutOfSync` if there is a row with this key.
         """
         collection = self._collection
         if collection is CONFIGS:
@@ -102,7 +103,7 @@ class CachedTable:
         key = canonical_key(collection, row.key)
         value = decode_value(collection, row.value)
         if self.get(key) is not None:
-            raise CatalogOutOfSync(f"a row of {collection} is added whose key is there already")
+            raise CatalogOutOfSync(f"a row of {collection} is added, but its key already exists")
         if collection.unique_by is not None:
             unique = collection.unique_by(value)
             if self.holder(unique) is not None:
@@ -112,13 +113,13 @@ class CachedTable:
         self._count += 1
 
     def remove(self, row: Row) -> None:
-        """Drop a row; `CatalogOutOfSync` when it isn't there with these bytes."""
+        """Remove a row. Raises `CatalogOutOfSync` if it doesn't exist with these bytes."""
         collection = self._collection
         key = row.key
         if self.get(key) != row:
             key = canonical_key(collection, row.key)
             if self.get(key) != row:
-                raise CatalogOutOfSync(f"a row of {collection} is retracted that this process does not have")
+                raise CatalogOutOfSync(f"a row of {collection} is retracted, but this process lacks it")
         if self._changed.get(key) is not None and collection.unique_by is not None:
             self._changed_keys.remove(collection.unique_by(known_value(collection, row.value)), key)
         if self._loaded.get(key) is None:
@@ -129,7 +130,7 @@ class CachedTable:
 
 
 class Cache:
-    """What the catalog holds at one time."""
+    """The contents of the catalog at one time."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self._tables = {row.kind: CachedTable(row) for row in COLLECTIONS.values() if row.cached}
@@ -138,7 +139,7 @@ class Cache:
 
     @classmethod
     def load(cls, batches: Iterable[pa.RecordBatch]) -> "Cache":
-        """All rows of cached types: columns `key` and `value`, in any order. Raises as `apply`."""
+        """Load all rows of cached types: columns `key` and `value`, in any order. Raises like `apply`."""
         found: dict[Kind, list[pa.RecordBatch]] = {}
         for batch in batches:
             for kind, rows in _by_kind(batch):
@@ -147,17 +148,17 @@ class Cache:
         cache._appended = None
         for kind in sorted(found):
             cache._tables[kind].load(found.pop(kind))
-        # Reading took several times what is kept, which the pool would hold on to.
+        # Reading used several times the memory of what is kept. Without this, the pool would keep it.
         pa.default_memory_pool().release_unused()
         return cache
 
     @property
     def has_counts(self) -> bool:
-        """Whether it knows how many rows the append-only types have."""
+        """Whether the numbers of rows of the append-only types are known."""
         return self._appended is not None
 
     def set_counts(self, appended: Mapping[Kind, int]) -> None:
-        """Say how many rows the append-only types have now."""
+        """Set the numbers of rows of the append-only types."""
         self._appended = {kind: appended.get(kind, 0) for kind in APPEND_ONLY}
 
     def table(self, kind: Kind) -> CachedTable:
@@ -170,12 +171,12 @@ class Cache:
         return self._tables[Kind.FENCE_TOKEN].get(_FENCE_KEY)
 
     def get(self, collection: Collection[K, V], key: K) -> V | None:
-        """The value of a key."""
+        """The value of a key, or None."""
         row = self._tables[collection.kind].get(encode_key(collection, key))
         return None if row is None else known_value(collection, row.value)
 
     def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
-        """All objects of a cached type, decoded anew."""
+        """All objects of a cached type. Each call decodes them again."""
         return (known(collection, row) for _, row in self._tables[collection.kind].items())
 
     def rows(self) -> Iterator[Row]:
@@ -183,17 +184,17 @@ class Cache:
         return (row for table in self._tables.values() for _, row in table.items())
 
     def counts(self) -> dict[str, int]:
-        """The number of objects by the name of their type; those of append-only types must be known."""
+        """The number of objects by type name. The numbers of append-only types must be known."""
         assert self._appended is not None
         sizes = {kind: len(table) for kind, table in self._tables.items()} | self._appended
         return {row.name: sizes[row.kind] for row in COLLECTIONS.values()}
 
     def apply(self, updates: Iterable[Update]) -> None:
-        """Apply the changes of one time: fence token, then config, then the rest, retractions first.
+        """Apply the changes of one time: fence token first, then config, then the rest, retractions first.
 
-        Raises `CorruptBlob`, `VersionTooNew`, `Deprecated` or `UpgradeNeeded` for what this version can't
-        hold, and `CatalogOutOfSync` for what doesn't fit. Config is decoded before anything that is
-        migratable.
+        Raises `CorruptBlob`, `VersionTooNew`, `Deprecated` or `UpgradeNeeded` for objects that this version
+        can't hold, and `CatalogOutOfSync` for changes that don't fit. Config is decoded before any migratable
+        object.
         """
         by_tag: dict[bytes, tuple[list[Row], list[Row]]] = {}
         for row, diff in updates:

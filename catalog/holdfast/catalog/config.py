@@ -1,6 +1,6 @@
-"""The keys of the catalog's config: a map from names to u64 that is readable at every version.
+"""The keys of the catalog's config: a map from names to u64 that you can read at every version.
 
-Booleans are 0 or 1; any other value is an error, not "true".
+Booleans are 0 or 1. Any other value is an error, and doesn't count as true.
 """
 
 from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
@@ -9,25 +9,29 @@ from holdfast.errors import BadInput, CorruptBlob, Deprecated, UpgradeNeeded, Ve
 USER_VERSION = "user_version"
 
 TOMBSTONE = "tombstone"
-"""Whether this store is retired; see `move.truth`."""
+"""Whether this store is retired. See `move.truth`."""
 STASH_LINKED = "stash_linked"
-"""On persist: 0 while a stash is being linked, 1 when it is."""
+"""On persist: 0 while a stash is being linked, 1 once it is linked."""
 LINK = "link"
-"""In both stores: the random number of their link, so that two stores that don't belong together are told."""
+"""In both stores: the random number of their link. It shows whether two stores belong together."""
 MIGRATION_STRATEGY = "migration_strategy"
 """In the stash: the `Strategy` of the link."""
 TRUTH = "truth"
-"""1 in a linked store that is certainly the source of truth; taken away before that could change."""
+"""1 in a linked store that is certainly the source of truth. It is removed before that can change."""
 TRUTH_SINCE = "truth_since"
-"""The time from which this store's contents are the catalog's: what it held before is no past of them."""
+"""The time from which on this store's contents are the catalog's.
+
+Earlier contents are not part of its history.
+"""
 SETTLING = "settling"
-"""On persist: while it is being decided by hand which store counts; 1 the stash, 2 persist."""
+"""On persist, while somebody decides by hand which store counts: 1 for the stash, 2 for persist."""
 MIGRATION_DEADLINE = "migration_deadline"
-"""In the stash: until when the migration that is running shuts others out, in ms since the epoch."""
+"""In the stash: the time, in milliseconds since 1970, until which the running migration shuts others out."""
 
 BOOLEANS = frozenset({TOMBSTONE, STASH_LINKED, TRUTH})
 
-# What only an open, an upgrade or a migration may write: it decides whether and by whom a catalog is read.
+# Only an open, an upgrade or a migration may write these keys: they decide whether and by whom a catalog is
+# read.
 RESERVED = frozenset(
     {
         USER_VERSION,
@@ -42,20 +46,20 @@ RESERVED = frozenset(
     }
 )
 MIGRATION_RECORD = "migration/"
-"""In the stash: the beginning of the keys that tell how far each migration is."""
+"""In the stash: the prefix of the keys with the record of each migration."""
 MIGRATION_TARGET = "migration_target/"
-"""In the stash: of those that tell where each of them goes to, 1 the stash, 2 persist."""
+"""In the stash: the prefix of the keys with the target of each migration: 1 for the stash, 2 for persist."""
 LINK_NOTE = "link_note/"
-"""In both stores: what each notes about the other one; see `move.notes`."""
+"""In both stores: the prefix of what each store notes about the other one. See `move.notes`."""
 
 
 def is_reserved(key: str) -> bool:
-    """Whether only an open, an upgrade or a migration may write the key."""
+    """Whether only an open, an upgrade or a migration may write this key."""
     return key in RESERVED or key.startswith((MIGRATION_RECORD, MIGRATION_TARGET, LINK_NOTE))
 
 
 def check_version(version: int) -> None:
-    """Refuse a catalog of a version that this Holdfast can't read: `VersionTooNew`, `Deprecated`."""
+    """Raise `VersionTooNew` or `Deprecated` for a version that this Holdfast can't read."""
     if version > CATALOG_VERSION:
         raise VersionTooNew(
             f"the catalog is at version {version}, this Holdfast knows versions up to {CATALOG_VERSION}"
@@ -67,7 +71,7 @@ def check_version(version: int) -> None:
 
 
 def check_current(version: int) -> None:
-    """As `check_version`, and `UpgradeNeeded` for objects that are older than those of this Holdfast."""
+    """Like `check_version`. Also raises `UpgradeNeeded` if the objects are of an older version."""
     check_version(version)
     if version < CATALOG_VERSION:
         raise UpgradeNeeded(
@@ -76,7 +80,7 @@ def check_current(version: int) -> None:
 
 
 def check_stored(key: str, value: int) -> None:
-    """As `check_version`, and `CorruptBlob` for a stored boolean other than 0 and 1."""
+    """Like `check_version`. Also raises `CorruptBlob` for a stored boolean other than 0 and 1."""
     if key == USER_VERSION:
         check_version(value)
     elif key in BOOLEANS and value not in (0, 1):
@@ -84,6 +88,6 @@ def check_stored(key: str, value: int) -> None:
 
 
 def check_changeable(key: str) -> None:
-    """Refuse to change a key in a transaction that is none of its business: `BadInput`."""
+    """Raise `BadInput` for a key that a transaction may not change."""
     if is_reserved(key):
-        raise BadInput(f"config {key} is not changed in a transaction: an open or an upgrade writes it")
+        raise BadInput(f"a transaction can't change config {key}: only an open or an upgrade writes it")

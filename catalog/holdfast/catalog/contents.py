@@ -1,4 +1,7 @@
-"""What a catalog holds at one time, read as often as wanted: from its store, or as it will be upgraded."""
+"""The contents of a catalog at one time, from its store or as they will be after an upgrade.
+
+Read repeatedly.
+"""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -17,46 +20,46 @@ from holdfast.catalog.upgrade_report import Size
 
 
 class Contents(ABC):
-    """The rows of a catalog at one time; streamed, in no particular order."""
+    """The rows of a catalog at one time. They are streamed, in no particular order."""
 
     @abstractmethod
     def rows(self, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
-        """The rows of these kinds, or of all."""
+        """The rows of these kinds. All rows if none are given."""
 
     def batches(self, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
-        """The rows but for those of some kinds: columns `key` and `value` (binary)."""
+        """The rows except those of some kinds: columns `key` and `value` (binary)."""
         rest = self.rows(kind for kind in Kind if kind not in but)
         return map(batch_of, iter(lambda: list(islice(rest, BATCH_ROWS)), []))
 
     def count(self, kinds: Iterable[Kind]) -> Counter[Kind]:
-        """How many rows there are of these kinds."""
+        """The number of rows of each of these kinds."""
         return Counter(row.kind for row in self.rows(kinds))
 
 
 class StoredContents(Contents):
-    """What a store holds at `upper - 1`; nothing where `upper` is 0. Raises as `CatalogStore.rows`."""
+    """The contents of a store at `upper - 1`. Empty if `upper` is 0. Raises like `CatalogStore.rows`."""
 
     def __init__(self, store: CatalogStore, upper: int) -> None:
         self._store = store
         self._upper = upper
 
     def rows(self, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
-        """Those of these kinds, or all."""
+        """See `Contents`."""
         return self._store.rows(self._upper - 1, kinds) if self._upper else iter(())
 
     def batches(self, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
-        """Those that are not of some kinds."""
+        """See `Contents`."""
         return self._store.batches(self._upper - 1, but=but) if self._upper else iter(())
 
     def count(self, kinds: Iterable[Kind]) -> Counter[Kind]:
-        """How many there are."""
+        """See `Contents`."""
         return self._store.count(self._upper - 1, kinds) if self._upper else Counter()
 
 
 def cached(contents: Contents, seen: Preamble, place: str) -> Cache:
-    """The contents in memory, but for append-only rows; `OtherHistory` when `seen` is not their preamble."""
+    """Load the contents without append-only rows. Raises `OtherHistory` if `seen` is not their preamble."""
     if not seen.upper:
-        # Where there is nothing it is known how much there is of what isn't read.
+        # An empty catalog also has no append-only rows, so their counts are known.
         return Cache()
     cache = Cache.load(contents.batches(but=APPEND_ONLY))
     seen.check_history(cache.fence_row, place)
@@ -64,7 +67,7 @@ def cached(contents: Contents, seen: Preamble, place: str) -> Cache:
 
 
 def sizes_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, Size]:
-    """How much there is, by the name of the object type; columns `key` and `value`."""
+    """The numbers of rows and bytes by object type name. `batches` have the columns `key` and `value`."""
     found = dict.fromkeys(COLLECTIONS, Size())
     for batch in batches:
         key, value = batch.column("key"), batch.column("value")

@@ -1,10 +1,10 @@
-"""The debug tool's changes: one object by hand, or a whole dump.
+"""Changes by the debug tool: one object by hand, or a whole dump.
 
 Invariants
-- A change opens the catalog for writing and so fences every process that runs on it; what is refused is
-  refused before, by a rehearsal, and changes nothing. A rehearsal alone needs a client that only reads.
-- Objects are edited at the current version only: whoever mends a row must not upgrade the rest by the way.
-- The fence token is changed by `OpenableCatalog.raise_fence` only.
+- A change opens the catalog for writing, which fences every process that uses it. A rehearsal before that
+  finds what must be refused, and changes nothing. The rehearsal needs a client that only reads.
+- Objects are edited only at the current version. Repairing one row must not upgrade all the others.
+- Only `OpenableCatalog.raise_fence` changes the fence token.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from holdfast.errors import BadInput, CorruptBlob, Deprecated, Uninitialized, Ve
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A change of one object that the catalog could hold; `value` None deletes, `found` None inserts."""
+    """A valid change of one object. `value` is None for a deletion, `found` is None for an insertion."""
 
     collection: Collection[Any, Any]
     key: Message
@@ -44,7 +44,7 @@ class Rehearsal:
 def rehearse(
     openable: OpenableCatalog, collection: str, key: str, value: str | None, *, force: bool = False
 ) -> Rehearsal:
-    """What `edit` would do, or `delete` where `value` is None; raises what they would, and writes nothing."""
+    """Return what `edit` would do, or `delete` if `value` is None. Raises what they would. Writes nothing."""
     row = _changeable(collection)
     message = parse_key(row, key)
     wanted = None if value is None else parse_value(row, value)
@@ -57,7 +57,7 @@ def rehearse(
     ) as catalog:
         found = _edited(catalog, row, message, wanted, force=force)
     if found is None and wanted is None:
-        raise BadInput(f"{row} has no such key: {_show(message)}")
+        raise BadInput(f"{row} has no object with key {_show(message)}")
     return Rehearsal(row, message, wanted, found)
 
 
@@ -71,11 +71,11 @@ def edit(
     purpose: str,
     force: bool = False,
 ) -> Message | None:
-    """Give the object of `key` that value, or insert it; the value that it had, None when it is new.
+    """Set the object with `key` to `value`, or insert it. Returns the value before, or None for a new object.
 
-    `collection` is the name of the type, key and value are JSON as a dump shows them. `force` is needed for
-    config that decides whether and by whom the catalog is read, to let an id allocator or a timeline go back,
-    and for an id that is empty or that nothing has. Raises `BadInput` and changes nothing when the catalog
+    `collection` is the name of the type. Key and value are JSON as in a dump. `force` allows to change config
+    that decides whether and by whom the catalog is read, to move an id allocator or a timeline back, and to
+    write an id that is empty or refers to nothing. Raises `BadInput`, with nothing changed, if the catalog
     could not hold the result.
     """
     planned = rehearse(openable, collection, key, value, force=force)
@@ -91,11 +91,14 @@ def delete(
     purpose: str,
     force: bool = False,
 ) -> Message:
-    """Remove the object of `key` and give its value; `BadInput` when there is none. Otherwise as `edit`."""
+    """Remove the object with `key` and return its value.
+
+    Raises `BadInput` if there is none, and like `edit`.
+    """
     planned = rehearse(openable, collection, key, None, force=force)
     found = _put(openable, planned, holder=holder, purpose=purpose, force=force)
     if found is None:
-        raise BadInput(f"{planned.collection} has no such key any more: {_show(planned.key)}")
+        raise BadInput(f"{planned.collection} no longer has an object with key {_show(planned.key)}")
     return found
 
 
@@ -107,21 +110,21 @@ def load(
     holder: str,
     purpose: str,
 ) -> Loaded:
-    """Put the contents of a dump into the catalog; see `OpenableCatalog.load`."""
+    """Load the contents of a dump into the catalog. See `OpenableCatalog.load`."""
     return openable.load(
         rows_of_dump(dump), deploy_generation=deploy_generation, holder=holder, purpose=purpose
     )
 
 
 def rehearse_load(openable: OpenableCatalog, dump: TextIO) -> Loaded:
-    """What `load` would do; raises what it would, and writes nothing."""
+    """Return what `load` would do. Raises what it would. Writes nothing."""
     return openable.load(rows_of_dump(dump), rehearse=True)
 
 
 def rows_of_dump(dump: TextIO) -> Iterator[Row]:
-    """The rows of a dump at the version that it is of, without its fence token.
+    """The rows of a dump at the dump's version, without its fence token.
 
-    Raises `BadInput` when it isn't a whole dump, `VersionTooNew` or `Deprecated` by its version.
+    Raises `BadInput` if the dump is not complete, and `VersionTooNew` or `Deprecated` for its version.
     """
     sections: list[Collection[Any, Any]] = []
     version: int | None = None
@@ -132,8 +135,8 @@ def rows_of_dump(dump: TextIO) -> Iterator[Row]:
             case DumpEntry(key, value):
                 collection = sections[-1]
                 if version is None and collection.migratable:
-                    raise BadInput(f"the dump has no config {config.USER_VERSION} in front of its objects")
-                # What isn't migratable is the same at every version.
+                    raise BadInput(f"the dump has no config {config.USER_VERSION} before its objects")
+                # Objects that aren't migratable are the same at every version.
                 row = objects.encode(version or CATALOG_VERSION, collection.kind, key, value)
                 if collection is CONFIGS:
                     version = _version_of(row) or version
@@ -143,11 +146,11 @@ def rows_of_dump(dump: TextIO) -> Iterator[Row]:
                 assert_never(found)
     missing = [row.name for row in COLLECTIONS.values() if row not in sections]
     if missing:
-        raise BadInput(f"the dump is not whole: it has no {', '.join(missing)}")
+        raise BadInput(f"the dump is not complete: it has no {', '.join(missing)}")
 
 
 def _version_of(row: Row) -> int | None:
-    """The version that a row of the config says, checked; None when it says something else."""
+    """The version in a row of the config, checked. None if the row has another key."""
     said = decode(CONFIGS, row)
     if said.key.key != config.USER_VERSION:
         return None
@@ -159,7 +162,7 @@ def _changeable(name: str) -> Collection[Any, Any]:
     collection = collection_named(name)
     if collection is FENCE_TOKENS:
         raise BadInput(
-            "the fence token is not edited by hand", hint="raise it with holdfast catalog fence --at-least N"
+            "the fence token can't be edited", hint="raise it with 'holdfast catalog fence --at-least N'"
         )
     return collection
 
@@ -182,12 +185,12 @@ def _edited(
             lambda tx: dangling(collection, key, value, lambda of, its: tx.get(of, its) is not None)
         )
         if problem is not None:
-            raise BadInput(problem, hint="to put it in all the same: --force")
+            raise BadInput(problem, hint="to write it all the same, pass --force")
     if collection.cached and not force:
-        # Looked at again after the rehearsal: a process that was running until then may have moved it on.
+        # Checked again after the rehearsal: a process that ran until then may have moved it.
         there = catalog.in_transaction(lambda tx: tx.get(collection, key))
         if (problem := goes_back(collection, key, there, value)) is not None:
-            raise BadInput(problem, hint="to change it all the same: --force")
+            raise BadInput(problem, hint="to change it all the same, pass --force")
     found: Message | None = catalog.dangerous_edit(collection, key, value)
     return found
 
@@ -201,17 +204,17 @@ def _check_current(openable: OpenableCatalog) -> None:
 
 def _check_config(key: str, value: int | None, *, force: bool) -> None:
     if key == config.USER_VERSION and value is None:
-        raise BadInput(f"config {key} can't be deleted: without it there is no catalog")
+        raise BadInput(f"config {key} can't be deleted: a catalog must have it")
     if config.is_reserved(key) and not force:
         raise BadInput(
             f"config {key} decides whether and by whom the catalog is read",
-            hint="to change it all the same: --force",
+            hint="to change it all the same, pass --force",
         )
     if value is not None:
         try:
             config.check_stored(key, value)
         except (CorruptBlob, VersionTooNew, Deprecated) as error:
-            raise BadInput(f"no Holdfast could open the catalog then: {error}") from None
+            raise BadInput(f"no Holdfast could open the catalog with this value: {error}") from None
 
 
 def _show(message: Message) -> str:

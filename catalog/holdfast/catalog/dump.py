@@ -1,12 +1,13 @@
-"""A catalog as JSON for people: what `holdfast catalog dump` prints and `load` reads.
+"""A catalog as JSON: what `holdfast catalog dump` prints and `load` reads.
 
-By object type in the order of the registry, sorted by stored key, one object a line with its key and its
-value. `key` and `value` are what `edit` and `delete` take, and a line is what `grep` and `diff` look at.
+A dump is grouped by object type in the order of the registry, and sorted by stored key. Each line is one
+object with its key and value, so that `grep` and `diff` work. `key` and `value` have the form that `edit` and
+`delete` take.
 
 Invariants
-- Lines come one after the other: beside the rows themselves nothing grows with the catalog.
+- Lines are produced one by one. Only the rows themselves are in memory.
 - Equal catalogs have equal dumps.
-- Rows are shown as objects of the version that their own config says: any readable catalog has a dump.
+- Rows are shown as objects of the version in their own config, so any readable catalog has a dump.
 """
 
 import json
@@ -22,10 +23,10 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def dump_lines(rows: Iterable[Row]) -> Iterator[str]:
-    """The lines of a dump of `rows`, each with its end.
+    """The lines of a dump of `rows`, each with its line end.
 
-    Raises `CorruptBlob` when it comes to a row that can't be shown, and before any line for an unknown kind,
-    and `VersionTooNew` or `Deprecated` for a version that can't be read.
+    Raises `CorruptBlob` when it reaches a row that can't be shown. For an unknown kind it raises before any
+    line. Raises `VersionTooNew` or `Deprecated` for a version that can't be read.
     """
     of_kind: dict[int, list[Row]] = {kind: [] for kind in COLLECTIONS}
     for row in rows:
@@ -46,12 +47,12 @@ def dump_lines(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def dump_json(rows: Iterable[Row]) -> str:
-    """`dump_lines` as one text."""
+    """All of `dump_lines` as one text."""
     return "".join(dump_lines(rows))
 
 
 def _version(configs: Iterable[Row]) -> int:
-    """The version that the config says; the current one where it says none."""
+    """The version in the config. The current one if the config has none."""
     for row in configs:
         config = decode(CONFIGS, row)
         if config.key.key == USER_VERSION:

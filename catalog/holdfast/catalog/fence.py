@@ -1,7 +1,7 @@
-"""The fence token: which process may write to a catalog.
+"""The fence token: it decides which process may write to a catalog.
 
-A greater token fences every lower one. Tokens are compared by order, never by `!=`: two processes that
-opened at the same time have tokens of one rank, of which only the one in the store is somebody's.
+A greater token fences every lower one. Tokens are compared by order, never by `!=`. Two processes that open a
+catalog at the same time may have tokens of the same rank. Only the one in the store is valid.
 """
 
 import secrets
@@ -15,37 +15,36 @@ from holdfast.text import cut
 
 NONCE_BYTES = 16
 MOST_CHARACTERS = MOST_PURPOSE_CHARACTERS
-"""Of a holder, and of a purpose. What others stored may be longer, and is read all the same."""
+"""The most characters of a holder or a purpose. A stored one may be longer, and is read all the same."""
 
 _LAST_EPOCH = (1 << 64) - 1
 _BY_HAND = 1 << 63
 _SHOWN = 500
-"""So many characters of a holder, and of a purpose, are in messages."""
+"""How many characters of a holder or a purpose messages show."""
 
 
 def check_room(epoch: int) -> None:
-    """`BadInput` for an epoch that is not to be set by hand: too few opens could follow it."""
+    """Raise `BadInput` for an epoch that can't be set by hand, because too few opens could follow it."""
     if epoch >= _BY_HAND:
         raise BadInput(f"epoch {epoch} is out of range: it must be below 2^63, so that opens can follow it")
 
 
 def check_who(holder: str, purpose: str) -> None:
-    """`BadInput` for a holder or a purpose that nobody could read, or that is too long for messages."""
+    """Raise `BadInput` for a holder or a purpose that is unreadable or too long for messages."""
     for what, text in (("holder", holder), ("purpose", purpose)):
         if not is_text(text) or not 0 < len(text) <= MOST_CHARACTERS:
             raise BadInput(
-                f"who writes to a catalog needs a {what} of 1 to {MOST_CHARACTERS} characters,"
-                f" not {shown(text)}",
-                hint="say in a few words who it is, and what for: people see it in messages",
+                f"a {what} of a catalog must have 1 to {MOST_CHARACTERS} characters, not {shown(text)}",
+                hint="describe in a few words who writes and why: messages show it to people",
             )
 
 
 @dataclass(frozen=True)
 class FenceToken:
-    """`(deploy_generation, epoch)` with who holds it and why, for messages.
+    """`(deploy_generation, epoch)`, with its holder and its purpose for messages.
 
-    Order is by `(deploy_generation, epoch)` alone; equality is of everything, so a token of the same rank
-    but of another holder or nonce is neither equal, lower nor greater.
+    Tokens are ordered by `(deploy_generation, epoch)` only. Equality compares everything. So a token of the
+    same rank with another holder or nonce is neither equal, lower nor greater.
     """
 
     deploy_generation: int
@@ -56,7 +55,7 @@ class FenceToken:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """What tokens are ordered by."""
+        """The part of the token that tokens are ordered by."""
         return self.deploy_generation, self.epoch
 
     def __lt__(self, other: "FenceToken") -> bool:
@@ -76,13 +75,13 @@ class FenceToken:
 
     @property
     def by(self) -> str:
-        """Who has it, and what for, as messages show it: cut where somebody stored a long one."""
+        """The holder and the purpose as messages show them. Long ones are cut."""
         return f"{cut(self.holder, _SHOWN)}, {cut(self.purpose, _SHOWN)}"
 
     def after(self, durable: "FenceToken | None") -> "FenceToken":
-        """The same token with the epoch that follows the durable one; 1 where there is none.
+        """The same token with the epoch after the durable one's, or 1 if there is none.
 
-        Raises `BadInput` when the durable one is the last.
+        Raises `BadInput` if the durable epoch is the last one.
         """
         if durable is not None and durable.epoch >= _LAST_EPOCH:
             raise BadInput(
@@ -103,5 +102,5 @@ class FenceToken:
 
     @classmethod
     def from_proto(cls, value: pb.FenceTokenValue) -> "FenceToken":
-        """The token of a row."""
+        """The token in a row."""
         return cls(value.deploy_generation, value.epoch, value.holder, value.purpose, value.nonce)

@@ -1,18 +1,18 @@
 # ruff: noqa: D102 - the interfaces document their methods
-"""Open catalogs on a store: one that reads, one that writes, one that writes in memory only.
+"""Open catalogs on a store: one reads, one writes, and one writes only in memory.
 
 Invariants
-- Memory holds what the store held at `upper - 1`; it moves one time after the other, and at each the fence
-  token is looked at first, then config, then the rest: a fenced process finds the fence before it meets
-  rows that it can't decode.
-- Beside it is the last commit that was read or made, which every look at the store compares: after a failover
-  another one may be at its time, under the same token. A writer ends where its commit is lost.
-- A writer's token is kept beside the memory: the memory may be read anew without a new epoch.
-- An error half way through a change leaves the memory in doubt: it is read anew before the next answer.
-- A reader of a linked store answers only from contents that were the catalog's: where the state in memory
-  does not tell, the other store is asked. A writer is fenced in both before that changes. The store of either
-  may return to an older state, so both ask the other store now and then. A reader that reads all of it anew
-  asks at once.
+- Memory holds the contents of the store at `upper - 1`. It moves one time after the other. At each time the
+  fence token is checked first, then config, then the rest. So a fenced process finds the fence before it
+  meets rows that it can't decode.
+- The handle also keeps the last commit that it read or made, and every read of the store compares it. After a
+  failover a different commit may have the same time and the same token. A writer ends if its commit is lost.
+- The token of a writer is kept separately from memory, so memory can be read again without a new epoch.
+- An error in the middle of a change leaves memory in doubt. It is read again before the next use.
+- A reader of a linked store returns only contents that were the catalog's. If the state in memory doesn't
+  show that, the reader asks the other store. A writer is fenced in both stores before the source of truth
+  changes. Either store may be restored to an older state, so readers and writers also ask the other store now
+  and then. A reader that had to read everything again asks at once.
 """
 
 import logging
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReadOnlyHandle(ReadOnlyCatalog):
-    """A catalog that reads. `cache` holds the contents at `upper - 1`."""
+    """A catalog that reads. Its cache holds the contents at `upper - 1`."""
 
     def __init__(
         self,
@@ -78,17 +78,18 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         self._owner = OwnerProcess()
         self._lock = threading.RLock()
         self._standing = standing or Alone()
-        # Whether the contents in memory were the catalog's is still to be asked.
+        # True if it is not confirmed yet that the contents in memory were the catalog's.
         self._unconfirmed = False
-        # Whether it was read anew, since its history went on otherwise, and no other store was asked since.
+        # True if everything was read again because of another history, and the other store was not asked
+        # since.
         self._anew = False
         self._store = store
         self._cache = cache
         self._upper = upper
         past = store.past
-        # The last commit in memory, where the store tells it.
+        # The last commit in memory, if the store knows it.
         self._past = past if past is not None and past.upper == upper else None
-        # The upper after the last change of the contents: empty progress doesn't move it.
+        # The upper after the last change of contents. Progress without contents doesn't move it.
         self._content = upper
         self._boot_ts = boot_ts
         self._in_doubt = False
@@ -113,14 +114,14 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         with self._ready():
             version = self._config(config.USER_VERSION)
         if version is None:
-            raise CatalogOutOfSync("the catalog has lost its version")
+            raise CatalogOutOfSync("the catalog has no version any more")
         return version
 
     def fence_token(self) -> FenceToken:
         with self._ready() as cache:
             value = cache.get(FENCE_TOKENS, pb.FenceTokenKey())
         if value is None:
-            raise CatalogOutOfSync("the catalog has lost its fence token")
+            raise CatalogOutOfSync("the catalog has no fence token any more")
         return FenceToken.from_proto(value)
 
     def boot_ts(self) -> int:
@@ -128,7 +129,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     def objects(self, collection: Collection[K, V]) -> tuple[Object[K, V], ...]:
         if not collection.cached:
-            raise BadInput(f"{collection} is not kept in memory: read it as a stream")
+            raise BadInput(f"{collection} is not kept in memory: use stream")
         with self._ready() as cache:
             return tuple(cache.objects(collection))
 
@@ -165,8 +166,8 @@ class ReadOnlyHandle(ReadOnlyCatalog):
             self._confirm()
 
     def _floor(self, time: int) -> int:
-        """The time from which the store's contents are the catalog's, to who reads at `time`."""
-        # What is in memory doesn't tell where the catalog was after it.
+        """The time from which on the store's contents are the catalog's, for a read at `time`."""
+        # The state in memory doesn't show where the catalog was at later times.
         return self._standing.confirm(self._store) if time >= self._upper else self._truth_since
 
     def subscribe(self, since: int | None = None) -> StoreSubscription:
@@ -191,7 +192,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         return dump_json(self._store.rows(time))
 
     def close(self) -> None:
-        """Give up what it holds. In a forked child it does nothing: that is the parent's."""
+        """Release what the handle holds. Does nothing in a forked child: it belongs to the parent."""
         if self._owner.is_here:
             with self._lock:
                 try:
@@ -204,7 +205,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
             self._owner.check(f"the catalog in {self.place}")
 
     def retire(self, error: HoldfastError) -> None:
-        """Close it for good: whoever uses it from now on is told `error`."""
+        """Close the handle permanently. Every later use raises `error`."""
         with self._lock:
             self._ended = error
             self._store.close()
@@ -218,7 +219,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         return self._config(config.TRUTH_SINCE) or 0
 
     def _confirm(self) -> None:
-        """Make sure that what is in memory is the catalog; ends the handle where it is not, or may not be."""
+        """Confirm that the contents in memory are the catalog's. Ends the handle if they may not be."""
         self._unconfirmed = True
         while self._config(config.LINK) is not None and self._config(config.TRUTH) != 1:
             try:
@@ -227,7 +228,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
                 self._end(error)
             if since < self._upper:
                 break
-            # It was elsewhere meanwhile, and has come back.
+            # The catalog was in the other store meanwhile, and came back.
             self._sync_to(self._store.upper())
         if self._config(config.LINK) is not None:
             try:
@@ -244,7 +245,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     @contextmanager
     def _ready(self) -> Iterator[Cache]:
-        """The handle's lock, with memory fit to answer from; raises what ended the handle."""
+        """Take the lock, with memory fit for use. Raises the error that ended the handle, if one did."""
         self._check_process()
         with self._lock:
             if self._ended is not None:
@@ -258,7 +259,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     @property
     def _fence(self) -> Row | None:
-        """The fence row, with the last commit in memory."""
+        """The fence row, together with the last commit in memory."""
         return FenceRow.of(self._cache.fence_row, self._past)
 
     def _sync_to(self, target: int) -> None:
@@ -278,8 +279,8 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         try:
             self._store.release_before(target)
         except (StorageError, HandleExpired) as error:
-            # What was asked for is here; the next sync says it again.
-            _log.warning("could not let go of the past of %s: %s", self.place, error)
+            # The requested contents are here. The next sync releases again.
+            _log.warning("can't release the past of %s: %s", self.place, error)
 
     def _apply(self, time: int, updates: Sequence[Update]) -> None:
         self._in_doubt = True
@@ -288,7 +289,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         self._upper = self._content = time + 1
 
     def _reload(self) -> None:
-        """Read all of it anew, fence token and config before the rest."""
+        """Read everything again, fence token and config first."""
         self._in_doubt = self._anew = True
         self._store.reopen()
         self._cache, self._upper, self._past = at_latest(self._store, self._loaded)
@@ -303,11 +304,11 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         return cached(contents, preamble, self.place), preamble.upper, past_of(preamble.fence_row)
 
     def _check_reloaded(self, preamble: Preamble) -> None:
-        """Whether this handle may go on with a state that it did not come to change by change."""
+        """Raise unless this handle may continue with a state that it did not reach change by change."""
 
 
 class WritableHandle(ReadOnlyHandle, Catalog):
-    """A catalog that writes, as long as `token` is the durable one."""
+    """A catalog that writes, while `token` is the durable one."""
 
     def __init__(
         self,
@@ -322,7 +323,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         standing: Standing | None = None,
     ) -> None:
         super().__init__(store, cache, upper=upper, boot_ts=boot_ts, standing=standing)
-        # What is kept for dumps: only an open adds to it, so that nobody need be asked at each commit.
+        # The times kept for dumps. Only an open adds one, so a commit need not ask the store.
         self._kept = kept
         self.upgrade_report = None
         self._token = token
@@ -335,7 +336,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             with super()._ready() as cache:
                 yield cache
         except LogRegressed:
-            # Its token can't be read past what this process knows; that it is no longer mine is certain.
+            # The token can't be read past what this process knows, but it is certainly no longer its own.
             self._end(FenceRegressed(self._token, "in an older log", at_least=self._token.epoch))
 
     def fence_token(self) -> FenceToken:
@@ -345,7 +346,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
     def transaction(self) -> Transaction:
         with self._ready() as cache:
             if self._tx is not None:
-                raise TransactionInProgress("a transaction is open on this catalog already")
+                raise TransactionInProgress("a transaction is already open on this catalog")
             self._tx = Transaction(
                 cache, base=self._content, now_ms=self._now_ms(), on_close=self._forget_transaction
             )
@@ -358,7 +359,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         self._check_process()
         with self._lock:
             if tx is not self._tx:
-                raise BadInput("the transaction is not open on this catalog")
+                raise BadInput("this transaction is not open on this catalog")
             with tx, self._ready():
                 updates = tx.updates()
                 while updates:
@@ -368,7 +369,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
                         self._commit(updates)
                         return
                     except UpperMismatch:
-                        # Only progress without contents lets the loop go on to another attempt.
+                        # The loop tries again only if nothing but progress without contents came between.
                         self._sync_to(self._store.upper())
 
     def confirm_leadership(self) -> None:
@@ -386,7 +387,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             return self._store.expect(self._upper)
 
     def _confirm_writer(self, *, always: bool) -> None:
-        """Ask what else knows whether this process may write; ends the handle where it may not."""
+        """Ask the other store whether this process may write. Ends the handle if it may not."""
         try:
             self._standing.confirm_writer(always=always)
         except StorageError:
@@ -395,7 +396,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self._end(error)
 
     def _confirm(self) -> None:
-        """Nothing: as long as its token is in the stores, the truth is where it was."""
+        """Do nothing: while its token is in the stores, the source of truth can't have moved."""
         self._unconfirmed = False
 
     def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
@@ -412,19 +413,19 @@ class WritableHandle(ReadOnlyHandle, Catalog):
     def _check_not_of_link(self, key: str) -> None:
         if key in (config.LINK, config.STASH_LINKED, config.SETTLING):
             raise BadInput(
-                f"config {key} would tie the catalog to a store that knows nothing of it",
-                hint="the first open of a linked catalog for writing links two stores",
+                f"config {key} would link the catalog with a store that has no record of it",
+                hint="the first open of a linked catalog for writing links its two stores",
             )
         with self._ready():
             linked = self._config(config.LINK) is not None
         if linked and config.is_reserved(key) and key != config.USER_VERSION:
             raise BadInput(
-                f"config {key} tells which of two linked stores has the catalog: it is not changed by hand",
+                f"config {key} shows which of two linked stores is the source of truth, and can't be edited",
                 hint="'holdfast migrate' moves the catalog or ends the link",
             )
 
     def _stored_rows(self, collection: Collection[K, V], key: K) -> Sequence[Row]:
-        """The row of a key, with its stored bytes; several where an append-only type is damaged."""
+        """The row of a key with its stored bytes. Several rows if an append-only type is damaged."""
         encoded = encode_key(collection, key)
         if collection.cached:
             row = self._cache.table(collection.kind).get(encoded)
@@ -448,7 +449,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         try:
             self._store.append(updates, self._upper, fence=self._fence)
         except OtherHistory:
-            # Mostly it says that this process was fenced there.
+            # In most cases this finds that the process was fenced.
             self._reload()
             raise
         except (Indeterminate, HandleExpired):
@@ -460,15 +461,15 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self._store.move_holds(self._upper)
             self._kept = let_go_of_old(self._store, self._kept, self._upper)
         except (StorageError, HandleExpired) as error:
-            # The commit stands; the next one moves the holds.
-            _log.warning("could not move the holds on %s: %s", self.place, error)
+            # The commit is done. The next commit moves the holds.
+            _log.warning("can't move the holds on %s: %s", self.place, error)
 
     def _sync_to(self, target: int) -> None:
         before = self._content
         super()._sync_to(target)
         if self._content != before:
-            # Contents that no fence announced: another history, such as a restored store, may hide a token
-            # that the changes don't show. Look at the whole.
+            # Contents changed without a new fence token. Another history, such as a restored store, may
+            # contain a token that these changes don't show. So read everything.
             self._reload()
 
     def _apply(self, time: int, updates: Sequence[Update]) -> None:
@@ -483,7 +484,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self._end(CatalogOutOfSync(f"the catalog went back from {self._upper} to {preamble.upper}"))
         if self._past is None:
             return
-        # A look at the same time at what it has committed and at what it is about to read.
+        # One read compares both the commit that this process knows and the one that it is about to read.
         try:
             self._store.changes(self._upper, preamble.upper, fence=self._fence)
         except OtherHistory as error:
@@ -494,7 +495,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
     def _check_token(self, durable: FenceToken | None) -> None:
         """End this handle unless the durable token is its own.
 
-        One of the same rank but of another holder or nonce was written by somebody who won the race.
+        A token of the same rank with another holder or nonce was written by a process that won the race.
         """
         if durable == self._token:
             return
@@ -504,9 +505,10 @@ class WritableHandle(ReadOnlyHandle, Catalog):
 
 
 class SavepointHandle(WritableHandle):
-    """A catalog that writes in memory only: what was read at the open, and what was changed since.
+    """A catalog that writes only in memory: the contents at the open, and the changes since.
 
-    `contents` is what was read, upgraded where it was of an older version, for as long as the handle is open.
+    `contents` are the contents at the open, upgraded if they were of an older version. They stay readable
+    while the handle is open.
     """
 
     def __init__(
@@ -525,7 +527,7 @@ class SavepointHandle(WritableHandle):
         upper = durable_upper + 1
         super().__init__(store, cache, upper=upper, boot_ts=boot_ts, token=token, now_ms=now_ms)
         self._contents, self._on_close = contents, on_close
-        # Append-only rows that are here only, and those of the contents that aren't here.
+        # Append-only rows that were added in memory, and rows of the contents that were removed in memory.
         self._added: dict[Row, None] = {}
         self._removed: set[Row] = set()
         self._remember(opening)
@@ -538,16 +540,16 @@ class SavepointHandle(WritableHandle):
         return self._decoded(collection, rows)
 
     def sync(self) -> None:
-        """Nothing: what others commit is not part of this savepoint."""
+        """Do nothing: commits of others are not part of this savepoint."""
 
     def confirm_leadership(self) -> None:
-        """Nothing: nobody else writes here."""
+        """Do nothing: nobody else writes to this savepoint."""
 
     def fence_guard(self) -> Prepared:
-        raise BadInput("a savepoint guards nothing: its token is in memory only")
+        raise BadInput("a savepoint has no fence guard: its token is only in memory")
 
     def subscribe(self, since: int | None = None) -> StoreSubscription:  # noqa: ARG002
-        raise BadInput("a savepoint has no subscribers: nothing in it is committed")
+        raise BadInput("a savepoint can't be subscribed to: nothing in it is committed")
 
     def dump(self, as_of: int | None = None) -> str:
         with self._ready() as cache:
@@ -588,4 +590,4 @@ class SavepointHandle(WritableHandle):
                 self._removed.add(row)
 
     def _reload(self) -> None:
-        raise CatalogOutOfSync("the savepoint is lost after an error: open another")
+        raise CatalogOutOfSync("the savepoint is lost after an error: open another one")

@@ -1,6 +1,7 @@
-"""What a new catalog holds: built at the current version, committed in one append with the fence token.
+"""The contents of a new catalog: built at the current version, and committed in one append with the fence
+token.
 
-The catalog is open to one database product, so it starts with little: one database with one schema, the
+The catalog is not tied to one database product, so it starts with little: one database with one schema, the
 system's schemas, its role and cluster, and a default cluster.
 """
 
@@ -46,11 +47,11 @@ TIMELINE = "epoch_milliseconds"
 
 @dataclass(frozen=True, kw_only=True)
 class Bootstrap:
-    """What the first open of a catalog puts into it beyond the system's own; later opens ignore it.
+    """What the first open of a catalog adds to the system's own objects. Later opens ignore it.
 
-    `replica_sizes` gives the default cluster one replica each, named r1, r2, ...; where there are some, all
-    of one size, the cluster is managed. The first of `roles` owns the default database, its schema and the
-    default cluster, the system's role where there is none; everybody may use them.
+    `replica_sizes` gives the default cluster one replica each, named r1, r2, ... If all have the same size,
+    the cluster is managed. The first of `roles` owns the default database, its schema and the default
+    cluster; without roles, the system's role does. Everybody may use them.
     """
 
     default_cluster: str = "default"
@@ -60,9 +61,9 @@ class Bootstrap:
 
 
 def initial_updates(bootstrap: Bootstrap, now_ms: int) -> tuple[Update, ...]:
-    """The first rows of a catalog, which its first fence token is committed with.
+    """The first rows of a catalog. They are committed together with its first fence token.
 
-    Raises `UniquenessViolation` when the bootstrap names something twice or as the system does.
+    Raises `UniquenessViolation` if the bootstrap uses a name twice, or a name of the system.
     """
     version = encode(CONFIGS, pb.ConfigKey(key=config.USER_VERSION), pb.ConfigValue(value=CATALOG_VERSION))
     tx = Transaction(Cache(), now_ms=now_ms)
@@ -142,7 +143,7 @@ def _add_user_objects(tx: Transaction, bootstrap: Bootstrap) -> None:
 
 
 def _add_roles(tx: Transaction, names: Sequence[str]) -> pb.RoleId:
-    """Make the roles, and give the first, or the system's where there is none."""
+    """Create the roles. Returns the first one, or the system's role if there are none."""
     made = []
     for name in names:
         role = pb.RoleId(user=_next(tx, IdKind.USER_ROLE))

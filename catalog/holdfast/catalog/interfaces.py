@@ -1,8 +1,8 @@
-"""What a durable catalog can do, in three tiers of which each takes a capability away from the one below it.
+"""The interface of a catalog, in three levels.
 
-- `OpenableCatalog`: what is known before it is open, and before any upgrade of its format.
-- `ReadOnlyCatalog`: getters from memory, which may be stale until `sync`; never fenced.
-- `Catalog`: writes, under a fence token that only one process holds.
+- `OpenableCatalog`: what you can ask before the catalog is open, and before any upgrade of its format.
+- `ReadOnlyCatalog`: reads from memory, which may be stale until `sync`. It is never fenced.
+- `Catalog`: also writes, under a fence token that only one process holds.
 """
 
 from abc import ABC, abstractmethod
@@ -28,11 +28,11 @@ class OpenMode(Enum):
     """How a catalog is opened."""
 
     WRITABLE = auto()
-    """Takes over: raises the epoch, so that every other writer is fenced."""
+    """Takes over: raises the epoch, which fences every other writer."""
     READ_ONLY = auto()
-    """Neither raises the epoch nor is fenced."""
+    """Doesn't raise the epoch, and is not fenced."""
     SAVEPOINT = auto()
-    """As WRITABLE, but only in memory: the store keeps its state and its epoch."""
+    """Like WRITABLE, but only in memory. The store keeps its contents and its epoch."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ObjectChange:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a load did: the numbers of rows that it added and retracted, and the token that it wrote."""
+    """The result of a load: the numbers of rows added and retracted, and the token that it wrote."""
 
     added: int
     retracted: int
@@ -59,22 +59,24 @@ class Subscription(Protocol):
 
     @property
     def frontier(self) -> int:
-        """All changes at times below it were given out: a later subscription goes on from here."""
+        """All changes at times below this were returned. A later subscription can continue from here."""
 
     def next(self, timeout: float | None = None) -> list[ObjectChange]:
-        """The changes of the next times at which something changed; empty when `timeout` (s) ran out.
+        """Return the changes of the next times at which something changed. Empty if `timeout` (s) runs out.
 
-        A time's changes come together: first the fence token's, then config, then the rest, retractions
-        before additions. After an error the next call goes on where this one should have begun.
+        The changes of one time are returned together: first the fence token's, then config, then the rest,
+        retractions before additions. After an error, the next call returns what this one should have
+        returned.
 
         Raises:
-            AsOfTooEarly: the catalog has let go of what comes next: read it anew, and subscribe from there.
-            OtherHistory: an older state of the store was restored: the same is to be done.
-            VersionTooNew: the next change is the upgrade to a version that this Holdfast can't read.
+            AsOfTooEarly: the next changes are no longer readable. Read the catalog again, and subscribe from
+                there.
+            OtherHistory: an older state of the store was restored. Do the same.
+            VersionTooNew: the next change is an upgrade to a version that this Holdfast can't read.
         """
 
     def close(self) -> None:
-        """Give up the hold on the past."""
+        """Release the hold on the past."""
 
 
 class ReadOnlyCatalog(Getters):
@@ -91,95 +93,96 @@ class ReadOnlyCatalog(Getters):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where the catalog is, as messages say it: on persist its shard."""
+        """The place of the catalog, as messages show it. On persist, its shard."""
 
     @property
     @abstractmethod
     def upper(self) -> int:
-        """The time of the next commit, as this handle knows it."""
+        """The time of the next commit, as far as this handle knows."""
 
     @property
     @abstractmethod
     def since(self) -> int:
-        """The earliest time that can still be read."""
+        """The earliest time that you can still read."""
 
     @property
     @abstractmethod
     def catalog_version(self) -> int:
-        """The version of its format."""
+        """The version of the catalog's format."""
 
     @abstractmethod
     def fence_token(self) -> FenceToken:
-        """The token of this handle; of a read-only one, the durable token as last seen."""
+        """The token of this handle. For a read-only handle, the durable token as last seen."""
 
     @abstractmethod
     def boot_ts(self) -> int:
-        """When the handle was opened, in milliseconds since the epoch."""
+        """The time at which the handle was opened, in milliseconds since 1970."""
 
     @abstractmethod
     def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
-        """The object that shares with `like` what is unique to its type; `BadInput` where nothing is."""
+        """The object with the same unique value as `like`. Raises `BadInput` if the type has none."""
 
     @abstractmethod
     def snapshot(self) -> Mapping[Kind, tuple[Object[Any, Any], ...]]:
-        """All objects in memory, of one time."""
+        """All objects in memory, at one time."""
 
     @abstractmethod
     def object_counts(self) -> dict[str, int]:
-        """The number of objects by the name of their type, append-only ones included."""
+        """The number of objects by type name, including append-only types."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Bring the memory up to what was committed when this was called."""
+        """Bring the memory up to what was committed before this call."""
 
     @abstractmethod
     def subscribe(self, since: int | None = None) -> Subscription:
-        """The changes committed after what this handle has in memory, or those at times from `since` on.
+        """Subscribe to the changes after what this handle has in memory, or at times from `since` on.
 
-        Who keeps the `frontier` of a subscription goes on from there after a restart; 0 is the beginning.
-        Raises `AsOfTooEarly` when that past is gone, and `AsOfNotYetAvailable` for a time after the next
-        commit's: the catalog was restored from an older state.
+        To continue after a restart, keep the `frontier` of a subscription and pass it as `since`. 0 is the
+        beginning. Raises `AsOfTooEarly` if that past is gone. Raises `AsOfNotYetAvailable` for a time after
+        the next commit's, which means that the catalog was restored from an older state.
         """
 
     @abstractmethod
     def dump(self, as_of: int | None = None) -> str:
-        """Everything as JSON, by object type, each with its key and its value; by default the latest.
+        """The whole catalog as JSON, by object type, each object with its key and value. Default: the latest
+        time.
 
         Raises `AsOfTooEarly` or `AsOfNotYetAvailable` for a time that can't be read.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give up what the handle holds; not needed for correctness."""
+        """Release what the handle holds. Not needed for correctness."""
 
 
 class Catalog(ReadOnlyCatalog, TargetedSetters):
-    """A catalog open for writing. After `Fenced` it answers nothing else: the process must stop."""
+    """A catalog open for writing. After `Fenced`, every call raises it: the process must stop."""
 
     upgrade_report: UpgradeReport | None = None
-    """What this open did to upgrade the catalog; None where there was nothing to upgrade."""
+    """What this open did to upgrade the catalog. None if no upgrade was needed."""
 
     @abstractmethod
     def transaction(self) -> Transaction:
-        """A transaction on what is in memory; `TransactionInProgress` when one is open."""
+        """Begin a transaction on the contents in memory. Raises `TransactionInProgress` if one is open."""
 
     @abstractmethod
     def commit_transaction(self, tx: Transaction) -> None:
-        """Make the changes durable and visible, all or none; the transaction is closed either way.
+        """Make the changes durable and visible, all or none. The transaction is closed in either case.
 
         Raises:
             Fenced: another process has taken over.
             FenceRegressed: the store was restored from an older state.
-            CatalogOutOfSync: the contents changed since the transaction began; sync and do it again.
-            UniquenessViolation: two objects would share what must be unique; nothing happened.
-            Indeterminate: whether it happened is unknown; the next call finds out what the store holds.
+            CatalogOutOfSync: the contents changed since the transaction began. Sync and do it again.
+            UniquenessViolation: two objects would have the same unique value. Nothing is changed.
+            Indeterminate: it is unknown whether the commit happened. The next call reads the store again.
         """
 
     @abstractmethod
     def confirm_leadership(self) -> None:
         """Ask the store whether this process may still write.
 
-        Raises `Fenced`, `FenceRegressed`, or `CatalogOutOfSync` when somebody changed the contents without
+        Raises `Fenced`, `FenceRegressed`, or `CatalogOutOfSync` if somebody changed the contents without
         taking over.
         """
 
@@ -187,65 +190,65 @@ class Catalog(ReadOnlyCatalog, TargetedSetters):
     def fence_guard(self) -> Prepared:
         """The condition that this process may still write, for a `multi_write` on other shards.
 
-        It holds for the catalog's upper as it is now: `UpperMismatch` of the catalog's shard says that
-        somebody committed since, which may be a fence: ask again. Raises as `confirm_leadership`, but takes
-        contents that others changed as they are.
+        It holds for the catalog's current upper. If the multi-write raises `UpperMismatch` for the catalog's
+        shard, somebody has committed since, and that may be a fence: call this again. Raises like
+        `confirm_leadership`, but accepts contents that others changed.
         """
 
     @abstractmethod
     def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
-        """Insert, replace or (`value` None) delete any object but the fence token, in one commit.
+        """Insert, replace or (`value` None) delete any object except the fence token, in one commit.
 
-        For repairs by hand (`debug`): it also changes what is append-only, and reserved config. Gives the
-        value that was there, None where there was none.
+        This is for repairs by hand (`debug`). It also changes append-only objects and reserved config.
+        Returns the value before, or None if there was none.
         """
 
 
 class OpenableCatalog(ABC):
-    """A catalog that is not open: what can be asked of it at any version of its format."""
+    """A catalog that is not open. Its methods work at any version of its format."""
 
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where the catalog is, or will be, as messages say it: on persist its shard."""
+        """The place where the catalog is or will be, as messages show it. On persist, its shard."""
 
     @abstractmethod
     def is_initialized(self) -> bool:
-        """Whether it has ever been opened for writing."""
+        """Whether the catalog has ever been opened for writing."""
 
     @abstractmethod
     def fence_token(self) -> FenceToken | None:
-        """The durable token; None before the first open."""
+        """The durable token. None before the first open."""
 
     def epoch(self) -> int | None:
-        """The durable epoch; None before the first open."""
+        """The durable epoch. None before the first open."""
         token = self.fence_token()
         return None if token is None else token.epoch
 
     def deploy_generation(self) -> int | None:
-        """The durable deploy generation; None before the first open."""
+        """The durable deploy generation. None before the first open."""
         token = self.fence_token()
         return None if token is None else token.deploy_generation
 
     @abstractmethod
     def config(self, key: str) -> int | None:
-        """A value of the config."""
+        """A value of the config, or None."""
 
     @abstractmethod
     def dump(self, as_of: int | None = None) -> str:
-        """As `ReadOnlyCatalog.dump`; `Uninitialized` when there is nothing."""
+        """Like `ReadOnlyCatalog.dump`. Raises `Uninitialized` if there is no catalog."""
 
     def dump_lines(self, as_of: int | None = None) -> Iterator[str]:
-        """`dump` piece by piece, for one that is big; raises what `dump` does, when it is read."""
+        """`dump` in pieces, for a large catalog. Raises what `dump` does, when the pieces are read."""
         yield self.dump(as_of)
 
     @abstractmethod
     def check_open(self) -> None:
-        """Whether `open` would succeed, changing nothing; raises what it would, and `Uninitialized`."""
+        """Check that `open` would succeed. Changes nothing. Raises what `open` would, and `Uninitialized`."""
 
     @abstractmethod
     def check_takeover(self) -> None:
-        """Whether an open for writing would be refused whatever the contents are, changing nothing.
+        """Check for reasons to refuse an open for writing that don't depend on the contents. Changes nothing.
 
         Raises `LinkedElsewhere`, `LinkConflict`, `NeedsPersist`, `NotSourceOfTruth`, `MigrationInProgress`.
         """
@@ -254,17 +257,17 @@ class OpenableCatalog(ABC):
     def initialize(
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
     ) -> bool:
-        """Write the initial objects if there are none; False when there are. Fences nobody."""
+        """Write the initial objects. Returns False if the catalog is already initialized. Fences nobody."""
 
     @abstractmethod
     def raise_fence(
         self, at_least: int, *, deploy_generation: int | None = None, holder: str, purpose: str
     ) -> FenceToken:
-        """Make the durable epoch `at_least`, and the deploy generation, if it is given; neither is lowered.
+        """Raise the durable epoch to `at_least`, and the deploy generation if it is given. Lowers neither.
 
-        After a restore of an older store (`FenceRegressed`), so that no process that ran before it can go on.
-        At any version of the format. Gives the durable token; one that is high enough stays as it is. Raises
-        `Uninitialized`.
+        Use this after you restored an older state of the store (`FenceRegressed`), so that no process that
+        ran before the restore can continue. Works at any version of the format. Returns the durable token. A
+        token that is high enough stays as it is. Raises `Uninitialized`.
         """
 
     @abstractmethod
@@ -279,33 +282,33 @@ class OpenableCatalog(ABC):
         only_new: bool = False,
         rehearse: bool = False,
     ) -> Loaded:
-        """Put contents into the catalog by one append of the differences and a new fence token.
+        """Load contents into the catalog, with one append of the differences and a new fence token.
 
-        A catalog that isn't initialized holds exactly `rows` afterwards; so does any with `exact`, at
-        whatever version it was. Otherwise nothing goes back that must not: append-only objects are only
-        added, id allocators and timestamps keep the greater value, reserved config stays. Fence tokens among
-        `rows` are ignored. `deploy_generation` is by default the durable one. With
-        `rehearse` nothing is written, and neither holder nor purpose are needed.
+        A catalog that isn't initialized holds exactly `rows` afterwards. With `exact`, any catalog does,
+        whatever its version was. Otherwise some values never go back: append-only objects are only added, id
+        allocators and timestamps keep the greater value, and reserved config stays. Fence tokens in `rows`
+        are ignored. `deploy_generation` is the durable one by default. With `rehearse` nothing is written,
+        and neither holder nor purpose is needed.
 
-        Raises `BadInput` and changes nothing when `rows` aren't a whole catalog, or hold an append-only
-        object that is there with another value. With `only_new`, `CatalogOutOfSync` where the catalog is
-        initialized, perhaps by somebody who was faster.
+        Raises `BadInput`, with nothing changed, if `rows` aren't a complete catalog, or contain an
+        append-only object that exists with another value. With `only_new`, raises `CatalogOutOfSync` if the
+        catalog is initialized, perhaps by another process meanwhile.
         """
 
     @abstractmethod
     def sizes(self) -> Mapping[str, Size]:
-        """How many rows and bytes there are by the name of the object type, at any version; read in full."""
+        """The numbers of rows and bytes by object type name, at any version. Reads the whole catalog."""
 
     @abstractmethod
     def kept_dumps(self) -> list[Kept]:
         """The times before upgrades that are kept readable, each with its version.
 
-        `dump(as_of=time)` gives the catalog as a Holdfast of that version dumps it, and can load it.
+        `dump(as_of=time)` returns the catalog as a Holdfast of that version dumps it, and can load it.
         """
 
     @abstractmethod
     def release_dump(self, version: int) -> None:
-        """Let go of what is kept for a version; `BadInput` where there is nothing."""
+        """Release the kept time of a version. Raises `BadInput` if there is none."""
 
     @overload
     def open(
@@ -339,10 +342,10 @@ class OpenableCatalog(ABC):
         purpose: str = "",
         bootstrap: Bootstrap | None = None,
     ) -> ReadOnlyCatalog:
-        """Open it. `holder` and `purpose` tell people who writes and why; WRITABLE needs both.
+        """Open the catalog. `holder` and `purpose` show people who writes and why. WRITABLE needs both.
 
-        `bootstrap` is used by the first WRITABLE open only. A catalog of an older version is upgraded by
-        WRITABLE, in memory by SAVEPOINT. Raises `Uninitialized` and `UpgradeNeeded` (READ_ONLY), `Fenced`
-        for a deploy generation below the durable one, `VersionTooNew`, `Deprecated`, and for what can't be
-        upgraded `CorruptBlob` and `UniquenessViolation`, before anything is changed.
+        Only the first WRITABLE open uses `bootstrap`. WRITABLE upgrades a catalog of an older version, and
+        SAVEPOINT upgrades it in memory. READ_ONLY raises `Uninitialized` and `UpgradeNeeded`. Raises `Fenced`
+        for a deploy generation below the durable one, `VersionTooNew` and `Deprecated`. Raises `CorruptBlob`
+        or `UniquenessViolation` if the catalog can't be upgraded, before anything is changed.
         """

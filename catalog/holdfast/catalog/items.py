@@ -1,6 +1,6 @@
-"""Items by their names: what binds a storage collection to the catalog.
+"""Items by name. They connect a collection with the catalog.
 
-Pure changes of a transaction; the catalog's handle commits them.
+The functions change a transaction and do nothing else. The catalog's handle commits it.
 """
 
 from holdfast._pb import objects_pb2 as pb
@@ -23,14 +23,14 @@ def ensure_item(
     object_type: pb.ObjectType = COLLECTION,
     user: str = "",
 ) -> str:
-    """Make the item, or bring its definition up to date, and give its id (`u1`); idempotent.
+    """Create the item, or update its definition, and return its id (`u1`). Idempotent.
 
-    A new one belongs to the role named `user`, or to the system's where there is none, with the privileges
-    that default privileges say; owner and privileges of one that is there stay as they are. Raises `BadInput`
-    when database or schema don't exist, or the name belongs to an item of another type.
+    A new item belongs to the role named `user`, or to the system's role if there is none, and gets the
+    default privileges. An existing item keeps its owner and privileges. Raises `BadInput` if the database or
+    the schema doesn't exist, or if the name belongs to an item of another type.
     """
     if not name:
-        raise BadInput("an item needs a name that isn't empty")
+        raise BadInput("the name of an item must not be empty")
     database_id, schema_id = _schema(tx, database, schema)
     full_name = f"{database}.{schema}.{name}"
     found = tx.find(ITEMS, pb.ItemValue(schema_id=schema_id, name=name))
@@ -69,7 +69,7 @@ def ensure_item(
 
 
 def drop_item(tx: Transaction, database: str, schema: str, name: str, *, user: str = "") -> str | None:
-    """Remove the item and give its id; None when it isn't there, so that it is idempotent."""
+    """Remove the item and return its id. Returns None if it doesn't exist, so this is idempotent."""
     schema_id = _find_schema(tx, database, schema)
     found = None if schema_id is None else tx.find(ITEMS, pb.ItemValue(schema_id=schema_id, name=name))
     if found is None:

@@ -1,10 +1,11 @@
 # ruff: noqa: D102 - the backing documents its methods
-"""A catalog in one store: that of an organization on persist, or the one in a stash.
+"""A catalog in one store: the catalog of an organization on persist, or the one in a stash.
 
 Invariants
-- The initial objects and the first fence token are one append: a catalog is initialized whole or not at all.
-- A writable open puts its token in the place of the durable one by one append at the upper that it read, so
-  that nothing can have changed between the state that it took over and its token.
+- The initial objects and the first fence token are one append, so a catalog is initialized completely or not
+  at all.
+- A writable open replaces the durable token by its own in one append at the upper that it read. So nothing
+  can change between the state that it takes over and its token.
 """
 
 import uuid
@@ -49,10 +50,10 @@ def persist_catalog(
     now_ms: Callable[[], int] = wall_clock_ms,
     where: str | None = None,
 ) -> OpenableCatalog:
-    """The catalog of an organization in the location of `client`; reads and writes nothing yet.
+    """The catalog of an organization in the location of `client`. Reads and writes nothing yet.
 
-    `where` is what messages call that location, by default what its blob store is called. Raises `BadInput`
-    when `organization_id` is not a UUID.
+    `where` is the name of that location in messages. Default: the name of its blob store. Raises `BadInput`
+    if `organization_id` is not a UUID.
     """
     shard_id = catalog_shard_id(organization_id)
     return OneStoreCatalog(CatalogShard(client, shard_id, purpose="catalog", where=where), now_ms)
@@ -61,16 +62,16 @@ def persist_catalog(
 def stash_catalog(
     url: str, *, read_only: bool = False, now_ms: Callable[[], int] = wall_clock_ms
 ) -> OpenableCatalog:
-    """The catalog in a stash, `postgresql://host/database?schema=name` or `sqlite:///path`.
+    """The catalog in a stash: `postgresql://host/database?schema=name` or `sqlite:///path`.
 
-    One stash holds one catalog. Nothing is asked or made yet: the first open for writing makes the tables.
-    With `read_only` nothing is ever written. Raises `BadInput` for a URL without meaning.
+    A stash holds one catalog. Nothing is read or created yet: the first open for writing creates the tables.
+    With `read_only` nothing is ever written. Raises `BadInput` for an invalid URL.
     """
     return OneStoreCatalog(StashStore(url, read_only=read_only), now_ms)
 
 
 class OneStoreCatalog(StoredCatalog):
-    """A catalog in a store, not open. `store` is opened anew for each use, with a purpose of its own."""
+    """A catalog in one store, not open. `store` is opened anew for each use, with its own purpose."""
 
     def __init__(
         self, store: CatalogStore, now_ms: Callable[[], int], *, standing: Standing | None = None
@@ -79,13 +80,13 @@ class OneStoreCatalog(StoredCatalog):
         self.store = store
 
     def opened(self, purpose: str) -> closing[CatalogStore]:
-        """Its store, with handles of its own."""
+        """Its store, with its own handles."""
         return closing(self.store.another(purpose=purpose))
 
 
 @dataclass(frozen=True)
 class OneStore(Backing):
-    """A store that has the catalog, or may have it: what it doesn't tell itself, `alone` is asked."""
+    """A store that has the catalog, or may have it. `alone` decides what the store itself doesn't show."""
 
     store: CatalogStore
     alone: Standing = field(default_factory=Alone)
@@ -161,7 +162,7 @@ class OneStore(Backing):
                 return self._writable(cache, token, seen.upper + 1, kept, boot_ts), self.store
 
     def _claim(self, mine: FenceToken, deploy_generation: int | None) -> Claim:
-        """The claim of a process that has this store only, by default of the durable generation."""
+        """The claim of a process that has only this store. Default: the durable generation."""
 
         def claim(seen: Preamble) -> FenceToken:
             self.alone.check_write(seen, self.place)
@@ -172,7 +173,7 @@ class OneStore(Backing):
         return claim
 
     def _loaded_unless_older(self, seen: Preamble) -> tuple[Preamble, Cache | None]:
-        # Of a linked one it may not matter that it can't be read.
+        # Check the standing first: for a linked catalog it may not matter whether this store is readable.
         self.alone.check_write(seen, self.place)
         seen.check_readable()
         return seen, None if seen.is_older else loaded(self.store, seen)

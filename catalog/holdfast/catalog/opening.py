@@ -1,10 +1,10 @@
 # ruff: noqa: D102 - the interface documents its methods
-"""Opening a catalog, whatever it is stored in.
+"""Opening a catalog, independent of where it is stored.
 
 Invariants
-- What is refused changes nothing: versions and generation are checked, and all rows decoded, before a token
-  is written. A catalog of an older version is upgraded by a writable open (see `upgrade.runner`).
-- Every use has handles of its own on the stores, which are closed at its end.
+- A refused open changes nothing. Versions and generation are checked, and all rows are decoded, before a
+  token is written. A writable open upgrades a catalog of an older version (see `upgrade.runner`).
+- Every use has its own handles on the stores, which are closed at its end.
 """
 
 import logging
@@ -35,26 +35,26 @@ _log = logging.getLogger(__name__)
 
 
 def wall_clock_ms() -> int:
-    """The time of this host in milliseconds since the epoch."""
+    """The time of this host in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 T = TypeVar("T")
 
 Read = Callable[[CatalogStore, Preamble], T]
-"""What somebody makes of a store and the preamble of its latest state."""
+"""Computes something from a store and the preamble of its latest state."""
 
 Put = Callable[[CatalogStore, takeover.Claim, bool], Loaded]
-"""Puts contents into a store under a claim; with True it writes nothing. See `takeover.load`."""
+"""Loads contents into a store under a claim. With True it writes nothing. See `takeover.load`."""
 
 
 @dataclass(frozen=True)
 class Backing(ABC):
-    """What a catalog is stored in: one store (`OneStore`), or two that are linked (`LinkedStore`).
+    """Where a catalog is stored: in one store (`OneStore`), or in two linked ones (`LinkedStore`).
 
-    `another` returns one with handles of its own. Call the other methods on that, and close it. `now_ms` is
-    the clock, in milliseconds since the epoch. `mine` is the token of a process that writes, without an epoch
-    yet. Methods that have the name of one of `OpenableCatalog` do what it says.
+    `another` returns a copy with its own handles. Call the other methods on that copy, and close it. `now_ms`
+    is the clock, in milliseconds since 1970. `mine` is the token of a process that writes, without an epoch
+    yet. Methods with the name of a method of `OpenableCatalog` do what that one says.
     """
 
     now_ms: Callable[[], int]
@@ -66,14 +66,14 @@ class Backing(ABC):
     @property
     @abstractmethod
     def writable(self) -> bool:
-        """Whether all of it was opened for writing too."""
+        """Whether all of it was opened for writing."""
 
     @abstractmethod
     def another(self, purpose: str) -> Self: ...
 
     @abstractmethod
     def close(self, *, but: CatalogStore | None = None) -> None:
-        """Give up what it holds, but for the store that an open catalog goes on with."""
+        """Release what it holds, except the store that an open catalog continues to use."""
 
     @abstractmethod
     def holder(self) -> CatalogStore:
@@ -81,21 +81,22 @@ class Backing(ABC):
 
     @abstractmethod
     def preamble(self) -> Preamble:
-        """Fence token and config of the catalog, of the latest state."""
+        """Fence token and config of the catalog, in its latest state."""
 
     def token(self) -> FenceToken | None:
-        """The durable token; None before the first open."""
+        """The durable token. None before the first open."""
         return self.preamble().token
 
     @abstractmethod
     def latest(self, read: Read[T]) -> tuple[CatalogStore, Preamble, T]:
-        """What `read` makes of the latest state of the catalog, with its store and its preamble.
+        """Call `read` on the latest state of the catalog. Returns its store, its preamble and the result.
 
-        Raises what `read` does, and `AsOfTooEarly` or `OtherHistory` where each state was let go of.
+        Raises what `read` does, and `AsOfTooEarly` or `OtherHistory` if each state was released before it was
+        read.
         """
 
-    def begins(self, seen: Preamble) -> int:  # noqa: ARG002 - who has one store may read all that is in it
-        """The time before which the contents of the store are no past of the catalog."""
+    def begins(self, seen: Preamble) -> int:  # noqa: ARG002 - with one store, all of its past is readable
+        """The time before which the contents of the store are not part of the catalog's history."""
         return 0
 
     def kept_dumps(self) -> list[Kept]:
@@ -103,7 +104,7 @@ class Backing(ABC):
 
     @abstractmethod
     def standing(self, store: CatalogStore) -> Standing:
-        """What a reader asks about the store that has the catalog."""
+        """The standing of a reader of the store that has the catalog."""
 
     @abstractmethod
     def rehearsed(self, mine: FenceToken) -> takeover.Claim:
@@ -120,15 +121,15 @@ class Backing(ABC):
 
     @abstractmethod
     def load(self, put: Put, mine: FenceToken, deploy_generation: int | None, *, rehearse: bool) -> Loaded:
-        """Take over, and put contents into the store that has the catalog."""
+        """Take over, and load contents into the store that has the catalog."""
 
     @abstractmethod
     def open_writable(self, mine: FenceToken, bootstrap: Bootstrap) -> tuple[Catalog, CatalogStore]:
-        """Take over and open for writing; with the store that the open catalog goes on with."""
+        """Take over and open for writing. Also returns the store that the open catalog uses."""
 
 
 class StoredCatalog(OpenableCatalog):
-    """A catalog on what `backing` has, not open."""
+    """A catalog in a `backing`, not open."""
 
     def __init__(self, backing: Backing) -> None:
         self.backing = backing
@@ -139,11 +140,11 @@ class StoredCatalog(OpenableCatalog):
 
     @property
     def now_ms(self) -> Callable[[], int]:
-        """The clock that it is opened with, in milliseconds since the epoch."""
+        """The clock of the catalog, in milliseconds since 1970."""
         return self.backing.now_ms
 
     def preamble(self) -> Preamble:
-        """Its fence token and its config, of the latest state."""
+        """Fence token and config, in the latest state."""
         with self._opened("catalog preamble") as backing:
             return backing.preamble()
 
@@ -196,7 +197,7 @@ class StoredCatalog(OpenableCatalog):
             store = backing.holder()
             _check_writable(store)
             if version not in {kept.version for kept in store.kept()}:
-                raise BadInput(f"the catalog in {store.place} keeps no dump of version {version}")
+                raise BadInput(f"the catalog in {store.place} keeps no time of version {version}")
             store.let_go(version)
 
     def initialize(
@@ -270,7 +271,7 @@ class StoredCatalog(OpenableCatalog):
         return opened
 
     def claim(self, deploy_generation: int, holder: str, purpose: str) -> FenceToken:
-        """Who opens it for writing, without an epoch yet. Raises `NotWritable` and `BadInput`."""
+        """The token of an open for writing, without an epoch yet. Raises `NotWritable` and `BadInput`."""
         _check_writable(self.backing)
         check_who(holder, purpose)
         if not 0 <= deploy_generation < 1 << 64:
@@ -283,7 +284,7 @@ class StoredCatalog(OpenableCatalog):
 
 def _check_writable(stored: Backing | CatalogStore) -> None:
     if not stored.writable:
-        raise NotWritable("the catalog can't be opened for writing: its store was opened for reading only")
+        raise NotWritable("the catalog can't be opened for writing: its store was opened only for reading")
 
 
 def _read_only(backing: Backing) -> tuple[ReadOnlyHandle, CatalogStore]:
@@ -315,7 +316,7 @@ def _savepoint(
 
 
 def opening_of(seen: Preamble, token: FenceToken, bootstrap: Bootstrap, now_ms: int) -> Sequence[Update]:
-    """What a writable open commits: the token, and the initial objects where there are none."""
+    """What a writable open commits: the token, and the initial objects if the catalog is not initialized."""
     fence = seen.fence(token)
     if seen.is_initialized:
         return fence
@@ -330,7 +331,7 @@ def savepoint(
     boot_ts: int,
     now_ms: Callable[[], int],
 ) -> SavepointHandle:
-    """A savepoint of what `seen` is the preamble of, with a token that is in memory only."""
+    """A savepoint of the contents with the preamble `seen`. Its token is only in memory."""
     seen.check_readable()
     opening = opening_of(seen, token, bootstrap, now_ms())
     with ExitStack() as unless_open:
@@ -353,7 +354,7 @@ def savepoint(
 
 
 def check_contents(store: CatalogStore, seen: Preamble) -> None:
-    """Whether what `seen` is the preamble of could be opened, or upgraded; raises why not."""
+    """Raise unless the contents with the preamble `seen` can be opened or upgraded."""
     seen.check_initialized(store.place)
     seen.check_readable()
     if seen.is_older:
@@ -363,16 +364,16 @@ def check_contents(store: CatalogStore, seen: Preamble) -> None:
 
 
 def loaded(store: CatalogStore, seen: Preamble) -> Cache:
-    """The contents that `seen` is the preamble of, at the current version."""
+    """The contents with the preamble `seen`, which must be at the current version."""
     seen.check_current()
     return cached(StoredContents(store, seen.upper), seen, store.place)
 
 
 def kept_young(store: CatalogStore, upper: int) -> tuple[Kept, ...]:
-    """What is kept of times before upgrades, without what is too old."""
+    """The kept times before upgrades. Those that are too old are released."""
     try:
         return let_go_of_old(store, store.kept(), upper)
     except StorageError as error:
-        # The open stands; the next one lets go of them.
-        _log.warning("could not let go of the kept dumps of %s: %s", store.place, error)
+        # The open is done. The next one releases them.
+        _log.warning("can't release the kept dumps of %s: %s", store.place, error)
         return ()

@@ -1,6 +1,6 @@
 """Owners and privileges of new objects.
 
-Pure functions of what a transaction sees. Who may do what is decided by the database on top, not here.
+The functions depend only on what a transaction sees. The database on top decides who may do what.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,10 +27,10 @@ class Privilege(IntFlag):
 
 
 SYSTEM_NAME = "holdfast_system"
-"""The name of the system's role, and of its cluster."""
+"""The name of the system's role and of its cluster."""
 
 SYSTEM_ROLE = pb.RoleId(system=1)
-"""The system's role: the first that any catalog gets."""
+"""The system's role: the first role of every catalog."""
 
 PUBLIC = pb.RoleId(public=pb.Empty())
 
@@ -58,7 +58,7 @@ _OF_TYPES: Mapping[int, Privilege] = MappingProxyType(
 
 
 def all_privileges(object_type: int) -> Privilege:
-    """What anybody can be allowed to do with an object of a type (`ObjectType`)."""
+    """All privileges that exist for an object type (`ObjectType`)."""
     return _OF_TYPES.get(object_type, Privilege(0))
 
 
@@ -71,10 +71,10 @@ def privileges_of_new(
     schema: pb.ObjectId | None = None,
     public: int = 0,
 ) -> list[pb.AclItem]:
-    """Who may do what with a new object, in the order in which it is stored.
+    """The privileges of a new object, in the order in which they are stored.
 
-    The owner may do everything; others what the default privileges for its objects in that place say, and
-    the public role `public` besides. All of it is granted by the owner.
+    The owner has all privileges. Others have the default privileges for its objects in that place, and the
+    public role also has `public`. The owner grants all of them.
     """
     possible = all_privileges(object_type)
     granted: dict[tuple[int, int], int] = {}
@@ -92,7 +92,7 @@ def privileges_of_new(
 
 
 def role_named(tx: Transaction, name: str) -> pb.RoleId:
-    """The role of that name; the system's where there is none."""
+    """The role with that name. The system's role if there is none."""
     found = tx.find(ROLES, pb.RoleValue(name=name)) if name else None
     return SYSTEM_ROLE if found is None else found.key.id
 
@@ -116,7 +116,7 @@ def _defaults(
 
 
 def _rank(role: pb.RoleId) -> tuple[int, int]:
-    """System before user before public, then by number."""
+    """The sort key of a role: system before user before public, then by number."""
     match role.WhichOneof("id"):
         case "system":
             return 1, role.system

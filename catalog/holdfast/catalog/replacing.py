@@ -1,11 +1,11 @@
-"""From what a catalog holds to what it is to hold: the updates of one append. Pure.
+"""The updates of one append that turn the stored contents of a catalog into the wanted ones. Pure.
 
 Invariants
-- The fence token is nobody's content: it is neither taken nor touched here. Nor is reserved config, which
-  says what one store is, but for the version, which belongs to the contents.
-- `exact` compares stored bytes and decodes nothing, so it also replaces what can't be decoded.
-- `merged` gives nothing back that must not go back: append-only rows stay, id allocators and timestamps
-  only grow, and the config that decides by whom the catalog is read stays as it is.
+- The fence token is not content: it is neither read nor changed here. Neither is reserved config, which
+  describes the store, except the version, which belongs to the contents.
+- `exact` compares stored bytes and decodes nothing, so it also replaces rows that can't be decoded.
+- `merged` never moves protected values back: append-only rows stay, id allocators and timestamps only grow,
+  and config that decides by whom the catalog is read stays as it is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,25 +16,26 @@ from holdfast.catalog.objects.codec import Row, Update, decode
 from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, ID_ALLOCATORS, TIMESTAMPS, Kind
 from holdfast.errors import BadInput
 
-# Of a tag a new bytes object is made each time, which costs more than to compare it with that of a row.
+# `Kind.tag` creates a new bytes object each time, which costs more than comparing it with a row's tag.
 _FENCE_TOKEN, _CONFIG = Kind.FENCE_TOKEN.tag, Kind.CONFIG.tag
 
 
 def contents_of(rows: Iterable[Row]) -> dict[bytes, Row]:
-    """Rows by their keys, without what is of the store alone; `BadInput` when a key is there twice."""
+    """Rows by key, without rows that describe the store. Raises `BadInput` if a key occurs twice."""
     found: dict[bytes, Row] = {}
     for row in rows:
         if not is_content(row):
             continue
         if found.setdefault(row.key, row) is not row:
-            raise BadInput(f"an object of {COLLECTIONS[row.kind]} is there twice: {_show(row)}")
+            raise BadInput(f"an object of {COLLECTIONS[row.kind]} occurs twice: {_show(row)}")
     return found
 
 
 def is_content(row: Row) -> bool:
-    """Whether a row goes where the contents go: all but the fence token and the config of the store itself.
+    """Whether a row belongs to the contents: all rows except the fence token and config about the store
+    itself.
 
-    Raises `CorruptBlob` for a row of the config that can't be decoded.
+    Raises `CorruptBlob` for a row of config that can't be decoded.
     """
     tag = row.key[:2]
     if tag == _CONFIG:
@@ -58,9 +59,9 @@ def exact(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[Update
 
 
 def merged(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[Update]:
-    """The changes that leave `wanted`, as far as nothing goes back that must not.
+    """The changes that leave `wanted`, except that protected values don't go back.
 
-    Raises `BadInput` when an append-only object is there with another value.
+    Raises `BadInput` if an append-only object exists with another value.
     """
     missing = dict(wanted)
     for row in stored:
@@ -81,8 +82,8 @@ def _becomes(row: Row, wanted: Row | None) -> Row | None:
     if collection.append_only:
         if wanted not in (None, row):
             raise BadInput(
-                f"{collection} has that key with another value: {_show(row)}",
-                hint="an object of an append-only type is never replaced: load into a new catalog",
+                f"{collection} has an object with that key and another value: {_show(row)}",
+                hint="objects of append-only types are never replaced: load into a new catalog",
             )
         return row
     if _is_reserved(row):

@@ -1,9 +1,9 @@
-"""Targeted setters: changes that need no transaction of the caller's, each in one commit.
+"""Targeted setters: changes of the catalog that need no explicit transaction. Each is one commit.
 
-They are written over `in_transaction`, so that every implementation of the catalog has all of them. What
-changes nothing commits nothing.
+They use `in_transaction`, so every implementation of the catalog has all of them. A call that changes nothing
+commits nothing.
 
-Raises, as `Catalog.commit_transaction` does; and `TransactionInProgress` while a transaction is open.
+They raise what `Catalog.commit_transaction` does, and `TransactionInProgress` while a transaction is open.
 """
 
 from abc import ABC, abstractmethod
@@ -38,17 +38,17 @@ _U64 = 1 << 64
 
 
 class TargetedSetters(ABC):
-    """What a catalog that is open for writing changes by itself."""
+    """The targeted setters of a catalog that is open for writing."""
 
     @abstractmethod
     def in_transaction(self, change: Callable[[Transaction], T]) -> T:
-        """Run `change` in a transaction of its own, commit, and give what it gave; nothing when it raises.
+        """Run `change` in a new transaction, commit, and return its result. Commits nothing if it raises.
 
-        Threads that share the handle wait for one another.
+        Threads that share the handle wait for each other.
         """
 
     def set_objects(self, collection: Collection[K, V], objects: Iterable[Object[K, V]]) -> None:
-        """Insert objects of one type or replace their values."""
+        """Insert objects of one type, or replace their values."""
 
         def change(tx: Transaction) -> None:
             for object_ in objects:
@@ -57,11 +57,11 @@ class TargetedSetters(ABC):
         self.in_transaction(change)
 
     def delete_objects(self, collection: Collection[K, V], keys: Iterable[K]) -> int:
-        """Remove those objects of one type that are there, and tell how many were."""
+        """Remove objects of one type. Returns how many of them existed."""
         return self.in_transaction(lambda tx: _delete(tx, collection, keys))
 
     def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
-        """`n` ids that were never given and that no object of the kind has."""
+        """Allocate `n` ids that were never used and that no object of the kind has."""
         return self.in_transaction(lambda tx: tx.allocate_ids(kind, n))
 
     def set_system_object_mappings(
@@ -76,13 +76,13 @@ class TargetedSetters(ABC):
             Object[pb.ClusterIntrospectionSourceIndexKey, pb.ClusterIntrospectionSourceIndexValue]
         ],
     ) -> None:
-        """Give indexes of a cluster's introspection sources their ids."""
+        """Set the ids of the indexes of a cluster's introspection sources."""
         self.set_objects(CLUSTER_INTROSPECTION_SOURCE_INDEXES, indexes)
 
     def set_cluster_replicas(
         self, replicas: Iterable[Object[pb.ClusterReplicaKey, pb.ClusterReplicaValue]]
     ) -> None:
-        """Insert replicas or replace what is known of them: their size, their availability zone."""
+        """Insert replicas, or replace their values, such as size and availability zone."""
         self.set_objects(CLUSTER_REPLICAS, replicas)
 
     def replace_cluster_replicas(
@@ -90,9 +90,9 @@ class TargetedSetters(ABC):
         cluster_id: pb.ObjectId,
         replicas: Iterable[Object[pb.ClusterReplicaKey, pb.ClusterReplicaValue]],
     ) -> None:
-        """Give a cluster these replicas and no others.
+        """Make these the only replicas of a cluster.
 
-        Raises `BadInput` when there is no such cluster, or a replica is another one's.
+        Raises `BadInput` if there is no such cluster, or if a replica belongs to another one.
         """
         wanted = list(replicas)
 
@@ -113,7 +113,7 @@ class TargetedSetters(ABC):
         self.in_transaction(change)
 
     def set_timestamps(self, timestamps: Mapping[str, int]) -> None:
-        """Advance timelines, by their names; `BadInput`, for all of them, when one would go back."""
+        """Advance timelines, by name. Raises `BadInput`, and advances none, if one would go back."""
 
         def change(tx: Transaction) -> None:
             for timeline, ts in timestamps.items():
@@ -123,7 +123,7 @@ class TargetedSetters(ABC):
         self.in_transaction(change)
 
     def set_config(self, key: str, value: int) -> None:
-        """Set a value of the config; `BadInput` for a key that only an open, upgrade or migration writes."""
+        """Set a config value. Raises `BadInput` for a key that only an open, upgrade or migration writes."""
         stored = pb.ConfigValue(value=_u64(value, f"config {key}"))
         self.set_objects(CONFIGS, [Object(pb.ConfigKey(key=key), stored)])
 
@@ -141,11 +141,11 @@ class TargetedSetters(ABC):
         self.set_objects(SYSTEM_CONFIGURATIONS, [Object(pb.SystemConfigurationKey(name=name), stored)])
 
     def remove_system_configuration(self, name: str) -> bool:
-        """Put a system variable back to its default; False when it was there already."""
+        """Reset a system variable to its default. Returns False if it had the default already."""
         return self.delete_objects(SYSTEM_CONFIGURATIONS, [pb.SystemConfigurationKey(name=name)]) == 1
 
     def clear_system_configurations(self) -> int:
-        """Put all system variables back to their defaults, and tell how many had others."""
+        """Reset all system variables to their defaults. Returns how many had other values."""
         return self.in_transaction(
             lambda tx: _delete(
                 tx, SYSTEM_CONFIGURATIONS, [found.key for found in tx.objects(SYSTEM_CONFIGURATIONS)]
@@ -153,16 +153,16 @@ class TargetedSetters(ABC):
         )
 
     def set_comment(self, key: pb.CommentKey, comment: str | None) -> None:
-        """Comment on an object or one of its columns, or remove the comment (None)."""
+        """Set the comment of an object or one of its columns, or remove it (None)."""
         if key.WhichOneof("object") is None:
-            raise BadInput("a comment is on an object: its key names none")
+            raise BadInput("the key of a comment names no object")
         if comment is None:
             self.delete_objects(COMMENTS, [key])
         else:
             self.set_objects(COMMENTS, [Object(key, pb.CommentValue(comment=comment))])
 
     def append_storage_usage(self, events: Iterable[pb.StorageUsageValue]) -> list[int]:
-        """Add to the record of storage usage, and give the ids of what was added."""
+        """Add events to the record of storage usage. Returns their ids."""
         wanted = list(events)
 
         def change(tx: Transaction) -> list[int]:
@@ -183,22 +183,22 @@ class TargetedSetters(ABC):
         user: str = "",
         details: Mapping[str, str] | None = None,
     ) -> int:
-        """Add an event to the audit log, and give its id; a change and its event are one transaction."""
+        """Add an event to the audit log. Returns its id. To combine it with a change, use one transaction."""
         return self.in_transaction(
             lambda tx: tx.audit(event_type, object_type, object_id, object_name, user=user, details=details)
         )
 
     def ensure_item(self, database: str, schema: str, name: str, *, definition: str = "") -> str:
-        """Make the collection's item, or bring its definition up to date, and give its id (`u1`).
+        """Create the collection's item, or update its definition, and return its id (`u1`).
 
-        Idempotent. Raises `BadInput` when database or schema are missing or the name is taken.
+        Idempotent. Raises `BadInput` if the database or the schema doesn't exist, or if the name is taken.
         """
         return self.in_transaction(
             lambda tx: items.ensure_item(tx, database, schema, name, definition=definition)
         )
 
     def drop_item(self, database: str, schema: str, name: str) -> str | None:
-        """Remove the item and give its id; None when it isn't there."""
+        """Remove the item and return its id. Returns None if it doesn't exist."""
         return self.in_transaction(lambda tx: items.drop_item(tx, database, schema, name))
 
 

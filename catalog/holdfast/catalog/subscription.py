@@ -1,16 +1,16 @@
 # ruff: noqa: D102 - the interface documents its methods
-"""Committed changes as they come, decoded.
+"""Committed changes as they arrive, decoded.
 
 Invariants
-- What a call took from the store and could not give out, the next call gives out: nothing is lost by an
-  error, nothing comes twice.
-- At each time fence token and config are looked at first.
-- Changes of a linked store are given out while it is certain that they are the catalog's: from a state
-  without the note of the truth on, the other store is asked, also while nothing comes. So a store that stops
-  being the truth ends its subscriptions by an error, never by silence.
-- The note alone is not enough for long: a store may return to a state in which it has the note. So the other
-  store is asked now and then, also while nothing comes.
-- A store to which the catalog moved has a past that isn't the catalog's: no subscription goes over that time.
+- What a call read from the store but could not return, the next call returns. No error loses a change, and
+  none is returned twice.
+- At each time the fence token and config are checked first.
+- Changes of a linked store are returned only while they are certainly the catalog's. From a state without the
+  note of the truth on, the other store is asked, even while there are no changes. So if a store stops being
+  the truth, its subscriptions end with an error, and never with silence.
+- The note alone is not enough for long, because a store may be restored to a state that has the note. So the
+  other store is asked now and then, even while there are no changes.
+- A store to which the catalog moved has a past that isn't the catalog's. No subscription crosses that time.
 """
 
 import logging
@@ -36,17 +36,17 @@ from holdfast.errors import (
 from holdfast.forks import OwnerProcess
 
 CONFIRM_S = 0.5
-"""How often a subscriber asks whether a linked store is still the truth, while that isn't certain."""
+"""How often a subscriber asks whether a linked store is still the truth, while that is uncertain (s)."""
 LOOK_S = 2.0
-"""How often it looks at the other store while it is certain."""
+"""How often it asks the other store while it is certain, in seconds."""
 
 _log = logging.getLogger(__name__)
 
 
 class StoreSubscription(Subscription):
-    """Changes at times from `lower` on; `fence` is the fence row before it, where the caller knows it.
+    """Changes at times from `lower` on. `fence` is the fence row before it, if the caller knows it.
 
-    No time before `floor` is a past of the catalog. `standing` tells whether the store has it.
+    Times before `floor` are not part of the catalog's history. `standing` decides whether the store has it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StoreSubscription(Subscription):
         floor: int = 0,
     ) -> None:
         if lower < 0:
-            raise BadInput(f"a subscription begins at time 0 or later, not at {lower}")
+            raise BadInput(f"a subscription must begin at time 0 or later, not at {lower}")
         upper = store.upper()
         if lower > upper:
             raise AsOfNotYetAvailable(lower - 1, upper)
@@ -73,7 +73,7 @@ class StoreSubscription(Subscription):
         self._due: list[tuple[int, list[Update]]] = []
         self._standing = standing or Alone()
         before = read_preamble(store, lower).config
-        # Of the state before `frontier`: whether it is linked, and has the note.
+        # For the state before `frontier`: whether it is linked, and whether it has the note.
         self._marks = {key: key in before for key in (config.LINK, config.TRUTH)}
 
     @property
@@ -109,11 +109,11 @@ class StoreSubscription(Subscription):
         try:
             self._standing.confirm_reader(always=False)
         except NotSourceOfTruth:
-            # A move: the changes that come show it, after those of before.
+            # The catalog was moved. The coming changes show it, after the changes before.
             return
 
     def _take(self) -> list[ObjectChange]:
-        """The changes that are due, up to the first time that can't be given out; raises why it can't."""
+        """The changes that are due, up to the first time that can't be returned. Raises why it can't."""
         found: list[ObjectChange] = []
         confirmed: int | None = None
         while self._due:
@@ -145,12 +145,12 @@ class StoreSubscription(Subscription):
         try:
             self._store.release_before(self._frontier)
         except (StorageError, HandleExpired) as error:
-            # The changes are out of the feed: they must not be lost by this.
-            _log.warning("could not let go of the past of %s: %s", self._store.place, error)
+            # The changes were taken from the feed. This error must not lose them.
+            _log.warning("can't release the past of %s: %s", self._store.place, error)
 
 
 def _certain(marks: Mapping[str, bool]) -> bool:
-    """Whether a state alone tells that the catalog is here."""
+    """Whether a state alone shows that the catalog is here."""
     return marks[config.TRUTH] or not marks[config.LINK]
 
 
@@ -165,7 +165,7 @@ def _marks_after(marks: Mapping[str, bool], updates: list[Update]) -> dict[str, 
 
 
 def _check_no_move(at: int, updates: list[Update]) -> None:
-    """Raise `AsOfTooEarly` where the contents of this time came from the other store."""
+    """Raise `AsOfTooEarly` if the contents at this time came from the other store."""
     for row, diff in updates:
         if diff == 1 and row.key[:TAG_BYTES] == Kind.CONFIG.tag:
             found = decode(CONFIGS, row)

@@ -1,8 +1,9 @@
-"""Commits beside the handles: a fence token alone, or one with new contents.
+"""Commits without an open handle: a fence token alone, or one with new contents.
 
 Invariants
-- Each is one append at the upper that was read, with a greater token: who was open for writing is fenced.
-- Neither lowers a token, and neither decodes a row that another version may have written.
+- Each is one append at the upper that was read, with a greater token. It fences the process that was open for
+  writing.
+- None lowers a token, and none decodes a row that another version may have written.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, Fenced
 
 Claim = Callable[[Preamble], FenceToken]
-"""The token to write with, for what is there; the durable one, where that is taken over already.
+"""Returns the token to write with in this state. If that token is already durable, returns it.
 
 Raises `Fenced` and `LinkedElsewhere`.
 """
@@ -39,14 +40,14 @@ def under(token: FenceToken) -> Claim:
 
 
 def check_epoch(at_least: int) -> None:
-    """`BadInput` for an epoch that a fence can't be raised to."""
+    """Raise `BadInput` for an epoch that a fence can't be raised to."""
     if at_least < 1:
         raise BadInput(f"epoch {at_least} is out of range: the first one is 1")
     check_room(at_least)
 
 
 def raise_fence(store: CatalogStore, at_least: int, claim: Claim) -> FenceToken:
-    """See `OpenableCatalog.raise_fence`; `at_least` was checked."""
+    """See `OpenableCatalog.raise_fence`. `at_least` is already checked."""
     while True:
         seen = read_preamble(store, store.upper())
         token = claim(seen)
@@ -73,12 +74,12 @@ def load(
     wanted = contents_of(rows)
     loaded = preamble_of(0, (row for row in wanted.values()))
     if not loaded.is_initialized:
-        raise BadInput(f"what is to be loaded has no config {config.USER_VERSION}: it is not a whole catalog")
+        raise BadInput(f"the contents to load are not a complete catalog: no config {config.USER_VERSION}")
     version = loaded.config[config.USER_VERSION]
     while True:
         seen = read_preamble(store, store.upper())
         if only_new and seen.is_initialized:
-            raise CatalogOutOfSync(f"the catalog in {store.place} is initialized already: nothing is loaded")
+            raise CatalogOutOfSync(f"the catalog in {store.place} is already initialized: nothing was loaded")
         token = claim(seen)
         stored = store.rows(seen.upper - 1) if seen.upper else iter(())
         if exactly or not seen.is_initialized:
@@ -87,7 +88,7 @@ def load(
                 _check_fits(version, wanted)
         else:
             _check_same_version(seen, version, store.place)
-            # What must not go back is known of the objects of today.
+            # Which values must not go back is known only for objects of the current version.
             config.check_current(version)
             kept = {row.key: row for row in stored}
             changes = list(merged(kept.values(), wanted))
@@ -102,7 +103,7 @@ def _check_same_version(seen: Preamble, version: int, place: str) -> None:
     durable = seen.config[config.USER_VERSION]
     if version != durable:
         raise BadInput(
-            f"the catalog in {place} is at version {durable}, what is to be loaded at version {version}",
+            f"the catalog in {place} is at version {durable}, the contents to load at version {version}",
             hint="load it into a new catalog, whose next open upgrades it",
         )
 
@@ -118,7 +119,7 @@ def _after(stored: Mapping[bytes, Row], changes: Iterable[Update]) -> dict[bytes
 
 
 def _check_fits(version: int, rows: Mapping[bytes, Row]) -> None:
-    """Refuse what could not be opened: `BadInput`. What is of an older version, its upgrade checks."""
+    """Raise `BadInput` for contents that could not be opened. An upgrade checks those of an older version."""
     if version != CATALOG_VERSION:
         config.check_version(version)
         return
@@ -126,4 +127,4 @@ def _check_fits(version: int, rows: Mapping[bytes, Row]) -> None:
     try:
         Cache(cached)
     except (CorruptBlob, CatalogOutOfSync) as error:
-        raise BadInput(f"what is to be loaded does not fit together: {error}") from None
+        raise BadInput(f"the contents to load contradict each other: {error}") from None

@@ -1,12 +1,14 @@
-"""A transaction on the catalog: changes beside the cache, and from them the updates to commit.
+"""A transaction on the catalog: changes on top of the cache, and the updates to commit that follow from them.
 
 Invariants
-- Copy-on-write: it copies what it touches and reads the rest through, so its cost is the number of touched
-  objects, whatever the size of the catalog.
-- It has no I/O and no clock; the handle that opened it commits it. A handle has one open at a time.
-- What it retracts are the stored bytes.
-- A key is checked when it is given; unique names at the end, so that two objects may swap theirs.
-- An append-only object is new by its id: that of its allocator, or one beyond it, which it moves.
+- Copy-on-write: it copies the objects that it changes and reads the others from the cache. Its cost depends
+  on the number of changed objects, and not on the size of the catalog.
+- It has no I/O and no clock. The handle that opened it commits it. A handle has one open transaction at a
+  time.
+- It retracts the stored bytes.
+- A key is checked at once. Unique names are checked at the end, so that two objects may swap their names.
+- An append-only object is new if its id is the allocator's next one or a later one, which moves the
+  allocator.
 - Neither an id allocator nor a timeline goes back.
 """
 
@@ -50,9 +52,9 @@ _ALLOCATOR_KEYS = {kind: encode_key(ID_ALLOCATORS, pb.IdAllocatorKey(name=kind))
 
 
 class Transaction:
-    """Changes that become visible all at once, when the catalog that opened it commits them.
+    """Changes that become visible together, when the catalog that opened the transaction commits them.
 
-    `base` is the upper of the contents that it sees; `now_ms` the one time of all its audit events.
+    `base` is the upper of the contents that it sees. `now_ms` is the time of all its audit events.
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class Transaction:
         self.base, self.now_ms = base, now_ms
         self._cache = cache
         self._changes: dict[Kind, dict[bytes, Row | None]] = {}
-        # The keys that were given what is unique; they may have another one by now.
+        # The keys to which a unique value was assigned. They may have another one by now.
         self._named: dict[Kind, Keys] = {}
-        # Of the append-only rows that a repair retracts: the cache has none of those.
+        # The append-only rows that a repair retracts. The cache doesn't have them.
         self._retracted: dict[bytes, Sequence[Row]] = {}
         self._on_close = on_close
         self._open = True
@@ -87,20 +89,20 @@ class Transaction:
         return self._open
 
     def close(self) -> None:
-        """Drop the changes; nothing to do after the commit."""
+        """Drop the changes. Does nothing after the commit."""
         if self._open:
             self._open = False
             self._on_close()
 
     def get(self, collection: Collection[K, V], key: K) -> V | None:
-        """The value of a key as this transaction sees it; `BadInput` for a type that isn't cached."""
+        """The value of a key in this transaction. Raises `BadInput` for a type that isn't cached."""
         row = self._row(_cached(collection), encode_key(collection, key))
         return None if row is None else known_value(collection, row.value)
 
     def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
-        """The object that shares with `like` what is unique to its type: say, schema and name of an item."""
+        """The object with the same unique value as `like`, for example the schema and name of an item."""
         if collection.unique_by is None:
-            raise BadInput(f"{collection} have nothing unique to be found by")
+            raise BadInput(f"{collection} can't be found by value: they have no unique value")
         wanted = collection.unique_by(like)
         changes = self._changes.get(collection.kind, {})
         for key in self._changed_with(collection, wanted):
@@ -113,7 +115,7 @@ class Transaction:
         return None if row is None else known(collection, row)
 
     def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
-        """All objects of a type as this transaction sees them."""
+        """All objects of a type in this transaction."""
         changes = self._changes.get(_cached(collection).kind, {})
         for key, row in self._cache.table(collection.kind).items():
             if key not in changes:
@@ -121,15 +123,15 @@ class Transaction:
         yield from (known(collection, row) for row in list(changes.values()) if row is not None)
 
     def insert(self, collection: Collection[K, V], key: K, value: V) -> None:
-        """Add an object; `UniquenessViolation` when the key is there already.
+        """Add an object. Raises `UniquenessViolation` if the key exists.
 
-        An append-only object has an id that was allocated in this transaction, or one beyond its allocator,
-        which then goes on behind it; any other may have been used before: `UniquenessViolation`.
+        The id of an append-only object must be allocated in this transaction, or be beyond its allocator,
+        which then moves after it. Any other id may have been used before, and raises `UniquenessViolation`.
         """
         row = self._checked(collection, key, value)
         known = row.key in self._changes.get(collection.kind, {})
         if self._row(collection, row.key) is not None if collection.cached else known:
-            raise UniquenessViolation(f"{collection} has that key already: {_show(key)}")
+            raise UniquenessViolation(f"{collection} already has an object with key {_show(key)}")
         if collection.append_only:
             self._check_new(collection, key)
             self._move_beyond(collection, key)
@@ -137,10 +139,13 @@ class Transaction:
         self._put(collection, row.key, row, value)
 
     def update(self, collection: Collection[K, V], key: K, value: V) -> None:
-        """Replace the value of an object; `BadInput` when it isn't there, or its type is append-only."""
+        """Replace the value of an object.
+
+        Raises `BadInput` if it doesn't exist or its type is append-only.
+        """
         row = self._checked(_changeable(collection), key, value)
         if self._row(collection, row.key) is None:
-            raise BadInput(f"{collection} has no such key: {_show(key)}")
+            raise BadInput(f"{collection} has no object with key {_show(key)}")
         self._check_onward(collection, key, row.key, value)
         self._put(collection, row.key, row, value)
 
@@ -151,11 +156,11 @@ class Transaction:
         self._put(collection, row.key, row, value)
 
     def delete(self, collection: Collection[K, V], key: K) -> None:
-        """Remove an object; `BadInput` when it isn't there, or its type is append-only."""
+        """Remove an object. Raises `BadInput` if it doesn't exist or its type is append-only."""
         encoded = encode_key(_changeable(collection), key)
         _check_changeable(key)
         if self._row(collection, encoded) is None:
-            raise BadInput(f"{collection} has no such key: {_show(key)}")
+            raise BadInput(f"{collection} has no object with key {_show(key)}")
         self._check_onward(collection, key, encoded, None)
         self._put(collection, encoded, None)
 
@@ -164,8 +169,8 @@ class Transaction:
     ) -> None:
         """Insert, replace or (`value` None) delete any object, for repairs by hand.
 
-        It knows neither append-only types nor reserved config, and lets anything go back. `stored` are the
-        rows of an append-only object as they are in the store. The fence token is refused as everywhere.
+        Append-only types, reserved config and going back are all allowed. `stored` are the stored rows of an
+        append-only object. Only the fence token is refused.
         """
         encoded = encode_key(collection, key)
         self._put(collection, encoded, None if value is None else encode(collection, key, value), value)
@@ -175,13 +180,13 @@ class Transaction:
             self._move_beyond(collection, key)
 
     def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
-        """`n` ids that were never given and that no object of the kind has."""
+        """Allocate `n` ids that were never used and that no object of the kind has."""
         if n < 0:
             raise BadInput(f"can't allocate {n} ids")
         next_id = _next_id(self._row(ID_ALLOCATORS, _ALLOCATOR_KEYS[kind]))
         found: list[int] = []
         while len(found) < n:
-            # The rest of them may still not fit.
+            # Check that the remaining ids fit.
             if next_id + n - len(found) >= _ID_LIMIT:
                 raise BadInput(f"the ids of {kind} are used up")
             if not self._is_taken(kind, next_id):
@@ -201,7 +206,7 @@ class Transaction:
         user: str = "",
         details: Mapping[str, str] | None = None,
     ) -> int:
-        """Add an event to the audit log, and give its id."""
+        """Add an event to the audit log. Returns its id."""
         (event_id,) = self.allocate_ids(IdKind.AUDIT_LOG)
         value = pb.AuditLogValue(
             event_type=event_type,
@@ -216,9 +221,9 @@ class Transaction:
         return event_id
 
     def updates(self) -> tuple[Update, ...]:
-        """What to commit: retractions of stored bytes and additions; empty when nothing really changed.
+        """The updates to commit: retractions of stored bytes, and additions. Empty if nothing changed.
 
-        Raises `UniquenessViolation` naming the object when two would share what must be unique.
+        Raises `UniquenessViolation`, naming the object, if two objects would have the same unique value.
         """
         found: list[Update] = []
         for kind, changes in sorted(self._changes.items()):
@@ -243,13 +248,13 @@ class Transaction:
         return () if row is None else (row,)
 
     def _is_taken(self, kind: IdKind, number: int) -> bool:
-        """Whether an object has the id although it was not allocated: one that somebody put there."""
+        """Whether an object has the id though it was not allocated, because somebody wrote it by hand."""
         if kind not in allocation.KEYED:
             return False
         return self._row(allocation.KEYED[kind][0], allocation.key_with(kind, number)) is not None
 
     def _check_new(self, collection: Collection[Any, Any], key: Any) -> None:
-        # As it was before this transaction, which may use all that it has allocated.
+        # The allocator before this transaction, which may use all ids that it has allocated itself.
         encoded = _ALLOCATOR_KEYS[allocation.APPENDED[collection.kind]]
         next_id = _next_id(self._cache.table(ID_ALLOCATORS.kind).get(encoded))
         if key.id < next_id:
@@ -276,7 +281,7 @@ class Transaction:
     ) -> None:
         if collection not in (ID_ALLOCATORS, TIMESTAMPS):
             return
-        # One that this transaction has deleted does not go back either. Mostly both are one.
+        # A deletion in this transaction must not make it go back either. Usually both rows are the same.
         for row in {self._row(collection, encoded), self._cache.table(collection.kind).get(encoded)}:
             there = None if row is None else known_value(collection, row.value)
             allocation.check_onward(collection, key, there, value)
@@ -292,13 +297,13 @@ class Transaction:
         if not self._open:
             raise BadInput("the transaction is closed: its changes were committed or dropped")
         if collection is FENCE_TOKENS:
-            raise BadInput("the fence token is not changed in a transaction: open the catalog instead")
+            raise BadInput("a transaction can't change the fence token: open the catalog instead")
         self._changes.setdefault(collection.kind, {})[key] = row
         if collection.unique_by is not None and value is not None:
             self._named.setdefault(collection.kind, Keys()).add(collection.unique_by(value), key)
 
     def _changed_with(self, collection: Collection[Any, Any], unique: Hashable) -> Iterator[bytes]:
-        """The keys of changed objects that have what is unique."""
+        """The keys of changed objects with this unique value."""
         assert collection.unique_by is not None
         changes = self._changes.get(collection.kind, {})
         named = self._named.get(collection.kind)
@@ -323,7 +328,7 @@ class Transaction:
 
 
 def _next_id(row: Row | None) -> int:
-    """The first id that an allocator would give."""
+    """The next id of an allocator."""
     return 1 if row is None else known_value(ID_ALLOCATORS, row.value).next_id
 
 

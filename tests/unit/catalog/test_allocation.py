@@ -118,7 +118,7 @@ def test_nothing_goes_back(change: Callable[[Transaction], object]) -> None:
     cache = Cache()
     committed(cache, lambda tx: tx.set(ID_ALLOCATORS, *allocator(IdKind.USER_ITEM, 9)))
     committed(cache, lambda tx: tx.set(TIMESTAMPS, pb.TimestampKey(timeline="t"), pb.TimestampValue(ts=100)))
-    with pytest.raises(BadInput, match=r"does not go back|can't be deleted") as caught:
+    with pytest.raises(BadInput, match=r"can't go back|can't be deleted") as caught:
         change(Transaction(cache))
     assert "\n" not in str(caught.value)
     committed(cache, lambda tx: tx.set(ID_ALLOCATORS, *allocator(IdKind.USER_ITEM, 9)))
@@ -128,5 +128,5 @@ def test_nothing_goes_back(change: Callable[[Transaction], object]) -> None:
 def test_a_transaction_does_not_take_back_what_it_has_allocated() -> None:
     tx = Transaction(Cache())
     tx.allocate_ids(IdKind.USER_ITEM, 5)
-    with pytest.raises(BadInput, match="is at 6 and does not go back to 3"):
+    with pytest.raises(BadInput, match="is at 6 and can't go back to 3"):
         tx.set(ID_ALLOCATORS, *allocator(IdKind.USER_ITEM, 3))

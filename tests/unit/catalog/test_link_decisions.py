@@ -192,7 +192,7 @@ def test_a_store_that_is_changed_after_the_look_is_not_decided_about(place: Link
     found = decision(catalog, STASH)
     write(catalog, "meanwhile")
     before = place.uppers()
-    with pytest.raises(LinkConflict, match="was changed after it was looked at"):
+    with pytest.raises(LinkConflict, match="was changed after it was read"):
         decide(catalog, found, **WHO)
     assert place.uppers() == before
 
@@ -237,9 +237,9 @@ def test_nobody_gets_in_while_it_is_being_decided(place: LinkedPlace) -> None:
     for alone in (lambda: items(place.persist()), lambda: write(place.persist(), "x"), reader.sync):
         with pytest.raises(LinkedElsewhere):
             alone()
-    with pytest.raises(LinkConflict, match=r"begun to decide that .* is Stash") as caught:
+    with pytest.raises(LinkConflict, match=r"a decision that .* is Stash was begun") as caught:
         catalog.source_of_truth()
-    assert "link --truth stash --accept-loss' goes on with it" in caught.value.hint
+    assert "link --truth stash --accept-loss' continues it" in caught.value.hint
     assert place.uppers() == before
     for truth in (PERSIST, STASH):
         # Nothing is lost yet: it may still be decided either way.
@@ -332,7 +332,7 @@ def test_the_loss_of_a_stash_with_the_catalog_is_accepted(
     write(catalog, "lost with the stash")
     place.lose_stash()
     upper = place.seen().persist.upper
-    with pytest.raises(LinkConflict, match="does not say that it is the source of truth") as caught:
+    with pytest.raises(LinkConflict, match="does not record that it is the source of truth") as caught:
         detach(place.persist(), stash_lost=True, **WHO)
     assert "--accept-loss" in caught.value.hint
     assert place.seen().persist.upper == upper

@@ -143,7 +143,7 @@ def test_what_is_refused_writes_nothing(place: LinkedPlace, truth: Backend) -> N
     dumped = contents(place.stores().of(truth))
     with pytest.raises(CatalogOutOfSync):
         catalog.load(dumped, only_new=True, **WHO)
-    with pytest.raises(BadInput, match="not a whole catalog"):
+    with pytest.raises(BadInput, match="not a complete catalog"):
         catalog.load([], **WHO)
     assert not catalog.initialize(**WHO)
     with pytest.raises(BadInput, match="out of range"):
@@ -382,7 +382,7 @@ def test_what_tells_the_truth_is_not_edited_by_hand(place: LinkedPlace, truth: B
     for mode in (OpenMode.WRITABLE, OpenMode.SAVEPOINT):
         with catalog.open(mode, **WHO) as opened:
             for key in ("tombstone", "link", "stash_linked", "migration/7", "link_note/stash/moved"):
-                with pytest.raises(BadInput, match=r"linked stores|would tie"):
+                with pytest.raises(BadInput, match=r"linked stores|would link the catalog"):
                     opened.dangerous_edit(CONFIGS, pb.ConfigKey(key=key), pb.ConfigValue(value=1))
             opened.dangerous_edit(CONFIGS, pb.ConfigKey(key="mine"), pb.ConfigValue(value=1))
     after = {key: value for key, value in place.configs()[truth].items() if "/saw_" not in key}
@@ -393,7 +393,7 @@ def test_what_tells_the_truth_is_not_edited_by_hand(place: LinkedPlace, truth: B
 def test_a_catalog_is_not_linked_by_hand(place: LinkedPlace, key: str) -> None:
     with (
         place.persist().open(OpenMode.WRITABLE, **WHO) as opened,
-        pytest.raises(BadInput, match="would tie"),
+        pytest.raises(BadInput, match="would link the catalog"),
     ):
         opened.dangerous_edit(CONFIGS, pb.ConfigKey(key=key), pb.ConfigValue(value=1))
     place.persist().open(OpenMode.WRITABLE, **WHO).close()

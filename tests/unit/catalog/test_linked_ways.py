@@ -232,11 +232,11 @@ def test_a_link_is_not_ended_where_that_could_lose_the_catalog(place: LinkedPlac
         detach(unlinked, **WHO)
     catalog = begun(place, Backend.STASH)
     before = place.uppers()
-    with pytest.raises(BadInput, match="in the stash") as caught:
+    with pytest.raises(BadInput, match="is the stash in") as caught:
         detach(catalog, **WHO)
     assert "migrate" in caught.value.hint
     for lost in (catalog, place.persist()):
-        with pytest.raises(LinkConflict, match="does not say that it is the source of truth"):
+        with pytest.raises(LinkConflict, match="does not record that it is the source of truth"):
             detach(lost, stash_lost=True, **WHO)
     with pytest.raises(BadInput, match="stash of a link"):
         detach(place.stash(), stash_lost=True, **WHO)

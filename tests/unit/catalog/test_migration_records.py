@@ -128,7 +128,7 @@ def test_records_without_sense_are_corrupt(found: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("id_", ["", " ", "a b", "a\n", "-a", "a-", "é", "x" * 201, "a\x00b"])
 def test_an_id_that_is_none(id_: str) -> None:
-    with pytest.raises(BadInput, match="is not one"):
+    with pytest.raises(BadInput, match="is not valid"):
         key_of(id_)
 
 

@@ -257,7 +257,7 @@ def test_what_has_ended_keeps_its_target(place: LinkedPlace, target: Backend) ->
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan"), float("inf"), 1e300, 1e9 + 1])
 def test_a_timeout_that_is_none(place: LinkedPlace, timeout_s: float) -> None:
     with pytest.raises(
-        BadInput, match="the timeout of a migration is more than 0 seconds, at most 1,000,000,000"
+        BadInput, match="the timeout of a migration must be more than 0 and at most 1,000,000,000"
     ):
         Catalog(place).migration(Backend.PERSIST, timeout_s=timeout_s)
     Catalog(place).migration(Backend.PERSIST, timeout_s=1e9).close()

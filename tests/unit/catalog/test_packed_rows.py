@@ -144,8 +144,8 @@ def test_a_load_takes_rows_in_any_order_and_batches_of_any_kinds() -> None:
 def test_a_load_refuses_what_it_can_not_hold() -> None:
     key = encode_key(ROLES, pb.RoleKey(id=pb.RoleId(user=1)))
     refusals: list[tuple[type[Exception], str, list[Row]]] = [
-        (CatalogOutOfSync, "there already", [role(1, "a"), role(1, "b")]),
-        (CatalogOutOfSync, "there already", [role(1, "a"), odd_role(1, "b")]),
+        (CatalogOutOfSync, "already exists", [role(1, "a"), role(1, "b")]),
+        (CatalogOutOfSync, "already exists", [role(1, "a"), odd_role(1, "b")]),
         (CorruptBlob, "unique", [role(1, "a"), role(2, "b"), role(3, "a")]),
         (CorruptBlob, "unique", [role(1, "a"), odd_role(2, "a")]),
         (CorruptBlob, "known kind", [role(1, "a"), Row(b"\xff\xff", b"")]),

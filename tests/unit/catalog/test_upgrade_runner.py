@@ -314,7 +314,7 @@ def test_the_time_before_an_upgrade_is_kept_and_can_be_dumped() -> None:
     store.move_holds(store.upper())
     assert store.since == 0
     assert catalog.dump(as_of=kept.time) == before
-    with pytest.raises(BadInput, match="no dump of version 15"):
+    with pytest.raises(BadInput, match="no time of version 15"):
         catalog.release_dump(15)
     with pytest.raises(NotWritable):
         place.catalog(mode="read").release_dump(MIN_VERSION)

@@ -1,1 +1,1 @@
-"""Moving a live catalog between a stash and persist, and back: see `truth` for which of them counts when."""
+"""Moves a live catalog between a stash and persist. See `truth` for which of the two counts at which time."""

@@ -1,17 +1,38 @@
-"""One attempt at the steps of a migration: from the first to the last, each done once.
+"""One attempt at the steps of a migration, from the first to the last, each done once.
 
-The steps come from the tables of `truth`, as data. An attempt knows in memory alone how far it is: after any
-error it is over, and the next one begins at the first step.
+The steps come from the tables in `truth`. An attempt keeps its progress only in memory. After any error it is
+over, and the next attempt begins at the first step. The steps put the attempt's token into both stores, read
+the source, replace the contents of the target, and at last move the source of truth, which is one commit: the
+tombstone of the last step.
 
-Invariants
-- Each step begins by finding the token of the attempt in both stores.
-- What the target holds does not matter until the truth moves, which is one commit: the tombstone of the last
-  step. Just before it, with any verification, the source is read once more: it has the upper, the token, the
-  config and the digests of before. The target has the number of this move. What remains is that one of them
-  is restored between that and the commit. Without verification the replace itself sets the tombstone, where
-  both are of one store.
-- Times never go back: the target's upper is beyond the source's before the contents come in, and what was
-  before them is no past of theirs.
+These things can happen meanwhile:
+
+1. A process has the catalog open for writing. The first step fences it. A commit of it either lands before,
+and
+   is read with the source, or fails, because it expects its own token in the store.
+2. The attempt dies before the last step. The source of truth has not moved, so the contents of the target
+don't
+   matter. Others can't write until the deadline in the record of the migration. Any process can resume it
+   with the same id, or give it up.
+3. Somebody takes over. Each step first finds the attempt's token in both stores, and each commit expects it.
+So
+   the next step or commit raises `Fenced`, and nothing has moved.
+4. The source is restored to an older state after it was read. It may have the same upper, token and config.
+So
+   just before the last commit, whatever the verification is, the source is read again and its digests are
+   compared with those of before.
+5. The target is restored to an older state after it was filled. Then it lacks the number of this move, which
+is
+   written with the contents and checked before the last commit.
+6. The attempt dies after the last commit, or never learns its outcome. The tombstones show whether the source
+of
+   truth moved. The next attempt, or the next open for writing, writes the remaining records.
+
+What remains is a restore between the checks of 4 and 5 and the last commit. Without verification, if the
+replaced store is also the one with the last tombstone, one commit does both.
+
+Invariant: times never go back. The target's upper is moved beyond the source's before the contents are
+written, and the target's earlier contents are not part of the catalog's history.
 """
 
 import logging
@@ -60,23 +81,23 @@ from holdfast.errors import CatalogOutOfSync, Fenced, MigrationInProgress
 _log = logging.getLogger(__name__)
 
 PAST = 2
-"""How far beyond the source's upper the target's is moved: the source's moves once more, when it retires."""
+"""How far the target's upper is moved beyond the source's. The source's moves once more when it retires."""
 
 
 class Verify(Enum):
-    """What is done to be sure of the target before the truth moves."""
+    """How the target is checked before it becomes the source of truth."""
 
     NONE = "None"
-    """Nothing: where it can be, the contents and the truth move in one commit."""
+    """Not at all. If possible, the contents and the source of truth move in one commit."""
     COMPARE = "Compare"
-    """What the target holds is read again and compared, by a digest of every object type."""
+    """The target is read again and compared with the source, by a digest of every object type."""
     SHADOW = "Shadow"
-    """As COMPARE, after a time in which every write went to both."""
+    """Like COMPARE, after a period in which every write went to both stores."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What a migration is to do. `record` is what it runs under: forward or, rolling back, the other way."""
+    """What a migration does. `record` is the state in which it runs: forward, or rolling back."""
 
     migration_id: str
     destination: Backend
@@ -86,10 +107,9 @@ class Orders:
 
 @dataclass(frozen=True)
 class MoveProgress:
-    """A step that is done: where the source of truth is then, and how much was read, written or compared.
+    """A step that is done, the source of truth after it, and how much was read, written or compared.
 
-    `sizes` and `digests` are by the name of the object type, None where the step has none; `seconds` is what
-    it took.
+    `sizes` and `digests` are by object type name, and None if the step has none. `seconds` is its duration.
     """
 
     step: MoveStep
@@ -101,7 +121,10 @@ class MoveProgress:
 
 
 class Attempt:
-    """The steps under a token that is in both stores; `read` is what is known of the source from before."""
+    """The steps under a token that is in both stores.
+
+    `read` is what was read of the source before, if anything.
+    """
 
     def __init__(
         self, held: HeldStores, strategy: Strategy, orders: Orders, read: Read | None = None
@@ -119,7 +142,7 @@ class Attempt:
 
     @property
     def next_step(self) -> MoveStep | None:
-        """The step that comes next; None when all are done."""
+        """The next step. None if all are done."""
         return self.steps[self._next] if self._next < len(self.steps) else None
 
     def advance(self) -> MoveProgress:
@@ -153,31 +176,32 @@ class Attempt:
         )
 
     def open_shadow(self, now_ms: Callable[[], int]) -> Catalog:
-        """Open the source before the last step, with every write made in the target too."""
+        """Open the source before the last step. Every write is also made in the target."""
         step = self.next_step
         assert step is self.steps[-1]
         self._end_shadow(step)
         seen = self.held.look()
         self._read_again(seen)
         self._shadow = open_shadow(self.held, seen, self.orders.destination.other, now_ms)
-        # From here on the source is compared with the target only: both are written.
+        # From here on the source is only compared with the target, because both are written.
         self._shadowed = True
         return self._shadow
 
     def close(self) -> None:
-        """Give up what it holds of the stores."""
+        """Release what the attempt holds of the stores."""
         if self._shadow is not None:
             self._shadow.end(self._going_on())
         self.held.stores.close()
 
     def truth(self, seen: Seen) -> Backend:
-        """Which store counts."""
+        """The current source of truth."""
         return source_of_truth(self.strategy, seen.stash.config, seen.persist.config)
 
     def finish(self, truth: Backend, record: Record | None) -> None:
-        """Write into both stores what remains to be written of an end with the truth there.
+        """Write into both stores what remains to be written at the end, with this source of truth.
 
-        Raises `Fenced` when somebody took over before the record was there: he goes on from what he finds.
+        Raises `Fenced` if somebody took over before the record was written. That process continues from what
+        it finds.
         """
         seen = read_both(self.held.stores)
         move = arrived(seen, truth)
@@ -191,11 +215,11 @@ class Attempt:
         try:
             configure(seen, Backend.PERSIST)
         except Fenced as error:
-            # With the record there nobody is shut out any more: whoever came notes the truth that he found.
+            # The record is written, so nobody is shut out. The new owner notes the truth that it finds.
             _log.info("%s", error)
 
     def _end_shadow(self, step: MoveStep) -> None:
-        """Let nothing be written to both any more before the last step; raises where the target differs."""
+        """End writing to both stores before the last step. Raises if the target differs."""
         shadow, self._shadow = self._shadow, None
         if shadow is not None:
             assert step is self.steps[-1]
@@ -203,7 +227,7 @@ class Attempt:
             shadow.check()
 
     def _going_on(self) -> MigrationInProgress:
-        """What whoever writes to a shadow that has ended is told: open the catalog again, wherever it is."""
+        """The error for writers of a shadow that has ended: they can open the catalog again."""
         return MigrationInProgress(self.orders.migration_id, self.held.token.holder)
 
     def _check(self, seen: Seen) -> None:
@@ -259,7 +283,10 @@ class Attempt:
         return found
 
     def _verify(self, seen: Seen) -> Mapping[str, RowsDigest] | None:
-        """Read the source again, and compare what both hold, if that is ordered; raises `ContentsDiffer`."""
+        """Read the source again, and compare both stores if the verification asks for it.
+
+        Raises `ContentsDiffer`.
+        """
         wanted = self._read_again(seen)
         if self.orders.verify is Verify.NONE:
             return None
@@ -270,9 +297,9 @@ class Attempt:
         return found
 
     def _read_again(self, seen: Seen) -> Mapping[str, RowsDigest]:
-        """The digests of the source, read anew. Raises `CatalogOutOfSync` where nobody may have changed them.
+        """Read the digests of the source again. Raises `CatalogOutOfSync` if they have changed.
 
-        A source that was restored, and has gone on, may have the same upper, token and config.
+        A source that was restored and then written may have the same upper, token and config.
         """
         backend = self.orders.destination.other
         store = self.held.stores.of(backend)
@@ -280,27 +307,27 @@ class Attempt:
         read = self._read
         if not self._shadowed and read is not None and found != read.wanted.digests:
             raise CatalogOutOfSync(
-                f"{store.place} does not hold what was read from it, though its upper is the same: it was"
+                f"{store.place} no longer holds what was read from it, though its upper is the same: it was"
                 " restored from an older state, or changed by hand",
                 hint="find the newest state of the store, then begin the migration again",
             )
         return found
 
     def _seal(self, seen: Seen) -> Seen:
-        """Say that what both stores were written meanwhile is no past of the target either."""
+        """Exclude what both stores were written meanwhile from the target's history."""
         target = self.orders.destination
         seen = self._beyond_source(target, seen)
         self.held.configure(seen, target, {**looked(seen, target), **self._arriving(seen, target)})
         return self.held.look()
 
     def _arriving(self, seen: Seen, target: Backend) -> dict[str, int | None]:
-        """What the target's config becomes with the contents."""
+        """The changes of the target's config that are written with the contents."""
         upper = seen.of(target).upper
         self._move = next_move(seen, upper)
         return {config.TRUTH_SINCE: upper, **arriving(target, self._move)}
 
     def _beyond_source(self, target: Backend, seen: Seen) -> Seen:
-        """Move the target's upper beyond any time that a reader of the source may have kept."""
+        """Move the target's upper beyond any time that a reader of the source may remember."""
         least = seen.of(target.other).upper + PAST
         if seen.of(target).upper >= least:
             return seen
@@ -308,7 +335,7 @@ class Attempt:
         return self.held.look()
 
     def _read_at(self, seen: Seen) -> Read:
-        """What was read, which nobody has changed since, and which no older state took the place of."""
+        """What was read. Raises `CatalogOutOfSync` if the source was changed or restored since."""
         read = self._read
         assert read is not None
         at = seen.of(self.orders.destination.other)
@@ -320,11 +347,11 @@ class Attempt:
         return read
 
     def _check_target(self, seen: Seen) -> None:
-        """Raise `CatalogOutOfSync` unless the target has the number that came with the contents."""
+        """Raise `CatalogOutOfSync` unless the target has this move's number, written with the contents."""
         target = self.orders.destination
         if self._move is None or arrived(seen, target) != self._move:
             raise CatalogOutOfSync(
-                f"{self.held.stores.of(target).place} does not hold what was written to it: it was restored"
+                f"{self.held.stores.of(target).place} no longer holds what was written to it: it was restored"
                 " from an older state",
                 hint="begin the migration again",
             )
@@ -334,7 +361,7 @@ class Attempt:
         self._next = len(self.steps)
 
     def _flipping(self, last: MoveStep) -> dict[str, int | None]:
-        """What the config becomes in the store of the last step, in the commit that moves the truth."""
+        """The changes of the config in the store of the last step, in the commit that moves the truth."""
         ending = self._ending(last.store, self.orders.destination, self.orders.record.ended)
         return {
             config.TOMBSTONE: int(bool(last.tombstone)),
@@ -343,7 +370,7 @@ class Attempt:
         }
 
     def _ending(self, backend: Backend, truth: Backend, record: Record | None) -> dict[str, int | None]:
-        """What is in a store's config after the end with the truth there."""
+        """The changes of a store's config at the end, with this source of truth."""
         note = 1 if backend is truth else None
         records = ended(self.orders.migration_id, record) if backend is Backend.STASH else {}
         return {config.TRUTH: note, **records}

@@ -1,22 +1,22 @@
-"""Deciding by hand which of two stores is the catalog: where nothing can tell it, or against what they tell.
+"""Decides by hand which of two stores is the catalog, if the stores can't show it, or against what they show.
 
-A decision is a new link of the two, under another number, whose truth somebody has named: what only the
-other store holds is given up. It is these commits, and nobody can open the two between the first and the
-one that takes its mark away:
+A decision links the two stores again under another number, and a user names the source of truth. What only
+the other store holds is given up. It consists of these commits. Nobody can open the stores between the first
+of them and the one that removes its mark:
 
 1. persist gets the mark (`config.SETTLING`) and the new number, and loses its note of the truth;
-2. the stash gets a token that is above both, the number and its tombstone, and loses its note;
+2. the stash gets a token above both, the number and its tombstone, and loses its note;
 3. persist gets the token, and its tombstone once more;
-4. the truth is moved beyond any time that somebody may know of either;
-5. persist loses the mark, and the truth gets its note. What it held before is no past of it.
+4. the upper of the truth is moved beyond any time that somebody may know of either store;
+5. persist loses the mark, and the truth gets its note. Its earlier contents are not part of its history.
 
 Invariants
-- A decision that broke off is made anew from the first commit, by anybody, for either store: what the two
-  hold was not touched.
-- Before a tombstone of the stash changes, persist says no more that it is the truth; and before anybody can
-  tell the truth again, everybody who had one of them open is fenced.
-- Of two decisions the later one counts: each goes on only while the number of its own link is on persist.
-- Nothing is decided about stores that are not as they were when somebody looked at them.
+- An interrupted decision can be made again from the first commit, by any process and for either store: the
+  contents of both are untouched.
+- Before a tombstone of the stash changes, persist no longer says that it is the truth. Before anybody can
+  determine the truth again, everybody who had one of the stores open is fenced.
+- Of two decisions the later one counts: each continues only while the number of its own link is on persist.
+- Nothing is decided if the stores have changed since the user looked at them.
 """
 
 import logging
@@ -50,16 +50,17 @@ from holdfast.errors import CatalogOutOfSync, Fenced, HoldfastError, LinkConflic
 _log = logging.getLogger(__name__)
 
 FAR = 10**9
-"""How far the times of what was decided for go on after all that are known: nobody has committed so often to
-a store that is lost, or to a state of it that was not restored."""
+"""How far the upper of the chosen store is moved beyond all known times. Nobody commits this often to a store
+that is lost, or to a state of it that was not restored."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What it would mean that `truth` is the catalog, as the stores were when they were looked at.
+    """The effect of making `truth` the catalog, given the stores as they were when they were read.
 
-    `told` is what they say themselves, None where `conflict` tells why they can't. `digests` are of what each
-    holds, by the name of the object type; None where it holds no catalog, or `unreadable` tells why not.
+    `told` is the truth that the stores themselves show, or None if they can't, for the reason in `conflict`.
+    `digests` are of the contents of each store, by object type name. They are None if a store has no catalog,
+    or can't be read for the reason in `unreadable`.
     """
 
     truth: Backend
@@ -72,26 +73,26 @@ class Decision:
 
     @property
     def gives_up(self) -> bool:
-        """Whether there is anything to decide: else the stores tell that truth, or a link of them would."""
+        """Whether there is something to decide: the stores neither show this truth nor would link with it."""
         return self.told is not self.truth
 
     def sizes(self, backend: Backend) -> Mapping[str, Size] | None:
-        """How much a store holds, by the name of the object type."""
+        """The size of a store's contents, by object type name."""
         digests = self.digests[backend]
         return None if digests is None else sizes_of(digests)
 
     @property
     def same(self) -> bool:
-        """Whether both hold the same contents, so that nothing would be lost."""
+        """Whether both stores hold the same contents, so that nothing would be lost."""
         kept, given_up = self.digests[self.truth], self.digests[self.truth.other]
         return kept is not None and kept == given_up
 
 
 def decision(catalog: LinkedCatalog, truth: Backend) -> Decision:
-    """Look at what a decision would mean. Changes nothing and fences nobody.
+    """Determine the effect of a decision. Changes nothing and fences nobody.
 
-    Raises `Uninitialized` for a store without a catalog where the other one has one, what the contents of
-    `truth` can't be opened for, and `MigrationInProgress` where the stores tell it and a migration has them.
+    Raises `Uninitialized` if `truth` has no catalog but the other store has one. Raises what an open of
+    `truth` would. Raises `MigrationInProgress` if the stores show the truth and a migration is running.
     """
     told, conflict = None, None
     with catalog.stores.opened("rehearsal of a decision") as stores:
@@ -100,14 +101,14 @@ def decision(catalog: LinkedCatalog, truth: Backend) -> Decision:
             told = stores.linkage(seen).truth
         except LinkConflict as error:
             conflict = error
-        # Where nothing is to be given up nobody need read it all.
+        # If nothing is to be given up, the contents need not be read.
         digests, unreadable = _held(stores, seen, Backend if told is not truth else ())
     has = {backend: seen.of(backend).is_initialized for backend in Backend}
     if has[truth.other] and not has[truth]:
         at, other = stores.places[truth], stores.places[truth.other]
         raise Uninitialized(
             f"there is no catalog in {at}, but there is one in {other}",
-            hint="only that can be named",
+            hint="name the store that has the catalog",
         )
     found = Decision(truth, told, conflict, seen, stores.places, digests, unreadable)
     if not found.gives_up:
@@ -122,7 +123,7 @@ def decision(catalog: LinkedCatalog, truth: Backend) -> Decision:
 def _held(
     stores: TwoStores, seen: Seen, backends: Iterable[Backend]
 ) -> tuple[dict[Backend, Mapping[str, RowsDigest] | None], dict[Backend, HoldfastError]]:
-    """What each of these holds, or why that can't be read."""
+    """The contents of each of these stores, or why they can't be read."""
     digests: dict[Backend, Mapping[str, RowsDigest] | None] = dict.fromkeys(Backend)
     unreadable: dict[Backend, HoldfastError] = {}
     for backend in backends:
@@ -144,13 +145,14 @@ def decide(
     purpose: str = "decision",
     sleep: Callable[[float], None] = time.sleep,
 ) -> Linked:
-    """Make the decision: what only the other store holds is given up, and whoever had one open is fenced.
+    """Make the decision. What only the other store holds is given up, and every process with a store open is
+    fenced.
 
-    One that broke off is made anew: look at the stores again, and decide for the same or the other one.
-    `deploy_generation` is by default the greatest of both.
+    If it is interrupted, read the stores again, and decide for the same or the other one. `deploy_generation`
+    is the greater one of both stores by default.
 
-    Raises `LinkConflict` where the stores are not as they were looked at, or another decision was begun
-    meanwhile; `Fenced`, `StrategyMismatch`; `Indeterminate`.
+    Raises `LinkConflict` if the stores have changed since they were read, or if another decision was begun
+    meanwhile, `Fenced`, `StrategyMismatch` and `Indeterminate`.
     """
     claim = catalog.claim(deploy_generation or 0, holder, purpose)
     with catalog.stores.opened(purpose) as stores:
@@ -159,7 +161,7 @@ def decide(
 
 
 class _Deciding:
-    """One decision from its first commit to its last."""
+    """One decision, from its first commit to its last."""
 
     def __init__(self, stores: TwoStores, decision: Decision) -> None:
         self._stores = stores
@@ -190,12 +192,11 @@ class _Deciding:
     def _mark(self) -> None:
         while True:
             for backend in Backend:
-                # Contents that a writer adds meanwhile change nothing of what is decided.
+                # Contents that a writer adds meanwhile don't matter for the decision.
                 if not self._seen.of(backend).tells_as(self._decision.seen.of(backend)):
                     raise LinkConflict(
-                        f"{self._stores.of(backend).place} was changed after it was looked at: nothing is"
-                        " decided",
-                        hint="look at both stores again",
+                        f"{self._stores.of(backend).place} was changed after it was read: nothing is decided",
+                        hint="read both stores again",
                     )
             persist = self._seen.persist
             if committed(self._stores.persist, persist, persist.configured(self._wanted[Backend.PERSIST])):
@@ -209,13 +210,16 @@ class _Deciding:
             token = next_token(self._seen, claim)
             if all(self._fenced(backend, token) for backend in (Backend.STASH, Backend.PERSIST)):
                 return token
-            # Somebody who was on his way when the mark came: he gets no further than the stash.
+            # Another process was taking over when the mark was written. It gets no further than the stash.
             sleep(pause)
             self._seen = read_both(self._stores)
         raise Fenced(token, self._seen.token)
 
     def _fenced(self, backend: Backend, token: FenceToken) -> bool:
-        """Put the token into a store, with its config; False where somebody has one that isn't lower."""
+        """Write the token and the config to a store.
+
+        Returns False if the store has a token that isn't lower.
+        """
         store = self._stores.of(backend)
         while True:
             at = self._seen.of(backend)
@@ -248,11 +252,11 @@ class _Deciding:
         try:
             held.configure(held.look(), Backend.STASH, {config.TRUTH: 1})
         except Fenced as error:
-            # Without the mark anybody may open it, and notes the truth that he finds.
+            # Without the mark anybody may open the catalog, and notes the truth that it finds.
             _log.info("%s", error)
 
     def _look(self, held: HeldStores) -> Seen:
-        """Both stores, under the token and the mark of this decision."""
+        """Read both stores. They must have the token and the mark of this decision."""
         seen = held.look()
         self._check_mine(seen)
         return seen
@@ -262,5 +266,5 @@ class _Deciding:
         if persist.get(config.LINK) != self._link.id or config.SETTLING not in persist:
             raise LinkConflict(
                 f"another decision about {self._stores.persist.place} was begun after this one",
-                hint="'holdfast migrate status' tells what came of it",
+                hint="'holdfast migrate status' shows its result",
             )

@@ -1,6 +1,6 @@
-"""Ending a link: the catalog is on persist alone again.
+"""Ends a link: the catalog is only on persist again.
 
-The stash keeps what it had, its side of the link among it, so that nobody takes its old contents for the
+The stash keeps its contents, including its side of the link. So nobody takes its old contents for the
 catalog.
 """
 
@@ -37,16 +37,17 @@ def detach(
     holder: str,
     purpose: str,
 ) -> FenceToken:
-    """End the link of a catalog that is on persist: from then on `persist_catalog` opens it alone.
+    """End the link of a catalog whose source of truth is persist. Then `persist_catalog` alone opens it.
 
-    `catalog` is what `linked_catalog` gave; with `stash_lost`, for a stash that is gone for good, what
-    `persist_catalog` gave: allowed only while persist says itself that it is the source of truth; or, with
-    `accept_loss`, as somebody has decided that what persist holds is the catalog, and gives up what the lost
-    stash had beside. Whoever has it open is fenced by the token that is given back; a process that still has
-    that stash is not. `deploy_generation` is by default the durable one.
+    `catalog` is a `linked_catalog`. With `stash_lost`, for a stash that is gone permanently, it is a
+    `persist_catalog`. That is allowed only while persist records itself as the source of truth, or with
+    `accept_loss`, if a user has decided that persist holds the catalog and gives up what only the lost stash
+    had. Every process that has the catalog open is fenced by the returned token, except one that still has
+    that stash. `deploy_generation` is the durable one by default.
 
-    Raises `BadInput` where there is no link, or the catalog is in the stash; `LinkConflict` where persist
-    does not tell that it is the truth; `MigrationInProgress`, `Fenced`. Nothing is changed then.
+    Raises `BadInput` if there is no link, or if the source of truth is the stash; `LinkConflict` if persist
+    does not record itself as the source of truth; `MigrationInProgress` and `Fenced`. Nothing is changed
+    then.
     """
     if stash_lost:
         persist = _on_persist(catalog)
@@ -54,14 +55,14 @@ def detach(
         return _detach_alone(persist, deploy_generation, claim, accept_loss=accept_loss)
     if not isinstance(catalog, LinkedCatalog):
         raise BadInput(
-            f"the link of the catalog in {catalog.place} is ended with both of its stores",
-            hint="give the stash too; if that is lost for good, say so (stash_lost, --stash-lost)",
+            f"ending the link of the catalog in {catalog.place} needs both of its stores",
+            hint="also give the stash; if it is lost for good, pass stash_lost or --stash-lost",
         )
     return _detach_both(catalog, deploy_generation, catalog.claim(deploy_generation or 0, holder, purpose))
 
 
 def check_detach(catalog: OpenableCatalog, *, stash_lost: bool = False, accept_loss: bool = False) -> None:
-    """Raise what `detach` would; needs clients that only read."""
+    """Raise what `detach` would. Needs only clients that read."""
     if isinstance(catalog, LinkedCatalog) and not stash_lost:
         with catalog.stores.opened("rehearsal of a detach") as stores:
             _check_both(catalog, read_both(stores))
@@ -86,7 +87,7 @@ def _detach_both(catalog: LinkedCatalog, deploy_generation: int | None, claim: F
         while not committed(stores.persist, seen.persist, seen.persist.configured(UNLINKED)):
             seen = seen.where(Backend.PERSIST, read_preamble(stores.persist, stores.persist.upper()))
             takeover.under(taken.token)(seen.persist)
-            # Somebody may have begun to decide about the link, under no token yet.
+            # Somebody may have begun a decision about the link, which has no token yet.
             _check_both(catalog, seen)
         return taken.token
 
@@ -94,11 +95,11 @@ def _detach_both(catalog: LinkedCatalog, deploy_generation: int | None, claim: F
 def _check_both(catalog: LinkedCatalog, seen: Seen) -> None:
     link = catalog.stores.linkage(seen)
     if not isinstance(link, Linked):
-        raise BadInput(f"the catalog in {catalog.place} is not linked: there is nothing to end")
+        raise BadInput(f"the catalog in {catalog.place} is not linked: there is no link to end")
     if link.truth is not Backend.PERSIST:
         raise BadInput(
-            f"the catalog is in the stash, in {catalog.stores.stash.place}: its link can't be ended",
-            hint="move it to persist first: holdfast migrate run",
+            f"the source of truth is the stash in {catalog.stores.stash.place}: its link can't be ended",
+            hint="move the catalog to persist first: holdfast migrate run",
         )
     running = running_of(seen.stash.config)
     if running is not None:
@@ -109,7 +110,7 @@ def _detach_alone(
     catalog: OneStoreCatalog, deploy_generation: int | None, claim: FenceToken, *, accept_loss: bool
 ) -> FenceToken:
     with catalog.opened(claim.purpose) as store:
-        # Of what the stash had, somebody may remember times that persist must not have again.
+        # A process may remember times of the stash, and persist must not use these times again.
         least = store.upper() + FAR
         while True:
             seen = read_preamble(store, store.upper())
@@ -130,16 +131,16 @@ def _detach_alone(
 
 def _check_alone(seen: Preamble, place: str, *, accept_loss: bool) -> None:
     if not seen.is_linked:
-        raise BadInput(f"the catalog in {place} is not linked: there is nothing to end")
+        raise BadInput(f"the catalog in {place} is not linked: there is no link to end")
     if config.STASH_LINKED not in seen.config:
         raise BadInput(
-            f"{place} is the stash of a link, which is ended on persist",
+            f"{place} is the stash of a link, and a link is ended on persist",
             hint="give the catalog on persist",
         )
     if not seen.is_certain and not accept_loss:
         raise LinkConflict(
-            f"the catalog in {place} does not say that it is the source of truth: the stash may hold newer"
+            f"the catalog in {place} does not record that it is the source of truth: the stash may hold newer"
             " contents",
-            hint="bring the stash back, and let a migration that was running end; if it is lost for good,"
+            hint="bring the stash back, and let a running migration end; if the stash is lost for good,"
             " --accept-loss gives up what it had",
         )

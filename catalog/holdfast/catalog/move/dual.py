@@ -1,8 +1,8 @@
-"""Writing a linked catalog to both of its stores: the truth answers, the other one is compared.
+"""Writes a linked catalog to both of its stores. Results come from the source of truth and are compared.
 
-It is a shadow catalog whose two handles have one token, that of the open: nobody else can write to either.
-The contents of the other store are made those of the truth by one exact load; what a store says of itself,
-its link and its tombstone, is neither copied nor compared.
+It is a shadow catalog whose two handles have the same token, from the open, so nobody else can write to
+either store. One exact load makes the contents of the other store equal to the truth's. What a store records
+about itself, its link and its tombstone, is neither copied nor compared.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from holdfast.catalog.stores.preamble import at_latest
 
 @dataclass(frozen=True)
 class Dual:
-    """How the two are written: a difference is handled as `shadow_catalog` does."""
+    """The options of writing to both. A difference is handled as in `shadow_catalog`."""
 
     on_diverged: OnDiverged | None = None
     strict: bool = False
@@ -30,7 +30,7 @@ class Dual:
     def written(
         self, primary: WritableHandle, stores: TwoStores, truth: Backend, *, now_ms: Callable[[], int]
     ) -> ShadowCatalog:
-        """The open catalog `primary`, whose token is in both, with every change made in the other too."""
+        """The catalog `primary`, whose token is in both stores, with every change made in the other too."""
         other = stores.of(truth.other)
         token = primary.fence_token()
 

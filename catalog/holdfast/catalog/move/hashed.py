@@ -1,10 +1,10 @@
 """The contents of a store in columns, with a hash of every row.
 
 Invariants
-- What is given is what is moved (see `replacing.is_content`): not the fence token, nor what a store says of
-  itself. Nothing is decoded but config.
-- A hash tells a row from any other, where its key ends included.
-- Some rows at a time are in memory, however many there are.
+- The rows are those that a move copies (see `replacing.is_content`): without the fence token, and without
+  what a store records about itself. Only config is decoded.
+- The hash depends on where the key ends, so different rows have different hashes.
+- Only some rows are in memory at a time.
 """
 
 from collections.abc import Collection, Iterator
@@ -25,7 +25,7 @@ from holdfast.catalog.stores.store import CatalogStore
 
 HASH_BYTES = 32
 SHORT_BYTES = 16
-"""How many of them are kept for each row, to find what two stores have in common."""
+"""How many bytes of a hash are kept for each row, to find the rows that two stores have in common."""
 
 _SHORT = np.dtype([("first", "<u8"), ("second", "<u8")])
 assert _SHORT.itemsize == SHORT_BYTES
@@ -33,12 +33,12 @@ _LENGTH = np.dtype(">u8")
 _OF_STORE = pa.array([Kind.FENCE_TOKEN.tag, Kind.CONFIG.tag], pa.binary())
 
 Shorts = NDArray[np.void]
-"""Of rows, 128 bits each, as two numbers."""
+"""For each row, 128 bits of its hash, as two numbers."""
 
 
 @dataclass(frozen=True)
 class HashedRows:
-    """Some rows, columns `key` and `value`, and as many hashes, an array of `HASH_BYTES` each."""
+    """Rows (columns `key` and `value`), and for each a hash of `HASH_BYTES`."""
 
     rows: pa.RecordBatch
     hashes: NDArray[np.uint8]
@@ -50,27 +50,27 @@ class HashedRows:
 
     @cached_property
     def by_tag(self) -> dict[bytes, NDArray[np.bool_]]:
-        """Which rows begin with each tag that is among them."""
+        """For each tag that occurs, which rows begin with it."""
         tags = pc.binary_slice(self.rows.column("key"), 0, TAG_BYTES).dictionary_encode()
         codes = tags.indices.to_numpy()
         return {tag: codes == code for code, tag in enumerate(tags.dictionary.to_pylist())}
 
 
 def no_shorts() -> Shorts:
-    """Those of no rows."""
+    """The empty array of short hashes."""
     return np.empty(0, _SHORT)
 
 
 def contents_of(store: CatalogStore, upper: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
-    """The contents of a store at `upper - 1` as stored, but for some kinds; none where `upper` is 0.
+    """The contents of a store at `upper - 1` as stored, except some kinds. Empty if `upper` is 0.
 
-    Raises as `CatalogStore.batches` and `contents_in`.
+    Raises like `CatalogStore.batches` and `contents_in`.
     """
     return map(contents_in, store.batches(upper - 1, but=but) if upper else ())
 
 
 def contents_in(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Those of some rows that are contents; `CorruptBlob` for config that can't be decoded."""
+    """The rows that are contents. Raises `CorruptBlob` for config that can't be decoded."""
     tags = pc.binary_slice(batch.column("key"), 0, TAG_BYTES)
     places = np.flatnonzero(pc.is_in(tags, value_set=_OF_STORE).to_numpy(zero_copy_only=False))
     if not len(places):

@@ -1,9 +1,9 @@
-"""Two stores that one process has taken over: what it commits to either of them.
+"""Commits to two stores that one process has taken over.
 
 Invariants
-- Every commit is conditional on the state that was looked at, under the token that is in both stores. Who
-  took over meanwhile has put another one into both: what is committed then is refused, and nothing happened.
-- It is not tried again: whoever was refused begins anew, with what there is then.
+- Every commit expects the state that was read, under the token that is in both stores. If another process has
+  taken over meanwhile, it has put another token into both, so the commit fails and changes nothing.
+- A failed commit is not tried again. The caller starts again from the new state.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,37 +19,37 @@ from holdfast.errors import CatalogOutOfSync, Fenced, FenceRegressed, OtherHisto
 
 
 class HeldStores:
-    """The stores under `token`."""
+    """The two stores under `token`."""
 
     def __init__(self, stores: TwoStores, token: FenceToken) -> None:
         self.stores = stores
         self.token = token
 
     def look(self) -> Seen:
-        """What both say of themselves; `Fenced` or `FenceRegressed` unless the token is in both."""
+        """Read the preambles of both. Raises `Fenced` or `FenceRegressed` unless the token is in both."""
         seen = read_both(self.stores)
         for backend in Backend:
             self._check(seen.of(backend))
         return seen
 
     def commit(self, seen: Seen, backend: Backend, updates: Iterable[Update]) -> None:
-        """Commit changes to a store in the state of `seen`, which was looked at with the token in it.
+        """Commit changes to a store in the state of `seen`, which was read with the token in it.
 
-        Raises `Fenced`, `FenceRegressed` and `CatalogOutOfSync`: nothing happened; and `StorageError`.
+        Raises `Fenced`, `FenceRegressed` and `CatalogOutOfSync`, with nothing changed, and `StorageError`.
         """
         at = seen.of(backend)
         with self._refusals_told(backend):
             self.stores.of(backend).append(updates, at.upper, fence=at.fence_row)
 
     def configure(self, seen: Seen, backend: Backend, wanted: Mapping[str, int | None]) -> None:
-        """Give keys of a store's config these values, None for none; where they have them nothing is done."""
+        """Set keys of a store's config. None removes a key. Does nothing if they have these values."""
         updates = seen.of(backend).configured(wanted)
         if updates:
             self._check(seen.of(backend))
             self.commit(seen, backend, updates)
 
     def advance(self, seen: Seen, backend: Backend, to: int) -> None:
-        """Move a store's upper to `to` unless it is there already. Raises as `commit`."""
+        """Move a store's upper to `to` unless it is there already. Raises like `commit`."""
         at = seen.of(backend)
         if at.upper < to:
             with self._refusals_told(backend):
@@ -63,7 +63,7 @@ class HeldStores:
             store = self.stores.of(backend)
             self._check(read_preamble(store, store.upper()))
             raise CatalogOutOfSync(
-                f"somebody changed {store.place} without taking over", hint="begin anew"
+                f"somebody changed {store.place} without taking over", hint="start again"
             ) from None
 
     def _check(self, seen: Preamble) -> None:

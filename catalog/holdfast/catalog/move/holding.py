@@ -1,11 +1,11 @@
-"""What a process does before it writes to a linked catalog: it takes over, notes the truth, has the contents.
+"""What a process does before it writes to a linked catalog: it takes over, notes the truth, and reads it.
 
 Invariants
 - The note of the truth (`config.TRUTH`) is written under a token that is in both stores: with the fence of
   persist, which is the second one, or after it.
-- Before an open returns, each store notes the token of the other one, and the last move: see `notes`.
-- The initial objects are written to the truth of a link that is whole, in one append with its note.
-- Contents are decoded once: what was committed after they were read is followed change by change.
+- Before an open returns, each store notes the token of the other one, and the last move. See `notes`.
+- The initial objects are written to the truth of a complete link, in one append with its note.
+- Contents are decoded once. Commits after the read are applied change by change.
 """
 
 import time
@@ -57,13 +57,14 @@ def hold(
     first: _First | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Taken:
-    """Take both over, and note where the truth is; `first` gives the initial objects where there are none.
+    """Take over both stores, and note where the truth is. `first` returns the initial objects of a new
+    catalog.
 
-    Raises as `take_over_both`.
+    Raises like `take_over_both`.
     """
 
     def also(seen: Seen, backend: Backend) -> Iterable[Update]:
-        # The stash comes first: while it is fenced, nobody holds the other one.
+        # The stash comes first: while only it is fenced, nobody holds persist yet.
         if backend is Backend.STASH:
             return ()
         link = stores.linkage(seen)
@@ -80,7 +81,7 @@ def hold(
 
 
 def _noting(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[Update, ...]:
-    """What is to be written to a store by who has taken both over."""
+    """The updates that the process that has taken both over writes to a store."""
     updates = seen.of(backend).configured(notes(link.truth)[backend])
     if backend is link.truth and first is not None and not seen.of(backend).is_initialized:
         return (*updates, *first())
@@ -88,7 +89,7 @@ def _noting(seen: Seen, link: Linked, backend: Backend, first: _First | None) ->
 
 
 def _settling(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[Update, ...]:
-    """The same, with what the store notes about the other one and about the last move."""
+    """Like `_noting`, with the store's notes about the other one and about the last move."""
     wanted = dict(notes(link.truth)[backend])
     if not has_looked(seen, backend):
         wanted |= looked(seen, backend)
@@ -106,7 +107,7 @@ def _settling(seen: Seen, link: Linked, backend: Backend, first: _First | None) 
 
 def _noted(stores: TwoStores, taken: Taken, first: _First | None) -> Taken:
     truth = taken.link.truth
-    # A note that is wrong goes before the right one comes.
+    # Remove a wrong note before writing the right one.
     for backend, noting in ((truth.other, _noting), (truth, _settling), (truth.other, _settling)):
         updates = noting(taken.seen, taken.link, backend, first)
         while updates:
@@ -123,14 +124,15 @@ def _noted(stores: TwoStores, taken: Taken, first: _First | None) -> Taken:
             takeover.under(taken.token)(found)
             taken = replace(taken, seen=taken.seen.where(backend, found))
             if config.SETTLING in found.config:
-                # Somebody has begun to decide about the link, under no token yet: it is for him to say.
+                # Somebody has begun a decision about the link, which has no token yet. This raises its
+                # conflict.
                 stores.linkage(taken.seen)
             updates = noting(taken.seen, taken.link, backend, first)
     return taken
 
 
 class TruthContents:
-    """What the source of truth holds, in memory, or the plan of its upgrade; to be closed."""
+    """The contents of the source of truth in memory, or the plan of its upgrade. Close it after use."""
 
     def __init__(self, stores: TwoStores) -> None:
         self._stores = stores
@@ -149,7 +151,7 @@ class TruthContents:
         self._drop_plan()
 
     def read(self, truth: Backend, seen: Preamble) -> None:
-        """Have what is there at `seen`; raises what it can't be read for, `AsOfTooEarly`, `OtherHistory`."""
+        """Read the contents at `seen`. Raises what refuses them, `AsOfTooEarly` and `OtherHistory`."""
         seen.check_readable()
         if truth is not self._truth:
             self._truth, self._cache = truth, None
@@ -164,14 +166,14 @@ class TruthContents:
         self._upper, self._past = seen.upper, past_of(seen.fence_row)
 
     def follow(self, commits: Sequence[StoreCommit]) -> None:
-        """Take what this process committed itself."""
+        """Apply what this process committed itself."""
         for commit in commits:
             if self._cache is not None and commit.at == self._upper:
                 self._cache.apply(commit.updates)
                 self._upper, self._past = self._upper + 1, None
 
     def upgraded(self, seen: Preamble, token: FenceToken) -> Upgraded | None:
-        """Upgrade the truth, which is at `seen`, under a token that is durable; None where it is current."""
+        """Upgrade the truth, which is at `seen`, under a token that is durable. None if it is current."""
         if not seen.is_older:
             return None
         assert self._truth is not None
@@ -198,7 +200,7 @@ class TruthContents:
         return self._plan
 
     def _goes_on(self, cache: Cache, seen: Preamble) -> bool:
-        """Bring the contents up to `seen`; False where they are to be read anew."""
+        """Bring the contents up to `seen`. Returns False if they must be read again."""
         assert self._truth is not None
         if seen.upper < self._upper:
             return False

@@ -1,20 +1,20 @@
-"""How two stores are linked, told from their configs, and what a link writes. Pure.
+"""How two stores are linked, decided from their configs, and what a link writes. Pure.
 
-A link is three appends under one token that is durable in both stores: persist is marked, the stash is
-linked (the point of no return), persist's mark is completed. Where it broke off before the second, the next
-one decides anew, with another number; after it, it is completed. A stash that somebody links late, or has
-linked, under a number that persist has no more belongs to nothing.
+A link is three appends under one token that is durable in both stores: mark persist, link the stash (the
+point of no return), and complete persist's mark. If it is interrupted before the second append, the next open
+decides again, with another number. After the second append, it completes the link. A stash that was linked
+under a number that persist no longer has belongs to no link.
 
 Invariants
-- Which store is the truth of two that were never linked is decided only where one answer is certain.
-- Both stores hold the number of their link. One that does not fit, or is missing where it was, is a conflict
-  for people to solve: nobody may take an empty stash for the truth, nor a stale one.
-- The token of the stash is never below that of persist, as it comes first there: where it is, this is another
-  stash than the one that the link was made or begun with, or an older state of it.
+- For two stores that were never linked, the truth is decided only if one result is certain.
+- Both stores hold the number of their link. A number that doesn't match, or is missing, is a conflict that
+  people must solve. An empty or stale stash must never be taken for the truth.
+- The token of the stash is never below persist's, because it is written to the stash first. If it is, this is
+  not the stash of the link, or an older state of it.
 - Every note of the truth (`config.TRUTH`) agrees with the tombstones.
-- Neither store is older than the other one has noted it, and the truth holds what the last move brought (see
-  `notes`). A truth without a catalog is initialized only where nothing shows that there was one.
-- While it is being decided by hand which store counts (`config.SETTLING`), neither does: see `decision`.
+- Neither store is older than the other one has noted it, and the truth holds what the last move wrote (see
+  `notes`). A truth without a catalog is initialized only if nothing shows that there was one.
+- While somebody decides by hand which store counts (`config.SETTLING`), neither does. See `decision`.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ from holdfast.catalog.move.truth import (
 from holdfast.errors import CorruptBlob, LinkConflict, StrategyMismatch
 
 _DECIDE = (
-    "if that can't be, 'holdfast migrate link --truth stash|persist' shows what would be lost, and decides it"
-    " with --accept-loss"
+    "if that is impossible, 'holdfast migrate link --truth stash|persist' shows what would be lost, and"
+    " decides with --accept-loss"
 )
 _ENDED = f"use the two stores that were linked, or an empty stash for a new link; {_DECIDE}"
 _LOST = (
@@ -52,10 +52,11 @@ _NEWEST = f"bring back the newest state of the store that was restored; {_DECIDE
 
 @dataclass(frozen=True)
 class Terms:
-    """What the user says of a link: `backend` is the truth where neither store has a catalog yet.
+    """The user's options of a link. `backend` becomes the truth if neither store has a catalog yet.
 
-    `strategy` None is the one that the link has, ONE_TOMBSTONE for a new one; `truth` tells which one counts
-    of two that aren't linked, where they can't. Once they are it has no say, so that it may stay said.
+    `strategy` None means the strategy of the link, or ONE_TOMBSTONE for a new one. `truth` names the store
+    that counts if two unlinked stores can't show it. Once they are linked it has no effect, so you can keep
+    passing it.
     """
 
     backend: Backend = Backend.PERSIST
@@ -65,7 +66,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Linked:
-    """Two stores that are linked, and which of them is the source of truth."""
+    """Two linked stores, and which of them is the source of truth."""
 
     id: int
     strategy: Strategy
@@ -74,9 +75,9 @@ class Linked:
 
 @dataclass(frozen=True)
 class ToLink:
-    """Two stores that are to be linked: what their link will be.
+    """Two stores that are to be linked, with the properties of their link.
 
-    `finishing` is the number of one of which all but the last append is there; None: it gets a new one.
+    `finishing` is the number of a link whose last append is missing. None: the link gets a new number.
     """
 
     strategy: Strategy
@@ -85,9 +86,9 @@ class ToLink:
 
 
 def linkage(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> Linked | ToLink:
-    """How the stores are linked, or are to be; `places` names them in messages.
+    """How the stores are linked, or are to be linked. `places` names them in messages.
 
-    Raises `LinkConflict`, `StrategyMismatch`, and `CorruptBlob` for config without sense.
+    Raises `LinkConflict`, `StrategyMismatch`, and `CorruptBlob` for invalid config.
     """
     stash, persist = seen.stash.config, seen.persist.config
     ours, theirs = stash.get(config.LINK), persist.get(config.LINK)
@@ -110,7 +111,7 @@ def linkage(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> Linked |
 
 
 def begins_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
-    """What persist's config becomes by the first append of a link."""
+    """The changes of persist's config in the first append of a link."""
     two = link.strategy is Strategy.TWO_TOMBSTONES and link.truth is Backend.PERSIST
     return {
         config.LINK: number,
@@ -122,7 +123,7 @@ def begins_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
 
 
 def links_stash(link: ToLink, number: int) -> Mapping[str, int | None]:
-    """What the stash's config becomes by the second: from then on the two are linked."""
+    """The changes of the stash's config in the second append. After it the stores are linked."""
     return {
         config.LINK: number,
         config.MIGRATION_STRATEGY: link.strategy.value,
@@ -133,19 +134,19 @@ def links_stash(link: ToLink, number: int) -> Mapping[str, int | None]:
 
 
 def decides_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
-    """What persist's config becomes while it is decided by hand that the truth is that of `link`."""
+    """The changes of persist's config while somebody decides by hand for the truth of `link`."""
     marks = {config.STASH_LINKED: 1, config.SETTLING: NUMBERS[link.truth]}
     return {**begins_on_persist(link, number), **marks}
 
 
 ENDS_ON_PERSIST: Mapping[str, int | None] = {config.STASH_LINKED: 1}
-"""What persist's config becomes by the last."""
+"""The changes of persist's config in the last append."""
 
 UNLINKED: Mapping[str, int | None] = {
     **dict.fromkeys((config.LINK, config.STASH_LINKED, config.TOMBSTONE, config.TRUTH, config.SETTLING)),
     **noted_by.NO_NOTES,
 }
-"""What persist's config becomes when its link is ended."""
+"""The changes of persist's config when its link is ended."""
 
 
 def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> ToLink:
@@ -158,9 +159,9 @@ def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> ToLink:
         case _ if terms.truth is None:
             raise LinkConflict(
                 f"both {places[Backend.STASH]} and {places[Backend.PERSIST]} hold a catalog, and were never"
-                " linked: they can't be one",
-                hint="say which one counts, whose contents replace the other's in the next migration:"
-                " 'holdfast migrate link --truth stash|persist'; or use an empty store beside it",
+                " linked: they can't become one",
+                hint="name the one that counts with 'holdfast migrate link --truth stash|persist': its"
+                " contents replace the other's in the next migration; or use an empty store with it",
             )
         case _:
             truth = terms.truth
@@ -168,28 +169,28 @@ def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> ToLink:
 
 
 def _stash_is_behind(seen: Seen) -> bool:
-    """Whether persist has a token that the stash never had, or has no more."""
+    """Whether persist has a token that the stash never had, or no longer has."""
     ours, theirs = seen.stash.token, seen.persist.token
     return theirs is not None and (ours is None or not theirs <= ours)
 
 
 def _check_begun_with(seen: Seen, places: Mapping[Backend, str]) -> None:
-    """Raise `LinkConflict` for a stash that the link that broke off was not begun with."""
+    """Raise `LinkConflict` if an interrupted link was begun with another stash."""
     if _stash_is_behind(seen):
         raise LinkConflict(
             f"a link of the catalog in {places[Backend.PERSIST]} was begun with another stash than"
             f" {places[Backend.STASH]}, which may hold the catalog",
-            hint="use the stash that it was begun with; if this one is right, say which store counts (truth):"
-            " the other stash can't be used with this catalog any more",
+            hint="use the stash that it was begun with; if this one is right, name the store that counts"
+            " (truth): the other stash can't be used with this catalog any more",
         )
 
 
 def _refuse_undecided(truth: Backend, places: Mapping[Backend, str]) -> NoReturn:
     command = "'holdfast migrate link --truth {} --accept-loss'"
     raise LinkConflict(
-        f"somebody has begun to decide that the source of truth of {places[Backend.STASH]} and"
-        f" {places[Backend.PERSIST]} is {truth.value}, and has not ended",
-        hint=f"{command.format(truth.value.lower())} goes on with it;"
+        f"a decision that the source of truth of {places[Backend.STASH]} and"
+        f" {places[Backend.PERSIST]} is {truth.value} was begun and has not ended",
+        hint=f"{command.format(truth.value.lower())} continues it;"
         f" {command.format(truth.other.value.lower())} decides the other way",
     )
 
@@ -214,7 +215,7 @@ def _refuse(places: Mapping[Backend, str], ours: int | None, theirs: int | None,
 
 
 def strategy_of(stash: Mapping[str, int]) -> Strategy:
-    """The strategy in the config of a linked stash; `CorruptBlob` for none."""
+    """The strategy in the config of a linked stash. Raises `CorruptBlob` if there is none."""
     value = stash.get(config.MIGRATION_STRATEGY)
     try:
         return Strategy(value)
@@ -223,17 +224,17 @@ def strategy_of(stash: Mapping[str, int]) -> Strategy:
 
 
 def strategy_kept(stash: Mapping[str, int], terms: Terms) -> Strategy:
-    """The strategy of a link, from the stash's config: the one that it was linked with, if it was.
+    """The strategy of a link, from the stash's config. If the stash is not linked, the requested one.
 
-    Raises `StrategyMismatch` for other terms, and `CorruptBlob`.
+    Raises `StrategyMismatch` if another strategy was requested, and `CorruptBlob`.
     """
     if config.LINK not in stash:
         return terms.strategy or Strategy.ONE_TOMBSTONE
     strategy = strategy_of(stash)
     if terms.strategy not in (None, strategy):
         raise StrategyMismatch(
-            f"the catalog was linked with {strategy.name}, which it keeps, not with {terms.strategy.name}",
-            hint=f"say {strategy.name}, or nothing",
+            f"the catalog was linked with {strategy.name}, which can't change to {terms.strategy.name}",
+            hint=f"give {strategy.name}, or no strategy",
         )
     return strategy
 
@@ -248,29 +249,30 @@ def _check_states(seen: Seen, strategy: Strategy, truth: Backend, places: Mappin
     two = strategy is Strategy.TWO_TOMBSTONES
     if two and tombstone(seen.stash.config) is None and tombstone(seen.persist.config) is not None:
         raise LinkConflict(
-            f"the tombstones of {places[Backend.STASH]} (none) and {places[Backend.PERSIST]} can't be so by"
-            " any migration: a store was restored from an older state, or changed by hand",
+            f"no migration leaves the tombstones of {places[Backend.STASH]} (none) and"
+            f" {places[Backend.PERSIST]} like this: a store was restored from an older state, or changed by"
+            " hand",
             hint=_NEWEST,
         )
     noted = [backend for backend in Backend if seen.of(backend).config.get(config.TRUTH) == 1]
     wrong = truth.other
     if wrong in noted:
-        both = " both" if len(noted) > 1 else ""
+        also = " also" if len(noted) > 1 else ""
         raise LinkConflict(
-            f"the source of truth can't be told: by the tombstones it is {truth.value} ({places[truth]}), but"
-            f" {wrong.value} ({places[wrong]}) says{both and ' too'} that it is: a store was restored from an"
-            " older state",
+            f"the source of truth is unknown: the tombstones show {truth.value} ({places[truth]}), but"
+            f" {wrong.value} ({places[wrong]}){also} records that it is: a store was restored from"
+            " an older state",
             hint=_NEWEST,
         )
     _check_notes(seen, truth, places)
 
 
 def _check_notes(seen: Seen, truth: Backend, places: Mapping[Backend, str]) -> None:
-    """Raise `LinkConflict` where a store does not fit what the notes of the two tell."""
+    """Raise `LinkConflict` if a store contradicts the notes of the two stores."""
     older = noted_by.returned(seen) or seen.other_past
     if older is not None:
         raise LinkConflict(
-            f"the {_NAMES[older]} in {places[older]} is older than {places[older.other]} knows it: it was"
+            f"the {_NAMES[older]} in {places[older]} is older than {places[older.other]} has noted: it was"
             " restored from an older state",
             hint=_NEWEST,
         )
@@ -289,5 +291,5 @@ def _check_notes(seen: Seen, truth: Backend, places: Mapping[Backend, str]) -> N
 
 
 def notes(truth: Backend) -> Mapping[Backend, Mapping[str, int | None]]:
-    """What is to be written where, so that the note of the truth is in that store alone."""
+    """The changes of both configs that leave the note of the truth in that store only."""
     return {truth: {config.TRUTH: 1}, truth.other: {config.TRUTH: None}}

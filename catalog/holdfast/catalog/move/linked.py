@@ -1,15 +1,15 @@
 # ruff: noqa: D102 - the backing documents its methods
-"""A catalog in one of two linked stores, opened where it is.
+"""A catalog in two linked stores, opened in the one that is the source of truth.
 
 Invariants
-- Who writes has one token in both stores, whichever has the catalog: see `two_stores`.
-- What is refused is refused before the first append: the contents are read, or their upgrade is worked out,
-  before the stores are taken over, and brought up to what was committed until then.
-- The store that is not the source of truth is asked for its fence token and its config only.
+- A writer has one token in both stores, whichever is the source of truth. See `two_stores`.
+- What must be refused is refused before the first append. The contents are read, or their upgrade is planned,
+  before the stores are taken over. Commits until the takeover are then applied.
+- Of the other store, only the fence token and the config are read.
 
-`LinkedStore` is no `CatalogStore`. An append to one store writes a token together with what it allows. Here
-the token must be in both stores first, by two appends, each conditional on the state of its own store; only
-then is it certain which one has the catalog, and what may be written there.
+`LinkedStore` is not a `CatalogStore`. An append to a single store writes a token together with what it
+allows. Here the token must first be in both stores, by two appends that each expect the state of their own
+store. Only then is it certain which store is the source of truth, and what may be written there.
 """
 
 import time
@@ -62,22 +62,23 @@ def linked_catalog(
     sleep: Callable[[float], None] = time.sleep,
     clock: Clock = time.monotonic,
 ) -> "LinkedCatalog":
-    """The catalog of which one of two stores is the source of truth, wherever it is; they may be linked yet.
+    """The catalog in two stores, in the one that is its source of truth. The stores need not be linked yet.
 
-    `stash` and `persist` are what `stash_catalog` and `persist_catalog` gave. Nothing is asked yet: the first
-    open for writing links the two. Then the one that has a catalog is the truth; `backend` where neither has
-    one. `truth` says it where the stores can't: `LinkConflict` else. `strategy` None is the one that the
-    catalog is linked with, ONE_TOMBSTONE for a new link; another one is a `StrategyMismatch`.
+    `stash` is a `stash_catalog` and `persist` is a `persist_catalog`. Nothing is read yet. The first open for
+    writing links the two. Then the store that has a catalog is the truth, or `backend` if neither has one. If
+    both have one, you must name the `truth`; otherwise opens raise `LinkConflict`. `strategy` None means the
+    strategy of the link, or ONE_TOMBSTONE for a new one. Another strategy than the link's raises
+    `StrategyMismatch`.
 
-    With `through` it is opened only while that one is the truth: `NotSourceOfTruth` else. While a migration
-    has it, whoever would write gets `MigrationInProgress`.
+    With `through`, it opens only while that store is the truth, and raises `NotSourceOfTruth` otherwise.
+    While a migration is running, an open for writing raises `MigrationInProgress`.
 
-    With `shadow` whoever writes has every change made and compared in the other store too, as
-    `shadow_catalog` does; `on_diverged` is told of a difference.
+    With `shadow`, a writer also makes and compares every change in the other store, as `shadow_catalog` does.
+    `on_diverged` is called with a difference.
 
-    A writer asks the other store too whether it may still write: with each `confirm_leadership`, and with a
-    commit when the last look is over 2 seconds old. While that store can't be reached, commits go on for 10
-    minutes; then they raise `StoreUnreachable`. `clock` gives the seconds.
+    A writer also asks the other store whether it may still write: with each `confirm_leadership`, and with a
+    commit if it last asked more than 2 seconds ago. While that store can't be reached, commits continue for
+    10 minutes, and then raise `StoreUnreachable`. `clock` returns seconds.
     """
     parts = _in_one_store(stash), _in_one_store(persist)
     stores = TwoStores(parts[0].store, parts[1].store, Terms(backend, strategy, truth))
@@ -94,33 +95,33 @@ class LinkedCatalog(StoredCatalog):
 
     @property
     def stores(self) -> TwoStores:
-        """The two; to be opened anew for each use."""
+        """The two stores. Open them anew for each use."""
         return self._linked.stores
 
     def of(self, backend: Backend) -> OneStoreCatalog:
-        """One of the stores as a catalog of its own."""
+        """One of the stores, as a catalog of its own."""
         return self._stash if backend is Backend.STASH else self._persist
 
     def source_of_truth(self) -> Backend:
-        """Which store has the catalog, or will have it when they are linked. Raises `LinkConflict`."""
+        """The store that is the truth, or will be once they are linked. Raises `LinkConflict`."""
         with self.stores.opened("catalog preamble") as stores:
             return stores.linkage(read_both(stores)).truth
 
     def link(self) -> Linked | None:
-        """The link of the two; None before the first open for writing. Raises `LinkConflict`."""
+        """The link of the two. None before the first open for writing. Raises `LinkConflict`."""
         with self.stores.opened("catalog link") as stores:
             link = stores.linkage(read_both(stores))
         return link if isinstance(link, Linked) else None
 
     def in_migration(self, migration_id: str) -> "LinkedCatalog":
-        """The same for the migration `migration_id`, which does not shut itself out."""
+        """The same catalog for the migration `migration_id`, which does not shut itself out."""
         linked = replace(self._linked, migration_id=migration_id)
         return LinkedCatalog(self._stash, self._persist, linked)
 
 
 @dataclass(frozen=True)
 class LinkedStore(Backing):
-    """Two stores of which one has the catalog: `through`, where that is given."""
+    """Two stores, one of them the source of truth. If `through` is given, it must be that one."""
 
     stores: TwoStores
     through: Backend | None
@@ -128,7 +129,7 @@ class LinkedStore(Backing):
     sleep: Callable[[float], None]
     clock: Clock
     migration_id: str | None = None
-    """The migration on whose behalf it is opened, if any."""
+    """The migration on whose behalf the catalog is opened, if any."""
 
     @property
     def place(self) -> str:
@@ -169,12 +170,12 @@ class LinkedStore(Backing):
                 if not left:
                     raise
                 continue
-            # Where the state doesn't tell: nobody may have moved the catalog while it was read.
+            # If the state alone doesn't show it, check that the catalog was not moved during the read.
             if at.is_certain or OneOfTwo(self.stores, truth).confirm_linked(store, at) < max(at.upper, 1):
                 return store, at, found
         raise StorageError(
-            f"the catalog in {self.place} was moved each time that it was read",
-            hint="find out who migrates it again and again",
+            f"the catalog in {self.place} was moved during every attempt to read it",
+            hint="find out who migrates it repeatedly",
         )
 
     def begins(self, seen: Preamble) -> int:
@@ -200,7 +201,7 @@ class LinkedStore(Backing):
             self._refuse_running(seen)
 
         try:
-            # Nobody is refused what he need not do.
+            # If it is initialized, nothing can refuse this call.
             check(read_both(self.stores))
             self._hold(mine, check, bootstrap)
         except _InitializedError:
@@ -281,7 +282,7 @@ class LinkedStore(Backing):
         return self.dual.written(handle, stores, truth, now_ms=self.now_ms), store
 
     def _hold(self, claim: FenceToken, check: Check, bootstrap: Bootstrap | None) -> Taken:
-        """Take both over; contents that were let go of while they were read are read anew, not for ever."""
+        """Take over both. If contents were released while they were read, read them again, a few times."""
         first = None if bootstrap is None else lambda: initial_updates(bootstrap, self.now_ms())
         for left in reversed(range(READS)):
             try:
@@ -305,7 +306,7 @@ class LinkedStore(Backing):
 
 
 class _InitializedError(Exception):
-    """It is initialized already: nobody is to be fenced."""
+    """It is already initialized, so nobody must be fenced."""
 
 
 def _is_high_enough(durable: FenceToken | None, at_least: int, token: FenceToken) -> bool:
@@ -320,6 +321,6 @@ def _in_one_store(catalog: OpenableCatalog) -> OneStoreCatalog:
     if not isinstance(catalog, OneStoreCatalog):
         raise BadInput(
             f"the catalog in {catalog.place} can't be linked",
-            hint="link what stash_catalog and persist_catalog give",
+            hint="pass a stash_catalog and a persist_catalog",
         )
     return catalog

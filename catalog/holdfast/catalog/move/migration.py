@@ -1,13 +1,13 @@
-"""A migration of a catalog from one of its two stores to the other, and back.
+"""A migration of a catalog from one of its two stores to the other, or back.
 
-`attempt` does the steps; here is what makes attempts: who may begin one, what is looked at before anything is
-written, and how a migration ends that is given up.
+`attempt` does the steps. This module creates attempts: it decides who may begin one, checks everything before
+anything is written, and ends a migration that is given up.
 
 Invariants
-- What is refused changes nothing: the records, the link, the generation, and whether the source of truth can
-  be read and upgraded, are checked before the first commit.
-- How far it is, only memory knows. After any error, and in any other process, it begins at the first step.
-- After its end it holds nothing: the next open takes over as always.
+- A refused migration changes nothing. The records, the link, the generation, and whether the source of truth
+  can be read and upgraded, are checked before the first commit.
+- Progress is only in memory. After any error, and in any other process, a migration begins at the first step.
+- After its end a migration holds nothing. The next open takes over as usual.
 """
 
 import logging
@@ -46,12 +46,12 @@ from holdfast.errors import BadInput, HoldfastError, MigrationTimedOut
 _log = logging.getLogger(__name__)
 
 LONGEST_S = 10**9
-"""The longest time for which a migration may shut others out, in seconds: some thirty years."""
+"""The longest time for which a migration may shut others out, in seconds: about thirty years."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a migration ended: its record, and the source of truth. `moved`: whether this is what moved it."""
+    """The result of a migration: its record, the source of truth, and whether this migration moved it."""
 
     migration_id: str
     record: Record
@@ -64,11 +64,11 @@ class TwoStored(Protocol):
 
     @property
     def stores(self) -> TwoStores:
-        """The two, and what the user says of their link."""
+        """The two stores, and the user's options of their link."""
 
 
 class _NotRunningError(Exception):
-    """The migration isn't running, with the truth there."""
+    """The migration isn't running. `truth` is the source of truth."""
 
     def __init__(self, truth: Backend) -> None:
         super().__init__(truth)
@@ -76,7 +76,7 @@ class _NotRunningError(Exception):
 
 
 class _NothingToDoError(Exception):
-    """The migration has ended before, with this record and the truth there."""
+    """The migration had already ended, with this record and source of truth."""
 
     def __init__(self, record: Record, truth: Backend) -> None:
         super().__init__(record)
@@ -84,14 +84,14 @@ class _NothingToDoError(Exception):
 
 
 class BackendMigration:
-    """One migration of `catalog` to `target`, or with `rollback` its way back. Not thread-safe.
+    """One migration of `catalog` to `target`, or with `rollback` its rollback. Not thread-safe.
 
-    `migration_id` names it for ever: one that has ended does nothing any more. Others are shut out for
-    `timeout_s` from its first step on; then it stops before the next step, unless the truth has moved. It can
-    be resumed, as after any error, by any process that gives the same id and target. `holder` and `purpose`
-    tell people who does it.
+    `migration_id` is its permanent name: a migration that has ended does nothing when it is run again. Others
+    can't write for `timeout_s` from its first step on. After that time it stops before the next step, unless
+    the truth has moved. Any process can resume it, as after any error, with the same id and target. `holder`
+    and `purpose` show people who runs it.
 
-    Raises `BadInput` for an id that can't be one, or a timeout that is none.
+    Raises `BadInput` for an invalid id or timeout.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class BackendMigration:
         key_of(migration_id)
         if not 0 < timeout_s <= LONGEST_S:
             raise BadInput(
-                f"the timeout of a migration is more than 0 seconds, at most {LONGEST_S:,}, not {timeout_s:g}"
+                f"the timeout of a migration must be more than 0 and at most {LONGEST_S:,} seconds, not"
+                f" {timeout_s:g}"
             )
         check_who(holder, purpose)
         self.migration_id = migration_id
@@ -127,45 +128,46 @@ class BackendMigration:
         self._attempt: Attempt | None = None
         self._outcome: Outcome | None = None
         self._deadline_ms = 0
-        # The source of truth that was found to be readable, in the state that is given, and what was read.
+        # The source of truth that was found to be readable, its state then, and what was read.
         self._readable: tuple[Backend, Preamble, Read | None] | None = None
 
     @property
     def destination(self) -> Backend:
-        """Where the source of truth is at the end."""
+        """The source of truth at the end."""
         return destination(self.target, rollback=self.rollback)
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended; None before."""
+        """The result. None before the end."""
         return self._outcome
 
     @property
     def next_step(self) -> MoveStep | None:
-        """The step that the next `advance` does; None before the first, and at the end."""
+        """The step that the next `advance` does. None before the first one and at the end."""
         return None if self._attempt is None else self._attempt.next_step
 
     def plan(self) -> MigrationPlan:
-        """What it would do. Reads, changes nothing and fences nobody.
+        """Return what it would do. Reads only: changes nothing and fences nobody.
 
-        Raises what refuses it but for the source of truth, whose state the plan tells.
+        Raises what would refuse it, except the state of the source of truth, which is part of the plan.
         """
         return plan_of(self._catalog.stores, self.migration_id, self.target, rollback=self.rollback)
 
     def advance(self) -> MoveProgress | None:
-        """Do one numbered step; None when there is nothing left to do.
+        """Do one numbered step. Returns None if nothing is left to do.
 
-        After an error the next call begins at the first step again.
+        After an error, the next call begins at the first step again.
 
         Raises:
             MigrationConflict: another migration has not ended, or this one was begun with another target
-                (whether it has ended or not).
-            LinkConflict, StrategyMismatch: the stores aren't two of one catalog, or not linked like this.
-            Fenced: somebody took over; nothing has moved, or the record tells that it has ended.
+                (even if it has ended).
+            LinkConflict, StrategyMismatch: the stores don't belong to one catalog, or have another link.
+            Fenced: somebody took over. Nothing has moved, or the record shows that the migration has ended.
             Uninitialized, VersionTooNew, Deprecated, CorruptBlob: the source of truth can't be read.
             MigrationTimedOut: the timeout is over, and the truth has not moved.
             ContentsDiffer, ShadowDiverged: the target does not hold what was written to it.
-            StorageError: a store failed; `Indeterminate` where it may have happened: go on, or begin anew.
+            StorageError: a store failed. `Indeterminate`: it is unknown whether the step happened. Call this
+                again, or begin again.
         """
         if self._outcome is not None:
             return None
@@ -186,18 +188,19 @@ class BackendMigration:
             return progress
 
     def run(self, on_progress: Callable[[MoveProgress], None] = lambda _: None) -> Outcome:
-        """Do all steps. Raises as `advance`."""
+        """Do all steps. Raises like `advance`."""
         while (progress := self.advance()) is not None:
             on_progress(progress)
         assert self._outcome is not None
         return self._outcome
 
     def open_shadow(self) -> Catalog:
-        """Do all steps but the last; the catalog open for writing, with every write made in both stores.
+        """Do all steps but the last. Returns the catalog open for writing, with every write made in both
+        stores.
 
-        The next `advance` closes it, compares both stores and moves the truth. Meanwhile nobody else may
-        open the catalog for writing, as long as the timeout is not over. Raises as `advance`, and `BadInput`
-        where there is nothing left to move.
+        The next `advance` closes it, compares both stores and moves the truth. Until the timeout is over,
+        nobody else may open the catalog for writing. Raises like `advance`, and `BadInput` if nothing is left
+        to move.
         """
         if self.verify is not Verify.SHADOW:
             raise BadInput(f"a migration with verification {self.verify.value} has no shadow")
@@ -208,10 +211,10 @@ class BackendMigration:
             return attempt.open_shadow(self._now_ms)
 
     def abandon(self) -> Backend:
-        """End it where it is, so that nobody is shut out: the one source of truth that there is then.
+        """End the migration where it is, so that others can write. Returns the source of truth.
 
-        It is done where the truth has moved; else its record is taken back, or, where it was rolling back,
-        is again that of a migration that is done. One that isn't running stays as it is. Raises as `advance`.
+        If the truth has moved, the migration is done. Otherwise its record is removed, or, if it was rolling
+        back, set to done again. A migration that isn't running stays as it is. Raises like `advance`.
         """
         self.close()
         with self._catalog.stores.opened(self._claim.purpose) as stores:
@@ -228,7 +231,7 @@ class BackendMigration:
             return truth
 
     def close(self) -> None:
-        """Give up what it holds; what is running can be resumed."""
+        """Release what it holds. A running migration can be resumed."""
         self._give_up()
 
     def __enter__(self) -> Self:
@@ -240,7 +243,7 @@ class BackendMigration:
         self.close()
 
     def _begin(self) -> Attempt:
-        """Take both stores over, with the record that tells others so."""
+        """Take over both stores, with the record that shows others that the migration is running."""
         stores = self._catalog.stores.another(self._claim.purpose)
         try:
             taken = take_over_both(
@@ -260,7 +263,7 @@ class BackendMigration:
         return Attempt(HeldStores(stores, taken.token), taken.link.strategy, orders, read)
 
     def _also(self, seen: Seen, backend: Backend) -> Iterable[Update]:
-        """What goes into a store together with the fence: nobody may trust a note of the truth any more."""
+        """The updates written together with the fence. They remove the note of the truth."""
         wanted: dict[str, int | None] = {config.TRUTH: None}
         if backend is Backend.STASH:
             self._deadline_ms = self._now_ms() + self._timeout_ms
@@ -268,7 +271,7 @@ class BackendMigration:
         return seen.of(backend).configured(wanted)
 
     def _record(self, seen: Seen) -> Record:
-        """What it runs under. Raises `_NothingToDoError`, and what refuses it."""
+        """The record that it runs under. Raises `_NothingToDoError`, and what refuses it."""
         stash = seen.stash.config
         record = to_begin(stash, self.migration_id, self.target, rollback=self.rollback)
         if record is None:
@@ -277,15 +280,15 @@ class BackendMigration:
         return record
 
     def _check(self, stores: TwoStores, seen: Seen) -> None:
-        """Refuse what can't be done, before anything is written."""
+        """Raise what refuses the migration, before anything is written."""
         self._record(seen)
         source = stores.linkage(seen).truth
         preamble = seen.of(source)
         preamble.check_initialized(stores.of(source).place)
         if source is self.destination:
             return
-        # What a writer commits meanwhile under the same token and version can be read like the rest: to read
-        # it all for each of its commits would let it keep the migration out for ever.
+        # Commits of a writer under the same token and version don't make the source unreadable. If everything
+        # were read again for each of them, a busy writer could keep the migration out forever.
         known = self._readable
         if known is None or known[0] is not source or not known[1].tells_as(preamble):
             self._readable = source, preamble, checked(stores.of(source), preamble, stores.of(source.other))
@@ -312,4 +315,4 @@ class BackendMigration:
         try:
             attempt.close()
         except HoldfastError as error:
-            _log.warning("could not close the stores of migration %s: %s", self.migration_id, error)
+            _log.warning("can't close the stores of migration %s: %s", self.migration_id, error)

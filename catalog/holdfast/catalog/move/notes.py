@@ -1,25 +1,26 @@
 """What each of two linked stores notes about the other one, and about the moves between them. Pure.
 
-A store that returns to an older state contradicts what the other one noted. These are the notes of a store,
-each a key of its config that begins with `config.LINK_NOTE` and the name of the store:
+If a store is restored to an older state, it contradicts what the other one noted. These are the notes of a
+store. Each is a key of its config, with the prefix `config.LINK_NOTE` and the name of the store:
 
-- `saw_upper`, `saw_nonce`: the upper of the other store, and the nonce of its fence token, as they were read
+- `saw_upper`, `saw_nonce`: the upper of the other store and the nonce of its fence token, as they were read
   before the commit that writes them;
 - `initialized`: 1 once the other store held a catalog;
 - `arrived`, `arrived_since`: the number of the move that brought the contents, and the `config.TRUTH_SINCE`
   that was written with it;
-- `moved`, `moved_since`: the same of the last move that was completed, as far as this store knows;
+- `moved`, `moved_since`: the same for the last completed move that this store knows;
 - `link`: the number of the link that all of these belong to.
 
 Invariants
-- A store that returned and went on, as it may in an emergency, passes the upper that was noted. So where its
-  token is another one now, its past at that upper is compared.
-- A note never tells more than what was durable in the other store when it was written. Both stores restored
-  to states between which nobody opened the catalog fit together.
-- A number counts only with the `TRUTH_SINCE` beside it: a Holdfast that knows no numbers moves contents and
-  leaves the old number behind. The times at which contents arrive only rise, so its move is a later one.
-- Notes of another link count for nothing. A Holdfast that doesn't know these keys copies them with the
-  contents: so each names the store that it belongs to.
+- A store that was restored and then written, as in an emergency, may pass the upper that was noted. So if its
+  token differs from the noted one, its past at that upper is compared.
+- A note contains only what was durable in the other store when it was written. If both stores are restored to
+  states between which nobody opened the catalog, they fit together.
+- A number counts only with the `TRUTH_SINCE` that was written with it. A Holdfast that doesn't know numbers
+  moves contents and leaves the old number behind. The times at which contents arrive only rise, so that move
+  is later.
+- Notes of another link don't count. A Holdfast that doesn't know these keys copies them with the contents, so
+  each key names the store that it belongs to.
 """
 
 import secrets
@@ -42,28 +43,28 @@ _COUNTS = 1 << 24
 
 @dataclass(frozen=True)
 class Move:
-    """A move: its number, and from which time on the contents that it brought are the catalog's."""
+    """A move: its number, and the time from which on its contents are the catalog's."""
 
     number: int
     since: int
 
 
 def key(backend: Backend, name: str) -> str:
-    """The key of a note of a store."""
+    """The config key of a note of a store."""
     return f"{config.LINK_NOTE}{backend.value.lower()}/{name}"
 
 
 def no_notes(backend: Backend) -> dict[str, int | None]:
-    """The config without the notes of one store."""
+    """The config changes that remove the notes of one store."""
     return {key(backend, name): None for name in _NAMES}
 
 
 NO_NOTES: Mapping[str, int | None] = {name: None for backend in Backend for name in no_notes(backend)}
-"""The config without any."""
+"""The config changes that remove all notes."""
 
 
 def next_move(seen: Seen, since: int) -> Move:
-    """A move after all that the stores know of, whose contents are the catalog's from `since` on."""
+    """A move later than all that the stores know. Its contents are the catalog's from `since` on."""
     known = [
         move.number >> _RANDOM_BITS for backend in Backend for move in _numbers(seen.of(backend), backend)
     ]
@@ -72,26 +73,26 @@ def next_move(seen: Seen, since: int) -> Move:
 
 
 def arrived(seen: Seen, backend: Backend) -> Move | None:
-    """The move that brought what a store holds; None where it has no number."""
+    """The move that brought a store's contents. None if it has no number."""
     at = seen.of(backend)
     move = _move(at, backend, _ARRIVED, _ARRIVED_SINCE)
     return move if move is not None and move.since == at.truth_since else None
 
 
 def arriving(backend: Backend, move: Move) -> dict[str, int | None]:
-    """What a store notes with the contents that a move brings."""
+    """The note that a store gets with the contents of a move."""
     return {key(backend, _ARRIVED): move.number, key(backend, _ARRIVED_SINCE): move.since}
 
 
 def completing(backend: Backend, move: Move | None) -> dict[str, int | None]:
-    """What a store notes of the last move that was completed."""
+    """The note that a store gets about the last completed move."""
     if move is None:
         return {}
     return {key(backend, _MOVED): move.number, key(backend, _MOVED_SINCE): move.since}
 
 
 def looked(seen: Seen, backend: Backend) -> dict[str, int | None]:
-    """What a store notes about the other one, as that was read; notes of another link go."""
+    """The notes of a store about the other one, as it was read. Removes notes of another link."""
     at, other = seen.of(backend), seen.of(backend.other)
     link = at.config.get(config.LINK)
     if link is None:
@@ -110,7 +111,7 @@ def looked(seen: Seen, backend: Backend) -> dict[str, int | None]:
 
 
 def has_looked(seen: Seen, backend: Backend) -> bool:
-    """Whether a store's notes tell the present fence token of the other one, and whether it has a catalog."""
+    """Whether a store has noted the other one's current fence token, and its catalog if it has one."""
     at, other = seen.of(backend), seen.of(backend.other)
     return (
         _is_of_link(at, backend)
@@ -120,13 +121,13 @@ def has_looked(seen: Seen, backend: Backend) -> bool:
 
 
 def nonce_of(seen: Preamble) -> int:
-    """The part of the nonce of a store's fence token that the other one notes."""
+    """The part of the nonce of a store's fence token that the other store notes."""
     token = seen.token
     return 0 if token is None else int.from_bytes(token.nonce[:8], "big")
 
 
 def noted(seen: Seen, backend: Backend) -> tuple[int, int] | None:
-    """Upper and nonce of a store as the other one noted them last; None where it noted none."""
+    """The upper and nonce of a store as the other one last noted them. None if it has not."""
     at = seen.of(backend.other)
     if not _is_of_link(at, backend.other):
         return None
@@ -135,7 +136,7 @@ def noted(seen: Seen, backend: Backend) -> tuple[int, int] | None:
 
 
 def returned(seen: Seen) -> Backend | None:
-    """The store that is older than what the other one noted about it; None where both fit together."""
+    """The store that is older than the other one has noted. None if both fit together."""
     for backend in Backend:
         at, other = seen.of(backend), seen.of(backend.other)
         if not _is_of_link(at, backend):
@@ -149,7 +150,7 @@ def returned(seen: Seen) -> Backend | None:
 
 
 def holds_other_contents(seen: Seen, truth: Backend) -> bool:
-    """Whether what the truth holds is not what the last move brought that either store knows of."""
+    """Whether the contents of the truth are not those of the last move that either store knows."""
     last = max(
         (move for backend in Backend if (move := _completed(seen.of(backend), backend)) is not None),
         key=lambda move: move.since,
@@ -159,13 +160,13 @@ def holds_other_contents(seen: Seen, truth: Backend) -> bool:
         return False
     here = arrived(seen, truth)
     if here is None:
-        # A Holdfast without numbers may have moved it since.
+        # A Holdfast that doesn't know numbers may have moved it since.
         return seen.of(truth).truth_since <= last.since
     return here != last
 
 
 def held_a_catalog(seen: Seen, truth: Backend) -> bool:
-    """Whether anything tells that there was a catalog, whatever the truth holds."""
+    """Whether anything shows that there was a catalog, whatever the truth holds now."""
     other = seen.of(truth.other)
     return (
         other.is_initialized

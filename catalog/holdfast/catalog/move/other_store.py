@@ -1,16 +1,15 @@
-"""The store that does not hold the catalog, asked by a process that writes or reads the other one.
+"""The store that is not the source of truth, as asked by a process that writes or reads the other store.
 
-A writer whose store returns to an older state finds its own token there. Only the other store shows that
-somebody has taken over, or that the catalog has moved. The same is true of a reader: its store may return to
-exactly the state that it has read.
+If the store of a writer is restored to an older state, the writer finds its own token there. Only the other
+store shows that somebody has taken over, or that the catalog has moved. The same is true for a reader: its
+store may be restored to exactly the state that it has read.
 
 Invariants
-- A commit is made only while the last look at the other store is at most `RECENT_S` old, or while that store
-  can't be reached for at most `GRACE_S`.
-- Whether a process may still write, which it asks itself (`confirm_leadership`), is never told from a look of
-  before.
-- A reader or a subscriber that asks for what is new looks at the other store when its last look is over
-  `RECENT_S` old. It goes on while that store can't be reached.
+- A commit is made only if the other store was asked at most `RECENT_S` ago, or has been unreachable for at
+  most `GRACE_S`.
+- `confirm_leadership` always asks, and never uses an earlier result.
+- A reader or subscriber that asks for new changes asks the other store if it last did more than `RECENT_S`
+  ago. It continues while that store can't be reached.
 """
 
 import logging
@@ -36,17 +35,17 @@ from holdfast.errors import (
 _log = logging.getLogger(__name__)
 
 RECENT_S = 2.0
-"""How long a look at the other store lasts, in seconds."""
+"""How long a result from the other store is valid, in seconds."""
 GRACE_S = 600.0
-"""How long commits go on while the other store can't be reached, in seconds."""
+"""How long commits continue while the other store can't be reached, in seconds."""
 RETRY_S = 10.0
-"""How long a commit doesn't ask again after the other store could not be reached, in seconds."""
+"""How long commits don't ask again after the other store could not be reached, in seconds."""
 
 Clock = Callable[[], float]
 
 
 class OtherStore:
-    """The other store, in the hands of a writer with `token`; `seen` is what it held when it was opened."""
+    """The other store of a writer with `token`. `seen` is its state when it was opened."""
 
     def __init__(
         self, store: CatalogStore, seen: Preamble, token: FenceToken, clock: Clock = time.monotonic
@@ -59,10 +58,10 @@ class OtherStore:
         self._reachable = True
 
     def confirm(self, *, always: bool) -> None:
-        """Look whether the token is still there; with `always` however long ago the last look is.
+        """Check that the token is still there. With `always`, ask even if the last result is recent.
 
-        Raises `Fenced` where somebody has taken over, `LinkConflict` where the store is older than this
-        process knows it, and `StoreUnreachable` after the grace.
+        Raises `Fenced` if somebody has taken over, `LinkConflict` if the store is older than this process
+        knows, and `StoreUnreachable` after the grace period.
         """
         now = self._clock()
         if not always and now - self._asked <= (RECENT_S if self._reachable else RETRY_S):
@@ -76,7 +75,7 @@ class OtherStore:
             raise
         except StorageError as error:
             if self._reachable:
-                _log.warning("could not ask %s whether this process may still write: %s", self.place, error)
+                _log.warning("can't ask %s whether this process may still write: %s", self.place, error)
             self._asked, self._reachable = self._clock(), False
             self._check_grace(self._asked, error)
             return
@@ -87,11 +86,11 @@ class OtherStore:
 
     @property
     def place(self) -> str:
-        """Where it is."""
+        """The place of the store."""
         return self._store.place
 
     def close(self) -> None:
-        """Give up what it holds."""
+        """Release what it holds."""
         self._store.close()
 
     def _check(self, found: Preamble) -> None:
@@ -104,23 +103,20 @@ class OtherStore:
     def _check_grace(self, now: float, error: StorageError | None) -> None:
         if now - self._reached > GRACE_S and not self._reachable:
             raise StoreUnreachable(
-                f"{self._store.location} can't be reached for {now - self._reached:.0f} s: nothing shows that"
-                " this process may still write"
+                f"{self._store.location} has been unreachable for {now - self._reached:.0f} s: nothing shows"
+                " that this process may still write"
             ) from error
 
     def _older(self) -> LinkConflict:
         return LinkConflict(
-            f"{self._store.location} is older than this process knows it: it was restored from a copy",
+            f"{self._store.location} is older than this process knows: it was restored from a copy",
             hint="stop all processes that write to the catalog, and bring back the newest state of the store;"
-            " if that can't be, 'holdfast migrate link --truth stash|persist' decides which one counts",
+            " if that is impossible, 'holdfast migrate link --truth stash|persist' decides which one counts",
         )
 
 
 class OtherOfReader:
-    """The other store, in the hands of one reader or subscriber of the store of `backend`.
-
-    Not thread-safe.
-    """
+    """The other store of one reader or subscriber of the store of `backend`. Not thread-safe."""
 
     def __init__(self, stores: TwoStores, backend: Backend, clock: Clock = time.monotonic) -> None:
         self._stores = stores
@@ -132,13 +128,15 @@ class OtherOfReader:
         self._seen: Preamble | None = None
 
     def another(self) -> "OtherOfReader":
-        """The same for another reader."""
+        """A copy for another reader."""
         return OtherOfReader(self._stores, self._backend, self._clock)
 
     def confirm(self, *, always: bool) -> None:
-        """Check that the stores together still show that the catalog is in the reader's; `always`: at once.
+        """Check that the stores still show that the reader's is the source of truth. With `always`, ask at
+        once.
 
-        Raises `NotSourceOfTruth`, `LinkConflict`, and with `always` what the stores can't be read for.
+        Raises `NotSourceOfTruth` and `LinkConflict`. With `always`, also raises the errors of reading the
+        stores.
         """
         now = self._clock()
         if not always and now - self._asked <= (RECENT_S if self._reachable else RETRY_S):
@@ -152,13 +150,13 @@ class OtherOfReader:
             if always:
                 raise
             if self._reachable:
-                _log.warning("could not ask the other store of %s: %s", self._place, error)
+                _log.warning("can't ask the other store of %s: %s", self._place, error)
             self._asked, self._reachable = self._clock(), False
             return
         self._asked, self._reachable = self._clock(), True
 
     def close(self) -> None:
-        """Give up what it holds."""
+        """Release what it holds."""
         other, self._other = self._other, None
         if other is not None:
             other.close()
@@ -168,7 +166,7 @@ class OtherOfReader:
         return self._stores.places[self._backend]
 
     def _has_changed(self) -> bool:
-        """Whether the other store has another token or config than at the last comparison, or went back."""
+        """Whether the other store has changed its token or config since the last comparison, or went back."""
         if self._seen is None:
             return True
         if self._other is None:

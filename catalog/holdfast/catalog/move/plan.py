@@ -1,4 +1,4 @@
-"""What a migration would do, found out without a trace."""
+"""What a migration would do, determined without changing anything."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ from holdfast.errors import HoldfastError
 class MigrationPlan:
     """What a migration would do to the two stores as they are.
 
-    `steps` is empty where it has ended before. `links`: the stores aren't linked yet, and it would link them
-    with that strategy and truth. `sizes` are those of the source of truth, by the name of the object type;
-    `upgrade` is from and to which version it would be upgraded first; `refused` is why it can't be read.
+    `steps` is empty if it has already ended. `links` means that the stores aren't linked yet, and that it
+    would link them with that strategy and truth. `sizes` are those of the source of truth, by object type
+    name. `upgrade` has the versions before and after the upgrade that it would do first. `refused` is why the
+    source of truth can't be read.
     """
 
     migration_id: str
@@ -39,7 +40,7 @@ class MigrationPlan:
 
     @property
     def is_there(self) -> bool:
-        """Whether the source of truth is where the migration leads to, so that nothing is moved."""
+        """Whether the source of truth is already the destination, so that nothing is moved."""
         return self.source is self.destination
 
 
@@ -78,7 +79,7 @@ def plan_of(stores: TwoStores, migration_id: str, target: Backend, *, rollback: 
 
 
 def _until_check(steps: tuple[MoveStep, ...]) -> tuple[MoveStep, ...]:
-    """The steps of a migration that finds the truth where it leads to."""
+    """The steps of a migration whose destination already is the truth."""
     for number, step in enumerate(steps, start=1):
         if step.action is Action.CHECK:
             return steps[:number]

@@ -1,9 +1,9 @@
-"""What the stash's config tells of migrations: which were done, which one is running and until when. Pure.
+"""The records of migrations in the stash's config: which are done, which one is running and until when. Pure.
 
 Invariants
-- At most one migration is running; its record, its target and its deadline are written in one append.
-- What is done or rolled back stays so: a migration of that id does nothing any more. Record and target stay
-  together for ever: an id that was used for one target is never taken for a migration to the other.
+- At most one migration is running. Its record, its target and its deadline are written in one append.
+- A record that is done or rolled back stays so: a migration with that id does nothing any more. Record and
+  target stay together permanently, so an id that was used for one target is never used for the other.
 """
 
 import re
@@ -19,7 +19,7 @@ _ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/@-]{0,198}[A-Za-z0-9])?")
 
 
 class Record(Enum):
-    """How far a migration is; the value is what the stash's config holds."""
+    """The state of a migration. The values are stored in the stash's config."""
 
     RUNNING = 1
     DONE = 2
@@ -36,7 +36,7 @@ class Record(Enum):
 
     @property
     def ended(self) -> "Record":
-        """What it becomes with its last step; what has ended stays."""
+        """The state after its last step. A state that has ended stays."""
         match self:
             case Record.RUNNING:
                 return Record.DONE
@@ -48,9 +48,9 @@ class Record(Enum):
 
 @dataclass(frozen=True)
 class Running:
-    """A migration that is running; others are shut out until `deadline_ms` (of the wall clock).
+    """A running migration. Others can't write until `deadline_ms` (wall clock).
 
-    `target` is that of the migration: where it is rolling back to is the other one.
+    `target` is the target of the migration. If it is rolling back, it leads to the other store.
     """
 
     migration_id: str
@@ -60,25 +60,25 @@ class Running:
 
     @property
     def destination(self) -> Backend:
-        """Where the truth will be when it ends."""
+        """The source of truth when it ends."""
         return destination(self.target, rollback=self.record is Record.ROLLING_BACK)
 
     def shuts_out(self, now_ms: int) -> bool:
-        """Whether nobody else may open the catalog for writing yet."""
+        """Whether others still can't open the catalog for writing."""
         return now_ms < self.deadline_ms
 
 
 def destination(target: Backend, *, rollback: bool) -> Backend:
-    """Where a migration to `target`, or its way back, leads."""
+    """Where a migration to `target`, or its rollback, leads."""
     return target.other if rollback else target
 
 
 def key_of(migration_id: str) -> str:
-    """The config key of a migration's record; `BadInput` for an id that can't be one."""
+    """The config key of a migration's record. Raises `BadInput` for an invalid id."""
     if not _ID.fullmatch(migration_id):
         raise BadInput(
-            f"migration id {migration_id!r} is not one",
-            hint="it has at most 200 letters, digits and .-_:/@, with a letter or a digit at both ends",
+            f"migration id {migration_id!r} is not valid",
+            hint="use at most 200 letters, digits and .-_:/@, with a letter or a digit at both ends",
         )
     return f"{config.MIGRATION_RECORD}{migration_id}"
 
@@ -89,7 +89,7 @@ def target_key_of(migration_id: str) -> str:
 
 
 def records_of(stash: Mapping[str, int]) -> dict[str, Record]:
-    """The records of all migrations in a stash's config, by id; `CorruptBlob` for one without sense."""
+    """The records of all migrations in a stash's config, by id. Raises `CorruptBlob` for an invalid one."""
     found = {}
     for key, value in sorted(stash.items()):
         if key.startswith(config.MIGRATION_RECORD):
@@ -98,12 +98,12 @@ def records_of(stash: Mapping[str, int]) -> dict[str, Record]:
 
 
 def targets_of(stash: Mapping[str, int]) -> dict[str, Backend]:
-    """The targets of all of them, by id; `CorruptBlob` where a record is without one."""
+    """The targets of all migrations, by id. Raises `CorruptBlob` for a record without a target."""
     return {migration_id: named(stash, target_key_of(migration_id)) for migration_id in records_of(stash)}
 
 
 def running_of(stash: Mapping[str, int]) -> Running | None:
-    """The migration that is running; `CorruptBlob` where there are two, or where it misses what it needs."""
+    """The running migration. Raises `CorruptBlob` if there are two, or if a value of it is missing."""
     running = [(id_, record) for id_, record in records_of(stash).items() if record.is_running]
     if not running:
         return None
@@ -117,11 +117,11 @@ def running_of(stash: Mapping[str, int]) -> Running | None:
 def to_begin(
     stash: Mapping[str, int], migration_id: str, target: Backend, *, rollback: bool
 ) -> Record | None:
-    """The record that a migration, or its way back, begins or resumes with; None when there is nothing to do.
+    """The record that a migration, or its rollback, begins or resumes with. None if nothing is to do.
 
-    Raises `MigrationConflict` where this one was begun with another target, even if it has ended; while
-    another one is running; or when one that is rolling back is to go forward; and `BadInput` to roll back
-    what was never begun.
+    Raises `MigrationConflict` if this migration was begun with another target, even if it has ended; while
+    another one is running; or if it is rolling back and should go forward. Raises `BadInput` for the rollback
+    of a migration that was never begun.
     """
     key = key_of(migration_id)
     found = None if key not in stash else _record(key, stash[key])
@@ -140,13 +140,13 @@ def to_begin(
     if found is Record.ROLLING_BACK and not rollback:
         raise MigrationConflict(
             f"migration {migration_id} is being rolled back",
-            hint="roll it back to its end; then migrate under a new id",
+            hint="run the rollback to its end; then migrate with a new id",
         )
     return Record.ROLLING_BACK if rollback else Record.RUNNING
 
 
 def target_to_leave(targets: Mapping[str, Backend], migration_id: str) -> Backend:
-    """The target that a migration to roll back was begun with; `BadInput` if it never was."""
+    """The target that a migration to roll back was begun with. Raises `BadInput` if it was never begun."""
     key_of(migration_id)
     if migration_id not in targets:
         raise _never_begun(migration_id)
@@ -156,7 +156,7 @@ def target_to_leave(targets: Mapping[str, Backend], migration_id: str) -> Backen
 def _never_begun(migration_id: str) -> BadInput:
     return BadInput(
         f"there is no migration {migration_id} of this catalog to roll back or to give up",
-        hint="'holdfast migrate status' shows those that there were",
+        hint="'holdfast migrate status' shows all migrations",
     )
 
 
@@ -166,14 +166,14 @@ def _check_target(migration_id: str, record: Record, begun_with: Backend, target
     begun_to = begun_with.value
     raise MigrationConflict(
         f"migration {migration_id} was begun with target {begun_to}, not {target.value}: it is {record}",
-        hint=f"go on with target {begun_to.lower()}, or migrate under a new id"
+        hint=f"continue with target {begun_to.lower()}, or migrate with a new id"
         if record.is_running
-        else "migrate under a new id",
+        else "migrate with a new id",
     )
 
 
 def begun(migration_id: str, record: Record, target: Backend, deadline_ms: int) -> Mapping[str, int | None]:
-    """What the config of the stash becomes when a migration begins or is resumed."""
+    """The changes of the stash's config when a migration begins or is resumed."""
     return {
         key_of(migration_id): record.value,
         target_key_of(migration_id): NUMBERS[target],
@@ -182,7 +182,7 @@ def begun(migration_id: str, record: Record, target: Backend, deadline_ms: int) 
 
 
 def ended(migration_id: str, record: Record | None) -> Mapping[str, int | None]:
-    """What it becomes when it ends, with its last record; None takes the record back, and the target."""
+    """The changes of the config when a migration ends. A record of None removes the record and the target."""
     over: dict[str, int | None] = {config.MIGRATION_DEADLINE: None}
     if record is None:
         return {**over, key_of(migration_id): None, target_key_of(migration_id): None}
@@ -190,10 +190,10 @@ def ended(migration_id: str, record: Record | None) -> Mapping[str, int | None]:
 
 
 def ending_with(stash: Mapping[str, int], truth: Backend) -> Mapping[str, int | None]:
-    """What it becomes when the migration that is running, if one is, ends with the truth there.
+    """The changes of the config when the running migration, if there is one, ends with this truth.
 
-    It is done where the truth has moved; else its record is taken back, or, where it was rolling back, is
-    again that of a migration that is done.
+    If the truth has moved, the migration is done. Otherwise its record is removed, or, if it was rolling
+    back, set to done again.
     """
     running = running_of(stash)
     if running is None:
@@ -202,7 +202,7 @@ def ending_with(stash: Mapping[str, int], truth: Backend) -> Mapping[str, int | 
 
 
 def ended_with(running: Running, truth: Backend) -> Record | None:
-    """The record of a migration that ends with the truth there; None for none."""
+    """The record of a migration that ends with this truth. None if it has none."""
     if truth is running.destination:
         return running.record.ended
     return Record.DONE if running.record is Record.ROLLING_BACK else None

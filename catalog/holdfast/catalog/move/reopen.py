@@ -1,4 +1,4 @@
-"""Opening a linked catalog again, after a handle lost its source of truth."""
+"""Opens a linked catalog again after the store of a handle stopped being the source of truth."""
 
 import time
 from collections.abc import Callable
@@ -52,9 +52,9 @@ def reopened(
 ) -> ReadOnlyCatalog:
     """Open `catalog` (a `linked_catalog`) again where it is now, after a handle of it raised `error`.
 
-    `options` are those of `OpenableCatalog.open`. Waits while a migration has the catalog, at most
-    `timeout_s` seconds: then `MigrationInProgress`. Any other error than one of a migration is raised again:
-    who was plainly `Fenced` was overtaken by somebody, and must stop. Who was `FencedByMove` was not: the
+    `options` are those of `OpenableCatalog.open`. Waits while a migration is running, for at most `timeout_s`
+    seconds, and then raises `MigrationInProgress`. If `error` is not from a migration, raises it again: a
+    process that is `Fenced` was overtaken, and must stop. A process that is `FencedByMove` was not: the
     catalog has come back, and nobody else has opened it.
     """
     if not isinstance(error, MigrationInProgress | NotSourceOfTruth | LinkedElsewhere | FencedByMove):

@@ -1,11 +1,11 @@
-"""From what a store holds to what another one holds: the changes of one commit.
+"""The changes that turn the contents of one store into those of another, for one commit.
 
 Invariants
-- Only contents are touched, and by their stored bytes: nothing is decoded but config, so that what an older
-  or a newer Holdfast wrote is replaced too.
-- Rows are read as streams, each side once, and what is equal in both is not written. To tell it takes the
-  hashes of the rows that are wanted, and about 60 bytes of memory for a row, whatever its size.
-- A row that both have may be retracted and added all the same, never one of the two.
+- Only contents change, by their stored bytes. Only config is decoded, so objects that an older or newer
+  Holdfast wrote are replaced too.
+- Rows are streams, and each side is read once. Rows that are equal in both are not written. This needs the
+  hashes of the wanted rows, about 60 bytes of memory for each row, whatever its size.
+- A row that both have may be both retracted and added, but never only one of the two.
 """
 
 from collections import Counter
@@ -25,20 +25,20 @@ from holdfast.catalog.replacing import is_content
 from holdfast.catalog.stores.store import batch_of
 
 Rows = Callable[[Collection[Kind]], Iterable[pa.RecordBatch]]
-"""Gives rows, but for those of some kinds."""
+"""Returns the rows, except those of some kinds."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a store is to hold: digests by the name of the object type, and the hashes of the rows."""
+    """What a store is to hold: digests by object type name, and the hashes of the rows."""
 
     digests: dict[str, RowsDigest]
     hashes: Shorts
 
     def after(self, updates: Iterable[Update]) -> "Wanted | None":
-        """The same after changes of rows; None where they don't fit what there was.
+        """The same after changes of rows. None if the changes don't fit.
 
-        Raises `CorruptBlob` for a row of a kind that isn't known.
+        Raises `CorruptBlob` for a row of an unknown kind.
         """
         net = Counter[Row]()
         for row, diff in updates:
@@ -59,7 +59,10 @@ def _rows_with(net: Counter[Row], diff: int) -> list[Row]:
 
 
 def wanted_of(batches: Iterable[pa.RecordBatch]) -> Wanted:
-    """That of rows (columns `key` and `value`), each of which is there once. Raises as `digests_of`."""
+    """The digests and hashes of rows (columns `key` and `value`), each occurring once.
+
+    Raises like `digests_of`.
+    """
     reading = PassingRows()
     for _ in reading.passing(batches):
         pass
@@ -67,14 +70,14 @@ def wanted_of(batches: Iterable[pa.RecordBatch]) -> Wanted:
 
 
 class PassingRows:
-    """Takes rows in while somebody else reads them too."""
+    """Collects digests and hashes of rows while another consumer reads the same rows."""
 
     def __init__(self) -> None:
         self._digests = Digests()
         self._hashes: list[Shorts] = []
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same rows, of which the contents are taken in."""
+        """Return the same rows, and collect those that are contents."""
         for batch in batches:
             some = hashed(contents_in(batch))
             self._digests.add(some)
@@ -82,12 +85,12 @@ class PassingRows:
             yield batch
 
     def wanted(self) -> Wanted:
-        """What was taken in. Raises as `digests_of`."""
+        """What was collected. Raises like `digests_of`."""
         return Wanted(self._digests.by_name(), np.concatenate([no_shorts(), *self._hashes]))
 
 
 def changes(stored: Iterable[pa.RecordBatch], wanted: Wanted, rows: Rows) -> Iterator[Update]:
-    """The changes from the rows of `stored` to those that are wanted, which `rows` gives again."""
+    """The changes from the rows of `stored` to the wanted ones. `rows` returns the wanted rows again."""
     known = _Known(wanted.hashes)
     kept: list[Shorts] = []
     sizes: Counter[bytes] = Counter()
@@ -104,7 +107,7 @@ def changes(stored: Iterable[pa.RecordBatch], wanted: Wanted, rows: Rows) -> Ite
     if not sum(sizes.values()):
         yield from (Update(row, 1) for batch in rows(complete) for row in rows_of(batch))
         return
-    # Of hashes with the same first half only one was found, so that here all are found.
+    # Of hashes with the same first half, `_Known` finds only one. So some rows are retracted and added again.
     known = _Known(np.concatenate([no_shorts(), *kept]))
     for some in map(hashed, rows(complete)):
         yield from (Update(row, 1) for row in _those(some, ~known.has(some.shorts)))
@@ -115,13 +118,13 @@ def _those(some: HashedRows, places: NDArray[np.bool_]) -> Iterable[Row]:
 
 
 class _Known:
-    """Hashes to be found. Of those with the same first half only one is; none is found wrongly."""
+    """A set of hashes. Of those with the same first half it finds only one. It never finds a wrong one."""
 
     def __init__(self, hashes: Shorts) -> None:
         self._sorted = hashes[np.argsort(hashes["first"])]
 
     def has(self, hashes: Shorts) -> NDArray[np.bool_]:
-        """Which of these are among them."""
+        """Which of these hashes are in the set."""
         if not len(self._sorted):
             return np.zeros(len(hashes), np.bool_)
         places = np.searchsorted(self._sorted["first"], hashes["first"])

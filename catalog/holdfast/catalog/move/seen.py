@@ -1,4 +1,4 @@
-"""What two stores that are, or are to be, one catalog say of themselves. Pure."""
+"""The preambles of two stores that are, or are to become, one catalog. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -9,25 +9,25 @@ from holdfast.catalog.stores.preamble import Preamble
 
 @dataclass(frozen=True)
 class Seen:
-    """What was read of both stores, at a time at which both were so."""
+    """The preambles of both stores, as they were at one moment."""
 
     stash: Preamble
     persist: Preamble
     other_past: Backend | None = None
-    """The store that had another fence token, at a time that the other store noted."""
+    """The store whose past has a different fence token than the other store has noted."""
 
     def of(self, backend: Backend) -> Preamble:
-        """That of one store."""
+        """The preamble of one store."""
         return self.stash if backend is Backend.STASH else self.persist
 
     def where(self, backend: Backend, preamble: Preamble) -> "Seen":
-        """The same with another one in the place of one."""
+        """A copy with another preamble for one store."""
         if backend is Backend.STASH:
             return replace(self, stash=preamble)
         return replace(self, persist=preamble)
 
     @property
     def token(self) -> FenceToken | None:
-        """The greater of the durable tokens, by order; None before the first open."""
+        """The greater of the durable tokens. None before the first open."""
         tokens = [token for token in (self.stash.token, self.persist.token) if token is not None]
         return max(tokens, key=lambda token: token.rank, default=None)

@@ -1,9 +1,9 @@
-"""The time of a migration in which every write goes to both stores: verification `SHADOW`.
+"""The part of a migration in which every write goes to both stores: verification `SHADOW`.
 
 Invariants
-- Both sides are written under the token of the migration, which is in both stores: who takes over ends both.
-- The source is the truth meanwhile, and answers; the target is whatever it is, and is compared at the end.
-- When it ends nothing can be written by it any more, on either side.
+- Both stores are written under the token of the migration, which is in both. A takeover ends both.
+- Meanwhile the source is the truth, and results come from it. The target is compared at the end.
+- After its end, nothing can be written through it to either store.
 """
 
 from collections.abc import Callable
@@ -29,25 +29,26 @@ class ShadowOfMigration(ShadowCatalog):
         self._handles = source, target
 
     def end(self, error: HoldfastError) -> None:
-        """Let nothing more be written: whoever tries is told `error`."""
+        """Stop all writes: they raise `error` from now on."""
         with self._lock:
             for handle in self._handles:
                 handle.retire(error)
 
     def check(self) -> None:
-        """Raise `ShadowDiverged` or `CatalogOutOfSync` where the target did not follow."""
+        """Raise `ShadowDiverged` or `CatalogOutOfSync` if the target did not follow."""
         if self.diverged is not None:
             raise self.diverged
         if self.out_of_date is not None:
             raise CatalogOutOfSync(
-                f"the target of the migration did not follow: {self.out_of_date}", hint="begin it again"
+                f"the target of the migration did not follow: {self.out_of_date}",
+                hint="begin the migration again",
             )
 
 
 def open_shadow(
     held: HeldStores, seen: Seen, source: Backend, now_ms: Callable[[], int]
 ) -> ShadowOfMigration:
-    """Open both stores, which hold the same, for writing under the token that is in both."""
+    """Open both stores, which have the same contents, for writing under the token that is in both."""
     boot_ts = now_ms()
 
     def handle(backend: Backend) -> WritableHandle:

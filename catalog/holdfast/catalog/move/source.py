@@ -1,9 +1,9 @@
-"""What the source of truth holds: read once, checked as an open would check it, and followed from there.
+"""The contents of the source of truth: read once, checked as an open would check them, then followed.
 
 Invariants
-- What was found at one time is, with all that was committed since, what there is later. Where the store
-  doesn't give that any more, or it doesn't fit, everything is read again.
-- A row that the target doesn't take is found before anything is written.
+- The contents at one time, plus all commits since, are the contents at a later time. If the store can't
+  return these commits, or they don't fit, everything is read again.
+- A row that the target can't store is found before anything is written.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,16 +25,16 @@ from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, OtherHistory
 
 @dataclass(frozen=True)
 class Read:
-    """What the source holds in the state of `seen`."""
+    """The contents of the source in the state of `seen`."""
 
     seen: Preamble
     wanted: Wanted
 
 
 def checked(store: CatalogStore, seen: Preamble, target: CatalogStore) -> Read | None:
-    """Read the source, and upgrade it in memory, as an open would; None where it is to be upgraded.
+    """Read the source as an open would. If it must be upgraded, upgrade it in memory and return None.
 
-    Raises what an open would, and `BadInput` for a row that the target doesn't take.
+    Raises what an open would, and `BadInput` for a row that the target can't store.
     """
     seen.check_readable()
     if seen.is_older:
@@ -48,18 +48,18 @@ def checked(store: CatalogStore, seen: Preamble, target: CatalogStore) -> Read |
 
 
 def read(store: CatalogStore, seen: Preamble) -> Read:
-    """Read what the source holds. Raises `StorageError`, and as `wanted_of`."""
+    """Read the contents of the source. Raises `StorageError`, and like `wanted_of`."""
     return Read(seen, wanted_of(contents_of(store, seen.upper)))
 
 
 def followed(store: CatalogStore, known: Read, seen: Preamble) -> Read:
-    """What the source holds in the state of `seen`, from an earlier state. Raises as `read`."""
+    """The contents of the source in the state of `seen`, from an earlier state. Raises like `read`."""
     wanted = _after(store, known, seen)
     return read(store, seen) if wanted is None else Read(seen, wanted)
 
 
 def _after(store: CatalogStore, known: Read, seen: Preamble) -> Wanted | None:
-    """What there is after the changes; None where they can't be had, or lead somewhere else."""
+    """The contents after the changes. None if the changes can't be read, or lead to another state."""
     before = known.seen
     if before.upper > seen.upper:
         return None
@@ -76,7 +76,7 @@ def _after(store: CatalogStore, known: Read, seen: Preamble) -> Wanted | None:
 
 
 def _fitting(batches: Iterable[pa.RecordBatch], target: CatalogStore) -> Iterator[pa.RecordBatch]:
-    """The batches, as long as the target takes their rows."""
+    """Return the batches. Raises `BadInput` for a row that the target can't store."""
     limit = target.max_row_bytes
     for batch in batches:
         if limit is not None and batch.num_rows:
@@ -84,7 +84,7 @@ def _fitting(batches: Iterable[pa.RecordBatch], target: CatalogStore) -> Iterato
             longest = pc.max(pc.add(*lengths)).as_py()
             if longest > limit:
                 raise BadInput(
-                    f"an object of the catalog has {longest:,} bytes, {target.place} takes {limit:,}",
+                    f"an object of the catalog has {longest:,} bytes, but {target.place} allows {limit:,}",
                     hint="make the object smaller",
                 )
         yield batch

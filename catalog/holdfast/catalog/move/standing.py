@@ -1,4 +1,4 @@
-"""Whether one of two linked stores has the catalog, asked of both."""
+"""Whether one of two linked stores is the source of truth, determined from both."""
 
 from dataclasses import dataclass, replace
 
@@ -23,9 +23,9 @@ from holdfast.errors import (
 
 @dataclass(frozen=True)
 class OneOfTwo(Standing):
-    """Of who has opened both stores, and uses the one of `backend`.
+    """The standing of a process that opened both stores and uses the one of `backend`.
 
-    A writer knows the number of the link that he opened, and since when the catalog had been in that store.
+    A writer knows the number of the link that it opened, and since when the catalog was in that store.
     """
 
     stores: TwoStores
@@ -35,13 +35,13 @@ class OneOfTwo(Standing):
     other: OtherStore | None = None
     """The other store, for a writer."""
     watched: OtherOfReader | None = None
-    """The other store, for a reader; of a writer, for its subscribers."""
+    """The other store, for a reader. For a writer, the store that its subscribers watch."""
 
     def check_read(self, seen: Preamble, place: str) -> None:
-        """Nothing: who opens a linked catalog has asked both stores."""
+        """Do nothing: opening a linked catalog has already read both stores."""
 
     def confirm_writer(self, *, always: bool) -> None:
-        """See `Standing`; raises as `OtherStore.confirm`, with what `explain` makes of `Fenced`."""
+        """See `Standing`. Raises like `OtherStore.confirm`, with `Fenced` passed through `explain`."""
         if self.other is None:
             return
         try:
@@ -50,7 +50,7 @@ class OneOfTwo(Standing):
             raise self.explain(error) from None
 
     def confirm_reader(self, *, always: bool) -> None:
-        """See `Standing`; raises as `OtherOfReader.confirm`."""
+        """See `Standing`. Raises like `OtherOfReader.confirm`."""
         if self.watched is not None:
             self.watched.confirm(always=always)
 
@@ -65,7 +65,7 @@ class OneOfTwo(Standing):
                 each.close()
 
     def confirm_linked(self, store: CatalogStore, seen: Preamble) -> int:  # noqa: ARG002 - of another time
-        """See `Standing`; raises `LinkConflict` too."""
+        """See `Standing`. Also raises `LinkConflict`."""
         with self.stores.opened("catalog truth") as stores:
             both = read_both(stores)
             truth = stores.linkage(both).truth
@@ -74,8 +74,8 @@ class OneOfTwo(Standing):
         return both.of(truth).truth_since
 
     def explain(self, error: Fenced) -> HoldfastError:
-        """`MigrationInProgress` by one that runs, `NotSourceOfTruth` after one, `FencedByMove` after one that
-        went back; else what it was.
+        """Return `MigrationInProgress` if a migration is running, `NotSourceOfTruth` after one,
+        `FencedByMove` after one that moved the catalog away and back, and otherwise `error` itself.
         """
         try:
             with self.stores.opened("catalog truth") as stores:
@@ -92,14 +92,14 @@ class OneOfTwo(Standing):
         return FencedByMove(error.mine, error.durable) if is_back else error
 
     def _is_back(self, stores: TwoStores, both: Seen, link: Linked | ToLink) -> bool:
-        """Whether the catalog was moved away and back, and nobody but that migration has taken it over."""
+        """Whether the catalog was moved away and back, and only that migration has taken it over."""
         at = both.of(self.backend)
         if not isinstance(link, Linked) or link.id != self.link_id or at.truth_since <= self.since:
             return False
         try:
             came = read_preamble(stores.of(self.backend), at.truth_since + 1)
         except AsOfTooEarly:
-            # Nobody can tell any more.
+            # That time is no longer readable.
             return False
         return came.fence_row == at.fence_row
 
@@ -112,11 +112,11 @@ def refuse_running(seen: Seen, now_ms: int, *, but: str | None) -> None:
 
 
 def in_progress(running: Running, stash: Preamble) -> MigrationInProgress:
-    """What is told whoever a migration shuts out."""
+    """The error for processes that a migration shuts out."""
     return MigrationInProgress(running.migration_id, holder_of(stash), running.deadline_ms)
 
 
 def holder_of(seen: Preamble) -> str:
-    """Who has taken a store over, for people."""
+    """The holder of a store's fence token, for people."""
     token = seen.token
     return "nobody" if token is None else token.holder

@@ -1,4 +1,4 @@
-"""How the two stores of a catalog stand to one another, told from the stores alone."""
+"""The status of the two stores of a catalog, determined only from the stores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from holdfast.errors import LinkConflict
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """What one of the stores says of itself; `version` is None where no catalog ever was.
+    """What one store records about itself. `version` is None if it never had a catalog.
 
-    `noted`: it says that it is the source of truth, for sure.
+    `noted` is True if it records that it is certainly the source of truth.
     """
 
     place: str
@@ -41,9 +41,9 @@ class StoreStatus:
 class MigrationStatus:
     """Both stores, and what follows from them.
 
-    `truth` and `strategy` are those of the link, or, with `linked` false, those that a link would have; None
-    where `conflict` tells why they can't be known. `holder` is who has the migration that is `running`;
-    `records` and `targets` are by the id of each migration that there was.
+    `truth` and `strategy` are those of the link. If `linked` is False, they are those that a link would have.
+    They are None if they are unknown, for the reason in `conflict`. `holder` is who runs the migration that
+    is `running`. `records` and `targets` are by migration id.
     """
 
     stash: StoreStatus
@@ -59,16 +59,19 @@ class MigrationStatus:
 
     @property
     def is_empty(self) -> bool:
-        """Whether neither store has, or is linked for, a catalog."""
+        """Whether the stores aren't linked and neither has a catalog."""
         return not self.linked and self.stash.version is None and self.persist.version is None
 
     def of(self, backend: Backend) -> StoreStatus:
-        """That of one store."""
+        """The status of one store."""
         return self.stash if backend is Backend.STASH else self.persist
 
 
 def migration_status(catalog: TwoStored) -> MigrationStatus:
-    """How it stands. Changes nothing and fences nobody; `StoreUnreachable` where a store can't be read."""
+    """Read the status.
+
+    Changes nothing and fences nobody. Raises `StoreUnreachable` if a store can't be read.
+    """
     with catalog.stores.opened("status of a migration") as stores:
         seen = read_both(stores)
         conflict = None
@@ -93,7 +96,7 @@ def migration_status(catalog: TwoStored) -> MigrationStatus:
 
 
 def store_status(place: str, seen: Preamble) -> StoreStatus:
-    """What a store's preamble tells."""
+    """The status of a store, from its preamble."""
     return StoreStatus(
         place,
         seen.config.get(config.USER_VERSION),

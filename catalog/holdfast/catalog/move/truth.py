@@ -1,12 +1,13 @@
-"""Which of two linked stores is the source of truth, and the steps that change it. Pure; tables are data.
+"""Which of two linked stores is the source of truth, and the steps that change it. Pure; the tables are data.
 
-A store is *retired* where its tombstone is 1. Two strategies read the tombstones differently, so a catalog
-keeps the one that it was linked with. The documentation's diagrams and the tests are made from these tables.
+A store is *retired* if its tombstone is 1. The two strategies read the tombstones differently, so a catalog
+keeps the strategy that it was linked with. The diagrams in the documentation and the tests are generated from
+these tables.
 
 Invariants
 - Every combination of tombstones has exactly one source of truth.
-- A step changes one store; only a `SET_TOMBSTONE` can change the truth, and only after the target was
-  replaced by what the truth held.
+- A step changes one store. Only a `SET_TOMBSTONE` can change the truth, and only after the contents of the
+  target were replaced by those of the truth.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,16 +26,16 @@ class Backend(Enum):
 
     @property
     def other(self) -> "Backend":
-        """The one that this is moved to or from."""
+        """The other store."""
         return Backend.PERSIST if self is Backend.STASH else Backend.STASH
 
 
 NUMBERS: Mapping[Backend, int] = {Backend.STASH: 1, Backend.PERSIST: 2}
-"""How the config of a store names one of the two."""
+"""The number by which the config of a store names a store."""
 
 
 def named(stored: Mapping[str, int], key: str) -> Backend:
-    """The one that a store's config names under `key`. Raises `CorruptBlob`."""
+    """The store that a config names under `key`. Raises `CorruptBlob`."""
     for backend, number in NUMBERS.items():
         if number == stored.get(key):
             return backend
@@ -42,7 +43,7 @@ def named(stored: Mapping[str, int], key: str) -> Backend:
 
 
 class Strategy(Enum):
-    """How many tombstones tell the truth; the value is what the stash's config holds."""
+    """How many tombstones determine the truth. The values are stored in the stash's config."""
 
     ONE_TOMBSTONE = 1
     """One, in the stash."""
@@ -52,7 +53,7 @@ class Strategy(Enum):
 
 @dataclass(frozen=True)
 class State:
-    """A row of a state table: tombstones, as far as they matter, and what they mean."""
+    """A row of a state table: the tombstones that it covers, the truth, and its meaning."""
 
     stash: frozenset[bool | None]
     persist: frozenset[bool | None]
@@ -60,7 +61,7 @@ class State:
     meaning: str
 
     def covers(self, stash: bool | None, persist: bool | None) -> bool:
-        """Whether these tombstones are in this state."""
+        """Whether this state covers these tombstones."""
         return stash in self.stash and persist in self.persist
 
 
@@ -88,15 +89,15 @@ STATES: Mapping[Strategy, tuple[State, ...]] = {
         State(_only(False), _only(False), Backend.PERSIST, "the way back broke off"),
     ),
 }
-"""For each strategy states of which exactly one covers any two tombstones."""
+"""The states of each strategy. Exactly one of them covers any two tombstones."""
 
 
 def source_of_truth(
     strategy: Strategy, stash_config: Mapping[str, int], persist_config: Mapping[str, int]
 ) -> Backend:
-    """The store that counts, from the configs of two linked stores.
+    """The source of truth, from the configs of two linked stores.
 
-    Raises `CorruptBlob` for a tombstone that is neither 0 nor 1.
+    Raises `CorruptBlob` for a tombstone other than 0 and 1.
     """
     stash, persist = tombstone(stash_config), tombstone(persist_config)
     (state,) = (state for state in STATES[strategy] if state.covers(stash, persist))
@@ -104,7 +105,7 @@ def source_of_truth(
 
 
 def tombstone(stored: Mapping[str, int]) -> bool | None:
-    """The tombstone in a store's config; None where there is none. Raises `CorruptBlob`."""
+    """The tombstone in a store's config, or None. Raises `CorruptBlob`."""
     value = stored.get(config.TOMBSTONE)
     if value is None:
         return None
@@ -116,20 +117,20 @@ class Action(Enum):
     """What a step does."""
 
     OPEN = auto()
-    """Puts the token of the migration into the step's store."""
+    """Puts the token of the migration into the store of the step."""
     CHECK = auto()
-    """Ends the migration where the target is the truth already."""
+    """Ends the migration if the target is already the truth."""
     READ = auto()
-    """Takes a snapshot of the step's store, which is the truth."""
+    """Reads the contents of the store of the step, which is the truth."""
     REPLACE = auto()
-    """Makes the snapshot the contents of the step's store, in one commit."""
+    """Replaces the contents of the store of the step by what was read, in one commit."""
     SET_TOMBSTONE = auto()
-    """Sets the tombstone of the step's store."""
+    """Sets the tombstone of the store of the step."""
 
 
 @dataclass(frozen=True)
 class MoveStep:
-    """A numbered step of a move; `tombstone` is what a `SET_TOMBSTONE` sets, else None."""
+    """A numbered step of a move. `tombstone` is the value that a `SET_TOMBSTONE` sets, otherwise None."""
 
     number: int
     action: Action

@@ -1,11 +1,43 @@
-"""Both stores of a linked catalog, taken over with one token.
+"""Takes over both stores of a linked catalog with one token.
 
-Invariants
-- A token T is written to the stash first, then to persist, each time by one append that is conditional on
-  the state that was read, and only over a lower one. Who holds T in both knows that the truth stays where it
-  is: who would move it needs a greater token in both, and fences this one by it.
-- What is refused is refused before the first append: generation, link, and what the caller checks.
-- Two stores that aren't linked yet are linked under T, before anything else is written to them.
+One store fences with one append: it writes the new token and fails if the state has changed. Two stores have
+no common commit. So a process that opens a linked catalog for writing
+
+1. reads the preambles (fence token and config) of both stores as they were at one moment;
+2. checks all reasons to refuse the open, and chooses a token above the tokens of both;
+3. appends the token to the stash, and then to persist. Each append expects the state that was read, and
+replaces
+   only a lower token;
+4. links the stores under that token, if they aren't linked yet.
+
+The source of truth is moved only under a greater token that is in both stores. So a process whose token was
+written to both knows that the truth stays where it is until it is fenced itself. Let A and B be two such
+processes. These interleavings are possible:
+
+1. A has finished, and B begins. B fences A in the stash first. If the stash is the truth, A's next commit
+fails.
+   If persist is the truth, A may still commit there until B's second append. That is right, because B's open
+   has not returned. B applies A's commits before it returns.
+2. A and B read the same state, and A appends to the stash first. B's append fails and changes nothing. B
+reads
+   again. If A's token is not lower than B's, B starts again with a greater one, after a random pause.
+   Otherwise B replaces A's token.
+3. A has fenced the stash. B reads that, chooses a greater token, and fences both stores. A's append to
+persist
+   fails, A finds a token that is not lower, and starts again. Its open has not returned, so nobody relied on
+   it.
+4. A has fenced the stash, B replaces A's token there, and then A appends to persist before B does. A's open
+   succeeds, though the stash no longer has its token. That is right: if the stash is the truth, A's commits
+   fail there at once. If persist is the truth, A may commit until B fences it there, as in 1.
+5. A dies after its first append. The stash has its token and persist an older one. The next open chooses a
+token
+   above both. The reverse, a stash whose token is below persist's, never arises this way: it means that the
+   stash was restored from an older state or is another one, and raises `LinkConflict`.
+6. The outcome of an append is unknown. The open raises `Indeterminate`. The stores are then as in 5, or both
+   fenced. In either case the next open works.
+
+A writer that commits contents during step 3 also changes the state that the append expects. Then the store is
+read again, the checks are repeated, and the append is tried again.
 """
 
 import random
@@ -35,9 +67,9 @@ from holdfast.catalog.stores.store import CatalogStore
 from holdfast.errors import AsOfTooEarly, Fenced, StorageError
 
 ATTEMPTS = 12
-"""How often an open that others overtake begins anew."""
+"""How often an open that others overtake starts again."""
 READINGS = 50
-"""How often both stores are read, until nothing changed meanwhile."""
+"""How often both stores are read until nothing changes in between."""
 
 _FIRST_PAUSE_S = 0.01
 _LAST_PAUSE_S = 1.0
@@ -48,28 +80,28 @@ Check = Callable[[Seen], None]
 
 @dataclass(frozen=True)
 class TwoStores:
-    """The stores of a linked catalog, and what the user says of their link."""
+    """The stores of a linked catalog, and the user's options of their link."""
 
     stash: CatalogStore
     persist: CatalogStore
     terms: Terms = field(default_factory=Terms)
 
     def of(self, backend: Backend) -> CatalogStore:
-        """One of them."""
+        """One of the stores."""
         return self.stash if backend is Backend.STASH else self.persist
 
     @property
     def places(self) -> Mapping[Backend, str]:
-        """Where they are, as messages say it; no secrets."""
+        """The places of the stores, as messages show them. They contain no secrets."""
         return {backend: self.of(backend).location for backend in Backend}
 
     def linkage(self, seen: Seen) -> Linked | ToLink:
-        """How they are linked, or are to be; see `link.linkage`."""
+        """How the stores are linked, or are to be linked. See `link.linkage`."""
         return linkage(seen, self.terms, self.places)
 
     @contextmanager
     def opened(self, purpose: str) -> Iterator["TwoStores"]:
-        """The same stores with handles of their own, which are closed at the end."""
+        """The same stores with their own handles, which the block closes."""
         opened = self.another(purpose)
         try:
             yield opened
@@ -77,12 +109,12 @@ class TwoStores:
             opened.close()
 
     def another(self, purpose: str) -> "TwoStores":
-        """The same stores with handles of their own."""
+        """The same stores with their own handles."""
         stash, persist = (self.of(backend).another(purpose=purpose) for backend in Backend)
         return TwoStores(stash, persist, self.terms)
 
     def close(self, *, but: CatalogStore | None = None) -> None:
-        """Give up what both hold, or the one beside `but`."""
+        """Release what the stores hold, except `but`."""
         try:
             if self.stash is not but:
                 self.stash.close()
@@ -93,7 +125,7 @@ class TwoStores:
 
 @dataclass(frozen=True)
 class StoreCommit:
-    """What one append at time `at` wrote."""
+    """The updates that one append wrote at time `at`."""
 
     at: int
     updates: Sequence[Update]
@@ -101,7 +133,10 @@ class StoreCommit:
 
 @dataclass(frozen=True)
 class Taken:
-    """Both stores under `token`, as of `seen`; `commits` are those that it took, by store, in order."""
+    """Both stores under `token`, in the state of `seen`.
+
+    `commits` are the appends of the takeover, by store.
+    """
 
     token: FenceToken
     seen: Seen
@@ -110,7 +145,7 @@ class Taken:
 
 
 def nothing(_seen: Seen, _backend: Backend) -> Iterable[Update]:
-    """No updates beside the fence."""
+    """No updates in addition to the fence."""
     return ()
 
 
@@ -119,14 +154,14 @@ def unchecked(_seen: Seen) -> None:
 
 
 def read_both(stores: TwoStores) -> Seen:
-    """Both preambles, as they were at one time.
+    """Read both preambles as they were at one moment.
 
-    Raises `StorageError` where one can't be read, or where they never stop changing.
+    Raises `StorageError` if one can't be read, or if they never stop changing.
     """
     stash = _read(stores.stash)
     for _ in range(READINGS):
         persist = _read(stores.persist)
-        # What tells truth and link changes with a fence token, or under one that is there.
+        # The truth and the link change only with a fence token, or under one that is there.
         if stores.stash.upper() == stash.upper:
             return _with_past(stores, Seen(stash, persist))
         again = _read(stores.stash)
@@ -134,13 +169,14 @@ def read_both(stores: TwoStores) -> Seen:
             return _with_past(stores, Seen(again, persist))
         stash = again
     raise StorageError(
-        f"the catalogs in {stores.stash.place} and {stores.persist.place} changed whenever they were read",
-        hint="find out who takes them over again and again, and try it then",
+        f"the catalogs in {stores.stash.place} and {stores.persist.place} changed during every attempt to"
+        " read both",
+        hint="find out who takes them over repeatedly, and try again after that",
     )
 
 
 def _with_past(stores: TwoStores, seen: Seen) -> Seen:
-    """Compare the past of each store with what the other one noted, where its token is another one now."""
+    """Compare the past of a store with the other's note, if its token is not the noted one."""
     for backend in Backend:
         at, known = seen.of(backend), noted(seen, backend)
         if known is None or known[0] >= at.upper or known[1] == nonce_of(at):
@@ -148,7 +184,7 @@ def _with_past(stores: TwoStores, seen: Seen) -> Seen:
         try:
             then = read_preamble(stores.of(backend), known[0])
         except AsOfTooEarly:
-            # Nobody can tell any more.
+            # That time is no longer readable.
             continue
         if nonce_of(then) != known[1]:
             return replace(seen, other_past=backend)
@@ -160,9 +196,9 @@ def _read(store: CatalogStore) -> Preamble:
 
 
 def next_token(seen: Seen, claim: FenceToken) -> FenceToken:
-    """The token to take both over with: the epoch after both, or that of `claim` where it is greater.
+    """The token to take both over with: the epoch after both, or the epoch of `claim` if that is greater.
 
-    `Fenced` where the generation of `claim` is below that of one of them.
+    Raises `Fenced` if the generation of `claim` is below that of a store.
     """
     after = claim
     for backend in Backend:
@@ -175,7 +211,7 @@ def next_token(seen: Seen, claim: FenceToken) -> FenceToken:
 
 
 def of_generation(seen: Seen, deploy_generation: int | None, claim: FenceToken) -> FenceToken:
-    """The claim with the durable generation, where none is asked for."""
+    """The claim with the durable generation, if none is given."""
     generations = [token.deploy_generation for token in (seen.stash.token, seen.persist.token) if token]
     generation = max(generations, default=0) if deploy_generation is None else deploy_generation
     return replace(claim, deploy_generation=generation)
@@ -189,15 +225,15 @@ def take_over_both(
     check: Check = unchecked,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Taken:
-    """Put one token into both stores, and link them where they aren't.
+    """Put one token into both stores, and link them if they aren't linked.
 
-    `check` is called for every new reading and refuses by raising: before the first append, or, where
-    somebody changes the second store meanwhile, before that one is changed. `also` gives what is written to
-    a store in the same append as its fence; it is asked with what that append is conditional on. The epoch of
-    `claim` is the least that the token has.
+    `check` is called for every new reading, and raises to refuse: before the first append, or, if somebody
+    changes the second store meanwhile, before that one is changed. `also` returns what is written to a store
+    in the same append as its fence. It is called with the state that the append expects. The token has at
+    least the epoch of `claim`.
 
-    Raises `Fenced` for a generation below the durable one, and when others took over each time;
-    `LinkConflict`, `StrategyMismatch`, what `check` does, and `Indeterminate`.
+    Raises `Fenced` for a generation below the durable one, and if others took over each time. Raises
+    `LinkConflict`, `StrategyMismatch`, what `check` raises, and `Indeterminate`.
     """
     left = pauses()
     while True:
@@ -214,25 +250,25 @@ def take_over_both(
 
 
 def new_number() -> int:
-    """A number for a link, that no other has."""
+    """A random number for a link. No other link has it."""
     return 1 + secrets.randbelow((1 << 63) - 1)
 
 
 def pauses() -> Iterator[float]:
-    """How long to wait before the next attempt, in seconds: longer each time, and never the same."""
+    """The pauses before the next attempts, in seconds: longer each time, and random."""
     pause = _FIRST_PAUSE_S
     for _ in range(ATTEMPTS):
-        # Two that overtake one another must not keep step.
+        # Two processes that overtake each other must not stay in step.
         yield pause * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
         pause = min(2 * pause, _LAST_PAUSE_S)
 
 
 class _ChangedError(Exception):
-    """Somebody changed a store before anything was written to it: begin anew."""
+    """Somebody changed a store before anything was written to it: start again."""
 
 
 class _OvertakenError(Exception):
-    """Somebody has a token that is not lower: begin anew, with a greater one."""
+    """Somebody has a token that is not lower: start again, with a greater one."""
 
     def __init__(self, fenced: Fenced) -> None:
         super().__init__(str(fenced))
@@ -240,7 +276,7 @@ class _OvertakenError(Exception):
 
 
 class _Taking:
-    """One attempt to take both stores over."""
+    """One attempt to take over both stores."""
 
     def __init__(self, stores: TwoStores, check: Check) -> None:
         self._stores = stores
@@ -256,7 +292,7 @@ class _Taking:
             self._fence_both(nothing)
             self._link()
         self._fence_both(also)
-        # Nobody can have moved the truth since: he would have to fence persist.
+        # The truth can't have moved since: that needs another token on persist.
         linked = self._stores.linkage(self._seen)
         assert isinstance(linked, Linked)
         return Taken(self._token, self._seen, linked, self._commits)
@@ -273,25 +309,26 @@ class _Taking:
                 return
             self._reread(backend)
             if backend is Backend.STASH and seen.token != self._token and not seen.tells_as(self._seen.stash):
-                # Nothing is written yet: both are to be read at one time.
+                # Nothing is written yet: read both again at one moment.
                 raise _ChangedError
             self._stores.linkage(self._seen)
             self._check(self._seen)
 
     def _noting(self, backend: Backend) -> tuple[Update, ...]:
-        """What a store notes about the other one together with its fence."""
+        """The notes about the other store that a store gets with its fence."""
         seen = self._seen.of(backend)
         if config.LINK not in seen.config or (seen.token == self._token and has_looked(self._seen, backend)):
             return ()
         return seen.configured(looked(self._seen, backend))
 
     def _link(self) -> None:
-        # Decided by what both hold under the token, not by what they held before.
+        # Decide from the contents of both under the token, not from what they were before.
         link = self._stores.linkage(self._seen)
         if isinstance(link, Linked):
             return
         if link.finishing is None:
-            # Never that of a link that broke off: who began it may only be slow, and with another stash.
+            # Never reuse the number of an interrupted link: its process may only be slow, and use another
+            # stash.
             number = new_number()
             self._write(Backend.PERSIST, begins_on_persist(link, number))
             self._write(Backend.STASH, links_stash(link, number))
@@ -312,7 +349,7 @@ class _Taking:
         return True
 
     def _reread(self, backend: Backend) -> None:
-        """Take the state of a store that somebody changed, unless he has taken it over."""
+        """Read a store that somebody changed. Raises `_OvertakenError` if somebody has taken it over."""
         found = caught_up(self._stores.of(backend), self._seen.of(backend))
         durable = found.token
         if durable is not None and durable != self._token and not durable < self._token:

@@ -1,9 +1,9 @@
-"""Whether two stores hold the same contents, told from one number for each object type.
+"""Compares the contents of two stores by one digest for each object type.
 
 Invariants
-- A digest doesn't depend on the order in which rows come, and two contents that differ in any stored byte, or
-  in how often a row is there, have different ones: it is the sum of 256-bit hashes of the rows.
-- Rows are read as a stream: memory doesn't grow with them.
+- A digest is the sum of the 256-bit hashes of the rows. So it doesn't depend on their order. Contents that
+  differ in any stored byte, or in the count of a row, have different digests.
+- Rows are streams, so memory doesn't grow with their number.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _WORD = np.dtype(">u4")
 
 @dataclass(frozen=True)
 class RowsDigest:
-    """How much there is of an object type, and the sum of the hashes of its rows."""
+    """The size of an object type, and the sum of the hashes of its rows."""
 
     size: Size = field(default_factory=Size)
     sum: int = 0
@@ -36,22 +36,22 @@ class RowsDigest:
 
     @property
     def short(self) -> str:
-        """The first of its hexadecimal digits."""
+        """The first hexadecimal digits of the sum."""
         return self.sum.to_bytes(HASH_BYTES, "big").hex()[:12]
 
     def __add__(self, other: Self) -> "RowsDigest":
-        """That of the rows of both."""
+        """The digest of the rows of both."""
         size = Size(self.size.rows + other.size.rows, self.size.bytes + other.size.bytes)
         return RowsDigest(size, (self.sum + other.sum) % _MODULUS)
 
     def __sub__(self, other: Self) -> "RowsDigest":
-        """That of the rows without the other ones, which are among them."""
+        """The digest of the rows without the other ones, which must be among them."""
         size = Size(self.size.rows - other.size.rows, self.size.bytes - other.size.bytes)
         return RowsDigest(size, (self.sum - other.sum) % _MODULUS)
 
 
 class Digests:
-    """The digest of every object type, of the rows that were added."""
+    """The digest of every object type over the rows that were added."""
 
     def __init__(self) -> None:
         self._by_tag: dict[bytes, RowsDigest] = {}
@@ -62,20 +62,20 @@ class Digests:
         sizes = pc.add(*lengths).to_numpy(zero_copy_only=False).astype(np.int64)
         words = some.hashes.view(_WORD)
         for tag, places in some.by_tag.items():
-            # Sums of so few numbers of 32 bits are exact in 64.
+            # Sums of this many 32-bit numbers are exact in 64 bits.
             sums = words[places].sum(axis=0, dtype=np.uint64).tolist()
             total = sum(word << 8 * _WORD.itemsize * place for place, word in enumerate(reversed(sums)))
             more = RowsDigest(Size(int(places.sum()), int(sizes[places].sum())), total % _MODULUS)
             self._by_tag[tag] = self._by_tag.get(tag, RowsDigest()) + more
 
     def by_name(self) -> dict[str, RowsDigest]:
-        """By the name of the object type; `CorruptBlob` where there was a row of a kind that isn't known."""
+        """The digests by object type name. Raises `CorruptBlob` if a row had an unknown kind."""
         found = dict.fromkeys((collection.name for collection in COLLECTIONS.values()), RowsDigest())
         return found | {COLLECTIONS[kind_of(tag)].name: digest for tag, digest in self._by_tag.items()}
 
 
 def digests_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, RowsDigest]:
-    """The digest of every object type by its name, of columns `key` and `value`. Raises as `by_name`."""
+    """The digest of every object type by name, of columns `key` and `value`. Raises like `by_name`."""
     found = Digests()
     for some in map(hashed, batches):
         found.add(some)
@@ -83,7 +83,7 @@ def digests_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, RowsDigest]:
 
 
 def sizes_of(digests: Mapping[str, RowsDigest]) -> Mapping[str, Size]:
-    """The sizes among digests."""
+    """The sizes in digests."""
     return {name: digest.size for name, digest in digests.items()}
 
 

@@ -1,1 +1,1 @@
-"""The object types of the catalog and their encodings, as rows and as JSON. No stores."""
+"""The object types of the catalog and their encodings as rows and as JSON. Uses no store."""

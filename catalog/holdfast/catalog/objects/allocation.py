@@ -1,9 +1,9 @@
-"""Which objects have the ids of which allocator, and what must not go back.
+"""Which objects have the ids of which allocator, and which values must not go back.
 
 Invariants
-- The allocator of an append-only type is beyond all ids of its objects: whether one is new is known without
-  reading them.
-- An allocator only grows, and so does a timeline, but for a repair by hand.
+- The allocator of an append-only type is beyond all ids of its objects. So an id is known to be new without
+  reading the objects.
+- An allocator only grows, and so does a timeline, except in a repair by hand.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from holdfast.errors import BadInput
 APPENDED: Mapping[Kind, IdKind] = MappingProxyType(
     {AUDIT_LOG.kind: IdKind.AUDIT_LOG, STORAGE_USAGE.kind: IdKind.STORAGE_USAGE}
 )
-"""The allocator of each append-only type, whose keys are the numbers themselves."""
+"""The allocator of each append-only type. The keys of these types are the numbers themselves."""
 
 KEYED: Mapping[IdKind, tuple[Collection[Any, Any], str]] = MappingProxyType(
     {
@@ -48,11 +48,11 @@ KEYED: Mapping[IdKind, tuple[Collection[Any, Any], str]] = MappingProxyType(
         IdKind.SYSTEM_ITEM: (ITEMS, "system"),
     }
 )
-"""The cached type whose keys have the ids of an allocator, and the field of the id that is the number."""
+"""The cached type whose keys have the ids of an allocator, and the field of the id with the number."""
 
 
 def key_with(kind: IdKind, number: int) -> bytes:
-    """The key, with its tag, of the object of a kind in `KEYED` that has that id."""
+    """The key, including its tag, of the object with that id. `kind` must be in `KEYED`."""
     collection, field = KEYED[kind]
     key = collection.key()
     setattr(key.id, field, number)
@@ -61,19 +61,19 @@ def key_with(kind: IdKind, number: int) -> bytes:
 
 
 def goes_back(collection: Collection[Any, Any], key: Any, there: Any, wanted: Any) -> str | None:
-    """What is wrong when an allocator or a timeline that is `there` becomes `wanted`; None for nothing."""
+    """Why an allocator or a timeline may not change from `there` to `wanted`. None if it may."""
     if there is None:
         return None
     if collection is ID_ALLOCATORS and wanted is None:
-        return f"id allocator {key.name!r} can't be deleted: its ids would be given again"
+        return f"id allocator {key.name!r} can't be deleted: its ids would be used again"
     if collection is ID_ALLOCATORS and wanted.next_id < there.next_id:
-        return f"id allocator {key.name!r} is at {there.next_id} and does not go back to {wanted.next_id}"
+        return f"id allocator {key.name!r} is at {there.next_id} and can't go back to {wanted.next_id}"
     if collection is TIMESTAMPS and wanted is not None and wanted.ts < there.ts:
-        return f"timeline {key.timeline!r} is at {there.ts} and does not go back to {wanted.ts}"
+        return f"timeline {key.timeline!r} is at {there.ts} and can't go back to {wanted.ts}"
     return None
 
 
 def check_onward(collection: Collection[Any, Any], key: Any, there: Any, wanted: Any) -> None:
-    """Raise `BadInput` for an allocator or a timeline that would go back."""
+    """Raise `BadInput` if an allocator or a timeline would go back."""
     if (problem := goes_back(collection, key, there, wanted)) is not None:
         raise BadInput(problem)

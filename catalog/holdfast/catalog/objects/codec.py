@@ -1,9 +1,9 @@
-"""How an object becomes a row of the catalog's shard and back: `tag + key message`, `value message`.
+"""Encodes an object as a row of the catalog's shard and back: `tag + key message`, `value message`.
 
 Invariants
-- Encoding is byte-stable: consolidation compares bytes.
-- A decoded row remembers its bytes: a retraction carries those, never a new encoding.
-- A row that this version can't hold exactly (unknown kind, unknown field) is an error, never dropped.
+- Encoding is byte-stable, because consolidation compares bytes.
+- A decoded row keeps its bytes. A retraction carries those, never a new encoding.
+- A row that this version can't hold exactly (unknown kind, unknown field) is an error, and never dropped.
 """
 
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ KINDS: Mapping[bytes, Kind] = MappingProxyType({kind.tag: kind for kind in Kind}
 
 
 class Row(NamedTuple):
-    """A row of the shard: `key` begins with the kind tag."""
+    """A row of the shard. `key` begins with the tag of its kind."""
 
     key: bytes
     value: bytes
 
     @property
     def kind(self) -> Kind:
-        """The kind of its tag; `CorruptBlob` when there is none like that."""
+        """The kind of its tag. Raises `CorruptBlob` for an unknown tag."""
         return kind_of(self.key)
 
 
@@ -41,16 +41,19 @@ class Update(NamedTuple):
 
 @dataclass(frozen=True)
 class Object(Generic[K, V]):
-    """One object of the catalog. The messages are the caller's own: changing them changes nothing else."""
+    """One object of the catalog. The messages belong to the caller: changing them changes nothing else."""
 
     key: K
     value: V
 
 
 def encode_message(message: Message) -> bytes:
-    """The one encoding of a message; `BadInput` when it carries fields that this version doesn't know."""
+    """The canonical encoding of a message.
+
+    Raises `BadInput` if it has fields that this version doesn't know.
+    """
     encoded = message.SerializeToString(deterministic=True)
-    # Unknown fields are cheap to find only by dropping them, which is not to be done to the caller's message.
+    # The cheapest way to find unknown fields is to drop them, which must not change the caller's message.
     known = type(message)()
     known.CopyFrom(message)
     known.DiscardUnknownFields()
@@ -62,14 +65,14 @@ def encode_message(message: Message) -> bytes:
 
 
 def encode_key(collection: Collection[K, Any], key: K) -> bytes:
-    """The bytes of a key with its tag; `BadInput` when `key` is not a key of the collection."""
+    """The bytes of a key with its tag. Raises `BadInput` if `key` is not a key of the collection."""
     if not isinstance(key, collection.key):
         raise BadInput(f"a key of {collection} is a {collection.key.__name__}, not a {type(key).__name__}")
     return collection.kind.tag + encode_message(key)
 
 
 def encode_value(collection: Collection[Any, V], value: V) -> bytes:
-    """The bytes of a value; `BadInput` when `value` is not a value of the collection."""
+    """The bytes of a value. Raises `BadInput` if `value` is not a value of the collection."""
     if not isinstance(value, collection.value):
         raise BadInput(
             f"a value of {collection} is a {collection.value.__name__}, not a {type(value).__name__}"
@@ -83,20 +86,23 @@ def encode(collection: Collection[K, V], key: K, value: V) -> Row:
 
 
 def decode(collection: Collection[K, V], row: Row) -> Object[K, V]:
-    """The object of a row of that collection; `CorruptBlob` when its bytes aren't one of this version."""
+    """Decode a row of that collection.
+
+    Raises `CorruptBlob` if its bytes are not an object of this version.
+    """
     return Object(
         _decode(collection.key, row.key[TAG_BYTES:], collection), decode_value(collection, row.value)
     )
 
 
 def decode_value(collection: Collection[Any, V], value: bytes) -> V:
-    """The value of a row of that collection. Raises as `decode`."""
+    """The value of a row of that collection. Raises like `decode`."""
     found: V = _decode(collection.value, value, collection)
     return found
 
 
 def known(collection: Collection[K, V], row: Row) -> Object[K, V]:
-    """The object of a row of that collection that was encoded or decoded before: it is not checked again."""
+    """Decode a row of that collection that was encoded or decoded before. It is not checked again."""
     return Object(collection.key.FromString(row.key[TAG_BYTES:]), collection.value.FromString(row.value))
 
 
@@ -106,7 +112,7 @@ def known_value(collection: Collection[Any, V], value: bytes) -> V:
 
 
 def canonical_key(collection: Collection[Any, Any], key: bytes) -> bytes:
-    """How this code encodes the key of a row of that collection: mostly as it is. Raises as `decode`."""
+    """The canonical encoding of a row's key, which usually is the key itself. Raises like `decode`."""
     data = key[TAG_BYTES:]
     message = _decode(collection.key, data, collection)
     encoded: bytes = message.SerializeToString(deterministic=True)
@@ -114,7 +120,7 @@ def canonical_key(collection: Collection[Any, Any], key: bytes) -> bytes:
 
 
 def kind_of(key: bytes) -> Kind:
-    """The kind whose tag a key begins with; `CorruptBlob` when there is none like that."""
+    """The kind whose tag a key begins with. Raises `CorruptBlob` for an unknown tag."""
     tag = key[:TAG_BYTES]
     try:
         return KINDS[tag]
@@ -129,7 +135,7 @@ def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, An
         expected = f"a {message_type.__name__}"
         raise CorruptBlob(f"a row of {collection}", expected, f"bytes {data[:32].hex()}") from None
     message.DiscardUnknownFields()
-    # What is encoded alike without them had none; else their bytes are missing in the size.
+    # If it encodes to the same bytes without unknown fields, it had none. Otherwise its size is smaller now.
     if message.SerializeToString() != data and message.ByteSize() != message_type.FromString(data).ByteSize():
         raise CorruptBlob(f"a row of {collection}", f"a {message_type.__name__}", "one with unknown fields")
     return message

@@ -1,6 +1,6 @@
-"""Ids of catalog objects, their text (`u1`, `s1`, `p`) and the allocators that they come from.
+"""Ids of catalog objects, their text form (`u1`, `s1`, `p`), and the allocators that they come from.
 
-An id is never given twice: allocators only grow, and a transaction that allocates commits the new counter.
+An id is never used twice: allocators only grow, and a transaction that allocates commits the new counter.
 """
 
 import re
@@ -34,7 +34,7 @@ class IdKind(StrEnum):
 
 
 def format_id(id_: pb.ObjectId | pb.RoleId) -> str:
-    """`u1`, `s1`; `p` for the public role; `BadInput` for an id that isn't set."""
+    """`u1` or `s1`, or `p` for the public role. Raises `BadInput` for an id that isn't set."""
     match id_.WhichOneof("id"):
         case "user":
             return f"u{id_.user}"
@@ -42,11 +42,11 @@ def format_id(id_: pb.ObjectId | pb.RoleId) -> str:
             return f"s{id_.system}"
         case "public":
             return "p"
-    raise BadInput("an id of a catalog object is not set")
+    raise BadInput("the id of a catalog object is not set")
 
 
 def parse_object_id(text: str) -> pb.ObjectId:
-    """The id of `u1` or `s1`; `BadInput` otherwise."""
+    """Parse `u1` or `s1`. Raises `BadInput` for anything else."""
     match = _TEXT.fullmatch(text)
     if not match or int(match[2]) >= _LIMIT:
         raise BadInput(f"{text!r} is not the id of a catalog object", hint="ids look like u1 or s1")

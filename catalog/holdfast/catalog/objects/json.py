@@ -1,11 +1,10 @@
-"""Objects from the JSON that dumps show: what the debug tool is given to edit, delete and load.
+"""Reads objects from the JSON of dumps, for the debug tool to edit, delete and load.
 
 Invariants
-- What `dump.dump_json` writes is read back to equal objects, type by type.
-- A dump is read piece by piece: its text is never in memory as a whole, nor more of it than one object may
-  have.
-- JSON that isn't exactly one object of the type (unknown field, wrong type, a key twice, a field under both
-  of its spellings, null) is `BadInput`.
+- What `dump.dump_json` writes is read back to equal objects, for every type.
+- A dump is read in pieces. At most the text of one object is in memory at a time.
+- JSON that isn't exactly one object of the type (unknown field, wrong type, duplicate key, a field in both of
+  its spellings, null) raises `BadInput`.
 """
 
 import json
@@ -26,7 +25,7 @@ M = TypeVar("M", bound=Message)
 _CHUNK = 1 << 16
 _SOLID = re.compile(r"\S")
 _MOST_CHARACTERS = 64 << 20
-"""Of one object of a dump: several times what a stash takes of one, escaped as JSON."""
+"""The most characters of one object in a dump: several times what a stash can store, escaped as JSON."""
 _SHOWN = 60
 
 
@@ -38,7 +37,7 @@ class DumpEntry(NamedTuple):
 
 
 def collection_named(name: str) -> Collection[Any, Any]:
-    """The object type of that name; `BadInput` naming all when there is none."""
+    """The object type with that name. Raises `BadInput`, naming all types, if there is none."""
     collection = BY_NAME.get(name)
     if collection is None:
         like = "".join(f"did you mean {near}? " for near in get_close_matches(name, BY_NAME, 1))
@@ -47,31 +46,31 @@ def collection_named(name: str) -> Collection[Any, Any]:
 
 
 def parse_key(collection: Collection[Any, Any], text: str) -> Any:
-    """The key message of its JSON text."""
+    """Parse the JSON text of a key."""
     return message_from_json(collection.key, _parse(text, f"the key of {collection}"), f"key of {collection}")
 
 
 def parse_value(collection: Collection[Any, Any], text: str) -> Any:
-    """The value message of its JSON text."""
+    """Parse the JSON text of a value."""
     return message_from_json(
         collection.value, _parse(text, f"the value of {collection}"), f"value of {collection}"
     )
 
 
 def message_from_json(message_type: type[M], fields: dict[str, Any], what: str) -> M:
-    """The message of proto JSON; `BadInput` when it has other fields or types."""
+    """Convert proto JSON to a message. Raises `BadInput` for unknown fields or wrong types."""
     try:
         check_strict(message_type.DESCRIPTOR, fields)
         return ParseDict(fields, message_type())
-    # The parser lets errors of its own conversions out, such as that of a key that isn't a string.
+    # The parser also raises errors of its own conversions, such as for a key that isn't a string.
     except (ParseError, TypeError, ValueError, RecursionError) as error:
-        raise BadInput(f"this is no {what}: {_one_line(error)}") from None
+        raise BadInput(f"this is not a {what}: {_one_line(error)}") from None
 
 
 def read_dump(file: TextIO) -> Iterator[str | DumpEntry]:
-    """What a dump consists of, in its order: the name of each object type, then its objects.
+    """The contents of a dump in order: the name of each object type, followed by its objects.
 
-    Raises `BadInput` where the text isn't that of a dump.
+    Raises `BadInput` if the text isn't a dump.
     """
     scanner = _Scanner(file)
     scanner.take("{")
@@ -81,7 +80,7 @@ def read_dump(file: TextIO) -> Iterator[str | DumpEntry]:
             scanner.take(",")
         section = scanner.value(str, "the name of an object type")
         if section in sections:
-            raise BadInput(f"the dump has {section!r} twice")
+            raise BadInput(f"the dump contains {section!r} twice")
         sections.add(section)
         yield section
         scanner.take(":")
@@ -100,7 +99,7 @@ def read_dump(file: TextIO) -> Iterator[str | DumpEntry]:
         scanner.take("]")
     scanner.take("}")
     if scanner.peek():
-        raise BadInput("the dump goes on after its end")
+        raise BadInput("the dump continues after its end")
 
 
 def _parse(text: str, what: str) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def _parse(text: str, what: str) -> dict[str, Any]:
 def _pairs_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return found
 
 
@@ -126,12 +125,12 @@ def _shown(text: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    # Where it is in what was read so far says nothing about the file.
+    # The position in the piece that was read says nothing about the file.
     return " ".join((error.msg if isinstance(error, json.JSONDecodeError) else str(error)).split())
 
 
 class _Scanner:
-    """Tokens of JSON text, of which only what is being looked at is in memory."""
+    """Tokens of JSON text. Only the current piece of the text is in memory."""
 
     _decoder = json.JSONDecoder(object_pairs_hook=_pairs_once)
 
@@ -141,7 +140,7 @@ class _Scanner:
         self._at = 0
 
     def peek(self) -> str:
-        """The next character that isn't white space; empty at the end."""
+        """The next character that isn't white space. Empty at the end."""
         while True:
             if found := _SOLID.search(self._text, self._at):
                 self._at = found.start()
@@ -151,21 +150,22 @@ class _Scanner:
                 return ""
 
     def take(self, char: str) -> None:
-        """Go past that character."""
+        """Skip that character. Raises `BadInput` for another one."""
         found = self.peek()
         if found != char:
-            raise BadInput(f"the dump is not one: expected {char!r}, found {found or 'its end'!r}")
+            raise BadInput(f"this is not a dump: expected {char!r}, found {found or 'its end'!r}")
         self._at += 1
 
     def value(self, wanted: type[Any], what: str) -> Any:
-        """The next value, of that type."""
+        """The next value, which must have that type."""
         start = self.peek()
         size = _CHUNK
         while True:
             try:
                 found, self._at = self._decoder.raw_decode(self._text, self._at)
             except (ValueError, RecursionError) as error:
-                # It may go on in what was not read yet; twice as much each time, so that it stays linear.
+                # The value may continue in the next piece. Each piece is twice as long, so the cost stays
+                # linear.
                 if start in ('{"' if wanted is dict else '"') and self._fill(size):
                     if len(self._text) > _MOST_CHARACTERS:
                         raise BadInput(

@@ -1,10 +1,10 @@
-"""Messages as proto JSON, made fast: a dump of a big catalog is mostly this.
+"""Messages as proto JSON, converted fast. A dump of a large catalog spends most of its time here.
 
 Invariants
-- The result is what `google.protobuf.json_format` reads back: fields by their names in the .proto file,
-  64-bit numbers as text, bytes in base64, enums by name.
-- Fields stand in the order of their numbers. One that is not set is left out where absence means something,
-  and written with its default where it doesn't.
+- `google.protobuf.json_format` can read the result: fields by their names in the .proto file, 64-bit numbers
+  as text, bytes in base64, enums by name.
+- Fields are in the order of their numbers. A field that is not set is left out if its absence has a meaning.
+  Otherwise its default is written.
 """
 
 from base64 import b64encode
@@ -29,11 +29,11 @@ class _Field(NamedTuple):
     name: str
     shape: _Shape
     convert: Callable[[Any], Any] | None
-    """None where the value is its own JSON."""
+    """None if the value is its own JSON."""
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
-    """A message as proto JSON, fields by their names in the .proto file, defaults written out."""
+    """Convert a message to proto JSON, with the field names of the .proto file and defaults written out."""
     found: dict[str, Any] = {}
     message_type: Any = type(message)
     for name, shape, convert in _fields(message_type):
@@ -78,7 +78,7 @@ def _converter(field: FieldDescriptor) -> Callable[[Any], Any] | None:
 
 
 def _names(enum: EnumDescriptor) -> Callable[[int], str | int]:
-    """The name of a number; the number itself where this version has no name for it."""
+    """Returns the name of a number, or the number itself if this version has no name for it."""
     names = {number: value.name for number, value in enum.values_by_number.items()}
     return lambda number: names.get(number, number)
 

@@ -1,13 +1,13 @@
-"""Rows of one object type as they were loaded: packed in columns, found by hashes.
+"""The loaded rows of one object type, packed in columns and found by hashes.
 
-As Python objects in dicts rows take several times the memory of their bytes. Here are the bytes, and 12 more
-for each way to find a row.
+As Python objects in dicts, rows take several times the memory of their bytes. Here they take their bytes, and
+12 more for each way to find a row.
 
 Invariants
-- Every row was decoded when it was packed, so that what this version can't hold exactly is refused then, and
-  its key is canonical: rows with other keys are handed back.
-- A hash says where to look, never what is there: the bytes, or the decoded value, decide.
-- No two rows have one key, or share what must be unique.
+- Every row was decoded when it was packed, so a row that this version can't hold exactly was refused. Its key
+  is canonical; rows with other keys are returned to the caller.
+- A hash only shows where to look. The bytes, or the decoded value, decide.
+- No two rows have the same key or the same unique value.
 """
 
 from array import array
@@ -22,19 +22,19 @@ from holdfast.catalog.objects.codec import Row, canonical_key, decode_value, kno
 from holdfast.catalog.objects.registry import Collection
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
-# So many rows at a time are Python objects.
+# How many rows at a time are Python objects.
 _PIECE_ROWS = 4 * 1024
 _NAMES = ["key", "value"]
 _NO_ROWS = pa.chunked_array([], pa.binary())
 
 
 class Places:
-    """Which rows have a hash, of this process's own hashes."""
+    """Finds rows by the hash of a value, with the hashes of this process."""
 
     def __init__(self, of_rows: "array[int]") -> None:
         hashes = np.frombuffer(of_rows, np.int64)
         order = np.argsort(hashes, kind="stable")
-        # Bisecting a view costs less than a call of NumPy.
+        # Bisecting a memory view is faster than a call of NumPy.
         self._rows, self._hashes = order.astype(np.uint32).data, hashes[order].data
 
     def of(self, value: Hashable) -> Sequence[int]:
@@ -46,7 +46,7 @@ class Places:
         return self._rows[start:end]
 
     def twins(self, value_of: Callable[[int], Hashable]) -> Iterator[Hashable]:
-        """The values that several rows have."""
+        """The values that more than one row has."""
         seen: dict[Hashable, int] = {}
         hashes = np.asarray(self._hashes)
         for at in np.flatnonzero(hashes[1:] == hashes[:-1]):
@@ -56,24 +56,24 @@ class Places:
 
 
 class Keys:
-    """Keys of rows that change, by the hash of what is unique to their type."""
+    """The keys of changed rows, by the hash of their unique value."""
 
     def __init__(self) -> None:
-        # Mostly it is one: a tuple around it would take more than the key.
+        # Usually there is one key for a hash. A tuple around it would take more memory than the key.
         self._of: dict[int, bytes | tuple[bytes, ...]] = {}
 
     def of(self, unique: Hashable) -> tuple[bytes, ...]:
-        """The keys of the rows that may have it."""
+        """The keys of the rows that may have this unique value."""
         found = self._of.get(hash(unique), ())
         return (found,) if isinstance(found, bytes) else found
 
     def add(self, unique: Hashable, key: bytes) -> None:
-        """Note that the row of the key has it."""
+        """Record that the row with this key has the unique value."""
         if key not in (keys := self.of(unique)):
             self._of[hash(unique)] = (*keys, key) if keys else key
 
     def remove(self, unique: Hashable, key: bytes) -> None:
-        """Note that it has it no more."""
+        """Record that the row with this key no longer has the unique value."""
         keys = tuple(other for other in self.of(unique) if other != key)
         if keys:
             self._of[hash(unique)] = keys
@@ -85,7 +85,7 @@ _NOWHERE = Places(array("q"))
 
 
 class PackedRows:
-    """Rows of one object type, immutable."""
+    """Immutable rows of one object type."""
 
     def __init__(
         self,
@@ -107,23 +107,23 @@ class PackedRows:
             yield from rows_of(pa.RecordBatch.from_arrays([*columns], _NAMES))
 
     def get(self, key: bytes) -> Row | None:
-        """The row of a canonical key."""
+        """The row with this canonical key, or None."""
         for place in self._by_key.of(key):
             if self._key(place) == key:
                 return Row(key, self._values[place].as_py())
         return None
 
     def holder(self, unique: Hashable) -> bytes | None:
-        """The key of the row that has what is unique to its type."""
+        """The key of the row with this unique value, or None."""
         for place in self._by_unique.of(unique):
             if self._unique(place) == unique:
                 return self._key(place)
         return None
 
     def check(self) -> None:
-        """Raise `CatalogOutOfSync` for two of one key, `CorruptBlob` for two that share what is unique."""
+        """Raise `CatalogOutOfSync` for two rows with one key, `CorruptBlob` for two with one unique value."""
         for _ in self._by_key.twins(self._key):
-            raise CatalogOutOfSync(f"a row of {self._collection} is added whose key is there already")
+            raise CatalogOutOfSync(f"a row of {self._collection} is added, but its key already exists")
         for unique in self._by_unique.twins(self._unique):
             raise shared(self._collection, unique)
 
@@ -137,14 +137,14 @@ class PackedRows:
 
 
 def nothing(collection: Collection[Any, Any]) -> PackedRows:
-    """No row of the type."""
+    """The empty rows of a type."""
     return PackedRows(collection, _NO_ROWS, _NO_ROWS, _NOWHERE, _NOWHERE)
 
 
 def pack(collection: Collection[Any, Any], batches: Iterable[pa.RecordBatch]) -> tuple[PackedRows, list[Row]]:
-    """Rows of the type (columns `key` and `value`), and those of them whose keys aren't canonical.
+    """Pack rows of the type (columns `key` and `value`). Also returns the rows whose keys aren't canonical.
 
-    Raises `CorruptBlob` for what this version can't hold, and as `PackedRows.check`.
+    Raises `CorruptBlob` for rows that this version can't hold, and like `PackedRows.check`.
     """
     kept: list[pa.RecordBatch] = []
     odd: list[Row] = []
@@ -173,12 +173,12 @@ def pack(collection: Collection[Any, Any], batches: Iterable[pa.RecordBatch]) ->
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of columns `key` and `value`; few at a time are Python objects."""
+    """The rows of columns `key` and `value`. Only a few at a time are Python objects."""
     for start in range(0, batch.num_rows, _PIECE_ROWS):
         keys, values = (batch.column(name).slice(start, _PIECE_ROWS).to_pylist() for name in _NAMES)
         yield from map(Row, keys, values)
 
 
 def shared(collection: Collection[Any, Any], unique: Hashable) -> CorruptBlob:
-    """The error for a stored row that has what another one has and none may share."""
+    """The error for a stored row with the same unique value as another one."""
     return CorruptBlob(f"a row of {collection}", "a unique name", f"one that another has: {unique!r}")

@@ -1,8 +1,8 @@
-"""Which objects an object refers to, and whether they are there: for what is put in by hand. Pure.
+"""Which objects an object refers to, and whether they exist, for changes by hand. Pure.
 
 Invariants
-- References are found by the types and names of the fields, so that a new type of object is checked too.
-- System items need not be stored: what refers to one is believed.
+- References are found by the types and names of fields, so a new type of object is checked too.
+- System items need not be stored, so references to them are not checked.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ _NAMED: Mapping[str, Collection[Any, Any]] = MappingProxyType(
     }
 )
 _NEEDED: Mapping[str, str] = MappingProxyType({ITEMS.name: "schema_id", CLUSTER_REPLICAS.name: "cluster_id"})
-"""What an object is part of: absent, it would be nowhere."""
+"""The field that names the object's parent. Without it the object would be nowhere."""
 
 
 def dangling(
@@ -41,7 +41,10 @@ def dangling(
     value: Message,
     is_there: Callable[[Collection[Any, Any], Message], bool],
 ) -> str | None:
-    """What is wrong with the ids in an object, None for nothing: one is empty, or nothing has it."""
+    """What is wrong with the ids in an object: one is empty, or refers to nothing.
+
+    None if nothing is wrong.
+    """
     if "id" in key.DESCRIPTOR.fields_by_name and _is_id(key, "id") and not key.HasField("id"):
         return f"the key of {collection} has no id"
     needed = _NEEDED.get(collection.name)

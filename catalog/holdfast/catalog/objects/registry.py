@@ -3,10 +3,11 @@
 `catalog/getters.py` has a getter for each row.
 
 Invariants
-- A kind's tag is written in front of every key for ever: it is never changed and never used again.
-- Every message has one encoding (no maps, no floats, no unknown fields), so equal objects are equal bytes.
-- What isn't migratable is readable by every version: fence token and config decide whether the rest is.
-- What is append-only isn't cached in memory: it is inserted, and read by a streaming getter.
+- The tag of a kind is the prefix of every key permanently. It is never changed and never reused.
+- Every message has one encoding (no maps, floats or unknown fields), so equal objects have equal bytes.
+- Types that aren't migratable are readable by every version. Fence token and config decide whether the rest
+  is.
+- Append-only types aren't cached in memory. They are inserted, and read by a streaming getter.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -25,7 +26,7 @@ V = TypeVar("V", bound=Message)
 
 @unique
 class Kind(IntEnum):
-    """The kind tag of each object type: two bytes, big-endian, in front of its keys. Never reused."""
+    """The tag of each object type: two bytes, big-endian, at the beginning of its keys. Never reused."""
 
     FENCE_TOKEN = 1
     CONFIG = 2
@@ -49,7 +50,7 @@ class Kind(IntEnum):
 
     @property
     def tag(self) -> bytes:
-        """The bytes in front of every key of this kind."""
+        """The prefix of every key of this kind."""
         return self.to_bytes(2, "big")
 
 
@@ -57,8 +58,8 @@ class Kind(IntEnum):
 class Collection(Generic[K, V]):
     """One object type.
 
-    `name` is its name in dumps and of its getter (`get_<name>`); `unique_by` gives what no two values of
-    the type may share.
+    `name` is its name in dumps and in its getter (`get_<name>`). `unique_by` returns the part of a value that
+    no two values of the type may have in common.
     """
 
     kind: Kind

@@ -1,9 +1,9 @@
-"""What `google.protobuf.json_format` lets through although it is not exactly one message.
+"""Checks that `google.protobuf.json_format` does not do: that JSON is exactly one message.
 
 Invariants
-- A field is given once, under one of its two spellings, and never as null: left out is how it is not set.
+- A field occurs once, in one of its two spellings, and never as null: a field that is not set is left out.
 - A whole number is a JSON integer, or its text in plain digits.
-- Anything else that is wrong is left for that parser to say.
+- Anything else that is wrong is left to that parser.
 """
 
 import re
@@ -33,7 +33,7 @@ class _Field(NamedTuple):
 
 
 def check_strict(descriptor: Any, fields: Mapping[str, Any]) -> None:
-    """Raise `ValueError` naming the field that proto JSON has twice, as null, or as no plain number."""
+    """Raise `ValueError`, with its name, for a field that occurs twice, is null, or is no plain number."""
     known = _fields(descriptor)
     seen: set[str] = set()
     for name, value in fields.items():
@@ -41,7 +41,7 @@ def check_strict(descriptor: Any, fields: Mapping[str, Any]) -> None:
         if field is None:
             continue
         if field.name in seen:
-            raise ValueError(f"field {field.name} is there twice")
+            raise ValueError(f"field {field.name} occurs twice")
         seen.add(field.name)
         if value is None:
             raise ValueError(f"field {field.name} is null: leave it out instead")

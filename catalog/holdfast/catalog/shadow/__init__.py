@@ -1,1 +1,1 @@
-"""A catalog that writes to two stores and compares every answer of the second with the first."""
+"""A catalog that writes to two stores, and compares every result of the second with the first."""

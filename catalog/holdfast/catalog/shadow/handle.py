@@ -1,27 +1,28 @@
 # ruff: noqa: D102 - the interfaces document their methods
-"""An open catalog on two stores that must never differ: both for every call, the primary is the truth.
+"""An open catalog on two stores that must never differ. Every call goes to both; the primary is the truth.
 
 `shadow` opens it.
 
-Compared are contents: after the open, after each commit and sync, and what is read. Not compared are what
-each side has for itself: fence tokens, uppers, times, boot timestamps.
+Contents are compared: after the open, after each commit and sync, and when they are read. What each side has
+for itself is not compared: fence tokens, uppers, times, boot timestamps.
 
 Invariants
-- The primary answers. What the primary refuses is not written to the secondary; a secondary that fails after
-  the primary has committed changes no answer: it is out of date until it is made anew.
-- A writer is the only one that writes to either, so a difference at any time is one. A reader may see the
-  secondary lag: it tells of a difference that no lag explains (see `shadow.lag`), and else that the
-  secondary is out of date for now. It compares contents first: answers only while those are the same.
+- Results come from the primary. What the primary refuses is not written to the secondary. If the secondary
+  fails after the primary has committed, the result doesn't change: the secondary is out of date until a
+  resync.
+- A writer is the only one that writes to either store, so any difference is real. A reader may see the
+  secondary lag. It reports a difference that no lag explains (see `shadow.lag`), and otherwise that the
+  secondary is out of date for now. It compares contents first, and results only while the contents are equal.
 
-Why this is two handles, and not one handle on a store that appends to both stores
-- A store sees rows. It could compare what is appended and what is read, but not what a side makes of it: its
-  answers from memory, the ids that it allocates, what it refuses. All of these are compared here, and none of
-  them costs a read of the secondary.
-- Such a store needs a map between the times of the two. The writer could keep one. A reader can't: it did not
-  make the commits, each upper moves on its own, and no store records which commit of the other one is which.
-  `shadow.lag` compares changes instead, and needs no map.
-- The two may hold an object in different bytes, and a retraction carries the bytes that are stored. So the
-  primary's changes can't be appended to the secondary as they are; each side makes its own.
+Why these are two handles, and not one handle on a store that appends to both stores:
+- A store sees rows. It could compare appended and read rows, but not what a side makes of them: its results
+  from memory, the ids that it allocates, what it refuses. All of these are compared here, and none costs a
+  read of the secondary.
+- Such a store needs a map between the times of the two. A writer could keep one. A reader can't: it did not
+  make the commits, each upper moves independently, and no store records which commit of the other one belongs
+  to which. `shadow.lag` compares changes instead, and needs no map.
+- The two may hold an object in different bytes, and a retraction carries the stored bytes. So the primary's
+  changes can't be appended to the secondary as they are; each side makes its own.
 """
 
 import threading
@@ -44,7 +45,7 @@ from holdfast.errors import BadInput, HandleExpired, HoldfastError, Indeterminat
 from holdfast.forks import OwnerProcess
 from holdfast.persist import Prepared
 
-# Of these each side has rows that say what it is itself: they are not counted.
+# Each side has its own rows of these types, so they are not counted.
 _EACH_ITS_OWN = (FENCE_TOKENS.name, CONFIGS.name)
 
 T = TypeVar("T")
@@ -63,12 +64,12 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
 
     @property
     def diverged(self) -> Any:
-        """The first difference that was found since the secondary was last made anew; None without one."""
+        """The first difference found since the last resync. None if there is none."""
         return self._side.diverged
 
     @property
     def out_of_date(self) -> str | None:
-        """Why the secondary is not compared: its store failed, or a reader found that it lags, for now."""
+        """Why the secondary is not compared now: its store failed, or a reader found that it lags."""
         if self._side.handle is None:
             return self._side.out_of_date
         return self._side.past_gone or self._lag.why
@@ -141,9 +142,9 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
         return self._primary.dump(as_of)
 
     def compare(self) -> None:
-        """Compare both sides as their stores have them, append-only objects included.
+        """Compare both sides as their stores have them, including append-only objects.
 
-        A reader that finds a difference syncs first: the secondary may have gone on before the primary.
+        A reader that finds a difference syncs first, because the secondary may be ahead of the primary.
         """
         with self._locked():
             self._compare_contents(whole=True)
@@ -156,7 +157,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
             self._primary.close()
 
     def _locked(self) -> threading.RLock:
-        """The lock to hold; raises in a forked child, where another thread may have it for ever."""
+        """The lock. Raises in a forked child, where another thread may hold it forever."""
         self._owner.check("this shadow catalog")
         return self._lock
 
@@ -178,7 +179,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
             self._side.report(what, *difference)
 
     def _compare_contents(self, *, whole: bool) -> bool:
-        """Compare what both have in memory, or (`whole`) in their stores; whether it is the same."""
+        """Compare the contents in memory, or (`whole`) in the stores. Returns whether they are equal."""
         handle = self._side.handle
         if handle is None or self._lag.is_known(handle.upper, _kinds(whole=whole)):
             return False
@@ -191,12 +192,12 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
         return True
 
     def _judge(self, *, whole: bool) -> None:
-        """Tell of the difference that there is, unless the secondary lags."""
+        """Report the current difference, unless the secondary only lags."""
         handle = self._side.handle
         if handle is None:
             return
         at = handle.upper
-        # What the secondary holds now, the primary has committed before.
+        # The primary has already committed what the secondary has now.
         self._primary.sync()
         uppers = at, self._primary.upper
         difference: dict[Any, int] = {}
@@ -209,7 +210,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
                 if found is not None:
                     first = f"{collection}", *found
         if self._side.handle is None or self._side.past_gone is not None or self._uppers() != uppers:
-            # Part of it could not be read, or one was read anew meanwhile: the next sync looks again.
+            # Part of it could not be read, or a side was read again meanwhile. The next sync compares again.
             return
         if first is None:
             self._lag.in_step()
@@ -225,7 +226,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
         return None
 
     def _contents(self, collection: Collection[Any, Any], *, whole: bool) -> list[list[Any]]:
-        """What the secondary has of a type, as `ShadowSide.attempt`."""
+        """The contents of a type in the secondary, like `ShadowSide.attempt`."""
         return self._side.attempt(f"{collection}", lambda side: _contents(side, collection, whole=whole))
 
     def _uppers(self) -> tuple[int, int]:
@@ -234,7 +235,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
 
 
 class ShadowCatalog(ShadowReader[Catalog], Catalog):
-    """An open shadow that writes, or (`durable` false) a savepoint of one."""
+    """An open shadow that writes, or a savepoint of one."""
 
     def __init__(
         self, primary: Catalog, side: ShadowSide[Catalog], attach: Callable[[Catalog], Catalog] | None
@@ -245,15 +246,15 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
         self._tx: ShadowTransaction | None = None
 
     def resync(self) -> None:
-        """Make the secondary anew from the primary, as an open does, and compare.
+        """Load the secondary from the primary again, as an open does, and compare.
 
-        Raises `TransactionInProgress`: an open transaction has its other half on the secondary of before.
+        Raises `TransactionInProgress`, because an open transaction has its other half on the old secondary.
         """
         with self._locked():
             if self._tx is not None and self._tx.is_open:
                 raise TransactionInProgress("a transaction is open on this catalog: close it first")
             if self._attach is None:
-                raise BadInput("the secondary of a savepoint is not made anew")
+                raise BadInput("the secondary of a savepoint can't be loaded again")
             self._side.drop()
             try:
                 self._side.attach(self._attach(self._primary))
@@ -275,7 +276,7 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
     def commit_transaction(self, tx: Transaction) -> None:
         with self._locked():
             if not isinstance(tx, ShadowTransaction) or tx is not self._tx:
-                raise BadInput("the transaction is not open on this catalog")
+                raise BadInput("this transaction is not open on this catalog")
             with tx:
                 tx.updates()
                 self._committing(lambda: self._primary.commit_transaction(tx.primary))
@@ -310,7 +311,7 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
         try:
             return commit()
         except (Indeterminate, HandleExpired) as error:
-            # It may have happened on the primary: nobody can say what the secondary should hold.
+            # It may have happened on the primary, so nobody knows what the secondary should contain.
             if self._side.handle is not None:
                 self._side.fall_behind(f"the primary does not know whether it committed: {error}")
             raise

@@ -1,9 +1,9 @@
 # ruff: noqa: D102 - the interface documents its methods
-"""A catalog on two stores, opened: `shadow.handle` says what an open one promises.
+"""Opens a catalog on two stores. `shadow.handle` explains what an open one guarantees.
 
-An open for writing makes the secondary equal to the primary by one exact load, whatever it held before (but
-for a row that is there twice, which no store gives out). What is asked before an open, the primary answers
-alone: the secondary may be of any age.
+An open for writing makes the secondary equal to the primary with one exact load, whatever it held before
+(except a duplicate row, which no store returns). Before an open, results come only from the primary, because
+the secondary may be out of date.
 """
 
 import logging
@@ -20,7 +20,7 @@ from holdfast.catalog.shadow.side import OnDiverged, ShadowSide, compared_rows
 from holdfast.errors import BadInput, Fenced, HoldfastError
 
 _COPIES = 3
-"""How often an open copies the primary while other processes take the secondary over."""
+"""How often an open copies the primary if other processes take over the secondary."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,22 +32,22 @@ def shadow_catalog(
     strict: bool = False,
     on_diverged: OnDiverged | None = None,
 ) -> OpenableCatalog:
-    """The catalog of `primary`, with every change made and compared on `secondary` too.
+    """The catalog of `primary`, with every change also made and compared on `secondary`.
 
-    A difference is logged, given to `on_diverged` and kept in the open handle's `diverged`, while the primary
-    goes on answering. With `strict`, for tests, it is raised (`ShadowDiverged`), and everything is compared
-    as the stores have it after every call, not only at the open.
+    A difference is logged, passed to `on_diverged` and kept in `diverged` of the open handle. Results
+    continue to come from the primary. With `strict`, for tests, a difference raises `ShadowDiverged`, and
+    everything in the stores is compared after every call, not only at the open.
     """
     if not isinstance(primary, StoredCatalog):
         raise BadInput(
             f"the catalog in {primary.place} can't be the primary of a shadow",
-            hint="give what stash_catalog or persist_catalog gives",
+            hint="pass a stash_catalog or a persist_catalog",
         )
     return ShadowOpenable(primary, secondary, strict=strict, on_diverged=on_diverged)
 
 
 class ShadowOpenable(StoredCatalog):
-    """Two catalogs as one, not open. Where the primary alone answers, it is the primary's catalog."""
+    """Two catalogs as one, not open. Methods that need only the primary use the primary's catalog."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class ShadowOpenable(StoredCatalog):
             try:
                 side.attach(self._secondary.open(OpenMode.READ_ONLY, **options))
             except HoldfastError as error:
-                # Without a writer it stays what it is.
+                # A reader can't change it, so it stays out of date.
                 side.fall_behind(f"open: {error}")
             opened.compare()
         return opened
@@ -153,7 +153,7 @@ class ShadowOpenable(StoredCatalog):
                 if self._secondary.is_initialized():
                     side.attach(self._secondary.open(OpenMode.SAVEPOINT, **options))
                 else:
-                    side.fall_behind("it is not initialized, and a savepoint does not do that")
+                    side.fall_behind("it is not initialized, and a savepoint can't initialize it")
             except HoldfastError as error:
                 side.fall_behind(f"open: {error}")
             opened.compare()
@@ -163,11 +163,11 @@ class ShadowOpenable(StoredCatalog):
         return ShadowSide(self._secondary.place, strict=self._strict, on_diverged=self._on_diverged)
 
     def _open_copy(self, primary: Catalog, options: dict[str, Any]) -> Catalog:
-        """Copy the primary to the secondary and open that for writing.
+        """Copy the primary to the secondary, and open that for writing.
 
-        The load and the open take over one after the other. Another process that takes over in between may
-        commit, and its commits are no difference between the stores: copy again. An epoch that the load did
-        not write shows that this happened. Raises `Fenced` where it happens each time.
+        The load and the open are two takeovers. Another process may take over in between and commit. Its
+        commits are not a difference between the stores, so copy again. An epoch that the load did not write
+        shows that this happened. Raises `Fenced` if it happens each time.
         """
         origin = {name: options[name] for name in ("deploy_generation", "holder", "purpose")}
         attempt = 1
@@ -192,7 +192,7 @@ class ShadowOpenable(StoredCatalog):
         )
 
     def _follow(self, *, deploy_generation: int, holder: str, purpose: str) -> None:
-        """Make the secondary what the primary became; what fails here, the next open does."""
+        """Copy the primary to the secondary. If this fails, the next open does it."""
         try:
             with self._primary.open(OpenMode.READ_ONLY) as primary:
                 self._copy(primary, deploy_generation=deploy_generation, holder=holder, purpose=purpose)
@@ -202,7 +202,7 @@ class ShadowOpenable(StoredCatalog):
 
 @contextmanager
 def _closed_on_error(opened: ReadOnlyCatalog) -> Iterator[None]:
-    """Close what the block can't go on with."""
+    """Close `opened` if the block raises."""
     try:
         yield
     except BaseException:

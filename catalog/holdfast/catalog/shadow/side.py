@@ -1,10 +1,10 @@
-"""The side of a shadow that is compared: what it has, and what became of it.
+"""The secondary of a shadow: its handle and its state.
 
 Invariants
-- It decides nothing: whatever happens here, the primary's answer stands (with `strict`, for tests, a
-  difference is raised instead).
-- A store that fails leaves it out of date; a store that answers something else has diverged. Either way it
-  is left alone from then on, until it is rebuilt.
+- The secondary decides nothing. Whatever happens to it, the result is the primary's. With `strict`, for
+  tests, a difference raises an error instead.
+- A secondary whose store fails is out of date. A secondary whose result differs has diverged. In both cases
+  it is not used any more until a resync.
 """
 
 import logging
@@ -42,11 +42,11 @@ _log = logging.getLogger(__name__)
 COMPARED: tuple[Collection[Any, Any], ...] = tuple(
     row for row in COLLECTIONS.values() if row is not FENCE_TOKENS
 )
-"""What both sides have in common: each has a fence of its own."""
+"""The types that are compared. Each side has its own fence token."""
 
 
 def compared_rows(catalog: ReadOnlyCatalog) -> Iterator[Row]:
-    """What one side has of it, as it is written to the other."""
+    """The rows of one side, as they are written to the other."""
     return (
         encode(collection, found.key, found.value)
         for collection in COMPARED
@@ -58,7 +58,7 @@ _SHOWN = 3
 
 
 class ShadowSide(Generic[H]):
-    """The secondary of an open shadow; `handle` is None while it is out of date or has diverged."""
+    """The secondary of an open shadow. `handle` is None while it is out of date or has diverged."""
 
     def __init__(self, place: str, *, strict: bool, on_diverged: OnDiverged | None) -> None:
         self.place = place
@@ -67,15 +67,18 @@ class ShadowSide(Generic[H]):
         self.diverged: ShadowDiverged | None = None
         self.out_of_date: str | None = None
         self.past_gone: str | None = None
-        """Why a reader's secondary is not compared until the next sync."""
+        """Why the secondary of a reader is not compared until the next sync."""
         self._on_diverged = on_diverged
 
     def attach(self, handle: H) -> None:
-        """Take a handle whose contents are those of the primary."""
+        """Use a handle whose contents are equal to the primary's."""
         self.handle, self.diverged, self.out_of_date, self.past_gone = handle, None, None, None
 
     def attempt(self, what: str, call: Callable[[H], T]) -> list[T]:
-        """What the call on the secondary gave; empty when there is none or it failed."""
+        """The result of a call on the secondary, in a list.
+
+        Empty if there is no secondary or the call failed.
+        """
         if self.handle is None:
             return []
         try:
@@ -85,30 +88,30 @@ class ShadowSide(Generic[H]):
             return []
 
     def failed(self, what: str, error: HoldfastError) -> None:
-        """What the secondary could not do although the primary could."""
+        """Handle an error of the secondary in a call that succeeded on the primary."""
         match error:
             case ShadowDiverged():
                 raise error
-            # Bytes that it gives, but not those that were written.
+            # It returned bytes that are not those that were written.
             case CorruptBlob():
                 self.report(what, "did it", f"raised: {error}")
-            # Somebody else has taken it: he makes it what his primary is.
+            # Another process has taken it over, and copies its own primary to it.
             case StorageError() | HandleExpired() | Fenced() | FenceRegressed():
                 self.fall_behind(f"{what}: {error}")
-            # Another process took it over and let go of the time at which this one reads.
+            # Another process took it over and released the time at which this one reads.
             case AsOfTooEarly() if isinstance(self.handle, Catalog):
                 self.fall_behind(f"{what}: {error}")
-            # A reader holds no time on a stash; a sync moves it on.
+            # A reader holds no time on a stash. A sync moves to a newer one.
             case AsOfTooEarly():
                 self.past_gone = f"{what}: {error}"
-            # Between the two sides of an upgrade, or somebody else has upgraded it alone.
+            # The upgrade is done on one side only so far, or somebody upgraded the secondary alone.
             case VersionTooNew() | UpgradeNeeded():
                 self.fall_behind(f"{what}: {error}")
             case _:
                 self.report(what, "did it", f"raised: {error}")
 
     def refuses(self, what: str, expected: HoldfastError, call: Callable[[H], object]) -> None:
-        """Compare with what the primary refused: the secondary must refuse it alike."""
+        """Check that the secondary refuses what the primary refused, with the same kind of error."""
         if self.handle is None:
             return
         try:
@@ -120,7 +123,7 @@ class ShadowSide(Generic[H]):
         self.report(what, f"raised: {expected}", repr(found))
 
     def compare(self, what: str, primary: object, secondary: object) -> None:
-        """Report a difference between two answers: messages, objects, and lists of them in any order."""
+        """Report a difference between two results: messages, objects, or lists of them in any order."""
         if self.handle is None:
             return
         difference = differing(primary, secondary)
@@ -128,7 +131,7 @@ class ShadowSide(Generic[H]):
             self.report(what, *difference)
 
     def report(self, what: str, primary: str, secondary: str) -> None:
-        """Leave a secondary alone that has diverged."""
+        """Report that the secondary has diverged, and stop using it."""
         error = ShadowDiverged(what, primary, f"{secondary} ({self.place})")
         self.drop()
         if self.diverged is None:
@@ -140,7 +143,7 @@ class ShadowSide(Generic[H]):
             raise error
 
     def fall_behind(self, why: str) -> None:
-        """Leave a secondary alone whose store failed, until it is rebuilt."""
+        """Stop using a secondary whose store failed, until a resync."""
         _log.warning("the shadow in %s is out of date: %s", self.place, why)
         self.out_of_date = why
         self.drop()
@@ -153,11 +156,11 @@ class ShadowSide(Generic[H]):
         try:
             handle.close()
         except HoldfastError as error:
-            _log.warning("could not close the shadow in %s: %s", self.place, error)
+            _log.warning("can't close the shadow in %s: %s", self.place, error)
 
 
 def differing(primary: object, secondary: object) -> tuple[str, str] | None:
-    """What each side has that the other has not, for people; None when they are equal."""
+    """What only one of the sides has, as text for each side. None if they are equal."""
     match primary, secondary:
         case (list() | tuple(), list() | tuple()):
             mine, theirs = (
@@ -175,7 +178,7 @@ def differing(primary: object, secondary: object) -> tuple[str, str] | None:
 
 
 def _is_of_store(answer: object) -> bool:
-    """Whether it is config that says what one store is, and not what the catalog is."""
+    """Whether it is config about one store, and not part of the contents."""
     match answer:
         case Object(pb.ConfigKey() as key, _):
             return key.key != config.USER_VERSION and config.is_reserved(key.key)
@@ -187,11 +190,11 @@ def _alone(side: Iterable[tuple[Hashable, object]], wanted: Counter[Hashable]) -
     found = {form: each for form, each in side if form in wanted}
     shown = ", ".join(_text(each) for each in list(found.values())[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"alone has {shown}{more}" if found else "has nothing more"
+    return f"only here: {shown}{more}" if found else "nothing more"
 
 
 def canonical(answer: object) -> Hashable:
-    """What is equal for equal answers, whatever the bytes in which a side has stored them."""
+    """A value that is equal for equal results, whatever bytes a side has stored."""
     match answer:
         case Object(key, value):
             return key.SerializeToString(deterministic=True), value.SerializeToString(deterministic=True)

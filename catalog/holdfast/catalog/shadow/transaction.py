@@ -1,7 +1,8 @@
 # ruff: noqa: D102 - the transaction documents its methods
-"""A transaction on both sides of a shadow: every call on both, the primary's answer, and what differs told.
+"""A transaction on both sides of a shadow. Every call goes to both, results are the primary's, and are
+compared.
 
-The clock is asked once: both have the time of the primary's.
+The clock is read once: both sides use the time of the primary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class ShadowTransaction(Transaction):
-    """Two transactions in step. Its catalog commits both."""
+    """Two transactions that make the same changes. The catalog commits both."""
 
     def __init__(
         self, primary: Transaction, secondary: Transaction | None, side: ShadowSide[Catalog]
@@ -33,7 +34,7 @@ class ShadowTransaction(Transaction):
 
     @property
     def secondary(self) -> Transaction | None:
-        """The secondary's transaction; None when it has none, or has failed since."""
+        """The transaction of the secondary. None if it has none, or has failed since."""
         return self._secondary if self._side.handle is not None else None
 
     @property
@@ -100,7 +101,7 @@ class ShadowTransaction(Transaction):
 
 
 def _objects(updates: tuple[Update, ...]) -> list[tuple[int, bytes, bytes, int]]:
-    """What updates say, whatever the bytes in which a side has stored it."""
+    """The objects in updates, in a form that doesn't depend on the stored bytes."""
     found = []
     for row, diff in updates:
         object_ = decode(COLLECTIONS[row.kind], row)

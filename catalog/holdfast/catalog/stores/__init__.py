@@ -1,1 +1,1 @@
-"""Stores that hold the rows of a catalog: persist and a stash behind one interface."""
+"""Stores for the rows of a catalog: persist and a stash behind one interface."""

@@ -1,7 +1,8 @@
 # ruff: noqa: D102 - the interface documents its methods
 """The catalog's shard: rows and changes of rows in persist.
 
-One shard for each organization, its id derived, so that every process finds the same one.
+Each organization has one shard. Its id is derived from the organization's, so every process finds the same
+one.
 """
 
 import struct
@@ -47,20 +48,20 @@ SCHEMA = Schema.of(key={"key": "binary"}, value={"value": "binary"}, codec=("hol
 
 RETENTION_PURPOSE = "catalog retention"
 
-# A catalog is opened in processes of little memory: small pieces, for some milliseconds more.
+# A catalog is opened in processes with little memory. Small pieces cost only some milliseconds more.
 _BUFFER_BYTES = 4 * 1024 * 1024
 _BUILD_BYTES = 32 * 1024 * 1024
 _TAGS = 1 << 8 * TAG_BYTES
 
 
 def catalog_shard_id(organization_id: uuid.UUID | str) -> str:
-    """The shard of an organization's catalog; `BadInput` when `organization_id` is not a UUID."""
+    """The shard of an organization's catalog. Raises `BadInput` if `organization_id` is not a UUID."""
     text = str(parse_organization_id(organization_id))
     return f"s{uuid.UUID(bytes=sha256((text + 'catalog').encode()).digest()[:16])}"
 
 
 def parse_organization_id(organization_id: uuid.UUID | str) -> uuid.UUID:
-    """The UUID; `BadInput` when it is none."""
+    """Parse the UUID. Raises `BadInput` if it is invalid."""
     if isinstance(organization_id, uuid.UUID):
         return organization_id
     try:
@@ -68,12 +69,12 @@ def parse_organization_id(organization_id: uuid.UUID | str) -> uuid.UUID:
     except ValueError:
         raise BadInput(
             f"organization id {organization_id!r} is not a UUID",
-            hint="it looks like 00000000-0000-0000-0000-000000000000",
+            hint="it must look like 00000000-0000-0000-0000-000000000000",
         ) from None
 
 
 def ranges_with(kinds: Iterable[Kind]) -> list[KeyRange]:
-    """The ranges of keys of these kinds, ascending; one for kinds whose tags are neighbours."""
+    """The ranges of the keys of these kinds, ascending. Adjacent tags share one range."""
     cuts: list[int] = []
     for tag in sorted({*kinds}):
         if cuts and cuts[-1] == tag:
@@ -85,7 +86,7 @@ def ranges_with(kinds: Iterable[Kind]) -> list[KeyRange]:
 
 
 def ranges_without(kinds: Iterable[Kind]) -> list[KeyRange]:
-    """The ranges of all other keys, those of unknown kinds and those without a whole tag among them."""
+    """The ranges of all other keys, including keys of unknown kinds and keys shorter than a tag."""
     cuts = [0]
     for tag in sorted({*kinds}):
         cuts += (tag, tag + 1)
@@ -95,7 +96,7 @@ def ranges_without(kinds: Iterable[Kind]) -> list[KeyRange]:
 
 
 def _between(lower: int, upper: int) -> KeyRange:
-    """The keys whose tags are at or after `lower` and before `upper`; the first and the last are no limit."""
+    """The keys with `lower <= tag < upper`. The least and the greatest tag are open ends."""
     limits = [tag.to_bytes(TAG_BYTES, "big") if 0 < tag < _TAGS else None for tag in (lower, upper)]
     return KeyRange.between(SCHEMA, *limits)
 
@@ -103,14 +104,15 @@ def _between(lower: int, upper: int) -> KeyRange:
 class CatalogShard(CatalogStore):
     """A catalog's store on persist.
 
-    It does not look at the fence row: a command on a shard's state can't see rows, and another history is
-    told from the old one by `holdfast recover`, without which no location may be restored.
+    It does not compare the fence row, because a command on a shard's state can't read rows. Another history
+    can arise only from a restore, and `holdfast persist recover`, which every restore of a location needs,
+    makes it known.
     """
 
     def __init__(
         self, client: PersistClient, shard_id: str, *, purpose: str, where: str | None = None
     ) -> None:
-        """`where` is what messages call the location, by default what its blob store is called."""
+        """`where` is the name of the location in messages. Default: the name of its blob store."""
         self._shard_id = shard_id
         self._where = client.location.blob.description if where is None else where
         self._client = client
@@ -157,7 +159,7 @@ class CatalogShard(CatalogStore):
         return found
 
     def _within(self, as_of: int, ranges: Iterable[KeyRange]) -> Iterator[pa.RecordBatch]:
-        """The rows of some ranges of keys; what else there is isn't decoded, where statistics tell."""
+        """The rows of some ranges of keys. Where statistics allow, other rows aren't decoded."""
         for wanted in ranges:
             for batch in self._read().snapshot(as_of, wanted=wanted, buffer_bytes=_BUFFER_BYTES):
                 if pc.any(pc.not_equal(batch.column("_diff"), 1)).as_py():
@@ -182,7 +184,7 @@ class CatalogShard(CatalogStore):
         return [(time, updates) for time, updates in found if time < upper]
 
     def feed(self, lower: int, *, fence: Row | None = None) -> "ShardFeed":  # noqa: ARG002 - see the class
-        # The first commit is all that the contents at 0 are.
+        # The contents at time 0 are exactly the first commit.
         listen = self._read().listen(lower - 1) if lower else self._read().subscribe(0)
         return ShardFeed(listen, lower)
 
@@ -202,7 +204,7 @@ class CatalogShard(CatalogStore):
                 batch = _prepared(first, at) if first else None
                 append = writer.prepare_batch(batch, at, at + 1)
             else:
-                # Rather before all is uploaded than after it.
+                # Check before everything is uploaded, rather than after.
                 writer.check_upper(at)
                 builder = until_committed.enter_context(writer.batch_builder(memory_bytes=_BUILD_BYTES))
                 builder.add(map(_columns, chain([first], iter(lambda: list(islice(rest, BATCH_ROWS)), []))))
@@ -212,7 +214,7 @@ class CatalogShard(CatalogStore):
                 commands.append(self._client.prepare_critical(self._shard_id, purpose=RETENTION_PURPOSE))
             self._client.multi_write(commands)
         if len(first) == BATCH_ROWS:
-            # Sorting and encoding took several times as much, which the pool would hold on to.
+            # Sorting and encoding used several times the memory. Without this, the pool would keep it.
             pa.default_memory_pool().release_unused()
 
     def advance(self, at: int, to: int, *, fence: Row | None = None) -> None:  # noqa: ARG002 - see the class
@@ -222,7 +224,7 @@ class CatalogShard(CatalogStore):
         return self._client.prepare_expect_upper(self._shard_id, upper)
 
     def move_holds(self, upper: int) -> None:
-        # The retention hold is the catalog's, not this process's.
+        # The retention hold belongs to the catalog, not to this process.
         if self._retention is None:
             self._retention = self._client.critical_since(self._shard_id, purpose=RETENTION_PURPOSE)
         since = max(upper - RETAIN_VERSIONS, 0)
@@ -270,11 +272,11 @@ class CatalogShard(CatalogStore):
 
 
 class ShardFeed(Feed):
-    """The changes of a shard as they come."""
+    """The changes of a shard as they are committed."""
 
     def __init__(self, listen: Listen, lower: int) -> None:
         self._listen = listen
-        # Not that of `listen`, which is beyond what it has not given out yet.
+        # Not the frontier of `listen`, which is ahead of what was returned.
         self._frontier = lower
         self._waiting: list[tuple[int, Update]] = []
 
@@ -296,13 +298,14 @@ class ShardFeed(Feed):
 
 
 def _prepared(updates: Sequence[Update], time: int) -> pa.RecordBatch:
-    """Updates at a time as persist stores them: to be converted by it costs small commits dear.
+    """Updates at one time in the form in which persist stores them. The conversion is costly for small
+    commits.
 
-    Of a few rows Arrow's own conversion costs twice as much, and waits for other threads each time.
+    For a few rows, Arrow's own conversion takes twice as long, and waits for other threads each time.
     """
     rows, diffs = zip(*updates, strict=True)
     keys, values = zip(*rows, strict=True)
-    # At the end of time the append is refused, whatever it holds.
+    # At the end of time the append is refused anyway.
     times = min(time, CLOSED - 1).to_bytes(8, "little") * len(updates)
     arrays = [
         _binary(keys),
@@ -320,7 +323,7 @@ def _binary(values: Sequence[bytes]) -> pa.Array:
 
 
 def _numbers(type_: pa.DataType, data: bytes) -> pa.Array:
-    """Numbers of eight bytes each."""
+    """An array of numbers of eight bytes each."""
     return pa.Array.from_buffers(type_, len(data) // 8, [None, pa.py_buffer(data)])
 
 

@@ -1,6 +1,6 @@
-"""What is known of a catalog at every version of its format: its fence token and its config.
+"""The preamble of a catalog, readable at every version of its format: its fence token and its config.
 
-Whoever opens a catalog reads these first, to decide whether it may and can read the rest.
+Every open reads it first, to decide whether it may and can read the rest.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ from holdfast.errors import (
 T = TypeVar("T")
 
 READS = 5
-"""How many states are tried to be read, each newer, before it is told that one can't be."""
+"""How many states are read, each newer than the last, before an error is raised."""
 
 KINDS = (Kind.FENCE_TOKEN, Kind.CONFIG)
 _TAGS = tuple(kind.tag for kind in KINDS)
@@ -44,12 +44,12 @@ class Preamble:
 
     @property
     def version_row(self) -> Row | None:
-        """The row that tells the version."""
+        """The row with the version."""
         return self.config_rows.get(config.USER_VERSION)
 
     @property
     def token(self) -> FenceToken | None:
-        """The durable token; None before the first open."""
+        """The durable token. None before the first open."""
         return (
             None
             if self.fence_row is None
@@ -57,33 +57,33 @@ class Preamble:
         )
 
     def tells_as(self, other: "Preamble") -> bool:
-        """Whether another state tells the same: nobody took over in between, nor changed the config."""
+        """Whether another state has the same token and config: nobody took over or changed the config."""
         return (self.fence_row, self.config_rows) == (other.fence_row, other.config_rows)
 
     @property
     def is_initialized(self) -> bool:
-        """Whether the initial objects are there."""
+        """Whether the initial objects exist."""
         return config.USER_VERSION in self.config
 
     @property
     def is_linked(self) -> bool:
-        """Whether the store is one of two that are linked."""
+        """Whether the store is one of two linked stores."""
         return config.LINK in self.config
 
     @property
     def is_certain(self) -> bool:
-        """Whether this state alone tells that the catalog is here; see `config.TRUTH`."""
+        """Whether this state alone shows that the catalog is here. See `config.TRUTH`."""
         if config.SETTLING in self.config:
             return False
         return not self.is_linked or self.config.get(config.TRUTH) == 1
 
     @property
     def truth_since(self) -> int:
-        """The time from which the contents are the catalog's: those of before are no past of them."""
+        """The time from which on the contents are the catalog's. Earlier contents are not its history."""
         return self.config.get(config.TRUTH_SINCE, 0)
 
     def check_alone(self, place: str) -> None:
-        """Raise `LinkedElsewhere` where only the other store could tell whether the catalog is here."""
+        """Raise `LinkedElsewhere` if only the other store could show whether the catalog is here."""
         if not self.is_certain:
             raise LinkedElsewhere(
                 f"the catalog in {place} is linked with another store, and may be there:"
@@ -91,40 +91,40 @@ class Preamble:
             )
 
     def check_not_linked(self, place: str) -> None:
-        """Raise `LinkedElsewhere` where writing takes both stores."""
+        """Raise `LinkedElsewhere` if writing needs both stores."""
         if self.is_linked:
             raise LinkedElsewhere(
                 f"the catalog in {place} is linked with another store: it can't be written alone"
             )
 
     def check_initialized(self, place: str) -> None:
-        """Raise `Uninitialized` when there is nothing to read yet."""
+        """Raise `Uninitialized` if there is nothing to read yet."""
         if not self.is_initialized:
             raise Uninitialized(f"the catalog in {place} is not initialized")
 
     def check_history(self, fence_row: Row | None, place: str) -> None:
-        """Raise `OtherHistory` where what was read beside this has another fence row."""
+        """Raise `OtherHistory` if contents were read with a different fence row."""
         if fence_row != self.fence_row:
             raise OtherHistory(place)
 
     def check_readable(self) -> None:
-        """Raise `VersionTooNew`, `Deprecated` or `CorruptBlob` when this Holdfast can't read the rest."""
+        """Raise `VersionTooNew`, `Deprecated` or `CorruptBlob` if this Holdfast can't read the rest."""
         for key, value in self.config.items():
             config.check_stored(key, value)
 
     def check_current(self) -> None:
-        """As `check_readable`, and `UpgradeNeeded` for a version below the current one."""
+        """Like `check_readable`. Also raises `UpgradeNeeded` for a version below the current one."""
         self.check_readable()
         if self.is_initialized:
             config.check_current(self.config[config.USER_VERSION])
 
     @property
     def is_older(self) -> bool:
-        """Whether there is something, at a version below the current one."""
+        """Whether the catalog is initialized at a version below the current one."""
         return self.config.get(config.USER_VERSION, CATALOG_VERSION) < CATALOG_VERSION
 
     def next_token(self, mine: FenceToken) -> FenceToken:
-        """Mine after the durable one; `Fenced` where that is of a greater generation."""
+        """`mine` with the epoch after the durable one. Raises `Fenced` for a greater durable generation."""
         durable = self.token
         token = mine.after(durable)
         if durable is not None and token.deploy_generation < durable.deploy_generation:
@@ -132,7 +132,7 @@ class Preamble:
         return token
 
     def fence(self, token: FenceToken) -> tuple[Update, ...]:
-        """The updates that put `token` in the place of the durable one; none where it is that."""
+        """The updates that replace the durable token by `token`. Empty if it is the durable one."""
         added = _fence_row(token)
         if self.fence_row == added:
             return ()
@@ -143,7 +143,7 @@ class Preamble:
         return replace(self, upper=self.upper + 1, fence_row=_fence_row(token))
 
     def configured(self, wanted: Mapping[str, int | None]) -> tuple[Update, ...]:
-        """The updates that give these keys of the config these values; None takes one away."""
+        """The updates that set these keys of the config. None removes a key."""
         return tuple(
             update
             for key, value in wanted.items()
@@ -171,7 +171,7 @@ class Preamble:
         return preamble_of(self.upper + 1, rows.values())
 
     def raise_version(self, version: int) -> tuple[Update, ...]:
-        """The updates that put `version` in the place of the stored one."""
+        """The updates that replace the stored version by `version`."""
         assert self.version_row is not None
         return Update(self.version_row, -1), Update(version_row(version), 1)
 
@@ -181,7 +181,7 @@ class Preamble:
 
 
 def version_row(version: int) -> Row:
-    """The row that tells the version."""
+    """The row of config with the version."""
     return config_row(config.USER_VERSION, version)
 
 
@@ -195,12 +195,15 @@ def _fence_row(token: FenceToken) -> Row:
 
 
 def read_preamble(store: CatalogStore, upper: int) -> Preamble:
-    """The preamble at `upper - 1`; an empty one where `upper` is 0."""
+    """The preamble at `upper - 1`. Empty if `upper` is 0."""
     return preamble_of(upper, store.rows(upper - 1, KINDS) if upper else ())
 
 
 def committed(store: CatalogStore, seen: Preamble, updates: Iterable[Update]) -> bool:
-    """Commit what was made for the state of `seen`, with the hold; False when that is not the latest."""
+    """Commit updates for the state of `seen`, with the hold.
+
+    Returns False if that is not the latest state.
+    """
     try:
         store.append(updates, seen.upper, fence=seen.fence_row, take_hold=True)
     except (OtherHistory, UpperMismatch):
@@ -209,10 +212,10 @@ def committed(store: CatalogStore, seen: Preamble, updates: Iterable[Update]) ->
 
 
 def at_latest(store: CatalogStore, read: Callable[[Preamble], T]) -> T:
-    """What `read` makes of the latest state, of which it gets the preamble.
+    """Call `read` with the preamble of the latest state. Returns its result.
 
-    Nothing holds that state while it is read: where it was let go of meanwhile, or the store was restored, a
-    newer one is read, but not for ever: `AsOfTooEarly` or `OtherHistory`.
+    Nothing holds that state during the read. If it is released meanwhile, or the store is restored, a newer
+    state is read, a few times. Then this raises `AsOfTooEarly` or `OtherHistory`.
     """
     for left in reversed(range(READS)):
         try:
@@ -224,9 +227,9 @@ def at_latest(store: CatalogStore, read: Callable[[Preamble], T]) -> T:
 
 
 def caught_up(store: CatalogStore, seen: Preamble) -> Preamble:
-    """The preamble of the latest state, from what was committed since that of `seen`.
+    """The preamble of the latest state, computed from the commits since the state of `seen`.
 
-    Who reads a state anew for each commit of a busy writer may never be ready before the next one.
+    Reading the state anew for each commit of a busy writer might never finish before the next commit.
     """
     upper = store.upper()
     if not 0 < seen.upper <= upper:
@@ -241,7 +244,7 @@ def caught_up(store: CatalogStore, seen: Preamble) -> Preamble:
 
 
 def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:
-    """The preamble among `rows`; `CorruptBlob` when there are two fence tokens."""
+    """The preamble among `rows`. Raises `CorruptBlob` if there are two fence tokens."""
     found: dict[str, int] = {}
     config_rows: dict[str, Row] = {}
     fence_row = None

@@ -1,10 +1,11 @@
 # ruff: noqa: D102 - the store documents its methods
-"""The catalog's store on a stash: rows and changes of rows, without knowing what they mean.
+"""The catalog's store on a stash: rows and changes of rows, independent of their meaning.
 
 Invariants
-- A row's collection is the kind tag of its key, and its key there is the rest: nothing is stored twice.
-- Nothing is made before the first commit: a catalog that is only looked at leaves no tables behind.
-- Readers hold nothing. The past is kept because since follows the upper at a distance, whoever commits.
+- The collection of a row is the tag of its key, and its key there is the rest. Nothing is stored twice.
+- Nothing is created before the first commit. Reading leaves no tables behind.
+- Readers hold nothing. The past stays readable because every writer moves the since after the upper at a
+  distance.
 """
 
 import time
@@ -38,11 +39,11 @@ from holdfast.stash import Update as StashUpdate
 POLL_S = 0.1
 """How often a subscriber asks for new commits, in seconds."""
 FEED_VERSIONS = 100
-"""The most versions that a subscriber is given at once."""
+"""The most versions that a subscriber receives at once."""
 UPKEEP_BATCHES = 2
-"""How many batches of a consolidation one commit waits for: about a tenth of a second."""
+"""How many batches of a consolidation one commit waits for. They take about a tenth of a second."""
 
-# Rows are given in columns of so many bytes, or somewhat more.
+# Batches have about this many bytes, or slightly more.
 _BATCH_BYTES = 4 << 20
 _NAMES = {int(kind): collection.name for kind, collection in COLLECTIONS.items()}
 
@@ -69,7 +70,7 @@ class StashStore(CatalogStore):
 
     @property
     def max_row_bytes(self) -> int:
-        # The tag of the kind is no part of the key in a stash.
+        # In a stash, the tag of the kind is not part of the key.
         return MAX_ROW_BYTES + TAG_BYTES
 
     def another(self, *, purpose: str) -> "StashStore":  # noqa: ARG002 - a stash has no list of its users
@@ -98,7 +99,7 @@ class StashStore(CatalogStore):
         self._past = history.past
 
     def _history_at(self, as_of: int) -> KnownPast | None:
-        """The one up to `as_of`, where that was read last."""
+        """The known past up to `as_of`, if that was read last."""
         past = self._past
         return KnownPast(past) if past is not None and past.upper == as_of + 1 else None
 
@@ -125,7 +126,7 @@ class StashStore(CatalogStore):
         return Counter({kind: found.get(int(kind), 0) for kind in kinds})
 
     def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
-        """Those in the interface; with `fence` the history is looked at where there are none, too."""
+        """See the interface. With `fence`, the history is compared even if there are no changes."""
         if lower >= upper and fence is None:
             return []
         history = KnownPast(past_of(fence))
@@ -159,7 +160,7 @@ class StashStore(CatalogStore):
 
     def expect(self, upper: int) -> Prepared:  # noqa: ARG002 - it would be of no use
         raise BadInput(
-            f"the catalog in {self._place} can't guard writes on persist: it is in a stash",
+            f"the catalog in {self._place} can't guard writes on persist, because it is in a stash",
             hint="use a catalog on persist for collections",
         )
 
@@ -188,7 +189,7 @@ class StashStore(CatalogStore):
         self._open().release(kept_name(version))
 
     def release_before(self, upper: int) -> None:
-        """Nothing: readers hold nothing."""
+        """Do nothing: readers hold nothing."""
 
     def reopen(self) -> None:
         self.close()
@@ -208,7 +209,7 @@ class StashStore(CatalogStore):
     def _open(self, *, create: bool = False) -> Stash:
         if self._stash is None:
             if create and self._read_only:
-                raise NotWritable(f"the catalog in {self._place} was opened for reading only")
+                raise NotWritable(f"the catalog in {self._place} was opened only for reading")
             self._stash = open_stash(self._url, create=create, read_only=self._read_only, names=_NAMES)
         return self._stash
 
@@ -224,7 +225,7 @@ class StashStore(CatalogStore):
 
 
 class _Tags(dict[int, bytes]):
-    """The tags of kinds, made once each."""
+    """The tags of kinds, each created once."""
 
     def __missing__(self, kind: int) -> bytes:
         tag = self[kind] = kind.to_bytes(TAG_BYTES, "big")
@@ -232,9 +233,9 @@ class _Tags(dict[int, bytes]):
 
 
 class StashFeed(Feed):
-    """The changes of a stash as they come: it is asked every `POLL_S` seconds.
+    """The changes of a stash as they are committed. Asks the stash every `POLL_S` seconds.
 
-    `fence` is the fence row before `lower`; the last commit that it carries is compared at each look.
+    `fence` is the fence row before `lower`. Each read compares the last commit that it carries.
     """
 
     def __init__(self, stash: Stash, lower: int, fence: Row | None) -> None:
