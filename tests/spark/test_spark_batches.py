@@ -46,7 +46,9 @@ def test_wide_rows_come_in_smaller_batches() -> None:
 
 
 def test_a_negative_multiplicity_is_an_error_that_shows_the_row() -> None:
-    with pytest.raises(BadInput, match=r"collection c at 7 is no multiset: \{'id': 2, .*\} occurs -3 times"):
+    with pytest.raises(
+        BadInput, match=r"collection c at 7 is not a multiset: \{'id': 2, .*\} occurs -3 times"
+    ):
         list(rows_of(updates([1, 2], [1, -3]), where="collection c at 7"))
 
 

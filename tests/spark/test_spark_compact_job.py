@@ -186,7 +186,7 @@ def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
 
     assert compact.main([spec.to_json()]) == 0
     assert record_of(controller, spec) == record
-    assert "has committed before; nothing to do" in capfd.readouterr().out
+    assert "has already committed; nothing to do" in capfd.readouterr().out
     # Another job finds nothing to gain, and needs no Spark for that.
     compact.run(idle := order(), say=str)
     check_done(controller, idle, shards=3, compacted=0, skipped=3, left=0, batches=0, rows=0)
@@ -290,7 +290,7 @@ def test_a_killed_driver_leaves_its_claims_to_the_next_attempt_and_its_parts_to_
     assert record_of(controller, first).state is JobState.RUNNING
     assert batches(controller, first.collection) == [5, 5, 5]
     left = orders.blobs(controller, first.collection) - blobs
-    with pytest.raises(AttemptTaken, match="started before"):
+    with pytest.raises(AttemptTaken, match="already started"):
         compact.run(first, say=str, spark=spark)
     assert record_of(controller, first).state is JobState.RUNNING
     another = order()

@@ -172,7 +172,7 @@ def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
     before = record_of(controller, spec)
     assert hydrate.main([spec.to_json()]) == 0
     assert record_of(controller, spec) == before
-    assert "has committed before; nothing to do" in capfd.readouterr().out
+    assert "has already committed; nothing to do" in capfd.readouterr().out
 
 
 def test_it_catches_up_and_takes_over_while_the_collection_is_written_and_read(

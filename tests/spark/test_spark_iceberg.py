@@ -419,7 +419,7 @@ def test_a_zombie_is_overtaken_between_its_check_and_its_commit(
     # By another job, as of a later time: the zombie is told that it is none, or that it is late.
     late = Written.of(controller, order(sqlite.target, as_of=18))
     newer = Written.of(controller, order(sqlite.target, as_of=20))
-    with pytest.raises(BadInput, match="as of 20: it is not replaced by what it was as of 18"):
+    with pytest.raises(BadInput, match="as of 20: it can't be replaced by the contents as of 18"):
         late.commit(newer.commit)
     replaced = Written.of(controller, order(sqlite.target, as_of=20))
     again(controller, replaced.spec)
@@ -542,7 +542,9 @@ def test_a_table_of_another_collection_is_not_replaced_even_of_one_of_its_name(
     controller.create_collection(CollectionSpec(now, name, SCHEMA), command_id=f"create {now}")
     controller.writer(now, purpose="test").append([row(2)], 0, 21)
     before = left(sqlite)
-    with pytest.raises(BadInput, match=rf"has collection {name} \(.*/{was}\): .* by collection .*/{now}\)"):
+    with pytest.raises(
+        BadInput, match=rf"has collection {name} \(.*/{was}\): collection .*/{now}\) can't replace that"
+    ):
         snapshot.run(order(sqlite.target, collection=now, as_of=20), say=str, spark=spark)
     assert left(sqlite) == before
 
@@ -554,7 +556,7 @@ def test_a_table_whose_files_others_have_rewritten_is_still_the_collections(
     rewritten(sqlite)
     assert sqlite.rows() == contents(controller, orders, 15)
     late = Written.of(controller, order(sqlite.target, as_of=14))
-    with pytest.raises(BadInput, match="as of 15: it is not replaced by what it was as of 14"):
+    with pytest.raises(BadInput, match="as of 15: it can't be replaced by the contents as of 14"):
         late.commit()
     # Also by one that comes between.
     second = Written.of(controller, order(sqlite.target, as_of=20))
@@ -582,7 +584,9 @@ def test_of_two_collections_that_come_to_a_new_table_at_once_one_gets_it(
     first = Written.of(controller, order(sqlite.target))
     second = Written.of(controller, order(sqlite.target, collection=other, as_of=10))
     # The first has looked at an empty table when the second commits.
-    with pytest.raises(BadInput, match=rf"has collection other-.*/{other}\): that is not replaced"):
+    with pytest.raises(
+        BadInput, match=rf"has collection other-.*/{other}\): collection .* can't replace that"
+    ):
         first.commit(second.commit)
     assert sqlite.rows() == contents(controller, other, 10)
     assert len(sqlite.table.snapshots()) == 1
@@ -628,7 +632,7 @@ def test_a_commit_of_unknown_outcome_is_looked_for_and_never_made_twice(
 
     lossy.lands = False
     unknown = Written.of(controller, order(sqlite.target, as_of=20), lossy)
-    with pytest.raises(Indeterminate, match="whether the snapshot was committed is not known") as failed:
+    with pytest.raises(Indeterminate, match="it is unknown whether the snapshot was committed") as failed:
         unknown.commit()
     assert "\n" not in str(failed.value)
     successor = Written.of(controller, again(controller, unknown.spec))

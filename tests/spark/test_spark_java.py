@@ -31,7 +31,7 @@ def test_a_new_enough_java_is_found(
     [
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
         ('java version "1.8.0_292"', "is Java 8"),
-        ("no such thing", "does not tell its version"),
+        ("no such thing", "does not print its version"),
     ],
 )
 def test_an_old_java_is_refused(
@@ -40,7 +40,7 @@ def test_an_old_java_is_refused(
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, told)))
     with pytest.raises(BadInput, match=message) as caught:
         require_java()
-    assert "install a Java 17" in caught.value.hint
+    assert "install Java 17" in caught.value.hint
 
 
 def test_no_java_at_all_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ def test_a_folder_without_a_manifest_is_no_snapshot(tmp_path: Path) -> None:
 
 def test_an_attempt_is_taken_once_and_its_predecessors_can_go(tmp_path: Path) -> None:
     first = folders.claim(str(tmp_path / "new" / "place"), JOB, 1)
-    with pytest.raises(folders.AttemptTaken, match=r"attempt 1 of job .* was started before"):
+    with pytest.raises(folders.AttemptTaken, match=r"attempt 1 of job .* was already started"):
         folders.claim(f"file://{tmp_path}/new/place", JOB, 1)
     tenth = folders.claim(str(tmp_path / "new" / "place"), JOB, 10)
     later = folders.claim(str(tmp_path / "new" / "place"), JOB, 11)

@@ -177,10 +177,10 @@ def test_a_row_appears_as_often_as_its_multiplicity_says(spark: SparkSession, ur
 def test_what_is_no_multiset_is_an_error_and_no_loss(spark: SparkSession, url: str, fill: Fill) -> None:
     fill("broken", Schema.of(key={"id": "int64"}), {0: [{"id": 1, "_diff": -2}]})
     with pytest.raises(
-        Exception, match=r"collection broken at 0 is no multiset: \{'id': 1\} occurs -2 times"
+        Exception, match=r"collection broken at 0 is not a multiset: \{'id': 1\} occurs -2 times"
     ) as caught:
         load(spark, url, "broken").collect()
-    assert "\nhint: some writer retracted what was not there" in str(caught.value)
+    assert "\nhint: a writer removed a row that did not exist" in str(caught.value)
 
 
 def test_partitions_are_as_few_as_asked_for(spark: SparkSession, url: str, people: str) -> None:
@@ -310,7 +310,7 @@ def test_an_empty_snapshot_has_columns_and_no_rows(spark: SparkSession, url: str
         ),
         (
             {"url": "URL", "collection": "people", "where": '[["id", ">", "x"]]'},
-            "'x' is no value of column 'id' (int64)",
+            "'x' is not a value of column 'id' (int64)",
         ),
         ({"url": "ftp://host/lake", "collection": "people"}, "ftp"),
         ({"url": "file:///nowhere/at/all", "collection": "people"}, "/nowhere/at/all"),
@@ -353,15 +353,23 @@ def test_read_raises_one_line_of_its_own_with_what_to_do(
     assert str(early) == "as_of 99 is not complete: the latest complete time is 5"
     assert early.hint == "wait, or read at an earlier time"
     assert error(HoldfastError, as_of_timestamp=dt.date(2026, 1, 1)).hint == early.hint
-    assert error(BadInput, as_of=dt.date(2026, 1, 1)).hint == "a date or time is the option 'asOfTimestamp'"
+    assert (
+        error(BadInput, as_of=dt.date(2026, 1, 1)).hint
+        == "for a date or time, use the option 'asOfTimestamp'"
+    )
     assert "nobody" in str(error(CollectionNotFound, collection="nobody"))
     error(NoLocation, url=f"file://{tmp_path}/gone")
     assert error(BadInput, where=[("id", "in", 3)]).hint.startswith('such as [["id"')
-    assert str(error(BadInput, columns="id")) == "columns are a list of names, not 'id'"
-    assert str(error(BadInput, where='[["id", "=", 1]]')).startswith("where is a list of conditions, not '[[")
-    assert str(error(BadInput, where=3)) == "where is a list of conditions, not 3"
-    assert str(error(BadInput, where=("id", "=", 1))) == "where: 'id' is no condition"
-    assert str(error(BadInput, where=[("id", "=", object)])) == f"where: {object!r} is no value of a column"
+    assert str(error(BadInput, columns="id")) == "columns must be a list of names, not 'id'"
+    assert str(error(BadInput, where='[["id", "=", 1]]')).startswith(
+        "where must be a list of conditions, not '[["
+    )
+    assert str(error(BadInput, where=3)) == "where must be a list of conditions, not 3"
+    assert str(error(BadInput, where=("id", "=", 1))) == "where: 'id' is not a condition"
+    assert (
+        str(error(BadInput, where=[("id", "=", object)]))
+        == f"where: {object!r} can't be the value of a column"
+    )
     assert "no condition" in str(error(BadInput, where=[("id", "=")]))
 
 

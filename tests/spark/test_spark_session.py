@@ -51,7 +51,7 @@ def test_a_missing_java_is_said_before_spark_starts(
 ) -> None:
     outside_submit.delenv("JAVA_HOME", raising=False)
     outside_submit.setenv("PATH", str(tmp_path))
-    with pytest.raises(BadInput, match="Spark needs Java and there is none on PATH") as caught:
+    with pytest.raises(BadInput, match="Spark needs Java, but there is none on PATH") as caught:
         holdfast.spark.configure(SparkSession.Builder())
     assert "openjdk-17" in traceback.format_exception_only(caught.value)[-1]
 
@@ -80,7 +80,7 @@ def test_a_python_that_spark_could_not_use_is_said_before_it_starts(
 ) -> None:
     builder = SparkSession.Builder().master("local[2]")
     for python, message in (
-        (bare_python, "which has no Holdfast"),
+        (bare_python, "which does not have Holdfast"),
         (other_python(tmp_path), "which is Python 2.7; this is Python 3."),
         ("/nonexistent/python", "which does not run as a Python"),
         ("false", "which does not run as a Python"),
@@ -130,7 +130,7 @@ def test_without_configure_the_helpers_say_what_python_spark_runs(
         check=True,
         timeout=120,
     )
-    line = "PYSPARK_PYTHON is not set, so that Spark runs python3, which has no Holdfast"
+    line = "PYSPARK_PYTHON is not set, so Spark runs python3, which does not have Holdfast installed"
     assert (
         done.stdout.splitlines()
         == [

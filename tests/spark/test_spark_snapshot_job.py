@@ -124,7 +124,7 @@ def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
     before = record_of(controller, spec)
     more = run_module(spec)
     assert (more.returncode, record_of(controller, spec)) == (0, before)
-    assert "has committed before; nothing to do" in more.stdout
+    assert "has already committed; nothing to do" in more.stdout
     assert verify_snapshot(folder_of(spec)) == manifest
 
 
@@ -300,7 +300,7 @@ def test_a_task_that_fails_fails_the_attempt_in_one_line(
     collection = fill("owing", SCHEMA, {0: [{"id": 1, "name": "a", "x": 0.0, "_diff": -1}]})
     spec = order(collection=collection, as_of=0)
     with pytest.raises(
-        HoldfastError, match=r"^a task failed: collection owing at 0 is no multiset: .* -1 times$"
+        HoldfastError, match=r"^a task failed: collection owing at 0 is not a multiset: .* -1 times$"
     ):
         snapshot.run(spec, say=str, spark=spark)
     assert record_of(controller, spec).state is JobState.FAILED

@@ -89,5 +89,5 @@ def test_the_program_of_a_job_tells_how_it_is_used(job: Any, capsys: pytest.Capt
     for flag in ("--help", "-h"):
         assert job.main([flag]) == 0
         told = capsys.readouterr().out
-        assert f"    python -m {job.__name__} '<JSON spec or the path of one>'" in told.splitlines()
+        assert f"    python -m {job.__name__} '<JSON spec, or the path of a spec>'" in told.splitlines()
         assert "\nExit codes: 0 " in told

@@ -164,7 +164,7 @@ def test_it_may_begin_after_a_time(controller: StorageController, url: str) -> N
     Query(url, where='[["id", "!=", 3]]', **{"from": 1}).run(checkpoint)
     assert checkpoint.batches == [[{"id": 2, "name": "b"}]]
     write(controller, 3, (4, "d", 1))
-    with pytest.raises(BadInput, match="'from' is not what the checkpoint was begun with"):
+    with pytest.raises(BadInput, match="'from' is not the value that the checkpoint started with"):
         Query(url, **{"from": 2}).run(checkpoint)
 
 
@@ -197,8 +197,8 @@ def test_what_is_still_empty_is_waited_for(controller: StorageController, url: s
 @pytest.mark.parametrize(
     ("after", "written", "said"),
     [
-        (4, 3, "f can't be followed from 4 on: it is complete up to 3"),
-        (0, None, "f can't be followed from 0 on: nothing has been written yet"),
+        (4, 3, "f can't be read as a stream from 4 on: it is complete up to 3"),
+        (0, None, "f can't be read as a stream from 0 on: nothing has been written yet"),
     ],
 )
 def test_a_stream_from_a_time_to_come_is_refused_and_holds_nothing(
@@ -269,7 +269,7 @@ def test_a_column_that_was_widened_says_to_start_anew(url: str) -> None:
             "narrow", Schema.of(key={"id": "int64"}, value={"n": "int64"})
         )
         StorageController(client).writer("narrow", purpose="test").append([{"id": 2, "n": 2**40}], 1, 2)
-        with pytest.raises(BadInput, match="column 'n' is int64 now and has values that are no int32"):
+        with pytest.raises(BadInput, match="column 'n' is int64 now and has values that int32 can't hold"):
             planned.run(checkpoint)
         Query(url, "narrow", mode="diff").run(checkpoint)
         assert checkpoint.batches[-1][0]["n"] == 2**40

@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_told_in_one_line_and_leaves_nothing(
             holdfast.spark.write(rows, url=url, collection=collection)
         assert message in str(refused.value)
         assert "\n" not in str(refused.value)
-    with pytest.raises(BadInput, match="mode 'ignore' is none for a collection"):
+    with pytest.raises(BadInput, match="a collection can't be written with mode 'ignore'"):
         holdfast.spark.write(bad, url=url, collection=collection, mode="ignore")  # type: ignore[arg-type]
     assert contents(controller, collection) == once(0, 3)
     assert blobs(controller, collection) == before

@@ -1,6 +1,6 @@
-"""Spark on collections: `format("holdfast")`, the settings it wants, and jobs for the heavy work.
+"""Spark on collections: `format("holdfast")`, the settings that it needs, and jobs for large work.
 
-Importing this package needs no pyspark: the operator reads job specs and manifests without it.
+You can import this package without pyspark: the operator reads job specs and manifests without it.
 """
 
 from holdfast.spark.session import configure, diff, hold, read, register, write

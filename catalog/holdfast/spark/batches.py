@@ -1,7 +1,7 @@
-"""From consolidated updates to the rows of a multiset, in batches that a consumer wants.
+"""Turns consolidated updates into the rows of a multiset, in batches of a good size for Spark.
 
-A row whose `_diff` is n appears n times. A negative `_diff` in a snapshot means that something was taken
-out which was never put in: there is no multiset to show, so it is an error and never a silent loss.
+A row with `_diff` n occurs n times. A negative `_diff` in a snapshot means that a writer removed a row that
+did not exist. Then there is no multiset to show, so this is an error and never a silent loss.
 """
 
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput, NoMultiset
 
-# Spark reads fastest in batches of 10 k to 100 k rows; wide rows get fewer.
+# Spark reads fastest in batches of 10,000 to 100,000 rows. Batches of wide rows are smaller.
 BATCH_ROWS = 65_536
 _BATCH_BYTES = 64 << 20
 
 
 def rows_of(batch: pa.RecordBatch, *, where: str) -> Iterator[pa.RecordBatch]:
-    """The rows of consolidated updates, without `_diff`, each as often as its `_diff` says.
+    """The rows of consolidated updates, without `_diff`. Each occurs as often as its `_diff` says.
 
-    `where` names what is read. Raises `NoMultiset` showing a row whose `_diff` is negative.
+    `where` is the name of what is read. Raises `NoMultiset`, showing the row, for a negative `_diff`.
     """
     if batch.num_rows == 0:
         return
@@ -30,8 +30,8 @@ def rows_of(batch: pa.RecordBatch, *, where: str) -> Iterator[pa.RecordBatch]:
     if least < 0:
         row = columns.slice(int(diffs.argmin()), 1).to_pylist()[0]
         raise NoMultiset(
-            f"{where} is no multiset: {row} occurs {least} times",
-            hint="some writer retracted what was not there; find it with 'holdfast persist inspect'",
+            f"{where} is not a multiset: {row} occurs {least} times",
+            hint="a writer removed a row that did not exist; find it with 'holdfast persist inspect'",
         )
     if least == greatest == 1:
         for start in range(0, columns.num_rows, size):
@@ -46,19 +46,19 @@ def rows_of(batch: pa.RecordBatch, *, where: str) -> Iterator[pa.RecordBatch]:
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of `batch` that `schema` names, in its order and in exactly its types.
 
-    Raises `BadInput` for what is not in these types any more: a column was widened since they were told.
+    Raises `BadInput` for values that these types can't hold: a column was widened since the schema was read.
     """
     arrays = []
     for field in schema:
         array = batch.column(field.name)
         if not field.nullable and array.null_count:
-            raise BadInput(f"column {field.name!r} has nulls; the schema given declares it not null")
+            raise BadInput(f"column {field.name!r} has nulls, but the given schema declares it not null")
         try:
             arrays.append(array if array.type == field.type else array.cast(field.type))
         except pa.ArrowInvalid:
             raise BadInput(
-                f"column {field.name!r} is {array.type} now and has values that are no {field.type}",
-                hint="load the DataFrame anew, or start the stream anew from its checkpoint",
+                f"column {field.name!r} is {array.type} now and has values that {field.type} can't hold",
+                hint="load the DataFrame again, or restart the stream from its checkpoint",
             ) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

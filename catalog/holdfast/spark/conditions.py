@@ -1,10 +1,10 @@
-"""The option `where`: conditions on columns, all of which must hold of a row.
+"""The option `where`: conditions on columns. A row is read if all of them hold.
 
-It is the form of pyarrow's `filters`: a list of (column, operator, value), as JSON where it is an option.
-They mean what they mean in Spark's own `filter`: nothing compares with null, NaN equals itself and is the
-greatest number, and a number compares by its value with columns that can't hold it too. A timestamp without a
-zone, for a column in UTC, is in the session's time zone, which is the option `timeZone`. A condition on the
-first column also limits what is read.
+It has the form of pyarrow's `filters`: a list of (column, operator, value), as JSON if it is an option.
+Conditions mean the same as in Spark's own `filter`: comparing with null is never true, NaN equals itself and
+is the greatest number, and a number is compared by value even with a column that can't hold it. A timestamp
+without a zone, for a column in UTC, is in the session's time zone, which is the option `timeZone`. A
+condition on the first column also limits what is read.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,10 @@ _SYNONYMS: Final = {"==": "=", "<>": "!="}
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of one column.
+    """A condition on one column.
 
-    `values` are in the column's type: one, or for the operator `in` any number. With none it never holds.
+    `values` have the type of the column: one value, or any number for the operator `in`. Without values it
+    never holds.
     """
 
     column: str
@@ -48,15 +49,15 @@ class Condition:
 def conditions(
     where: Sequence[tuple[str, str, Any]], schema: Schema, zone: tzinfo = UTC
 ) -> tuple[Condition, ...]:
-    """The conditions on the columns of a schema, timestamps in UTC without a zone being in `zone`.
+    """The conditions for a schema. Timestamps without a zone are in `zone` if their column is in UTC.
 
-    Raises `BadInput` for what doesn't fit it.
+    Raises `BadInput` for a condition that doesn't fit the schema.
     """
     return tuple(_condition(column, operator, value, schema, zone) for column, operator, value in where)
 
 
 def kept(batch: pa.RecordBatch, wanted: Sequence[Condition]) -> pa.RecordBatch:
-    """The rows of which all conditions hold."""
+    """The rows for which all conditions hold."""
     if not wanted or not batch.num_rows:
         return batch
     names = list(dict.fromkeys(each.column for each in wanted))
@@ -69,7 +70,7 @@ def kept(batch: pa.RecordBatch, wanted: Sequence[Condition]) -> pa.RecordBatch:
 
 
 def narrowed(part: SnapshotPart, wanted: Sequence[Condition], schema: Schema) -> SnapshotPart | None:
-    """The piece without what the conditions on the first column exclude; None where that is all of it."""
+    """The piece without the rows that conditions on the first column exclude. None if nothing remains."""
     lower, upper = part.lower, part.upper
     for condition in wanted:
         if not len(condition.values):
@@ -89,18 +90,16 @@ def _condition(column: str, operator: Any, value: Any, schema: Schema, zone: tzi
     operator = _SYNONYMS.get(str(operator), operator)
     if operator not in _OPERATORS:
         raise BadInput(
-            f"option 'where': {operator!r} is no operator; there are {', '.join(_OPERATORS)}",
+            f"option 'where': {operator!r} is not an operator; the operators are {', '.join(_OPERATORS)}",
             hint=CONDITIONS_FORM,
         )
     if operator in ("is", "is not"):
         if value is not None:
-            raise BadInput(f"option 'where': '{operator}' only goes with null, not with {value!r}")
+            raise BadInput(f"option 'where': '{operator}' can be used only with null, not with {value!r}")
         return Condition(column, operator, pa.nulls(1))
     values = value if operator == "in" else [value]
     if not isinstance(values, list) or not values:
-        raise BadInput(
-            f"option 'where': 'in' goes with a list of values, not with {value!r}", hint=CONDITIONS_FORM
-        )
+        raise BadInput(f"option 'where': 'in' needs a list of values, not {value!r}", hint=CONDITIONS_FORM)
     type_ = schema.arrow.field(column).type
     floors = [_floor(column, each, type_, zone) for each in values]
     equals = [found for found, equal in floors if equal]
@@ -114,11 +113,11 @@ def _floor(column: str, value: Any, type_: pa.DataType, zone: tzinfo) -> tuple[p
         return floor(value, type_, zone)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
         told = f"{value!s:.60}" if isinstance(value, Decimal) else shown(value)
-        raise BadInput(f"option 'where': {told} is no value of column {column!r} ({type_})") from None
+        raise BadInput(f"option 'where': {told} is not a value of column {column!r} ({type_})") from None
 
 
 def _between(column: str, operator: str, found: pa.Scalar) -> Condition:
-    """The condition with a number that comes after `found` (null: before all) and before the next."""
+    """The condition for a number between `found` (null: before all) and the column's next value."""
     match operator:
         case "<" | "<=" if found.is_valid:
             return Condition(column, "<=", pa.array([found]))
@@ -156,7 +155,7 @@ def _expression(condition: Condition) -> pl.Expr:
 
 
 def _mask(condition: Condition, column: pa.Array) -> pa.Array:
-    """As `_expression`, by Arrow; a null may stand for false."""
+    """Like `_expression`, computed by Arrow. A null may stand for false."""
     values = condition.values
     if pa.types.is_floating(column.type):
         column, values = (ordered_bits(canonical_floats(each)) for each in (column, values))
@@ -182,7 +181,7 @@ def _mask(condition: Condition, column: pa.Array) -> pa.Array:
 
 
 def _limits(condition: Condition) -> tuple[Any, Any]:
-    """Where rows of the condition may begin and where they have ended, in the order of the first column."""
+    """The range of the first column, in its order, outside of which the condition never holds."""
     if condition.operator in ("is", "is not", "!="):
         return None, None
     values = sorted(python_values(condition.values))

@@ -1,14 +1,16 @@
-"""`format("holdfast")`: a collection at one time, or its changes, as a DataFrame as a stream; and writing it.
+"""`format("holdfast")`: reads a collection at one time, or its changes, as a DataFrame or a stream, and
+writes it.
 
-- A DataFrame is one frozen snapshot: the time is fixed when it is made (`schema()`), never when it is used.
-  The same goes for a temporary view. A table of Spark's catalog has no options when 4.3 reads it, so that it
-  is refused: by CREATE TABLE, but where it is given its columns, or rows as by `saveAsTable`, only when read.
-- There is no `pushFilters`, and never may be: Spark 4.3 keeps the filtered reader on the relation, so a
-  second use of the same DataFrame silently loses rows. The options `columns` and `where` prune instead.
-- Nothing here runs in the user's process: Spark makes, plans and reads a source in Python workers. Each
-  worker opens the location once, read-only, so reading needs no right to write and leaves nothing behind.
-- A batch read has no hold: when the collection's `since` passes the time of a DataFrame, reading it fails
-  with `AsOfTooEarly`. It never shows other rows. `holdfast.spark.hold` keeps it; a stream has a hold.
+- A DataFrame is one fixed snapshot. The time is chosen when it is created (`schema()`), and not when it is
+  used. The same is true for a temporary view. Spark 4.3 reads a table of its catalog without options, so such
+  a table is refused: by CREATE TABLE, or, if that names columns or `saveAsTable` gives rows, when it is read.
+- There is no `pushFilters`, and there must never be: Spark 4.3 keeps the filtered reader on the relation, so
+  a second use of the same DataFrame silently loses rows. The options `columns` and `where` prune instead.
+- Nothing here runs in the user's process: Spark creates, plans and reads a source in Python workers. Each
+  worker opens the location once, read-only. So reading needs no right to write and leaves nothing behind.
+- A batch read has no hold. If the collection's since passes the time of a DataFrame, reading it raises
+  `AsOfTooEarly`. It never shows other rows. `holdfast.spark.hold` keeps the time readable. A stream has a
+  hold.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +23,9 @@ from pyspark.sql.types import StructType
 
 from holdfast.spark.options import ReadMode, for_batch, for_stream, parse_options
 
-# Spark imports this module in a process of its own only to learn the name of the source, and starts another
-# one after each error: what reads data is imported, which takes a second, where data is read.
+# Spark imports this module in a separate process only to learn the name of the source, and starts another
+# process after each error. So modules that read data, which take a second to import, are imported where data
+# is read.
 from holdfast.spark.partition import HoldfastPartition, read_task
 from holdfast.spark.write_options import parse_write_options
 
@@ -34,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class HoldfastDataSource(DataSource):
-    """The data source named "holdfast"; its options are those of `holdfast.spark.options`."""
+    """The data source named "holdfast". `holdfast.spark.options` documents its options."""
 
-    # Spark pickles the source after schema() and plans with the copy, so what is found there is kept.
+    # Spark pickles the source after schema() and plans with the copy, so the scan is kept here.
     _found: "Scan | None" = None
 
     @classmethod
@@ -45,7 +48,7 @@ class HoldfastDataSource(DataSource):
         return "holdfast"
 
     def schema(self) -> StructType:
-        """Find the collection, fix the time, and tell the columns."""
+        """Find the collection, fix the time, and return the columns."""
         options = parse_options(self.options)
         from holdfast.spark import scan
         from holdfast.spark.types import spark_schema
@@ -55,7 +58,7 @@ class HoldfastDataSource(DataSource):
         return spark_schema(found.schema, found.columns, found.comments, changes=changes)
 
     def reader(self, schema: StructType) -> "HoldfastReader":
-        """A reader with the columns of `schema`, which may be the user's own choice."""
+        """A reader with the columns of `schema`, which the user may have chosen."""
         options = for_batch(parse_options(self.options))
         return HoldfastReader(self._wanted(schema), schema, options.after)
 
@@ -67,13 +70,13 @@ class HoldfastDataSource(DataSource):
         return HoldfastStreamReader(self._wanted(schema), schema, options)
 
     def writer(self, schema: StructType, overwrite: bool) -> "HoldfastWriter":
-        """A batch write of rows with the columns of `schema`, to add them or to `overwrite` what is there."""
+        """A batch write of rows with the columns of `schema`, which are added or `overwrite` the contents."""
         from holdfast.spark.writer import HoldfastWriter
 
         return HoldfastWriter(self._plan_write(schema, overwrite, stream=False)())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "HoldfastStreamWriter":  # noqa: N802
-        """The write of one batch of a stream, or its commit; in the output mode complete with `overwrite`."""
+        """The write of one batch of a stream, or its commit. With `overwrite`, output mode complete."""
         from holdfast.spark.writer import HoldfastStreamWriter
 
         return HoldfastStreamWriter(self._plan_write(schema, overwrite, stream=True))
@@ -87,19 +90,19 @@ class HoldfastDataSource(DataSource):
         return partial(writing.plan, options, check, replaces=overwrite)
 
     def _wanted(self, schema: StructType) -> "Scan":
-        """What was found, with the columns of `schema`."""
+        """The scan, with the columns of `schema`."""
         from holdfast.spark import scan
         from holdfast.spark.types import check_fits
 
         options = parse_options(self.options)
-        # schema() is not called where the user gives one.
+        # Spark doesn't call schema() if the user gives a schema.
         found = self._found or scan.find(options)
         check_fits(schema, found.schema, changes=options.mode is ReadMode.DIFF)
         return found.with_columns([name for name in schema.fieldNames() if name in found.schema.names])
 
 
 class HoldfastReader(DataSourceReader):
-    """Plans a scan and reads its tasks: the changes `after` a time, where one is given, else a snapshot."""
+    """Plans a scan and reads its tasks: the changes `after` a time if it is given, otherwise a snapshot."""
 
     def __init__(self, found: "Scan", schema: StructType, after: int | None) -> None:
         self._scan = found
@@ -107,7 +110,7 @@ class HoldfastReader(DataSourceReader):
         self._after = after
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Few and fat: a task costs Spark some 30 ms whatever it reads."""
+        """The tasks of the scan: few and large, because a task costs Spark about 30 ms whatever it reads."""
         from holdfast.spark import scan
 
         if self._after is None:
@@ -115,7 +118,7 @@ class HoldfastReader(DataSourceReader):
         return [HoldfastPartition(task) for task in scan.plan_diff(self._scan, self._after)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in exactly the Arrow types that Spark wants."""
-        # Spark makes one partition of nothing where there are none.
+        """The rows of one partition, in exactly the Arrow types that Spark expects."""
+        # If there are no partitions, Spark creates one itself.
         if isinstance(partition, HoldfastPartition):
             yield from read_task(partition.task, self._schema, changes=self._after is not None)

@@ -1,7 +1,7 @@
-"""The Pythons that Spark would run, checked before Spark fails to find the data source in them.
+"""Checks the Pythons that Spark would run, before Spark fails to find the data source in them.
 
-Spark plans what a data source reads with `PYSPARK_DRIVER_PYTHON`, or else as it runs tasks, with
-`PYSPARK_PYTHON`; where neither is set, with "python3" from PATH. pyspark itself it brings along.
+Spark plans what a data source reads with `PYSPARK_DRIVER_PYTHON`, or else with `PYSPARK_PYTHON`, with which
+it also runs tasks. If neither is set, it uses "python3" from PATH. Spark brings pyspark along by itself.
 """
 
 import os
@@ -19,7 +19,7 @@ _ASK: Final = (
 
 
 def require_interpreters() -> None:
-    """`BadInput` unless the Pythons that Spark will run are of this version and have Holdfast."""
+    """Raise `BadInput` unless the Pythons that Spark will run have this version and Holdfast."""
     if driver := os.environ.get("PYSPARK_DRIVER_PYTHON"):
         _require(driver, "PYSPARK_DRIVER_PYTHON")
     _require(os.environ.get("PYSPARK_PYTHON") or "python3", "PYSPARK_PYTHON")
@@ -28,7 +28,7 @@ def require_interpreters() -> None:
 def _require(python: str, variable: str) -> None:
     if python == sys.executable:
         return
-    named = f"{variable} is" if os.environ.get(variable) else f"{variable} is not set, so that Spark runs"
+    named = f"{variable} is" if os.environ.get(variable) else f"{variable} is not set, so Spark runs"
     hint = f"set {variable} to {sys.executable} before Spark starts"
     try:
         done = subprocess.run(  # noqa: S603  # the same program that Spark is about to run
@@ -46,4 +46,4 @@ def _require(python: str, variable: str) -> None:
     if version != ours:
         raise BadInput(f"{named} {python}, which is Python {version}; this is Python {ours}", hint=hint)
     if has_holdfast != "True":
-        raise BadInput(f"{named} {python}, which has no Holdfast", hint=hint)
+        raise BadInput(f"{named} {python}, which does not have Holdfast installed", hint=hint)

@@ -57,7 +57,7 @@ CONDITIONS_FORM: Final = 'such as [["id", ">=", 10], ["name", "in", ["a", "b"]],
 
 
 class ReadMode(StrEnum):
-    """What a DataFrame has: rows, or changes with `_time` and `_diff`."""
+    """What a DataFrame contains: rows, or changes with `_time` and `_diff`."""
 
     SNAPSHOT = "snapshot"
     DIFF = "diff"
@@ -91,7 +91,7 @@ def tasks_worth(rows: int, size_bytes: int) -> int:
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Options as Spark hands them over, keys in any case; `BadInput` says which one is wrong and how."""
+    """Parse options from Spark, with keys in any case; a `BadInput` names the wrong option and why."""
     given = checked(options, _KNOWN)
     return ReadOptions(
         url=given.get("url"),
@@ -118,9 +118,9 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def checked(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
-    """Options with their keys in lower case, of which a location and a collection are there.
+    """Return the options with their keys in lower case, after checking the location and the collection.
 
-    Raises `BadInput` where these are missing or can't be, or one is not `known`.
+    Raises `BadInput` if these are missing or can't be used, or if an option is not `known`.
     """
     given = {key.lower(): value for key, value in options.items()}
     # Only CREATE TABLE adds this. Spark 4.3 reads such a table without its OPTIONS.
@@ -136,37 +136,37 @@ def checked(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
             )
             raise BadInput(f"option {name!r} is missing", hint=f'add .option("{name}", ...){lost}')
     if "url" in given and given.keys() & {"blob", "consensus"}:
-        raise BadInput("option 'url' tells where both stores are: leave out 'blob' and 'consensus', or it")
+        raise BadInput("option 'url' gives both stores: use either 'url', or 'blob' and 'consensus'")
     if unknown := sorted(set(given) - {name.lower() for name in known}):
         raise BadInput(f"unknown option {unknown[0]!r}; there are {', '.join(known)}")
     for name in stores:
         if given[name].startswith("memory:"):
             raise BadInput(
-                f"{given[name]!r} lives in one process and Spark works in others: use a location they share"
+                f"{given[name]!r} exists in one process only: use a location that Spark's processes share"
             )
     return given
 
 
 def for_batch(options: ReadOptions) -> ReadOptions:
-    """The options of a batch read; `BadInput` for what only goes with others."""
+    """Return the options of a batch read. Raises `BadInput` for options that are only for other reads."""
     if options.rows_per_trigger is not None:
-        raise BadInput(f"option {_OF_STREAMS!r} is for streams: spark.readStream")
+        raise BadInput(f"option {_OF_STREAMS!r} is only for streams: use spark.readStream")
     if options.mode is ReadMode.DIFF and options.after is None:
-        raise BadInput("option 'from' is missing: the changes after which time?")
+        raise BadInput("option 'from' is missing: give the time after which to read changes")
     if options.mode is ReadMode.SNAPSHOT and options.after is not None:
-        raise BadInput("option 'from' is for changes", hint='add .option("mode", "diff")')
+        raise BadInput("option 'from' is only for changes", hint='add .option("mode", "diff")')
     return options
 
 
 def for_stream(options: ReadOptions) -> ReadOptions:
-    """The options of a stream; `BadInput` for what only goes with batch reads."""
+    """Return the options of a stream. Raises `BadInput` for options that are only for batch reads."""
     if options.as_of is not None:
-        raise BadInput("a stream goes on: options 'asOf' and 'asOfTimestamp' are for batch reads")
+        raise BadInput("options 'asOf' and 'asOfTimestamp' are only for batch reads, not for a stream")
     return options
 
 
 def check_columns(columns: Sequence[str], available: Sequence[str]) -> None:
-    """Refuse names that the collection doesn't have."""
+    """Raise `BadInput` for names that the collection doesn't have."""
     missing = [name for name in columns if name not in available]
     if missing:
         raise BadInput(f"the collection has no column {missing[0]!r}; it has {', '.join(available)}")
@@ -183,17 +183,17 @@ def _as_of(given: Mapping[str, str]) -> int | None:
     if "asoftimestamp" not in given:
         if "asof" not in given:
             return None
-        hint = "" if given["asof"].isdigit() else "a date or time is the option 'asOfTimestamp'"
+        hint = "" if given["asof"].isdigit() else "for a date or time, use the option 'asOfTimestamp'"
         return integer("asOf", given["asof"], 0, CLOSED - 1, hint=hint)
     if "asof" in given:
-        raise BadInput("options 'asOf' and 'asOfTimestamp' are both given: one of them is enough")
+        raise BadInput("options 'asOf' and 'asOfTimestamp' are both given: use one of them")
     from holdfast.tables.moments import milliseconds  # what reads tables takes a second
 
     return milliseconds(given["asoftimestamp"])
 
 
 def integer(name: str, text: str, least: int, greatest: int, *, hint: str = "") -> int:
-    """The integer that an option is. Raises `BadInput`."""
+    """Parse an option that is an integer. Raises `BadInput`."""
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= greatest:
         raise BadInput(f"option {name!r} is {text!r}, not an integer from {least} to {greatest}", hint=hint)
     return int(text)
@@ -204,7 +204,7 @@ def _names(text: str) -> tuple[str, ...]:
         try:
             names = json.loads(text)
         except ValueError as error:
-            raise BadInput(f"option 'columns' is no JSON list: {error}") from None
+            raise BadInput(f"option 'columns' is not a JSON list: {error}") from None
     else:
         names = [name.strip() for name in text.split(",")]
     if not names or not all(isinstance(name, str) and name for name in names):
@@ -215,7 +215,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _zone(text: str) -> tzinfo:
-    """A time zone by its name, or by its offset from UTC, as a session of Spark has it."""
+    """Return the time zone with this name or offset from UTC, in the forms that Spark's sessions use."""
     try:
         if offset := _OFFSET.fullmatch(text):
             sign, hours, minutes = offset.groups(default="")
@@ -229,21 +229,22 @@ def _zone(text: str) -> tzinfo:
 
 
 def _where(text: str) -> tuple[tuple[str, str, Any], ...]:
-    """Conditions, not yet looked at beside a schema."""
+    """Parse the conditions, without checking them against a schema."""
     try:
         # As floats they would not be what was written.
         given = json.loads(text, parse_float=Decimal)
     except ValueError as error:
-        raise BadInput(f"option 'where' is no JSON: {error}", hint=CONDITIONS_FORM) from None
+        raise BadInput(f"option 'where' is not JSON: {error}", hint=CONDITIONS_FORM) from None
     except ArithmeticError:
         raise BadInput(
             "option 'where' has a number that is too great, or too small, to compare with"
         ) from None
     if not isinstance(given, list):
-        raise BadInput("option 'where' is no list of conditions", hint=CONDITIONS_FORM)
+        raise BadInput("option 'where' is not a list of conditions", hint=CONDITIONS_FORM)
     for condition in given:
         if not isinstance(condition, list) or len(condition) != 3 or not isinstance(condition[0], str):
             raise BadInput(
-                f"option 'where': {json.dumps(condition, default=str)} is no condition", hint=CONDITIONS_FORM
+                f"option 'where': {json.dumps(condition, default=str)} is not a condition",
+                hint=CONDITIONS_FORM,
             )
     return tuple((column, operator, value) for column, operator, value in given)

@@ -38,19 +38,19 @@ def write_rows(
 
 
 def write_empty(schema: Schema, folder: SnapshotFolder, comments: Comments = NO_COMMENTS) -> SnapshotFile:
-    """A file without rows: whoever reads a snapshot that has none finds its columns there."""
+    """Write a file without rows, from which readers of an empty snapshot get its columns."""
     return _write_file(schema.arrow.empty_table(), (), schema, folder, 0, comments)
 
 
 def part_name(index: int) -> str:
-    """A name for the file of a task that no other run of it has."""
+    """Return a file name for a task that no other run of the task uses."""
     return f"part-{index:05d}-{uuid.uuid4().hex[:12]}.parquet"
 
 
 def write_groups(
     out: IO[bytes], first: pa.Table, more: Iterable[pa.Table], schema: Schema, written_as: pa.Schema
 ) -> tuple[int, int, pq.FileMetaData]:
-    """Write tables of `schema`, in other types; how many rows, their checksum, and Parquet's metadata."""
+    """Write tables in the types of `schema`. Return the row count, checksum and Parquet metadata."""
     count = checksum = 0
     metadata: list[pq.FileMetaData] = []
     with pq.ParquetWriter(
@@ -67,7 +67,7 @@ def write_groups(
 
 
 def groups_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches together in tables of the size of a row group."""
+    """Combine batches into tables of the size of a row group."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -20,10 +20,10 @@ class HoldfastPartition(InputPartition):
 
 
 def read_task(task: "ScanTask", schema: StructType, *, changes: bool) -> Iterator[pa.RecordBatch]:
-    """What a task has, in the columns of `schema` and in exactly the Arrow types that Spark wants.
+    """Yield the rows of a task with the columns of `schema`, in exactly the Arrow types that Spark requires.
 
-    Changes have `_time` and `_diff`; rows come as often as they are there. Raises `BadInput` for rows that
-    are there less than not at all.
+    Changes have `_time` and `_diff`. Otherwise a row is repeated as often as the collection contains it.
+    Raises `BadInput` for a row whose count is negative.
     """
     from holdfast.spark import scan
     from holdfast.spark.batches import conform, rows_of

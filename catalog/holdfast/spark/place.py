@@ -1,4 +1,4 @@
-"""Where a location is, for processes that open it one after the other: one URL, or one for each store."""
+"""The address of a location, for several processes that open it: one URL, or one for each store."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -17,23 +17,21 @@ class Place:
     consensus: str | None = None
 
     def open_to_read(self, location_id: UUID | None = None) -> PersistClient:
-        """A client that changes nothing. Raises `LocationMismatch` where the location is not of this id."""
+        """Open a read-only client. Raises `LocationMismatch` if the location has another id."""
         client = PersistClient.open(self.url, blob=self.blob, consensus=self.consensus, mode="read")
         if location_id not in (None, client.location_id):
             client.close()
-            raise LocationMismatch(
-                f"{self} is another location than the one that was planned: it was made anew"
-            )
+            raise LocationMismatch(f"{self} is not the location that was planned: it was created again since")
         return client
 
     def open_to_write(
         self, location_id: UUID | None = None, *, maintenance: Maintenance = "off"
     ) -> PersistClient:
-        """A client that writes, of a location that is there, and leaves upkeep to others unless it is told.
+        """Open a client that writes to an existing location. By default it does no maintenance.
 
-        Raises likewise.
+        Raises `LocationMismatch` as `open_to_read` does.
         """
-        # A client that writes would make one that isn't.
+        # A client that writes would create a missing location.
         self.open_to_read(location_id).close()
         config = PersistConfig(maintenance=maintenance)
         return PersistClient.open(self.url, blob=self.blob, consensus=self.consensus, config=config)

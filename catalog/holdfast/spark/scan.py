@@ -1,9 +1,9 @@
 """A snapshot of a collection, or its changes, planned in one process and read in others. Needs no pyspark.
 
-- What is planned names its times, so a task that runs again, elsewhere or later, reads the same.
-- A location is opened read-only: tasks change nothing and need no right to.
-- Worker processes live on and keep a location open. What they are given names its identity, so that none
-  answers from one that was removed and made anew at the same address.
+- A plan contains its times, so a task that runs again, elsewhere or later, reads the same.
+- A location is opened read-only: tasks change nothing and need no permission to write.
+- Worker processes stay alive and keep a location open. A task contains the location's id, so that a worker
+  doesn't read from a location that was removed and created again at the same address.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ from holdfast.spark.options import ReadOptions, check_columns, tasks_worth
 from holdfast.spark.place import Place
 
 CHANGES_PER_TASK: Final = 100_000
-"""Changes that are worth a task of their own, which has a piece of them in memory."""
+"""The number of changes from which on a separate task is worth it. A task has a piece of them in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """A collection, and what of it is wanted; `columns` None is all of them."""
+    """A collection and the part of it to read. `columns` None means all columns."""
 
     place: Place
     location_id: UUID
@@ -49,25 +49,25 @@ class Scan:
     schema: Schema
     comments: Comments
     fixed: int | None
-    """The time of it; None where nothing was complete yet: then there is nothing to plan."""
+    """The time to read at; None if no time was complete yet, and then there is nothing to plan."""
     columns: tuple[str, ...] | None
     conditions: tuple[Condition, ...]
     partitions: int
 
     @property
     def as_of(self) -> int:
-        """The time that was fixed. Raises `AsOfNotYetAvailable` where there was none."""
+        """Return the time that was fixed. Raises `AsOfNotYetAvailable` if there was none."""
         return latest(0) if self.fixed is None else self.fixed
 
     @property
     def needed(self) -> tuple[str, ...] | None:
-        """The columns to read: those that are wanted and those of the conditions."""
+        """Return the columns to read: the selected ones and those of the conditions."""
         if self.columns is None:
             return None
         return tuple(dict.fromkeys((*self.columns, *(each.column for each in self.conditions))))
 
     def with_columns(self, columns: Sequence[str]) -> "Scan":
-        """The same contents, of which only these columns are wanted."""
+        """Return the same scan with only these columns selected."""
         return dataclasses.replace(self, columns=tuple(columns))
 
 
@@ -90,8 +90,8 @@ def find(options: ReadOptions) -> Scan:
     """Look the collection up and fix the time.
 
     Raises `CollectionNotFound`; `AsOfTooEarly` and `AsOfNotYetAvailable` for a time outside
-    `[since, upper)`; `BadInput` for a column that isn't there, a condition that doesn't fit it, or changes
-    after a time that end before it.
+    `[since, upper)`; `BadInput` for a column that doesn't exist, a condition that doesn't fit its column, or
+    changes that end before the time that they start after.
     """
     if options.as_of is not None and options.after is not None:
         check_forward(options.after, options.as_of)
@@ -122,10 +122,10 @@ def find(options: ReadOptions) -> Scan:
 
 
 def plan(scan: Scan, client: PersistClient | None = None) -> list[ScanTask]:
-    """At most `scan.partitions` tasks that have all of the snapshot, each piece in one of them.
+    """Return at most `scan.partitions` tasks that together read the snapshot, each piece of it once.
 
-    A shard with few rows is one piece: a Python task costs Spark as much as reading a hundred thousand rows.
-    Plans with `client`, one to read, or with one of its own.
+    A shard with few rows is one piece, because a Python task costs Spark as much as reading a hundred
+    thousand rows. Planning uses `client`, which may be read-only, or else opens its own client.
     """
     if scan.fixed is None:
         return []
@@ -141,10 +141,10 @@ def plan(scan: Scan, client: PersistClient | None = None) -> list[ScanTask]:
 
 
 def plan_diff(scan: Scan, after: int, client: PersistClient | None = None) -> list[ScanTask]:
-    """Tasks that have all changes after a time and up to that of the scan, in the order of time.
+    """Return tasks that read all changes after a time and up to that of the scan, in the order of time.
 
-    About `scan.partitions` at most, but more where a handover cuts what comes before it from the rest. Plans
-    with a client as `plan` does.
+    There are at most about `scan.partitions` tasks. There may be more if a handover separates the changes
+    before it from those after it. `client` is used as in `plan`.
     """
     if scan.fixed is None:
         return []
@@ -158,9 +158,9 @@ def plan_diff(scan: Scan, after: int, client: PersistClient | None = None) -> li
 
 
 def read(task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """The updates of a task: the columns wanted and those of its conditions, and `_diff`.
+    """Yield the updates of a task: the selected columns, those of its conditions, and `_diff`.
 
-    Those of a snapshot are consolidated; changes have their `_time` too, in the order of it.
+    The updates of a snapshot are consolidated. Changes also have `_time` and come in its order.
     """
     client = _kept_open(task.place, task.location_id)
     match task.part:
@@ -179,7 +179,7 @@ def read(task: ScanTask) -> Iterator[pa.RecordBatch]:
 
 
 def with_time(batch: pa.RecordBatch, task: ScanTask) -> pa.RecordBatch:
-    """What `read` gave, as updates that have a `_time`: those of a snapshot have that of it."""
+    """Return a batch from `read` with `_time`; updates of a snapshot get the snapshot's time."""
     if isinstance(task.part, ChangesPart):
         return batch
     times = pa.repeat(pa.scalar(task.part.as_of, pa.uint64()), batch.num_rows)
@@ -199,7 +199,7 @@ def _task(scan: Scan, where: str, part: CollectionPart | ChangesPart) -> ScanTas
 
 
 def _wanted(piece: CollectionPart, scan: Scan) -> CollectionPart:
-    """The piece without the ranges of keys that the conditions exclude."""
+    """Return the piece without the key ranges that the conditions exclude."""
     if not scan.conditions:
         return piece
     parts = (narrowed(part, scan.conditions, scan.schema) for part in piece.parts)

@@ -1,4 +1,4 @@
-"""A Spark session that is set up for Holdfast, and reading and writing with keywords instead of options."""
+"""Set up a Spark session for Holdfast, and read and write with keyword arguments instead of options."""
 
 import json
 import os
@@ -38,17 +38,17 @@ _ERROR = re.compile(r"^\s*holdfast\.errors\.(\w+): (.+)(?:\n\s*hint: (.+))?", re
 
 
 def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
-    """Set what people trip over: worker interpreter, Arrow, filter push-down, time zone, local addresses.
+    """Set what often goes wrong: worker interpreter, Arrow, filter push-down, time zone, local addresses.
 
-    What the builder has already stays as it is. Call it before `getOrCreate`. Raises `BadInput` when
-    there is no Java that Spark can start on, or where all of Spark runs here and `PYSPARK_PYTHON` or
-    `PYSPARK_DRIVER_PYTHON` is no Python of this version with Holdfast.
+    Settings that the builder already has are kept. Call this before `getOrCreate`. Raises `BadInput` if
+    there is no Java that Spark can start on. If all of Spark runs on this machine, also raises it if
+    `PYSPARK_PYTHON` or `PYSPARK_DRIVER_PYTHON` isn't a Python of this version with Holdfast installed.
     """
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     if not under_submit:
         require_java()
     given: dict[str, object] = builder._options  # noqa: SLF001  # the builder has no way to ask
-    # Workers run "python3" from PATH otherwise: another Python, without our packages.
+    # Otherwise workers run "python3" from PATH, which is another Python without our packages.
     python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**_SETTINGS, "spark.pyspark.python": python}
     if not under_submit and str(given.get("spark.master", "local")).startswith("local"):
@@ -61,10 +61,10 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("holdfast")` known to this session, and to what this thread writes with it.
+    """Register `format("holdfast")` with this session, and let this thread write with it.
 
-    Spark finds it by itself where `pyspark_holdfast` is importable, which an installed Holdfast is; but in
-    any thread but the one that made the session not for writing.
+    Spark finds the format by itself if `pyspark_holdfast` is importable, which it is if Holdfast is
+    installed. For writing, this works only in the thread that created the session; call this in any other.
     """
     from holdfast.spark.datasource import HoldfastDataSource  # it needs pyspark, this module does not
 
@@ -85,19 +85,20 @@ def read(
     where: Sequence[tuple[str, str, Any]] | None = None,
     partitions: int | None = None,
 ) -> "DataFrame":
-    """The collection (by id or name) at `as_of`, by default the latest complete time, as a DataFrame.
+    """Return the collection (by id or name) at `as_of`, by default the latest complete time, as a DataFrame.
 
-    `as_of_timestamp` is that time where times are milliseconds: a date or time, UTC where it has no zone.
-    It is in the location `url`, or in `blob` and `consensus`. `where` are conditions that must all hold, such
-    as `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`; a timestamp without a zone
-    is in the session's.
+    The location is `url`, or `blob` and `consensus`. If the collection's times are milliseconds, you can
+    give `as_of_timestamp`, a date or time, instead of `as_of`. Without a zone, it is in UTC. `where` is a
+    list of conditions that must all hold, such as
+    `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`. A timestamp without a zone
+    in a condition is in the session's zone.
 
-    The time is fixed here: the DataFrame shows the same rows however late and often it is used, as long
-    as the collection's `since` doesn't pass it: `hold` keeps it from that. Of a collection that was never
-    written it has no rows.
+    This call fixes the time: the DataFrame shows the same rows whenever and however often you use it, until
+    the collection's `since` passes that time. `hold` prevents that. The DataFrame of a collection that was
+    never written has no rows.
 
-    Raises, with one line instead of Spark's errors, `CollectionNotFound`, `StoreUnreachable`, `BadInput` for
-    what doesn't fit, and `HoldfastError` for a time that can't be read.
+    Raises `CollectionNotFound`, `StoreUnreachable`, `BadInput` for wrong arguments, and `HoldfastError` for
+    a time that can't be read. Each has a message of one line, instead of Spark's errors.
     """
     return _load(
         spark,
@@ -127,9 +128,9 @@ def diff(
     where: Sequence[tuple[str, str, Any]] | None = None,
     partitions: int | None = None,
 ) -> "DataFrame":
-    """The changes of the collection after a time and up to `as_of`: rows with `_time` and `_diff`.
+    """Return the changes of the collection after `after` and up to `as_of`: rows with `_time` and `_diff`.
 
-    The rest as for `read`.
+    The other arguments and the errors are those of `read`.
     """
     return _load(
         spark,
@@ -158,18 +159,21 @@ def write(
     at: int | None = None,
     write_id: str | None = None,
 ) -> None:
-    """Write the rows of a DataFrame to a collection (by id or name), all in one step and at one time.
+    """Write the rows of a DataFrame to a collection (by id or name), in one step and at one time.
 
-    Columns go by their names. `append` adds the rows; a column `_diff` tells how often, -1 takes one away.
-    With `overwrite` they take the place of all that is there. The time is `at`, or now. A write whose
-    `write_id` is on record as done is not done again: who doesn't know whether a write happened writes again.
-    `url`, `blob` and `consensus` as for `read`.
+    Columns are matched by name. `append` adds the rows; the optional column `_diff` says how many times, and
+    -1 removes a row. `overwrite` replaces all rows of the collection. The time is `at`, by default now.
+    `url`, `blob` and `consensus` are those of `read`.
 
-    Raises, with one line instead of Spark's errors, `BadInput` where the rows don't fit and `HoldfastError`
-    where something else went wrong: nothing was written. `Indeterminate` where that is not known.
+    If a write with this `write_id` is recorded as done, this call does nothing. So if you don't know whether
+    a write happened, repeat it with the same `write_id`.
+
+    Raises `BadInput` if the rows don't fit and `HoldfastError` for other failures. After these, nothing was
+    written. Raises `Indeterminate` if that is unknown. Each has a message of one line, instead of Spark's
+    errors.
     """
     if mode not in ("append", "overwrite"):
-        raise BadInput(f"mode {mode!r} is none for a collection; there are append and overwrite")
+        raise BadInput(f"a collection can't be written with mode {mode!r}; use append or overwrite")
     options = {
         "url": url,
         "blob": blob,
@@ -194,9 +198,10 @@ def hold(
     as_of: int | None = None,
     purpose: str = "spark",
 ) -> Iterator[int]:
-    """Keep a collection readable from `as_of` on for the block, by a lease of this process; gives the time.
+    """Keep a collection readable from `as_of` on during the block, with a lease of this process.
 
-    By default the latest complete time. Raises `CollectionNotFound`, `AsOfTooEarly`, `AsOfNotYetAvailable`.
+    Yields the time, which is by default the latest complete one. Raises `CollectionNotFound`,
+    `AsOfTooEarly`, `AsOfNotYetAvailable`.
     """
     from holdfast.collections import StorageController
     from holdfast.persist import PersistClient  # it takes a second, and the operator imports this module
@@ -219,7 +224,7 @@ def _load(
 ) -> "DataFrame":
     if columns is not None:
         if isinstance(columns, str):
-            raise BadInput(f"columns are a list of names, not {columns!r}", hint=f"such as [{columns!r}]")
+            raise BadInput(f"columns must be a list of names, not {columns!r}", hint=f"such as [{columns!r}]")
         options["columns"] = json.dumps(list(columns))
     if where is not None:
         options["where"] = json.dumps(_conditions(where), default=_as_json)
@@ -230,16 +235,19 @@ def _load(
 
 
 def _activate(spark: "SparkSession") -> None:
-    """As `createDataFrame` does: Spark looks for sources to write to in the session of its own thread."""
+    """Make the session the active one of this thread, where Spark looks up the data source to write to.
+
+    `createDataFrame` does the same.
+    """
     session: Any = spark
     session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001  # there is no other way
 
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Raise the last of our errors that is told in one of Spark's in its place, which has all traces.
+    """Replace an error of Spark, which has all tracebacks, by the last of our own errors in its text.
 
-    Where Spark doesn't find the data source it is `BadInput` if its interpreters are why.
+    If Spark doesn't find the data source because of its interpreters, that is a `BadInput`.
     """
     from py4j.protocol import Py4JJavaError  # as below
     from pyspark.errors import PySparkException  # it takes a second, and the operator imports this module
@@ -256,7 +264,7 @@ def _own_errors() -> Iterator[None]:
 
 
 def _error(name: str, message: str, hint: str) -> HoldfastError:
-    """An error of that class; of the nearest above it that is made of a message alone, where it isn't."""
+    """Return an error of that class, or of its nearest base class that takes only a message and a hint."""
     kind: type[HoldfastError] = getattr(errors, name, HoldfastError)
     plain = signature(HoldfastError)
     made: HoldfastError = next(each for each in kind.mro() if signature(each) == plain)(message, hint=hint)
@@ -264,18 +272,18 @@ def _error(name: str, message: str, hint: str) -> HoldfastError:
 
 
 def _conditions(where: object) -> list[object]:
-    """The conditions, once it is known that there are some: one alone, and text, would be taken apart."""
+    """Return the conditions as a list; refuse a single condition or a text, which would be split up."""
     if isinstance(where, str) or not isinstance(where, Iterable):
-        raise BadInput(f"where is a list of conditions, not {where!r}", hint=_CONDITIONS_FORM)
+        raise BadInput(f"where must be a list of conditions, not {where!r}", hint=_CONDITIONS_FORM)
     found = list(where)
     for condition in found:
         if not isinstance(condition, list | tuple):
-            raise BadInput(f"where: {condition!r} is no condition", hint=_CONDITIONS_FORM)
+            raise BadInput(f"where: {condition!r} is not a condition", hint=_CONDITIONS_FORM)
     return found
 
 
 def _as_json(value: object) -> object:
-    """A value of a condition as the option has it, where JSON has no form of its own for it."""
+    """Return the form that the option `where` uses for a value that JSON can't represent."""
     match value:
         case date():
             return value.isoformat()
@@ -289,4 +297,4 @@ def _as_json(value: object) -> object:
             # Scalars and arrays of NumPy, pandas and Arrow.
             return value.tolist()
         case _:
-            raise BadInput(f"where: {value!r} is no value of a column")
+            raise BadInput(f"where: {value!r} can't be the value of a column")

@@ -1,12 +1,13 @@
 """`spark.readStream.format("holdfast")`: the contents of a collection, then all its changes, exactly once.
 
-- An offset is a time: all changes up to it are out. What comes between two offsets is definite, so a batch
-  that is read again, after a restart too, is the same one.
-- The first batch is a snapshot, or nothing where the option `from` says after which time to begin.
-- Each stream has a name of its own, in its offsets and so in its checkpoint, and by that name a durable hold:
-  what it has not read yet stays readable while it is stopped. `holdfast collection release` ends it.
-- With `mode` `diff` the rows are changes, with `_time` and `_diff`; without, they are the rows that come, and
-  a row that goes ends the stream with an error.
+- An offset is a time: all changes up to it have been read. The changes between two offsets are definite, so
+  a batch that is read again, even after a restart, is the same.
+- The first batch is a snapshot. If the option `from` gives the time to begin after, the first batch is empty.
+- Each stream has its own name, which is part of its offsets and so of its checkpoint. A durable hold with
+  that name keeps readable what the stream has not read yet, even while the stream is stopped.
+  `holdfast collection release` ends the hold.
+- With `mode` `diff`, the rows are changes with `_time` and `_diff`. Without it, they are the rows that were
+  added, and a removed row ends the stream with an error.
 """
 
 import uuid
@@ -35,16 +36,19 @@ from holdfast.spark.partition import HoldfastPartition, read_task
 Offset = dict[str, Any]
 _OPENED: Final = ("_reader", "_looking", "_controller", "_writing")
 BEFORE_ALL: Final = -1
-"""The time of an offset before which nothing is out."""
+"""The time of an offset up to which nothing has been read."""
 
 
 def hold_name(stream: str) -> str:
-    """The purpose of the durable hold of a stream."""
+    """Return the purpose of the durable hold of a stream."""
     return f"spark stream {stream}"
 
 
 class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans the batches of one stream, in a process that lives as long as its query; others read them."""
+    """Plans the batches of one stream.
+
+    It lives in one process as long as the query runs; other processes read the batches.
+    """
 
     def __init__(self, found: scan.Scan, schema: StructType, options: ReadOptions) -> None:
         self._scan = found
@@ -57,11 +61,11 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held: DurableHold | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is open: the copies that read have no need of it."""
+        """Leave out what is open, because the copies that read don't need it."""
         return {name: value for name, value in self.__dict__.items() if name not in _OPENED} | {"_held": None}
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, here and below
-        """Where a stream without a checkpoint begins; it gets its name here."""
+        """Return where a stream without a checkpoint begins. This gives the stream its name."""
         if self._first is None:
             self._first = {
                 "stream": uuid.uuid4().hex,
@@ -73,7 +77,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """So many changes at a time as the option says, but all of one time."""
+        """Return the number of changes per batch that the option sets; a time is never split."""
         return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -86,7 +90,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(start)
         if start["time"] > last:
             raise BadInput(
-                f"{self._scan.name} can't be followed from {start['time']} on: "
+                f"{self._scan.name} can't be read as a stream from {start['time']} on: "
                 + ("nothing has been written yet" if last == BEFORE_ALL else f"it is complete up to {last}"),
                 hint="leave the option 'from' out, or give a complete time, in a new checkpoint",
             )
@@ -100,15 +104,15 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**start, "time": last}
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """The latest complete time."""
+        """Return the latest complete time."""
         return {**self.initialOffset(), "time": self._reader.upper() - 1}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Go no further than what is there now."""
+        """Read no further than what is complete now."""
         self._last = self._reader.upper() - 1
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The tasks of a batch: those of a snapshot at `end`, or of all changes between the two."""
+        """Return the tasks of a batch: a snapshot at `end`, or all changes from `start` to `end`."""
         self._check(end)
         after, until = start["time"], end["time"]
         if until == BEFORE_ALL:
@@ -121,7 +125,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [HoldfastPartition(task) for task in scan.plan_diff(wanted, after, self._looking)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in exactly the Arrow types that Spark wants."""
+        """Yield the rows of one partition, in exactly the Arrow types that Spark requires."""
         # Spark makes one partition of nothing where there are none.
         if not isinstance(partition, HoldfastPartition):
             return
@@ -131,7 +135,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not isinstance(partition.task.part, ChangesPart):
                 raise
             raise BadInput(
-                f"{error.args[0]}: rows were taken away, and this stream tells only of those that come",
+                f"{error.args[0]}: rows were removed, and this stream can only return added rows",
                 hint='add .option("mode", "diff"), in a new checkpoint',
             ) from None
 
@@ -144,7 +148,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held.downgrade(end["time"])
 
     def stop(self) -> None:
-        """End the process's part. The hold stays: the stream may go on from its checkpoint."""
+        """Close what is open. The hold stays, because the stream may continue from its checkpoint."""
         for name in _OPENED:
             if opened := self.__dict__.pop(name, None):
                 opened.close()
@@ -172,15 +176,13 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held = self._controller.hold(self._scan.collection_id, hold_name(stream), since=since)
 
     def _check(self, offset: Offset) -> None:
-        """Refuse a checkpoint of something else."""
+        """Refuse a checkpoint of another location, collection or option `from`."""
         if offset["location"] != str(self._scan.location_id):
-            raise LocationMismatch(
-                f"{self._scan.place} is not the location that the checkpoint was begun with"
-            )
+            raise LocationMismatch(f"{self._scan.place} is not the location that the checkpoint started with")
         if offset["collection"] != self._scan.collection_id:
             raise CollectionNotFound(
-                f"the checkpoint was begun with another collection than {self._scan.name}",
-                hint="begin a new checkpoint, or name the collection that it is of",
+                f"the checkpoint started with a collection other than {self._scan.name}",
+                hint="start a new checkpoint, or name the collection that the checkpoint started with",
             )
         if offset["from"] != self._after:
-            raise BadInput("option 'from' is not what the checkpoint was begun with")
+            raise BadInput("option 'from' is not the value that the checkpoint started with")

@@ -1,4 +1,4 @@
-"""How the columns of a collection look in Spark.
+"""The columns of a collection as columns of Spark.
 
 - `uint64` becomes decimal(20,0), a smaller unsigned integer the next wider signed one: no value changes.
 - `timestamp` has no zone and becomes TIMESTAMP_NTZ, `timestamp_utc` becomes TIMESTAMP.
@@ -39,7 +39,7 @@ _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
 
 
 def spark_type(arrow: pa.DataType) -> t.DataType:
-    """The Spark type that holds every value of `arrow`; `BadInput` for a type that collections don't have."""
+    """Return the Spark type for values of `arrow`. Raises `BadInput` for types that collections lack."""
     if pa.types.is_decimal128(arrow):
         return t.DecimalType(arrow.precision, arrow.scale)
     try:
@@ -72,12 +72,12 @@ def spark_schema(
 
 
 def batch_schema(struct: t.StructType) -> pa.Schema:
-    """The Arrow schema that Spark wants from the batches of a reader with the schema `struct`."""
+    """Return the Arrow schema that Spark requires of the batches of a reader with the schema `struct`."""
     return to_arrow_schema(struct, timezone="UTC")
 
 
 def check_fits(wanted: t.StructType, schema: Schema, *, changes: bool = False) -> None:
-    """Refuse a schema given by the user unless it picks columns of the collection in their own types."""
+    """Raise `BadInput` unless a user's schema selects columns of the collection with their own types."""
     have = {field.name: field.dataType for field in spark_schema(schema, changes=changes)}
     for field in wanted:
         if field.name not in have:
@@ -98,7 +98,7 @@ def check_writes(given: t.StructType, schema: Schema, *, counted: bool) -> None:
     wanted = schema.arrow
     have = given.fieldNames()
     if len(set(have)) < len(have):
-        raise BadInput(f"column {next(name for name in have if have.count(name) > 1)!r} is there twice")
+        raise BadInput(f"column {next(name for name in have if have.count(name) > 1)!r} appears twice")
     for field in given:
         if field.name == TIME:
             raise BadInput(
@@ -107,7 +107,7 @@ def check_writes(given: t.StructType, schema: Schema, *, counted: bool) -> None:
             )
         if field.name == DIFF:
             if not counted:
-                raise BadInput(f"column {DIFF!r} only goes with rows that are added, not with mode overwrite")
+                raise BadInput(f"column {DIFF!r} can't be used with mode overwrite, only with append")
             type_: pa.DataType = pa.int64()
         elif field.name in wanted.names:
             type_ = wanted.field(field.name).type
@@ -115,8 +115,8 @@ def check_writes(given: t.StructType, schema: Schema, *, counted: bool) -> None:
             raise BadInput(f"the collection has no column {field.name!r}; it has {', '.join(wanted.names)}")
         if not _may_become(field.dataType, type_):
             raise BadInput(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which does not become {type_}"
-                " without loss: cast it"
+                f"column {field.name!r} is {field.dataType.simpleString()}, which can't be converted"
+                f" to {type_} without loss: cast it"
             )
     for field in wanted:
         if field.name not in have and not field.nullable:

@@ -24,7 +24,7 @@ _MAX_ID: Final = 200
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """Where to write, and how: `at` None is now; without `write_id` it is done as often as asked for."""
+    """Where to write, and how. `at` None means now; without `write_id`, a repeated write adds rows again."""
 
     place: Place
     collection: str
@@ -33,10 +33,10 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
-    """Options as Spark hands them over, keys in any case; `BadInput` says which one is wrong and how."""
+    """Parse options from Spark, with keys in any case; a `BadInput` names the wrong option and why."""
     given = checked(options, (*_KNOWN, *_OF_SPARK) if stream else _KNOWN)
     if stream and (wrong := {"at", "writeid"} & given.keys()):
-        raise BadInput(f"option {min(wrong)!r} is for batch writes: a stream's batches have times and names")
+        raise BadInput(f"option {min(wrong)!r} is only for batch writes: a stream sets it for its batches")
     write_id = given.get("writeid")
     if write_id is not None and not (0 < len(write_id) <= _MAX_ID and write_id.isprintable()):
         raise BadInput(f"option 'writeId' is {write_id!r:.60}, not 1 to {_MAX_ID} printable characters")

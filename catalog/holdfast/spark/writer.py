@@ -1,8 +1,9 @@
-"""`df.write.format("holdfast")` and `df.writeStream.format("holdfast")`: what Spark asks of a writer.
+"""`df.write.format("holdfast")` and `df.writeStream.format("holdfast")`: Spark's interface for writers.
 
-- Spark makes a batch writer once, and commits with a copy of it. A stream's writer is made for each batch to
-  plan it, where it is pickled, and once more to commit it; what the commit has to know is in the messages.
-- A commit that fails is followed by an abort of everything. Nothing that was appended goes by it.
+- Spark creates a batch writer once and commits with a copy of it. For each batch of a stream, Spark creates a
+  writer to plan it, which is pickled, and another one to commit it. So the messages contain what the commit
+  needs to know.
+- After a failed commit, Spark aborts the whole write. That removes nothing that was appended.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from holdfast.spark.writing import StreamBatch, Uploads, WritePlan
 
 @dataclass
 class Uploaded(WriterCommitMessage):
-    """What a task has uploaded; for a stream with the plan and the id of its query."""
+    """What a task has uploaded; for a stream, also the plan and the id of its query."""
 
     uploads: Uploads
     plan: WritePlan | None = None
@@ -51,7 +52,7 @@ class HoldfastWriter(DataSourceArrowWriter):
 
 
 class HoldfastStreamWriter(DataSourceStreamArrowWriter):
-    """The write of a batch of a stream, exactly once by the id of its query and its number."""
+    """The write of one batch of a stream, done once for the id of its query and the number of the batch."""
 
     def __init__(self, plan: Callable[[], WritePlan]) -> None:
         self._make = plan
@@ -69,7 +70,7 @@ class HoldfastStreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
         if not query:
-            raise HoldfastError("Spark doesn't tell the id of the query, by which a batch is written once")
+            raise HoldfastError("Spark gives no query id, which is needed to write each batch exactly once")
         return Uploaded(writing.upload(self._plan, iterator), self._plan, query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's

@@ -1,13 +1,15 @@
 """A write by Spark: planned in one process, uploaded by tasks, committed in another. Needs no pyspark.
 
-- Nothing lives as long as the write: Spark plans and commits in different processes. So the writers are made
-  when it is planned, and handed on: tasks upload for them and say that they live, and who commits appends as
-  them. A driver that dies leaves entries that end with their lease, and uploads that are swept.
-- All rows get one time, which is fixed when it is planned. Where the collection is complete past it at the
-  commit, or has been handed over, what was uploaded is read back and appended anew, by the one that commits.
-- Only what Spark names in the commit is appended: what a task uploaded that failed, or ran twice, is not.
-- A write that has a name, and a batch of a stream, is recorded in the step that appends it; what is on record
-  is not appended again, and what was uploaded for it goes.
+- No process lives as long as the write, because Spark plans and commits in different processes. So planning
+  registers the writers, and the plan passes their tickets on. Tasks upload for these writers and keep their
+  leases alive, and the commit appends as these writers. If a driver dies, the leases of its writers expire
+  and their uploads are swept.
+- All rows get one time, which is fixed when the write is planned. If the collection is complete past that
+  time at the commit, or has been handed over, the commit reads the uploads back and appends the rows again.
+- Only the uploads that Spark names in the commit are appended. Those of a task that failed, or of one of two
+  runs of a task, are not.
+- A write with a name and a batch of a stream are recorded in the step that appends them. A recorded write is
+  not appended again, and its new uploads are deleted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,15 +55,15 @@ _BEAT_S: Final = 300.0
 _TRIES: Final = 10
 
 Uploads = tuple[Upload, ...]
-"""What a task has uploaded: one upload for each ticket, or nothing where it had no rows."""
+"""What a task has uploaded: one upload for each ticket, or nothing if it had no rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WritePlan:
     """What tasks and the commit need to know. Picklable.
 
-    `tickets` are those of the shards of `rendition`, with `schema`. `replaces` where the rows take the place
-    of the contents; `done` where the write was done before.
+    `tickets` belong to the shards of `rendition`, which has `schema`. `replaces` is true if the rows replace
+    the contents. `done` is true if the write was done before.
     """
 
     options: WriteOptions
@@ -87,8 +89,8 @@ class StreamBatch:
 def plan(options: WriteOptions, check: Callable[[Schema], None], *, replaces: bool) -> WritePlan:
     """Look the collection up, fix time and route, and make the writers.
 
-    `check` refuses a schema that the rows don't fit, before anything is made. Raises what it raises,
-    `CollectionNotFound`, and `BadInput` where a source feeds the collection, or it is complete past the time.
+    Before anything is registered, `check` raises an error for a schema that the rows don't fit. Also raises
+    `CollectionNotFound`, and `BadInput` if a source feeds the collection or it is complete past the time.
     """
     with options.place.open_to_read() as client:
         location_id = client.location_id
@@ -119,7 +121,7 @@ def plan(options: WriteOptions, check: Callable[[Schema], None], *, replaces: bo
 
 
 def upload(planned: WritePlan, batches: Iterable[pa.RecordBatch]) -> Uploads:
-    """Upload the rows of one task. Raises `BadInput` naming the column whose values don't fit."""
+    """Upload the rows of one task. Raises `BadInput`, which names the column whose values don't fit."""
     if planned.done:
         return ()
     alive = _alive(planned.options.place, planned.location_id, planned.tickets)
@@ -133,10 +135,10 @@ def upload(planned: WritePlan, batches: Iterable[pa.RecordBatch]) -> Uploads:
 
 
 def commit(planned: WritePlan, uploads: Sequence[Uploads], batch: StreamBatch | None = None) -> None:
-    """Append what the tasks have uploaded, in one step, or find that it was done before.
+    """Append what the tasks have uploaded, in one step, unless that was done before.
 
-    Raises `HandleExpired` where what was uploaded may be gone, `BadInput` where the collection is complete
-    past the time that was asked for: nothing happened. `Indeterminate` where that could not be found out.
+    Raises `HandleExpired` if the uploads may be gone, and `BadInput` if the collection is complete past the
+    requested time. In both cases nothing was appended. Raises `Indeterminate` if that is unknown.
     """
     if planned.done:
         return
@@ -152,13 +154,13 @@ def commit(planned: WritePlan, uploads: Sequence[Uploads], batch: StreamBatch | 
             return
     elif append.rows:
         _append_anew(controller.client, writer, append, planned, step)
-    # It is in elsewhere, or there is nothing; that some of it stays must not make the write look failed.
+    # The uploads aren't needed. If deleting some of them fails, the write must not look failed.
     with suppress(HoldfastError):
         append.give_up()
 
 
 def abort(planned: WritePlan, uploads: Sequence[Uploads | None]) -> None:
-    """Take away what was uploaded, as far as it was not appended after all and as that goes."""
+    """Delete what was uploaded, unless it was appended after all. Failures are ignored."""
     if planned.done:
         return
     with suppress(HoldfastError):
@@ -168,7 +170,7 @@ def abort(planned: WritePlan, uploads: Sequence[Uploads | None]) -> None:
 
 
 def _time(client: PersistClient, options: WriteOptions, name: str, position: Position) -> int:
-    """The time of the rows. Raises `BadInput` where that is asked for and the collection is past it."""
+    """Return the time of the rows. Raises `BadInput` if the collection is complete past a requested time."""
     if options.at is None:
         return max(client.now_ms(), position.upper)
     check_open(name, position.upper, options.at)
@@ -190,7 +192,7 @@ def _updates(
 
 
 def _appended(writer: CollectionWriter, append: UploadedAppend, at: int, step: "_Step") -> bool:
-    """Whether what was uploaded is in as it is, or on record before; False where it can't be named."""
+    """Append the uploads as they are, unless a record says it was done. False if they can't be appended."""
     while append.fits(position := writer.position(), at):
         try:
             step(lambda: append.prepare(position, at + 1).steps)
@@ -207,7 +209,7 @@ def _append_anew(
     planned: WritePlan,
     step: "_Step",
 ) -> None:
-    """Append what was uploaded where the collection is now, at a time that it has not passed."""
+    """Append what was uploaded to the collection's current renditions, at a time not yet complete."""
     with writer.bulk() as bulk:
         for table in append.updates():
             bulk.add(fitted(table, writer.schema.arrow_diff))
@@ -221,7 +223,7 @@ def _replace(
     planned: WritePlan,
     step: "_Step",
 ) -> None:
-    """Append what differs between what was uploaded and what is there just before."""
+    """Append the difference between what was uploaded and the contents just before."""
     for _ in range(_TRIES):
         try:
             position = _readable(controller.client, writer)
@@ -242,13 +244,13 @@ def _replace(
             continue
         return
     raise Determinate(
-        f"collection {planned.name} was written by others in each of {_TRIES} tries to replace its contents",
-        hint="nothing was written; write while nobody else does",
+        f"others wrote to collection {planned.name} during each of {_TRIES} tries to replace its contents",
+        hint="nothing was written; repeat the write while nobody else writes",
     )
 
 
 def _readable(client: PersistClient, writer: CollectionWriter) -> Position:
-    """A position just before which the rendition that gets the append is the collection."""
+    """Return a position such that the rendition to append to holds the collection just before it."""
     while True:
         position = writer.position()
         if position.upper > position.held_from or position.upper == 0:
@@ -257,7 +259,7 @@ def _readable(client: PersistClient, writer: CollectionWriter) -> Position:
 
 
 class _Step:
-    """Commits the steps of an append with the record of it; `is_ours` tells whether that took place."""
+    """Commits the steps of an append with its record. `is_ours` is false if another recorded it first."""
 
     def __init__(
         self, controller: StorageController, planned: WritePlan, batch: StreamBatch | None, rows: int
@@ -269,7 +271,7 @@ class _Step:
         self._result = {"updates": rows, "host": controller.client.config.hostname}
 
     def __call__(self, effects: Callable[[], Sequence[Prepared]]) -> None:
-        """Raises `UpperMismatch` where an effect lost on its shard."""
+        """Commit. Raises `UpperMismatch` if another write to a shard came first."""
         id_, write_id = self._planned.collection_id, self._planned.options.write_id
         if self._batch is not None:
             self.is_ours = self._controller.record_batch(
@@ -290,7 +292,7 @@ class _Step:
 
 
 class _Alive:
-    """Says for this process that the writers of a write live, when that is due."""
+    """Renews the leases of the writers of a write for this process, when that is due."""
 
     def __init__(self, client: PersistClient, tickets: Sequence[UploadTicket]) -> None:
         self.client = client
@@ -298,7 +300,7 @@ class _Alive:
         self._beaten_s = client.clock.monotonic()
 
     def beat(self) -> None:
-        """Raises `HandleExpired` where the writers are not known any more."""
+        """Renew the leases if that is due. Raises `HandleExpired` if the writers are no longer registered."""
         now = self.client.clock.monotonic()
         if now - self._beaten_s < _BEAT_S:
             return
@@ -309,11 +311,11 @@ class _Alive:
 
 @kept_in_process(most=8)
 def _alive(place: Place, location_id: UUID, tickets: tuple[UploadTicket, ...]) -> _Alive:
-    """That of this process: one for all tasks that it does."""
+    """Return the `_Alive` of this process, which all its tasks share."""
     return _Alive(_controller(place, location_id, "off").client, tickets)
 
 
 @kept_in_process(most=16)
 def _controller(place: Place, location_id: UUID, maintenance: Maintenance) -> StorageController:
-    """A controller of a location that stays open: worker processes live on and do many writes."""
+    """Return a controller of a location. It stays open, because a worker process does many writes."""
     return StorageController(place.open_to_write(location_id, maintenance=maintenance), who="spark")

@@ -1,1 +1,1 @@
-"""Jobs for Spark: each takes one JSON spec, holds what it reads, and commits once through its JobRecord."""
+"""Jobs for Spark. Each takes one JSON spec, holds what it reads, and commits once through its JobRecord."""

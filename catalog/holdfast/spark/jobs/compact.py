@@ -1,27 +1,28 @@
-"""The compaction job: the batches of each shard of a collection become one, merged by Spark's executors.
+"""The compaction job: Spark's executors merge the batches of each shard of a collection into one.
 
-    python -m holdfast.spark.jobs.compact '<JSON spec or the path of one>'
+    python -m holdfast.spark.jobs.compact '<JSON spec, or the path of a spec>'
 
-- It is the rendition that holds now whose shards are merged: that is what readers read. One that hydrates
-  has little to merge, and one that retires goes.
-- The driver claims all batches of a shard, cuts its keys into few ranges, and renews the claim while tasks
+- It merges the shards of the current rendition, because readers read that one. A rendition that is being
+  filled has little to merge, and a retired one is dropped soon.
+- The driver claims all batches of a shard, cuts its keys into a few ranges, and renews the claim while tasks
   merge one range each. It installs their parts, in the order of the ranges, in exchange for exactly those
-  batches. What was appended meanwhile stays beside them.
-- An installed result never changes contents at or after `since`, and is installed whole or not at all. So
-  the shards are installed one by one, and the step of the JobRecord from Running(attempt) to Done tells what
-  came of it. No rival of this attempt can make it wrong: what one of them has merged the others find gone.
-- Claims carry the name of the job and the attempt. The next attempt ends those of the ones before it, after
-  which nothing of theirs is installed; what they uploaded is swept once it is old enough.
+  batches. Batches that were appended meanwhile stay next to them.
+- An installed result never changes contents at or after the since, and is installed completely or not at all.
+  So the shards are installed one by one, and the change of the JobRecord from Running(attempt) to Done
+  records the result. No concurrent process can make it wrong: if one of them has merged batches, the others
+  find them gone.
+- Claims carry the name of the job and the attempt. The next attempt ends the claims of earlier ones, and
+  nothing of theirs is installed after that. Their uploads are swept once they are old enough.
 - Shards whose batches others are merging, or have merged, are left alone, and the result says so.
-- It needs no hold: what it reads is named by the shard until it is replaced, and the times that it tells
-  apart are those from the claim's `since` on, however far `since` moves meanwhile.
+- The job needs no hold. The shard names what it reads until that is replaced, and it distinguishes the times
+  from the claim's since on, however far the since moves meanwhile.
 
 The record's result: `shards` of the rendition, of these `compacted`, `skipped` (nothing to gain) and `left`
-(to others); of those compacted the `batches` that became one each, `rows_before` and `rows` (stored updates),
-`bytes_before` and `bytes`.
+(to others); of the compacted ones the `batches` that became one each, `rows_before` and `rows` (stored
+updates), `bytes_before` and `bytes`.
 
-Exit codes: 0 it is done (now, or before by the same attempt); 1 it failed and a new attempt may succeed;
-2 the spec or what it asks for is wrong; 3 the store failed; 4 fenced; 143 it was told to end.
+Exit codes: 0 it is done (now, or before by the same attempt); 1 it failed and a new attempt may succeed; 2
+the spec, or what it asks for, is wrong; 3 the store failed; 4 fenced; 143 it was terminated.
 """
 
 import functools
@@ -49,15 +50,15 @@ from holdfast.spark.options import tasks_worth
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job that the one argument describes and return the exit code."""
+    """Run the job that the one argument describes. Returns the exit code."""
     return program.main(arguments, CompactSpec, lambda spec, say: run(spec, say=say))
 
 
 def run(spec: CompactSpec, *, say: Say, spark: SparkSession | None = None) -> None:
-    """Do what the spec says unless this attempt has done it; `Fenced` when it isn't the current one.
+    """Run the spec unless this attempt is done. Raises `Fenced` if it isn't the current attempt.
 
-    `say` is told how far it is. Runs on `spark`, or on a session of its own. An error of the work itself is
-    put on record as the attempt's failure before it is raised.
+    `say` is called with the progress. Runs on `spark`, or on its own session. An error of the work itself is
+    recorded as the attempt's failure before it is raised.
     """
     started = time.monotonic()
     with spec.place.open_to_write() as client:
@@ -82,7 +83,7 @@ _NOTHING: Final = StoredSize(0, 0)
 
 @dataclass(slots=True)
 class _Claim:
-    """Batches of a shard that this attempt has claimed; `parts` once every piece of them is merged."""
+    """Batches of a shard that this attempt has claimed. `parts` is set once all pieces of them are merged."""
 
     task: CompactionTask
     before: StoredSize = _NOTHING
@@ -98,14 +99,14 @@ def _compacted(
     say: Say,
     spark: SparkSession | None,
 ) -> dict[str, Any]:
-    """Everything but the record: merge what is to be merged and install it; the result."""
+    """Everything except the record: merge and install. Returns the result."""
     shards = info.holding.shards
     with ExitStack() as stack:
         claims, left = _claimed(client, shards, spec, stack)
-        # Whoever ended this attempt before it had claimed anything has ended no claims.
+        # If the attempt was ended before it claimed anything, its claims were not ended with it.
         controller.check_attempt(spec.job_id, spec.attempt)
         _merge(client, claims, spec, f"{info.name}: {len(claims)} of {len(shards)} shards", say, spark)
-        # Of a fenced attempt too: the next one has ended its claims, or finds less to do.
+        # A fenced attempt installs too: the next one has ended its claims, or finds less to do.
         for claim in claims:
             if claim.parts is not None:
                 claim.is_installed = client.compactions.install(claim.task, claim.parts)
@@ -115,9 +116,10 @@ def _compacted(
 def _claimed(
     client: PersistClient, shards: Sequence[str], spec: CompactSpec, stack: ExitStack
 ) -> tuple[list[_Claim], int]:
-    """Claim what there is to gain, until the end of the stack; also how many shards are left to others.
+    """Claim the batches that are worth merging, until the end of the stack. Also returns how many shards are
+    left.
 
-    Raises `AttemptTaken` where another process of this attempt is at a shard.
+    Raises `AttemptTaken` if another process of this attempt works on a shard.
     """
     mine = hold_purpose(spec.job_id, spec.attempt)
     before = {hold_purpose(spec.job_id, attempt) for attempt in range(1, spec.attempt)}
@@ -134,7 +136,7 @@ def _claimed(
         others = client.compactions.claimants(shard)
         if mine in others:
             raise AttemptTaken(
-                f"attempt {spec.attempt} of job {spec.job_id} was started before: it compacts {shard}",
+                f"attempt {spec.attempt} of job {spec.job_id} was already started: it compacts {shard}",
                 hint="start a new attempt, or wait for that one",
             )
         left += bool(others)
@@ -142,7 +144,7 @@ def _claimed(
 
 
 def _give_up(client: PersistClient, claim: _Claim) -> None:
-    """Let go of what was not installed; where the store doesn't answer, the lease ends it."""
+    """Release a claim that was not installed. If the store fails, its lease ends it."""
     if not claim.is_installed:
         with suppress(HoldfastError):
             client.compactions.release(claim.task)
@@ -156,14 +158,14 @@ def _merge(
     say: Say,
     spark: SparkSession | None,
 ) -> None:
-    """Have executors merge what is claimed; a claim whose batches are gone gets no parts."""
+    """Let executors merge what is claimed. A claim whose batches are gone gets no parts."""
     pieces = [_pieces(client, claim, max(1, spec.partitions // len(claims))) for claim in claims]
     flat = [piece for of_claim in pieces for piece in of_claim]
     count = min(spec.partitions, len(flat))
     say(f"{what} in {count} tasks")
     if not flat:
         return
-    # The n-th task has the n-th piece and every `count`-th after it.
+    # Task n has piece n and every `count`-th piece after it.
     tasks = [flat[index::count] for index in range(count)]
     with session(spec, spark) as running:
         answers = run_tasks(
@@ -186,7 +188,7 @@ def _merge(
 
 
 def _pieces(client: PersistClient, claim: _Claim, most: int) -> list[CompactionPiece]:
-    """The work of a claim, cut where that is worth it; nothing where its batches are gone."""
+    """The pieces of a claim, divided if that is worth it. Empty if its batches are gone."""
     try:
         claim.before = client.compactions.size(claim.task)
         return client.compactions.pieces(claim.task, min(most, tasks_worth(*claim.before)))
@@ -195,12 +197,12 @@ def _pieces(client: PersistClient, claim: _Claim, most: int) -> list[CompactionP
 
 
 def _renewing(client: PersistClient, claims: Sequence[_Claim]) -> Callable[[], None]:
-    """What renews all claims that are due."""
+    """A function that renews all claims that are due."""
     renewals = [client.compactions.renewal(claim.task) for claim in claims]
 
     def renew() -> None:
         for each in renewals:
-            # The result of one that is lost is refused: the others are worth the work.
+            # The result of a lost claim is refused. The others are still worth the work.
             with suppress(HandleExpired):
                 each()
 

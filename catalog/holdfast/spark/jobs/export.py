@@ -1,4 +1,4 @@
-"""Writing the tasks of a scan to Parquet files on Spark's executors."""
+"""Writes the tasks of a scan to Parquet files, on Spark's executors."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from holdfast.spark.parquet import write_empty, write_rows
 def write_task(
     numbered: tuple[int, scan.ScanTask], *, schema: Schema, comments: Comments, folder: SnapshotFolder
 ) -> SnapshotFile | None:
-    """Read the pieces of one task and write their rows to one file; runs in an executor."""
+    """Read the pieces of one task and write their rows to one file. Runs in an executor."""
     index, task = numbered
     batches = (rows for updates in scan.read(task) for rows in rows_of(updates, where=task.where))
     return write_rows(batches, schema, folder, index, comments)
@@ -32,10 +32,11 @@ def export(
     *,
     progress: Callable[[int], None],
 ) -> tuple[SnapshotFile, ...]:
-    """Run the tasks and return their files; `progress` is told how many tasks are done, in this thread.
+    """Run the tasks and return their files. `progress` is called in this thread with the number of tasks
+    done.
 
-    Where there are no rows it is one file without any, which has the columns.
-    Raises `HoldfastError` with the one line of what was wrong in a task.
+    If there are no rows, the result is one file that has only the columns. Raises `HoldfastError` with a
+    one-line message if a task fails.
     """
     write = functools.partial(write_task, schema=found.schema, comments=found.comments, folder=folder)
     numbered = list(enumerate(tasks))

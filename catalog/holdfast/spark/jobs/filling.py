@@ -1,6 +1,7 @@
-"""The task of the hydration job: one piece of a collection, uploaded for the shards of a new rendition.
+"""The task of the hydration job: uploads one piece of a collection for the shards of a new rendition.
 
-It is a module of its own because that of a job is the program, whose functions executors could not import.
+This is a separate module because the module of a job is the program, and executors can't import its
+functions.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from holdfast.spark.place import Place
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """What every task needs beside its piece: where to, and for whom."""
+    """What every task needs in addition to its piece: the location, the rendition and the tickets."""
 
     place: Place
     location_id: UUID
@@ -24,10 +25,10 @@ class Filling:
 
 
 def fill_task(part: CollectionPart, *, filling: Filling) -> tuple[Upload, ...]:
-    """Upload what a piece becomes, one upload for each shard; runs in an executor."""
+    """Upload a piece, one upload for each shard. Runs in an executor."""
     client = _kept_open(filling.place, filling.location_id)
     return upload_part(client, part, filling.rendition, filling.tickets)
 
 
-# Worker processes live on and do many tasks.
+# Worker processes stay alive and run many tasks.
 _kept_open = kept_in_process(most=8)(Place.open_to_write)

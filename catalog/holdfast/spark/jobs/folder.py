@@ -1,10 +1,10 @@
-"""The folder of one attempt: `<destination>/<job id>/attempt-<n>/`, made by exactly one process.
+"""The folder of one attempt: `<destination>/<job id>/attempt-<n>/`, created by exactly one process.
 
-- Making the folder is the claim: two processes that run the same attempt never mix their files, the
-  second one is refused. An attempt whose process died is not taken up again; a new attempt is started.
-- The manifest is written last and appears whole: a folder without one is no snapshot.
-- The folder of an attempt that can't commit any more may be removed by anybody. A task of it that still runs
-  may put a file into what was a prefix of a bucket: nothing names it.
+- Creating the folder is the claim. Two processes that run the same attempt never mix their files, because the
+  second one is refused. If the process of an attempt dies, start a new attempt.
+- The manifest is written last and appears complete. A folder without a manifest is not a snapshot.
+- Any process may remove the folder of an attempt that can't commit any more. In a bucket, a task of it that
+  still runs may write a file below the prefix afterwards. Nothing names that file.
 """
 
 import re
@@ -22,10 +22,10 @@ class AttemptTaken(HoldfastError):
 
 
 def claim(destination: str, job_id: str, attempt: int) -> SnapshotFolder:
-    """Make the folder of this attempt, durably.
+    """Create the folder of this attempt, durably.
 
-    Raises `AttemptTaken` when some process already has, `BadInput` when the destination can't be written to,
-    `StorageError` when its store fails.
+    Raises `AttemptTaken` if another process already did, `BadInput` if the destination can't be written to,
+    and `StorageError` if its store fails.
     """
     folder = folder_of(destination, job_id, attempt)
     try:
@@ -34,7 +34,7 @@ def claim(destination: str, job_id: str, attempt: int) -> SnapshotFolder:
         raise BadInput(f"can't write to the destination {destination!r}: {error}") from None
     if not claimed:
         raise AttemptTaken(
-            f"attempt {attempt} of job {job_id} was started before: {folder} exists",
+            f"attempt {attempt} of job {job_id} was already started: {folder} exists",
             hint="start a new attempt, or wait for that one",
         )
     return folder
@@ -42,14 +42,14 @@ def claim(destination: str, job_id: str, attempt: int) -> SnapshotFolder:
 
 def publish(folder: SnapshotFolder, manifest: SnapshotManifest) -> None:
     """Write the manifest, durable with everything that it names."""
-    # A task that failed half-way and ran again has left a file that is not part of the snapshot.
+    # A task that failed and ran again may have left a file that is not part of the snapshot.
     folder.keep_only({file.name for file in manifest.files})
     with folder.writing(MANIFEST_NAME) as out:
         out.write(manifest.to_json().encode())
 
 
 def discard_earlier(destination: str, job_id: str, attempt: int) -> None:
-    """After `attempt` has committed: remove what attempts before it have left."""
+    """After `attempt` has committed, remove what earlier attempts left."""
     above = folder_at(destination).below(job_id)
     for name in above.folders():
         match = _ATTEMPT.fullmatch(name)
@@ -58,5 +58,5 @@ def discard_earlier(destination: str, job_id: str, attempt: int) -> None:
 
 
 def folder_of(destination: str, job_id: str, attempt: int) -> SnapshotFolder:
-    """The folder of an attempt, whether it is there or not; `BadInput` for a bad destination."""
+    """The folder of an attempt, whether it exists or not. Raises `BadInput` for an invalid destination."""
     return folder_at(destination).below(job_id).below(f"attempt-{attempt}")

@@ -1,18 +1,18 @@
-"""The hydration job: a rendition of recipe COPY gets the contents of its collection.
+"""The hydration job: fills a rendition of recipe COPY with the contents of its collection.
 
-    python -m holdfast.spark.jobs.hydrate '<JSON spec or the path of one>'
+    python -m holdfast.spark.jobs.hydrate '<JSON spec, or the path of a spec>'
 
-- Executors read pieces of the collection, sort them and upload what they become, for writers of the driver.
-  It commits once: what was uploaded, with the step of the JobRecord from Running(attempt) to Done.
-- An attempt that isn't the record's any more is fenced. What it uploaded goes with it; what is left of one
-  that was killed, and of tasks that ran twice, is swept when its writers' leases are over.
-- What is read is held by the rendition itself, from when it was made until it takes over or is aborted.
-- What was written meanwhile is caught up with in the driver. That needs no job: it may be done by anybody.
+- Executors read pieces of the collection, sort them and upload the results for writers of the driver. The
+  driver commits once: the uploads, together with the change of the JobRecord from Running(attempt) to Done.
+- An attempt that is no longer the recorded one is fenced, and deletes its uploads. Uploads of attempts that
+  were killed, and of tasks that ran twice, are swept after the leases of their writers.
+- The rendition itself holds what is read, from its creation until it is current or aborted.
+- The driver then catches up with what was written meanwhile. That needs no job: any process may do it.
 
-The record's result: `upper` that the contents are complete before, and `rows`.
+The record's result: `upper`, below which the contents are complete, and `rows`.
 
 Exit codes: 0 the contents are committed (now, or before by the same attempt); 1 it failed and a new attempt
-may succeed; 2 the spec or what it asks for is wrong; 3 the store failed; 4 fenced; 143 it was told to end.
+may succeed; 2 the spec, or what it asks for, is wrong; 3 the store failed; 4 fenced; 143 it was terminated.
 """
 
 import functools
@@ -37,15 +37,15 @@ from holdfast.spark.jobs.tasks import run_tasks
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job that the one argument describes and return the exit code."""
+    """Run the job that the one argument describes. Returns the exit code."""
     return program.main(arguments, HydrateSpec, lambda spec, say: run(spec, say=say))
 
 
 def run(spec: HydrateSpec, *, say: Say, spark: SparkSession | None = None) -> None:
-    """Do what the spec says unless this attempt has done it; `Fenced` when it isn't the current one.
+    """Run the spec unless this attempt is done. Raises `Fenced` if it isn't the current attempt.
 
-    `say` is told how far it is. Runs on `spark`, or on a session of its own. An error of the work itself is
-    put on record as the attempt's failure before it is raised.
+    `say` is called with the progress. Runs on `spark`, or on its own session. An error of the work itself is
+    recorded as the attempt's failure before it is raised.
     """
     started = time.monotonic()
     with spec.place.open_to_write() as client:
@@ -70,10 +70,10 @@ def _filled(
     upper: int,
     progress: Progress,
 ) -> Iterator[Callable[[], list[Prepared]]]:
-    """What takes an empty rendition to `upper`, all of it uploaded by executors; as `bringing.brought`."""
+    """The steps that take an empty rendition to `upper`, uploaded by executors. Like `bringing.brought`."""
     found = scan.find(spec.reading(info.collection_id, upper - 1))
     parts = [task.part for task in scan.plan(found)]
-    # Read after the parts were planned: their schemas lead to it.
+    # Read after the parts were planned, so their schemas are this one or earlier ones.
     schema = controller.describe(info.collection_id).schema
     purpose = rendition_hold(rendition.id)
     with ExitStack() as stack:
@@ -104,9 +104,9 @@ def _filled(
 
 
 def _keep_alive(writers: Sequence[WriteHandle]) -> None:
-    """So that no sweeper takes what is uploaded for them."""
+    """Renew the leases, so that no sweep deletes the uploads."""
     for writer in writers:
-        # The next call tries again; long before the lease is over.
+        # The next call tries again, long before the lease ends.
         with suppress(StorageError):
             writer.keep_alive()
 

@@ -1,16 +1,18 @@
-"""The commit of a snapshot to an Iceberg table: once for each job, and only over what the collection was.
+"""The commit of a snapshot to an Iceberg table: once for each job, and only over the same collection's
+contents.
 
-- The id of the job is in the summary of the Iceberg snapshot. Whoever commits for a job looks for it first,
-  in the very metadata that the commit then requires to be current: of drivers of one job that commit at once
-  one succeeds, and the others find what it did. pyiceberg's own retries would not look: they aren't used.
-- A commit whose outcome is unknown is looked for, and not sent again: it may land as long as nothing else
-  has, and then whoever comes next finds it.
-- Whether the attempt is the current one is asked after the metadata was loaded. One that is replaced after
-  that can commit only where nobody else has since, and its successor finds that commit and only records it.
-- It replaces only what the collection itself was: a table without rows, or whose last change of rows is a
-  snapshot of this very collection. The commit requires that one to be still current.
-- The contents of a table go forward: what a collection was as of a time never replaces what it was later.
-- One commit replaces all rows. What goes is named by its metadata; no row is read.
+- The id of the job is in the summary of the Iceberg snapshot. A driver that commits first looks for it, in
+  the same metadata that the commit then requires to be current. So if several drivers of one job commit at
+  once, one succeeds and the others find its commit. pyiceberg's own retries would not look, so they aren't
+  used.
+- If the outcome of a commit is unknown, the driver looks for it and does not send it again. It may still take
+  effect as long as nothing else has, and then the next driver finds it.
+- The driver checks that its attempt is current after it has loaded the metadata. An attempt that is replaced
+  after that can commit only if nobody else has since. Its successor finds that commit and only records it.
+- It replaces only contents of the same collection: the table has no rows, or its last change of rows is a
+  snapshot of this very collection. The commit requires that change to be still current.
+- The contents of a table go forward in time: an earlier state of a collection never replaces a later one.
+- One commit replaces all rows. The metadata names the files that are removed; no row is read.
 """
 
 import random
@@ -47,7 +49,7 @@ _LONGEST_WAIT_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Replacement:
-    """What a table is to have: the files of one run of a job, and what they were written as."""
+    """The new contents of a table: the files of one run of a job, and the schema they were written with."""
 
     manifest: SnapshotManifest
     run: str
@@ -57,12 +59,15 @@ class Replacement:
 
 
 def committed_by(table: Table, job_id: str) -> Snapshot | None:
-    """What the job has committed to the table; None where it has not, or the table has forgotten it."""
+    """The snapshot that the job committed to the table.
+
+    None if there is none, or the table has expired it.
+    """
     return next((each for each in table.metadata.snapshots if _told(each).get(_KEY) == job_id), None)
 
 
 def result_of(target: IcebergTarget, table: Table, snapshot: Snapshot) -> dict[str, Any]:
-    """The result of the job, as the summary of its Iceberg snapshot tells it."""
+    """The result of the job, from the summary of its Iceberg snapshot."""
     told = _told(snapshot)
     numbers = {name: int(told[f"{_PREFIX}{name}"]) for name in ("rows", "bytes", "files")}
     return {
@@ -76,18 +81,19 @@ def result_of(target: IcebergTarget, table: Table, snapshot: Snapshot) -> dict[s
 
 
 def run_of(snapshot: Snapshot) -> str:
-    """Which run of its job has committed it."""
+    """The run of its job that committed it."""
     return _told(snapshot)[_RUN]
 
 
 def commit(
     catalog: Catalog, target: IcebergTarget, wanted: Replacement, check_current: Callable[[], object]
 ) -> tuple[Table, Snapshot]:
-    """Make the files the contents of the table, unless the job has done so; its snapshot.
+    """Make the files the contents of the table, unless the job has done so. Returns the table and the
+    snapshot.
 
-    `check_current` raises `Fenced` where the attempt is not the current one. Raises `BadInput` as
-    `check_replaceable`, and where the table has got columns that the files were not written for. With both
-    nothing was committed; `Indeterminate` where that is not known.
+    `check_current` raises `Fenced` if the attempt is not the current one. Raises `BadInput` like
+    `check_replaceable`, and if the table has got columns that the files were not written for. Nothing was
+    committed then. Raises `Indeterminate` if that is unknown.
     """
     manifest = wanted.manifest
     for attempt in range(_TRIES):
@@ -103,20 +109,23 @@ def commit(
             as_of=manifest.as_of,
         )
         if _commit_to(table, target, wanted):
-            continue  # to look at what is there
+            continue  # The next iteration finds and returns the commit.
         time.sleep(random.uniform(0, min(_LONGEST_WAIT_S, 0.05 * 2**attempt)))  # noqa: S311 - no secret
-    raise HoldfastError(f"the Iceberg table {target} was changed by others each of {_TRIES} times")
+    raise HoldfastError(f"the Iceberg table {target} was changed by others during all {_TRIES} tries")
 
 
 def collection_key(location_id: UUID | str, collection_id: str) -> str:
-    """What names a collection for ever, in the summary of a snapshot; another one may get its name."""
+    """The permanent name of a collection in the summary of a snapshot.
+
+    Another collection may get its name.
+    """
     return f"{location_id}/{collection_id}"
 
 
 def check_replaceable(table: Table, target: IcebergTarget, *, key: str, collection: str, as_of: int) -> None:
-    """Refuse a table whose rows are not the collection's, or what it was after `as_of`, with `BadInput`.
+    """Raise `BadInput` if the table's rows are not the collection's, or are its contents after `as_of`.
 
-    Whose they are is told by the last snapshot that changed rows: others may rewrite files, and roll back.
+    The last snapshot that changed rows shows whose they are: others may rewrite files and roll back.
     """
     lineage = list(ancestors_of(table.current_snapshot(), table.metadata))
     if not lineage:
@@ -127,7 +136,7 @@ def check_replaceable(table: Table, target: IcebergTarget, *, key: str, collecti
         mine = next((each for each in lineage if _told(each).get(_COLLECTION) == key), None)
         raise BadInput(
             f"the Iceberg table {target} has {_whose(last)}:"
-            f" that is not replaced by collection {collection} ({key})",
+            f" collection {collection} ({key}) can't replace that",
             hint="name another table, or drop this one"
             if mine is None
             else f"name another table, or roll this one back to its snapshot {mine.snapshot_id}",
@@ -135,13 +144,13 @@ def check_replaceable(table: Table, target: IcebergTarget, *, key: str, collecti
     if int(told[_AS_OF]) > as_of:
         raise BadInput(
             f"the Iceberg table {target} has collection {collection} as of {told[_AS_OF]}:"
-            f" it is not replaced by what it was as of {as_of}",
+            f" it can't be replaced by the contents as of {as_of}",
             hint="name another table, or roll this one back first",
         )
 
 
 def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool:
-    """Commit on top of what was loaded; False where somebody else has changed that."""
+    """Commit on top of the loaded metadata. Returns False if somebody else has changed it."""
     transaction = table.transaction()
     if evolve(transaction, target, wanted.manifest.schema, wanted.comments) != wanted.written_as:
         raise BadInput(f"the columns of the Iceberg table {target} were changed while its rows were written")
@@ -156,8 +165,8 @@ def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool
                         overwrite.delete_data_file(entry.data_file)
     except OSError as error:
         raise unusable(error, f"the Iceberg table {target}") from error
-    # A transaction that commits by itself does so again on top of what it has not looked at, and removes its
-    # files where a service says that it failed.
+    # If the transaction committed by itself, it would retry on top of metadata that it has not checked, and
+    # remove its files if a service says that it failed.
     updates, requirements = transaction._updates, transaction._requirements  # noqa: SLF001
     try:
         table.catalog.commit_table(
@@ -168,12 +177,12 @@ def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool
     except Exception as error:
         if not _landed(table.catalog, target, wanted):
             said = unusable(error, f"the Iceberg table {target}")
-            raise Indeterminate(f"{said}; whether the snapshot was committed is not known") from error
+            raise Indeterminate(f"{said}; it is unknown whether the snapshot was committed") from error
     return True
 
 
 def _landed(catalog: Catalog, target: IcebergTarget, wanted: Replacement) -> bool:
-    """Whether a commit of unknown outcome is seen; False proves nothing."""
+    """Whether a commit with an unknown outcome is visible. False proves nothing."""
     try:
         return committed_by(load_table(catalog, target), wanted.manifest.job_id) is not None
     except HoldfastError:
@@ -181,7 +190,7 @@ def _landed(catalog: Catalog, target: IcebergTarget, wanted: Replacement) -> boo
 
 
 def _rewrites(snapshot: Snapshot) -> bool:
-    """Whether it has other files with the same rows, as a compaction makes them."""
+    """Whether it has the same rows in other files, as after a compaction."""
     return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 

@@ -1,7 +1,7 @@
-"""The data files of an Iceberg table, which Spark's tasks write: Parquet with the ids of the columns.
+"""The data files of an Iceberg table, written by Spark's tasks: Parquet with the ids of the columns.
 
-- A file is nothing before the commit of the driver names it. The files of a run are in a folder of its own.
-- What the driver has to know of a file to commit it comes back from its task: no file is read again.
+- A file doesn't count until the driver's commit names it. Each run has its own folder.
+- A task returns all that the driver needs to commit its file, so no file is read again.
 """
 
 import functools
@@ -41,7 +41,7 @@ _RUN: Final = re.compile(r"attempt-(\d+)-[0-9a-f]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where files go, and as what: a folder, how it is opened, and the table's schema and settings."""
+    """Where files are written and how: a folder, how to open it, and the schema and settings of the table."""
 
     folder: str
     location: str
@@ -51,7 +51,10 @@ class Place:
 
     @classmethod
     def of(cls, table: Table, schema: IcebergSchema, folder: str) -> "Place":
-        """A folder among the table's data. What opens it may hold credentials of the catalog."""
+        """A folder in the table's data.
+
+        The properties that open it may contain credentials of the catalog.
+        """
         return cls(
             folder=table.location_provider().new_data_location(folder),
             location=table.metadata_location,
@@ -61,7 +64,7 @@ class Place:
         )
 
     def discard(self) -> None:
-        """Remove the folder, as far as that goes: only what reads it by pyarrow can list it."""
+        """Remove the folder, as far as possible. Only pyarrow's file systems can list it."""
         found = _listed(load_file_io(dict(self.opening), self.location), self.folder)
         if found is not None:
             with suppress(OSError):
@@ -70,14 +73,17 @@ class Place:
 
 @dataclass(frozen=True)
 class IcebergFile:
-    """One data file: what a snapshot tells of it, its path, and what Iceberg tells of its columns."""
+    """One data file: its facts for the snapshot, its path, and its column statistics for Iceberg."""
 
     file: SnapshotFile
     path: str
     statistics: Mapping[str, Any]
 
     def data_file(self, spec_id: int) -> DataFile:
-        """It as a commit names it; `spec_id` is that of the table's partitions, of which there are none."""
+        """The file as a commit names it.
+
+        `spec_id` is the table's partition spec, which must have no fields.
+        """
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self.path,
@@ -93,14 +99,14 @@ class IcebergFile:
 
 
 def run_name(attempt: int) -> str:
-    """The name of the folder of one process that runs an attempt, below that of the job."""
+    """The folder name of one process that runs an attempt, below the folder of the job."""
     return f"attempt-{attempt}-{uuid.uuid4().hex[:12]}"
 
 
 def discard_earlier(table: Table, job_id: str, attempt: int, *, kept: str) -> None:
-    """Remove what attempts before this one have left, except the run whose files the table has.
+    """Remove what earlier attempts left, except the run whose files the table has.
 
-    Only of use after a commit of the job: none of them can commit any more. Raises `OSError`.
+    Call it only after a commit of the job, when none of them can commit any more. Raises `OSError`.
     """
     found = _listed(table.io, table.location_provider().new_data_location(job_id))
     if found is None:
@@ -120,7 +126,7 @@ def export(
     *,
     progress: Callable[[int], None],
 ) -> tuple[IcebergFile, ...]:
-    """Run the tasks and return their files. As `export.export`."""
+    """Run the tasks and return their files. Like `export.export`."""
     write = functools.partial(write_task, schema=schema, place=place)
     numbered = list(enumerate(tasks))
     written = run_tasks(context, numbered, write, what=f"export into {place.folder}", progress=progress)
@@ -128,7 +134,7 @@ def export(
 
 
 def _listed(io: FileIO, folder: str) -> tuple[FileSystem, str] | None:
-    """The file system of a folder and its path there; None where it isn't one that can be listed."""
+    """The file system of a folder and its path there. None if the folder can't be listed."""
     if not isinstance(io, PyArrowFileIO):
         return None
     scheme, host, path = io.parse_location(folder, io.properties)
@@ -136,7 +142,10 @@ def _listed(io: FileIO, folder: str) -> tuple[FileSystem, str] | None:
 
 
 def write_task(numbered: tuple[int, scan.ScanTask], *, schema: Schema, place: Place) -> IcebergFile | None:
-    """Read the pieces of one task and write their rows to one file; None, and no file, without rows."""
+    """Read the pieces of one task and write their rows to one file.
+
+    Without rows, returns None and writes no file.
+    """
     index, task = numbered
     groups = groups_of(rows for updates in scan.read(task) for rows in rows_of(updates, where=task.where))
     first = next(groups, None)

@@ -1,12 +1,12 @@
-"""The Iceberg table that a collection is written to: how it is opened, and which columns it has to have.
+"""The Iceberg table that a collection is written to: how it is opened, and which columns it needs.
 
-- A column is found by its name. What the collection has got since the last snapshot becomes a change of the
-  table's schema, in the same commit as the rows; what the table can't follow is refused before any row is
+- Columns are matched by name. Changes of the collection's columns since the last snapshot change the table's
+  schema, in the same commit as the rows. A change that the table can't make is refused before any row is
   written.
-- Types are those of the widest kind: no value changes. `uint64` is decimal(20,0), a smaller unsigned integer
-  the next wider signed one, `timestamp_utc` is timestamptz.
+- Types are the next wider ones, so no value changes. `uint64` is decimal(20,0), a smaller unsigned integer is
+  the next wider signed one, and `timestamp_utc` is timestamptz.
 - Columns of the table that the collection doesn't have stay, and are null.
-- The comment of a column is the doc of the table's. Where it has none the doc stays what it is.
+- The comment of a column becomes the doc of the table's column. Without a comment, the doc stays as it is.
 """
 
 import re
@@ -43,7 +43,7 @@ _TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
     pa.timestamp("us"): t.TimestampType(),
     pa.timestamp("us", tz="UTC"): t.TimestamptzType(),
 }
-# Named, for some are of packages that only pyiceberg needs.
+# By name, because some are of packages that only pyiceberg needs.
 _WRONG: Final = {
     "ArgumentError",
     "InvalidSchema",
@@ -54,12 +54,12 @@ _WRONG: Final = {
     "NotInstalledError",
     "ValueError",
 }
-"""What is raised for properties of a catalog that mean nothing, before anything is asked of it."""
+"""The errors for invalid properties of a catalog, raised before anything is sent to it."""
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
 
 
 def iceberg_type(column: Column) -> t.PrimitiveType:
-    """The Iceberg type that holds every value of a column; `BadInput` where there is none."""
+    """The Iceberg type that can hold every value of a column. Raises `BadInput` if there is none."""
     arrow = column.arrow.type
     if pa.types.is_decimal128(arrow):
         return t.DecimalType(arrow.precision, arrow.scale)
@@ -70,7 +70,7 @@ def iceberg_type(column: Column) -> t.PrimitiveType:
 
 
 def open_catalog(target: IcebergTarget) -> Catalog:
-    """The catalog, with what the environment says of it. Raises `BadInput`, `StoreUnreachable`."""
+    """Open the catalog, including the environment's properties. Raises `BadInput` and `StoreUnreachable`."""
     try:
         return load_catalog(target.catalog, **target.properties)
     except Exception as error:
@@ -80,7 +80,7 @@ def open_catalog(target: IcebergTarget) -> Catalog:
 def make_table(
     catalog: Catalog, target: IcebergTarget, schema: Schema, comments: Comments = NO_COMMENTS
 ) -> Table:
-    """The table, which is made where it isn't there. Raises `BadInput`, `StoreUnreachable`."""
+    """Open the table, or create it if it doesn't exist. Raises `BadInput` and `StoreUnreachable`."""
     wanted = IcebergSchema(
         *(
             t.NestedField(
@@ -105,17 +105,17 @@ def make_table(
 
 
 def load_table(catalog: Catalog, target: IcebergTarget) -> Table:
-    """The table as it is now. Raises `BadInput`, `StoreUnreachable`."""
+    """The table as it is now. Raises `BadInput` and `StoreUnreachable`."""
     try:
         table = catalog.load_table(target.table)
     except NoSuchTableError:
-        raise BadInput(f"the Iceberg table {target} is gone") from None
+        raise BadInput(f"the Iceberg table {target} does not exist any more") from None
     except Exception as error:
         raise unusable(error, f"the Iceberg table {target}") from error
     if table.spec().fields:
         raise BadInput(
-            f"the Iceberg table {target} is partitioned, and a snapshot is written without partitions",
-            hint="name a table that isn't, or one that isn't there yet",
+            f"the Iceberg table {target} is partitioned, but a snapshot is written without partitions",
+            hint="name a table that isn't partitioned, or one that doesn't exist yet",
         )
     return table
 
@@ -123,10 +123,11 @@ def load_table(catalog: Catalog, target: IcebergTarget) -> Table:
 def evolve(
     transaction: Transaction, target: IcebergTarget, schema: Schema, comments: Comments = NO_COMMENTS
 ) -> IcebergSchema:
-    """Let the table have the columns of the collection; the schema of its files, by the ids of the columns.
+    """Give the table the columns of the collection. Returns the schema of its files, with the ids of the
+    columns.
 
-    The change is part of the transaction, and nothing of it is durable before that. Raises `BadInput` for
-    what the table can't become.
+    The change is part of the transaction, and not durable before it. Raises `BadInput` for a change that the
+    table can't make.
     """
     there = {field.name: field for field in transaction.table_metadata.schema().fields}
     names = {column.name for column in schema.columns}
@@ -147,7 +148,7 @@ def evolve(
                 if not _holds(wanted, found.field_type):
                     raise BadInput(
                         f"column {column.name!r} is {found.field_type} in the Iceberg table {target}, and"
-                        f" can't become {wanted}, which the collection's {column.type} is there",
+                        f" can't become {wanted}, the type for the collection's {column.type}",
                         hint="name another table",
                     )
                 update.update_column(column.name, field_type=wanted)
@@ -159,7 +160,7 @@ def evolve(
 
 
 def unusable(error: Exception, what: str) -> BadInput | StoreUnreachable:
-    """The error of a catalog, in one line without passwords: that its properties are wrong, or it is away."""
+    """The error of a catalog in one line, without passwords: wrong properties, or not reachable."""
     lines = str(error).strip().splitlines()
     name, said = type(error).__name__, _PASSWORD.sub(r"\1:***@", lines[0]) if lines else ""
     message = f"{what} can't be used: {name}: {said}"
@@ -169,7 +170,7 @@ def unusable(error: Exception, what: str) -> BadInput | StoreUnreachable:
 
 
 def _holds(field: t.IcebergType, values: t.IcebergType) -> bool:
-    """Whether a column of one type reads values of another as they are."""
+    """Whether a column of type `field` can read `values` of another type unchanged."""
     match field, values:
         case (t.LongType(), t.IntegerType()) | (t.DoubleType(), t.FloatType()):
             return True

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - the base class documents its methods
-"""An Iceberg table as the target of a snapshot: what is there, what is written, and what it comes to."""
+"""An Iceberg table as the target of a snapshot."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,14 +21,14 @@ from holdfast.spark.jobs.target import Target
 
 
 class IcebergTableTarget(Target):
-    """A table whose contents an attempt replaces; `check_current` raises `Fenced` where it may not."""
+    """A table whose contents an attempt replaces. `check_current` raises `Fenced` if the attempt may not."""
 
     def __init__(
         self, spec: SnapshotSpec, target: IcebergTarget, check_current: Callable[[], object]
     ) -> None:
         self._target = target
         self._job_id, self._attempt = spec.job_id, spec.attempt
-        # Two processes may run one attempt: each has a folder of its own.
+        # Two processes may run one attempt, so each has its own folder.
         self._run = icebergfiles.run_name(spec.attempt)
         self._check_current = check_current
         self._catalog = open_catalog(target)
@@ -73,7 +73,7 @@ class IcebergTableTarget(Target):
 
     def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
         assert self._place is not None
-        # What stops it from here on may come after the commit: only what certainly came before discards.
+        # An error from here on may come after the commit. So discard only if nothing was certainly committed.
         place, self._place = self._place, None
         wanted = icebergcommit.Replacement(manifest, self._run, self._files, place.schema, self._comments)
         try:
@@ -96,4 +96,4 @@ class IcebergTableTarget(Target):
             assert self._table is not None
             icebergfiles.discard_earlier(self._table, self._job_id, self._attempt, kept=self._committed)
         except OSError as error:
-            say(f"what earlier attempts left is still there: {one_line(error)}")
+            say(f"can't remove what earlier attempts left: {one_line(error)}")

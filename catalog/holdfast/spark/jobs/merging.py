@@ -1,6 +1,7 @@
-"""The task of the compaction job: pieces of shards, merged into parts for the claims of the driver.
+"""The task of the compaction job: merges pieces of shards into parts for the driver's claims.
 
-It is a module of its own because that of a job is the program, whose functions executors could not import.
+This is a separate module because the module of a job is the program, and executors can't import its
+functions.
 """
 
 from collections.abc import Sequence
@@ -13,11 +14,11 @@ from holdfast.persist.state.state import Part
 from holdfast.spark.place import Place
 
 Merged = tuple[Part, ...] | None
-"""The parts of a piece, in the order of their keys; None where its batches are gone."""
+"""The parts of a piece, in the order of their keys. None if its batches are gone."""
 
 
 def merge_pieces(pieces: Sequence[CompactionPiece], *, place: Place, location_id: UUID) -> tuple[Merged, ...]:
-    """Merge one piece after the other; runs in an executor."""
+    """Merge the pieces one after the other. Runs in an executor."""
     client = _kept_open(place, location_id)
     return tuple(_merged(client, piece) for piece in pieces)
 
@@ -29,5 +30,5 @@ def _merged(client: PersistClient, piece: CompactionPiece) -> Merged:
         return None
 
 
-# Worker processes live on and do many tasks.
+# Worker processes stay alive and run many tasks.
 _kept_open = kept_in_process(most=8)(Place.open_to_write)

@@ -1,10 +1,10 @@
-"""What the programs of all jobs have in common: how one starts, says how far it is, and ends.
+"""What the programs of all jobs have in common: how one starts, shows its progress, and ends.
 
-- The one argument is the spec, or `--help`. Each line that the job itself says begins with its name; Spark's
-  own log and its progress stand between them.
-- An attempt that fails says so in its record, which is all that anybody believes. A spec whose job is another
-  one than it tells of says nothing there: that record is somebody else's.
-- A process that is told to end takes its files away, and leaves its attempt Running with what that holds.
+- The one argument is the spec, or `--help`. Each line of the job itself begins with its name. Spark's own log
+  and progress are printed between these lines.
+- An attempt that fails records that, and only the record counts. If a spec doesn't match its job's record,
+  nothing is recorded, because that record belongs to another job.
+- A process that is terminated removes its files, and leaves its attempt Running with its hold.
 """
 
 import signal
@@ -22,21 +22,21 @@ from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import JobSpec, Spec, load_spec
 from holdfast.spark.session import configure
 
-# No row passes through the JVM: it starts in half the time when it doesn't compile for the long run.
+# No row passes through the JVM. It starts twice as fast if it doesn't compile for long runs.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 Say = Callable[[str], None]
 
 
 def main(arguments: Sequence[str], kind: type[Spec], run: Callable[[Spec, Say], None]) -> int:
-    """Run the job that the one argument describes and return the exit code; or tell what its module does."""
+    """Run the job that the one argument describes, or print the help of its module. Returns the exit code."""
     name = kind.KIND
     if list(arguments) in (["--help"], ["-h"]):
         print(getdoc(getmodule(run)))
         return 0
     try:
         if len(arguments) != 1:
-            raise BadInput(f"expected one argument, the job spec, and got {len(arguments)}")
+            raise BadInput(f"expected one argument, the job spec, but got {len(arguments)}")
         run(load_spec(arguments[0], kind), lambda text: print(f"{name}: {text}", flush=True))
     except HoldfastError as error:
         print(f"{name}: {error}", file=sys.stderr)
@@ -47,14 +47,14 @@ def main(arguments: Sequence[str], kind: type[Spec], run: Callable[[Spec, Say], 
 
 
 def end_when_told() -> None:
-    """So that a pod that is told to end leaves no files."""
+    """Exit normally on SIGTERM, so that a terminated pod leaves no files."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def assigned(controller: StorageController, spec: JobSpec, say: Say) -> CollectionInfo | None:
-    """The collection that an attempt is to work on; None, and that is said, where it is Done.
+    """The collection that an attempt must work on. None, with a message, if the attempt is already Done.
 
-    Raises `BadInput` unless the job on record is the spec's, `CollectionNotFound`, and as
+    Raises `BadInput` unless the recorded job is the spec's, `CollectionNotFound`, and like
     `StorageController.check_attempt`.
     """
     info = controller.describe(spec.collection)
@@ -62,20 +62,23 @@ def assigned(controller: StorageController, spec: JobSpec, say: Say) -> Collecti
     if job is not None:
         spec.check_job(job, info)
     if controller.check_attempt(spec.job_id, spec.attempt).state is JobState.DONE:
-        say(f"attempt {spec.attempt} of job {spec.job_id} has committed before; nothing to do")
+        say(f"attempt {spec.attempt} of job {spec.job_id} has already committed; nothing to do")
         return None
     return info
 
 
 def committed(controller: StorageController, spec: JobSpec) -> bool:
-    """Whether this attempt is Done, by whichever of its drivers."""
+    """Whether this attempt is Done, whichever driver finished it."""
     job = controller.job(spec.job_id)
     return job is not None and (job.state, job.attempt) == (JobState.DONE, spec.attempt)
 
 
 @contextmanager
 def unless_committed(controller: StorageController, spec: JobSpec, say: Say) -> Iterator[None]:
-    """A block that may lose to another driver of this attempt; that is said, and no error."""
+    """A block in which another driver of this attempt may commit first.
+
+    That prints a message, and is no error.
+    """
     try:
         yield
     except Fenced:
@@ -86,13 +89,13 @@ def unless_committed(controller: StorageController, spec: JobSpec, say: Say) -> 
 
 @contextmanager
 def on_record(controller: StorageController, spec: JobSpec) -> Iterator[None]:
-    """Put an error in the block on record as the attempt's failure."""
+    """Record an error in the block as the attempt's failure."""
     try:
         yield
     except AttemptTaken:
         raise
     except Exception as error:
-        # The work's error matters more than that it could not be put on record.
+        # The error of the work matters more than an error while recording it.
         with suppress(HoldfastError):
             controller.fail_job(spec.job_id, spec.attempt, one_line(error))
         raise
@@ -100,7 +103,7 @@ def on_record(controller: StorageController, spec: JobSpec) -> Iterator[None]:
 
 @contextmanager
 def session(spec: JobSpec, given: SparkSession | None) -> Iterator[SparkSession]:
-    """The session that was given, or one for the block."""
+    """The given session, or a new one for the block."""
     if given is not None:
         yield given
         return

@@ -1,20 +1,20 @@
-"""The snapshot job: a collection as of one time, as Parquet files with a manifest, or as an Iceberg table.
+"""The snapshot job: a collection at one time, as Parquet files with a manifest, or as an Iceberg table.
 
-    python -m holdfast.spark.jobs.snapshot '<JSON spec or the path of one>'
+    python -m holdfast.spark.jobs.snapshot '<JSON spec, or the path of a spec>'
 
-- It commits once, by the step of its JobRecord from Running(attempt) to Done. Files and manifest are
-  durable before; without that step they are nothing, and a later attempt removes them.
-- To an Iceberg table it commits there first, once for the job whatever attempts there are, and then on
-  record: an attempt that finds the commit of one before it only records that.
-- An attempt that isn't the record's any more is fenced: it takes its own files away and changes nothing.
-- What it reads is held by its attempt: from its start on, where the record says as of when it reads, else
-  from before the first read on; and until it ends on record. No driver releases it.
+- It commits once, by the change of its JobRecord from Running(attempt) to Done. Files and manifest are
+  durable before that. Without that change they don't count, and a later attempt removes them.
+- For an Iceberg table it first commits there, once for the job however many attempts there are, and then in
+  the record. An attempt that finds the commit of an earlier one only records it.
+- An attempt that is no longer the recorded one is fenced. It removes its own files and changes nothing.
+- The attempt holds what it reads: from its start if the record has the time, otherwise from before the first
+  read. The hold ends with the attempt's record. No driver releases it.
 
-The record's result: `as_of`, `rows`, `bytes`, `files` (how many), `checksum` (16 hex digits), `path` of the
-folder or of the table; `manifest` (its path), or `table` (its name) and `snapshot_id`.
+The record's result: `as_of`, `rows`, `bytes`, `files` (their number), `checksum` (16 hex digits), `path` of
+the folder or of the table; and `manifest` (its path), or `table` (its name) and `snapshot_id`.
 
 Exit codes: 0 the snapshot is committed (now, or before by the same attempt); 1 it failed and a new attempt
-may succeed; 2 the spec or what it asks for is wrong; 3 the store failed; 4 fenced; 143 it was told to end.
+may succeed; 2 the spec, or what it asks for, is wrong; 3 the store failed; 4 fenced; 143 it was terminated.
 """
 
 import sys
@@ -37,15 +37,15 @@ from holdfast.spark.jobs.target import FolderTarget, Target
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job that the one argument describes and return the exit code."""
+    """Run the job that the one argument describes. Returns the exit code."""
     return program.main(arguments, SnapshotSpec, lambda spec, say: run(spec, say=say))
 
 
 def run(spec: SnapshotSpec, *, say: Say, spark: SparkSession | None = None) -> None:
-    """Do what the spec says unless this attempt has done it; `Fenced` when it isn't the current one.
+    """Run the spec unless this attempt is done. Raises `Fenced` if it isn't the current attempt.
 
-    `say` is told how far it is. Runs on `spark`, or on a session of its own. An error of the work itself is
-    put on record as the attempt's failure before it is raised.
+    `say` is called with the progress. Runs on `spark`, or on its own session. An error of the work itself is
+    recorded as the attempt's failure before it is raised.
     """
     started = time.monotonic()
     with spec.place.open_to_write() as client:
@@ -84,7 +84,7 @@ def _target(controller: StorageController, spec: SnapshotSpec) -> Target:
 
 
 def _held(controller: StorageController, info: CollectionInfo, spec: SnapshotSpec) -> int:
-    """The time that is read, which this attempt holds from now on."""
+    """The time to read. This attempt holds it from now on."""
     as_of = spec.as_of
     if as_of is None:
         as_of = latest(controller.frontiers(info.collection_id).upper)
@@ -105,10 +105,10 @@ def _write(
     say: Say,
     spark: SparkSession | None,
 ) -> dict[str, Any]:
-    """Everything but the record: the result that it gets."""
+    """Everything except the record. Returns the result."""
     found = scan.find(spec.reading(info.collection_id, _held(controller, info, spec)))
     if (before := target.begin(found)) is not None:
-        say(f"{before['rows']:,} rows were committed by an attempt before, recording that")
+        say(f"{before['rows']:,} rows were committed by an earlier attempt, recording that")
         return before
     try:
         tasks = scan.plan(found)

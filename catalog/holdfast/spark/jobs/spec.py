@@ -1,7 +1,7 @@
-"""The work order of a Spark job: one JSON object, checked whole before anything starts.
+"""The work order of a Spark job: one JSON object, checked as a whole before anything starts.
 
-A spec says which attempt of which job this is, so that a process can be told from an older one of the
-same job. It holds no secrets: credentials reach a job through its environment.
+A spec gives the job and the attempt, so that a process can be distinguished from an older process of the
+same job. A spec contains no secrets: a job gets its credentials from its environment.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ _SECRET: Final = re.compile(r"secret|token|password|credential|access-key|key-id
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """What all jobs are told.
+    """The fields that the specs of all jobs have.
 
-    The persist location is `url`, or `blob` and `consensus`; `collection` an id or name; `job_id` and
-    `attempt` are those of the JobRecord. `partitions` is the number of tasks at most.
+    The persist location is `url`, or `blob` and `consensus`. `collection` is an id or a name. `job_id` and
+    `attempt` are those of the JobRecord. `partitions` is the maximum number of tasks.
     """
 
     url: str | None = None
@@ -44,7 +44,7 @@ class JobSpec:
     version: int = SPEC_VERSION
 
     KIND: ClassVar[str]
-    """The job that a spec is for."""
+    """The kind of job that a spec is for."""
     TEXTS: ClassVar[tuple[str, ...]] = ("collection",)
     """Fields that are texts and must not be empty."""
 
@@ -54,7 +54,7 @@ class JobSpec:
             value = getattr(self, name)
             _check_text(name, value)
         if self.url is not None and (self.blob is not None or self.consensus is not None):
-            raise BadInput("job spec: 'url' is the whole location: give it, or 'blob' and 'consensus'")
+            raise BadInput("job spec: 'url' gives both stores: use either 'url', or 'blob' and 'consensus'")
         if self.kind != self.KIND:
             raise BadInput(f"job spec: kind is {self.kind!r}, this job is {self.KIND!r}")
         if not _is_uuid(self.job_id):
@@ -69,11 +69,11 @@ class JobSpec:
 
     @property
     def slot(self) -> str | None:
-        """The slot that a job of this spec has; None where it may have any."""
+        """The slot that a job of this spec must have; None if any slot is allowed."""
         return None
 
     def check_job(self, job: JobRecord, info: CollectionInfo) -> None:
-        """Raise `BadInput` unless the job on record is one of this kind, and of the collection."""
+        """Raise `BadInput` unless the recorded job has this kind and belongs to the collection."""
         slot = self.slot or job.slot
         if (job.object_id, job.kind, job.slot) != (info.collection_id, self.kind, slot):
             raise BadInput(
@@ -83,7 +83,7 @@ class JobSpec:
             )
 
     def reading(self, collection: str, as_of: int | None) -> ReadOptions:
-        """What to read a collection of that location with, in as many tasks."""
+        """Return the options to read a collection of this location, in at most `partitions` tasks."""
         return ReadOptions(
             url=self.url,
             blob=self.blob,
@@ -95,7 +95,7 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Parse and check; `BadInput` names the field, or that the spec is from a newer Holdfast."""
+        """Parse and check a spec. `BadInput` names the wrong field, or says that the spec is too new."""
         try:
             given = json.loads(text)
         except ValueError as error:
@@ -114,18 +114,18 @@ class JobSpec:
         return cls(**given)
 
     def to_json(self) -> str:
-        """The spec as `from_json` takes it."""
+        """Return the spec as JSON that `from_json` accepts."""
         given = dataclasses.asdict(self)
         return json.dumps({name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergTarget:
-    """A table of an Iceberg catalog, whose contents become those of the snapshot.
+    """A table of an Iceberg catalog, whose contents the snapshot replaces.
 
-    `catalog` is its name, `table` is `namespace.table`, `properties` are pyiceberg's: `type`, `uri`,
-    `warehouse`, `s3.endpoint`, ... What is missing comes from the environment, from
-    `PYICEBERG_CATALOG__<NAME>__<PROPERTY>`, and only there are secrets.
+    `catalog` is the name of the catalog and `table` is `namespace.table`. `properties` are those of
+    pyiceberg, such as `type`, `uri`, `warehouse` and `s3.endpoint`. Missing properties are taken from
+    environment variables `PYICEBERG_CATALOG__<NAME>__<PROPERTY>`. Secrets may only be given there.
     """
 
     catalog: str
@@ -141,15 +141,17 @@ class IcebergTarget:
             raise BadInput("job spec: 'iceberg.properties' must be an object of texts")
         for name, value in self.properties.items():
             if not isinstance(value, str):
-                raise BadInput(f"job spec: 'iceberg.properties' must be an object of texts, {name!r} is none")
+                raise BadInput(
+                    f"job spec: 'iceberg.properties' must be an object of texts; {name!r} isn't one"
+                )
             if _SECRET.search(name) or _with_password(value):
                 raise BadInput(
-                    f"job spec: iceberg property {name!r} is a secret: specs hold none",
-                    hint=f"set {self.variable(name)} in the environment, of the executors too",
+                    f"job spec: iceberg property {name!r} is a secret, and a spec must not contain secrets",
+                    hint=f"set {self.variable(name)} in the environment of the driver and the executors",
                 )
 
     def variable(self, name: str) -> str:
-        """The variable of the environment that a property may come from."""
+        """Return the name of the environment variable for a property."""
         path = f"{self.catalog}__{name.replace('.', '__')}"
         return f"PYICEBERG_CATALOG__{path.replace('-', '_').upper()}"
 
@@ -161,10 +163,11 @@ class IcebergTarget:
 class SnapshotSpec(JobSpec):
     """Write a collection as of one time to Parquet, into a folder or as the contents of an Iceberg table.
 
-    Exactly one of `destination` and `iceberg` is given. `destination` is a folder that driver and executors
-    share: an absolute path, `file:///...`, or `s3://bucket/prefix?endpoint=...&region=...` with credentials
-    from the environment. `as_of` None is what the record of the job says, else the latest complete time when
-    the driver starts: give it where two attempts must write the same. A task writes one file at most.
+    Exactly one of `destination` and `iceberg` must be given. `destination` is a folder that the driver and
+    the executors share: an absolute path, `file:///...`, or `s3://bucket/prefix?endpoint=...&region=...`
+    with credentials from the environment. If `as_of` is None, it is taken from the job's record; if that has
+    none either, it is the latest complete time when the driver starts. Set `as_of` if two attempts must
+    write the same rows. A task writes at most one file.
     """
 
     KIND: ClassVar[str] = "snapshot"
@@ -186,18 +189,18 @@ class SnapshotSpec(JobSpec):
             _check_integer("as_of", self.as_of, 0, CLOSED - 1)
 
     def check_job(self, job: JobRecord, info: CollectionInfo) -> None:
-        """As every job's, and what the record says it reads is what is read."""
+        """Check as for every job, and that `as_of` is the time in the job's record."""
         super().check_job(job, info)
         if None not in (self.as_of, job.as_of) and self.as_of != job.as_of:
             raise BadInput(
-                f"job spec: 'as_of' is {self.as_of}, and job {job.job_id} was started as of {job.as_of}",
+                f"job spec: 'as_of' is {self.as_of}, but job {job.job_id} was started as of {job.as_of}",
                 hint="leave 'as_of' out, or start another job",
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HydrateSpec(JobSpec):
-    """Fill a rendition of recipe COPY from its collection. `rendition` is its id, and the job's slot."""
+    """Fill a rendition of recipe COPY from its collection. `rendition` is its id, which is the job's slot."""
 
     KIND: ClassVar[str] = "hydrate"
     TEXTS: ClassVar[tuple[str, ...]] = ("collection", "rendition")
@@ -224,7 +227,7 @@ Spec = TypeVar("Spec", bound=JobSpec)
 
 
 def load_spec(argument: str, kind: type[Spec]) -> Spec:
-    """A spec from a command line argument: the JSON itself, or the path of a file that holds it."""
+    """Load a spec from a command line argument: the JSON itself, or the path of a file that contains it."""
     if argument.lstrip().startswith("{"):
         return kind.from_json(argument)
     try:
@@ -261,7 +264,7 @@ def _check_version(given: Mapping[str, Any]) -> None:
     if version > SPEC_VERSION:
         raise BadInput(
             f"job spec: version {version} is newer than {SPEC_VERSION}",
-            hint="run the job with a Holdfast at least as new as the one that wrote the spec",
+            hint="run the job with a version of Holdfast at least as new as the one that wrote the spec",
         )
 
 

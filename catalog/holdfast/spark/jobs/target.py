@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - the base class documents its methods
-"""What a snapshot is written to: the order of steps is the job's, what they are is the target's."""
+"""What a snapshot is written to. The job decides the order of the steps, and the target does them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ from holdfast.spark.jobs.spec import SnapshotSpec
 
 
 class Target(ABC):
-    """One attempt's; `str` is where its files go."""
+    """The target of one attempt. `str` of it says where its files go."""
 
     @abstractmethod
     def begin(self, found: scan.Scan) -> dict[str, Any] | None:
-        """Get ready, or the result of an attempt before that has committed without its record.
+        """Get ready to write. Return the result of an earlier attempt that committed but wasn't recorded.
 
-        Raises `BadInput` for what can't be written there, and nothing is.
+        Raises `BadInput` before anything is written if the collection can't be written there.
         """
 
     @abstractmethod
@@ -42,19 +42,19 @@ class Target(ABC):
         *,
         progress: Callable[[int], None],
     ) -> tuple[SnapshotFile, ...]:
-        """Have tasks write the files. Raises `HoldfastError` with the line of what was wrong in a task."""
+        """Let tasks write the files. Raises `HoldfastError` with the message of a task that failed."""
 
     @abstractmethod
     def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
-        """Make the files a snapshot; the result of the job."""
+        """Publish the files as a snapshot. Return the result of the job."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove what the attempt has written, if it is no part of what was committed."""
+        """Remove what the attempt has written, unless it was committed."""
 
     @abstractmethod
     def clear_up(self, say: Say) -> None:
-        """Remove what attempts before have left, after the commit."""
+        """Remove the files of earlier attempts, after the commit."""
 
 
 class FolderTarget(Target):

@@ -1,6 +1,6 @@
 """Running tasks on Spark's executors: each in one Python process, so that no row passes through the JVM.
 
-Only what an attempt of a task answered that succeeded comes back, once for each task.
+Each task returns one answer, that of an attempt that succeeded.
 """
 
 import re
@@ -32,10 +32,10 @@ def run_tasks(
     progress: Callable[[int], None],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[R]:
-    """Do `work` on each task and return the answers in their order; `what` names it in Spark's pages.
+    """Do `work` on each task and return the answers in order. `what` is its description in Spark's UI.
 
-    `progress` is told how many tasks are done, and `meanwhile` is called often, both in this thread; what
-    they raise cancels all. Raises `HoldfastError` with the one line of what was wrong in a task.
+    `progress` is called with the number of tasks done, and `meanwhile` is called often, both in this thread.
+    An error from them cancels all tasks. Raises `HoldfastError` with the message of a task that failed.
     """
     spread = context.parallelize(list(tasks), max(1, len(tasks))).map(work)
     group = f"holdfast-{uuid.uuid4()}"
