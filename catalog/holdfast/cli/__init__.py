@@ -1,9 +1,9 @@
-"""The command `holdfast`: groups of subcommands, loaded when they are called, and how errors are told.
+"""The command `holdfast`: groups of subcommands, loaded on demand, and how errors are shown.
 
 Invariants
-- `holdfast --help` imports nothing heavy; a group's module is imported when one of its commands is asked for.
-- What is wrong is one line on stderr, and a hint on a second one; no traceback unless `--debug`.
-- Exit codes: 0 ok, 1 a negative answer or an uninitialized catalog, 2 bad input, 3 store unreachable,
+- `holdfast --help` imports nothing heavy. The module of a group is imported when one of its commands runs.
+- An error is one line on stderr, and its hint a second line. A traceback is shown only with `--debug`.
+- Exit codes: 0 ok, 1 a negative result or an uninitialized catalog, 2 bad input, 3 store unreachable,
   4 fenced.
 """
 
@@ -19,29 +19,27 @@ from holdfast.errors import HoldfastError
 
 
 class LazyGroup(NamedTuple):
-    """A group of subcommands: where it is defined (`module:name`), and what its help says in one line."""
+    """A group of subcommands: where it is defined (`module:name`), and its one-line help."""
 
     target: str
     help: str
 
 
 GROUPS: Mapping[str, LazyGroup] = {
-    "catalog": LazyGroup(
-        "holdfast.cli.catalog.commands:catalog", "Make, look at and repair durable catalogs."
-    ),
+    "catalog": LazyGroup("holdfast.cli.catalog.commands:catalog", "Create, inspect and repair catalogs."),
     "collection": LazyGroup(
-        "holdfast.cli.collection.commands:collection", "Make, read and write storage collections."
+        "holdfast.cli.collection.commands:collection", "Create, read and write collections."
     ),
     "migrate": LazyGroup(
         "holdfast.cli.migrate.commands:migrate", "Move a catalog between a stash and persist, and back."
     ),
     "persist": LazyGroup(
-        "holdfast.cli.persist.commands:persist", "Look at the shards of a location, and keep them in order."
+        "holdfast.cli.persist.commands:persist", "Inspect and maintain the shards of a location."
     ),
 }
 
 
-_DEBUG = "'holdfast --debug ...' shows where it came from"
+_DEBUG = "'holdfast --debug ...' shows the traceback"
 
 
 class Main(TellingGroup):
@@ -54,7 +52,7 @@ class Main(TellingGroup):
         return sorted({*GROUPS, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The group of that name, imported now."""
+        """The group with that name, imported now."""
         group = GROUPS.get(cmd_name)
         if group is None:
             return super().get_command(ctx, cmd_name)
@@ -64,16 +62,16 @@ class Main(TellingGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list of groups in the help, without importing them."""
+        """Write the list of groups to the help, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, group.help) for name, group in sorted(GROUPS.items())])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; tell what went wrong, an error of Arrow too, and exit with its code."""
+        """Run a command. Show its error, including an error of Arrow, and exit with the error's code."""
         try:
             return super().invoke(ctx)
         except Exception as error:
-            # Not imported for this: who raises one has it.
+            # Arrow is not imported for this check: a process that raised one of its errors has loaded it.
             arrow = sys.modules.get("pyarrow")
             if arrow is None or not isinstance(error, arrow.ArrowException):
                 raise
@@ -85,4 +83,4 @@ class Main(TellingGroup):
 @click.version_option(package_name="holdfast", prog_name="holdfast")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
-    """Durable, definite, time-travelling collections, and the catalog that names them."""
+    """Store collections that keep their history, and catalogs that name them."""

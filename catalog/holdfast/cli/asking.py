@@ -7,12 +7,13 @@ import click
 
 
 def somebody_answers() -> bool:
-    """Whether there is a terminal to ask at."""
+    """Return whether there is a terminal to ask at."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str) -> None:
     """Ask on stderr, and end the command unless the answer is yes."""
-    # Polars handles interrupts so that a read goes on after one: the question could not be interrupted.
+    # Polars handles SIGINT so that a read continues after it. Without this, Ctrl-C would not end the
+    # question.
     signal.siginterrupt(signal.SIGINT, True)
     click.confirm(question, abort=True, err=True)

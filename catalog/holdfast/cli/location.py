@@ -1,7 +1,8 @@
 """Opening a location for a command.
 
-A command that may be refused looks first, by a client that writes nothing: what it can find out so, it
-refuses without a trace. Only then it opens the location for writing, and only what makes things makes it.
+A command that may be refused first opens the location with a client that writes nothing. All that it can
+check with that client, it refuses without a trace. Only then does it open the location for writing. Only
+commands that create things create a location.
 """
 
 from dataclasses import replace
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def open_to_look(url: str, consensus: str | None = None) -> "PersistClient":
-    """A client that writes nothing; raises `NoLocation` where there is none.
+    """Open a client that writes nothing. Raises `NoLocation` if there is no location.
 
-    With `consensus`, `url` is that of the blob store.
+    With `consensus`, `url` is the URL of the blob store.
     """
     from holdfast.persist import PersistClient
 
@@ -24,7 +25,7 @@ def open_to_look(url: str, consensus: str | None = None) -> "PersistClient":
         location, blob = _stores(url, consensus)
         return PersistClient.open(location, blob=blob, consensus=consensus, mode="read")
     except NoLocation as error:
-        hint = "check the URL; 'holdfast catalog init' and 'holdfast collection create' make a location"
+        hint = "check the URL; 'holdfast catalog init' and 'holdfast collection create' create a location"
         raise NoLocation(str(error), hint=hint) from error
 
 
@@ -36,7 +37,7 @@ def open_to_write(
     gc_grace_s: float | None = None,
     retain_for_s: float = 0.0,
 ) -> "PersistClient":
-    """A client that writes; without `create` a missing location is `NoLocation`."""
+    """Open a client that writes. Without `create`, a missing location raises `NoLocation`."""
     from holdfast.persist import PersistClient, PersistConfig
     from holdfast.persist.stores import Location
 
@@ -48,5 +49,5 @@ def open_to_write(
 
 
 def _stores(url: str, consensus: str | None) -> tuple[str | None, str | None]:
-    """The URL of the location, or that of its blob store."""
+    """The URL of the location, or the URL of its blob store."""
     return (url, None) if consensus is None else (None, url)

@@ -1,9 +1,9 @@
-"""How far long work is, for people who look at a terminal.
+"""The progress of long work, for people at a terminal.
 
 Invariants
-- Nothing is written unless stderr is a terminal, and nothing ever to stdout.
-- The line goes when the work ends, however it ends: use it in a `with` block. What a command has to say comes
-  after that.
+- Nothing is written unless stderr is a terminal, and nothing is ever written to stdout.
+- The line disappears when the work ends, even by an error: use it in a `with` block. A command writes its
+  result after that.
 """
 
 import sys
@@ -19,7 +19,7 @@ _ROOM_FOR_BAR: Final = 72
 
 
 class Progress:
-    """One line on stderr: what is being done, a bar where it is known of how much, and where it is."""
+    """One line on stderr: the work, a bar if the total is known, and the current item."""
 
     def __init__(self, what: str, *, shown: bool = True) -> None:
         self._what = what
@@ -28,13 +28,13 @@ class Progress:
         self._task: TaskID | None = None
 
     def __call__(self, now: str) -> None:
-        """Show what is being worked on; the bar only tells that work goes on."""
+        """Show the current item. The bar only shows that work goes on."""
         self._show(now, None, None)
 
     def begin(self, what: str) -> None:
-        """Go on with other work: the time that it takes is counted anew."""
+        """Begin other work. Its elapsed time starts at zero."""
         if self._bar is not None and self._task is not None:
-            # How far it came is seen, however short it was.
+            # Draws the final progress even if the work was short.
             self._bar.refresh()
             self._bar.remove_task(self._task)
             self._task = None
@@ -42,22 +42,22 @@ class Progress:
         self._show("", None, None)
 
     def rows(self, done: int, total: int | None = None) -> None:
-        """Show how many rows are done, of how many where that is known."""
+        """Show how many rows are done, and the total if it is known."""
         self._show(f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows", done, total)
 
     def part(self, done: int, total: int | None, now: str) -> None:
-        """Show what part is done, in any unit, and where it is in words."""
+        """Show how much is done, in any unit, and `now` as text."""
         self._show(now, done, total)
 
     def over(self, items: Iterable[str]) -> Iterator[str]:
-        """The items, each shown when it comes."""
+        """Return the items, and show each one when it is taken."""
         known = list(items)
         for index, item in enumerate(known):
             self._show(item, index, len(known))
             yield item
 
     def done(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         bar, self._bar = self._bar, None
         if bar is not None:
             bar.stop()

@@ -1,4 +1,4 @@
-"""How a command line tells what went wrong: one line on stderr, a hint on a second one, its exit code."""
+"""How a command line shows errors: one line on stderr, the hint on a second line, and an exit code."""
 
 import traceback
 from typing import Any
@@ -9,22 +9,22 @@ from holdfast.errors import BadInput, HoldfastError
 
 
 class TellingGroup(click.Group):
-    """The top of a command line, of which every error of ours and of its use is told so.
+    """The top group of a command line. It shows every `HoldfastError` and usage error this way.
 
-    `program` is what its lines begin with.
+    `program` is the prefix of the error lines.
     """
 
     program = ""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the options before the first command; tell what is wrong with them."""
+        """Parse the options before the first command, and show what is wrong with them."""
         try:
             return super().make_context(*args, **kwargs)
         except click.UsageError as error:
             raise self.told(error) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; tell what went wrong and exit with its code."""
+        """Run a command. Show its error and exit with the error's code."""
         try:
             return super().invoke(ctx)
         except (click.UsageError, HoldfastError) as error:
@@ -32,12 +32,12 @@ class TellingGroup(click.Group):
             raise self.told(error) from error
 
     def trace(self, ctx: click.Context, error: Exception) -> None:
-        """Show where an error came from, where the option `--debug` is given."""
+        """Show the traceback of an error if `--debug` is given."""
         if ctx.params.get("debug"):
             traceback.print_exception(error)
 
     def told(self, error: click.UsageError | HoldfastError) -> click.ClickException | click.exceptions.Exit:
-        """Say what went wrong; what ends the command with its exit code."""
+        """Show an error, and return the exception that ends the command with its exit code."""
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             return error
         if isinstance(error, click.UsageError):

@@ -192,11 +192,11 @@ def test_a_load_replaces_what_is_there_but_takes_nothing_back(place: Place) -> N
     changed = objects(place)
     refused = place.run("load", "-", text=dumped)
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "needs a yes" in refused.stderr.splitlines()[0]
+    assert "needs confirmation" in refused.stderr.splitlines()[0]
     running.confirm_leadership()
     said = place.run("load", "-", "--yes", text=dumped)
     assert said.exit_code == 0, said.output
-    assert "what it holds is replaced: " in said.stderr
+    assert " contents are replaced: " in said.stderr
     kept = {"audit_log", "id_allocators", "timestamps"}
     assert changed["audit_log"] != before["audit_log"]
     assert objects(place) == {name: (changed if name in kept else before)[name] for name in before}
@@ -230,7 +230,7 @@ def test_the_fence_is_raised_after_a_restore_and_never_lowered(tmp_path: Path) -
     before = place.stored()
     told = done(place.run("fence", "--at-least", "1"), fenced=False)
     assert told.startswith("unchanged: ")
-    assert f"nobody is fenced (--above {last + 1} would)" in told
+    assert f"nobody was fenced (use --above {last + 1} to fence)" in told
     assert place.stored() == before
     # Whoever has it is shut out, also by somebody who knows an old epoch only.
     for above, epoch in ((1, last + 2), (last + 9, last + 10)):

@@ -47,10 +47,10 @@ def test_what_an_upgrade_keeps_is_shown_dumped_and_released(upgraded: Place) -> 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("--release", "3"), 2, f"keeps nothing of version 3\n  hint: versions that it keeps: {OLD}"),
+        (("--release", "3"), 2, f"keeps no time of version 3\n  hint: kept versions: {OLD}"),
         (("--release", "all"), 2, "'--release'"),
         (("--release", "-1"), 2, "'--release'"),
-        (("--release", str(OLD), "--json"), 2, "--release and --json don't go together"),
+        (("--release", str(OLD), "--json"), 2, "--release and --json can't be used together"),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_a_line(

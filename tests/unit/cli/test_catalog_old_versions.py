@@ -50,7 +50,7 @@ def test_an_old_catalog_is_checked_but_neither_changed_nor_upgraded(place: Place
     checked = place.run("upgrade-check", "--cluster-replica-sizes", '["1"]')
     assert checked.exit_code == 0, checked.output
     assert (
-        f"can be upgraded from version {version} to {CATALOG_VERSION}; 7 objects are well" in checked.stdout
+        f"can be upgraded from version {version} to {CATALOG_VERSION}; 7 objects are valid" in checked.stdout
     )
     for change in (
         ("edit", "settings", '{"name": "n"}', '{"value": "1"}'),

@@ -120,7 +120,7 @@ def test_a_name_that_is_taken_tells_whose_it_is(orders: Shell) -> None:
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         f"holdfast: the name 'orders' belongs to collection {id_}",
-        f"  hint: choose another name, or use it: 'holdfast collection describe {id_}' shows it",
+        f"  hint: choose another name, or use that one: see 'holdfast collection describe {id_}'",
     ]
 
 
@@ -154,7 +154,7 @@ def test_what_changed_is_told(orders: Shell) -> None:
 def test_a_handover_is_one_command_and_the_same_one_goes_on(orders: Shell) -> None:
     before = orders.rows("orders")
     assert "orders is r2 with 3 shards, from" in orders.out("handover", "orders", "--shards", "3")
-    assert "orders is r2 with 3 shards already" in orders.out("handover", "orders", "--shards", "3")
+    assert "orders is already r2 with 3 shards" in orders.out("handover", "orders", "--shards", "3")
     with holdfast.table(orders.url, "orders") as table:
         # What a process left that died after it had made the rendition.
         StorageController(table.client).renditions.create("orders", shards=1)
@@ -234,7 +234,7 @@ def test_columns_are_added(orders: Shell) -> None:
 
 def test_columns_are_commented_on(orders: Shell) -> None:
     told = "Wer's ist: ✈\n2. Zeile"
-    assert orders.out("comment", "orders", "id", told) == "orders: commented on id\n"
+    assert orders.out("comment", "orders", "id", told) == "orders: set the comment of id\n"
     orders.out("comment", "orders", "note", "free text")
     assert orders.comments("orders") == {"id": told, "note": "free text"}
     shown = orders.out("describe", "orders").splitlines()
@@ -244,7 +244,7 @@ def test_columns_are_commented_on(orders: Shell) -> None:
         "free text",
     ]
     assert any("comment columns" in line and "comments id" in line for line in shown)
-    assert orders.out("comment", "orders", "note", "") == "orders: no comment on note\n"
+    assert orders.out("comment", "orders", "note", "") == "orders: removed the comment of note\n"
     assert orders.comments("orders") == {"id": told, "note": None}
 
 
@@ -289,30 +289,30 @@ def test_a_collection_becomes_what_a_snapshot_in_a_bucket_has(
     ("arguments", "stdin", "message"),
     [
         (["write", "orders", "-"], b"", "standard input is not known"),
-        (["write", "orders", "-", "--format", "json"], b'{"id": 1x}', "line 1 is no JSON"),
-        (["write", "orders", "-", "--format", "json"], b"[1]", "line 1 is no JSON object"),
+        (["write", "orders", "-", "--format", "json"], b'{"id": 1x}', "line 1 is not JSON"),
+        (["write", "orders", "-", "--format", "json"], b"[1]", "line 1 is not a JSON object"),
         (["write", "orders", "-", "--format", "json"], b'{"id": "x"}', "'x' in row 0"),
         (["write", "orders", "-", "--format", "json"], b'{"idd": 1}', "'idd' is not in the schema"),
         (["write", "orders", "-", "--format", "csv"], b"id,note\nx,1\n", "invalid value 'x'"),
         (["write", "orders", "-", "--format", "csv"], b"id\n1\n", "'note' is missing"),
         (["write", "orders", "-", "--format", "csv", "--upsert"], b"id,note\n1,a\n1,b\n", "more than once"),
-        (["write", "orders", "x.csv", "--upsert", "--delete"], b"", "don't go together"),
+        (["write", "orders", "x.csv", "--upsert", "--delete"], b"", "can't be used together"),
         (["write", "orders", "x.csv", "--upsert", "--at", "5"], b"", "--upsert chooses the time"),
         (["handover", "orders"], b"", "which rendition of orders?"),
         (["handover", "orders", "--shards", "0"], b"", "shards is 0"),
         (["handover", "orders", "--shards", "2", "--hash", "x"], b"", "hash column 'x'"),
         (["handover", "orders", "--rendition", "r9"], b"", "no rendition r9"),
-        (["handover", "orders", "--abort", "--shards", "2"], b"", "--abort goes with"),
+        (["handover", "orders", "--abort", "--shards", "2"], b"", "--abort can be used only"),
         (["handover", "nope", "--shards", "2"], b"", "no collection"),
         (["alter", "orders"], b"", "nothing to alter"),
-        (["alter", "orders", "--add", "qty:int32"], b"", "must allow nulls"),
-        (["alter", "orders", "--add", "note:int32?"], b"", "has a column 'note' already"),
+        (["alter", "orders", "--add", "qty:int32"], b"", "must be nullable"),
+        (["alter", "orders", "--add", "note:int32?"], b"", "already has a column 'note'"),
         (["alter", "orders", "--type", "id:int8"], b"", "can't follow"),
         (["comment", "orders", "nope", "x"], b"", "no column 'nope' to comment on (id, note)"),
         (["comment", "orders", "id", "\x1b[31m"], b"", "without control characters"),
         (["comment", "nope", "id", "x"], b"", "no collection"),
         (["diff", "orders", "--from", "9", "--to", "3"], b"", "forward in time"),
-        (["tail", "orders", "--progress"], b"", "--progress is for"),
+        (["tail", "orders", "--progress"], b"", "--progress needs"),
         (["restore", "orders", "nothing-there", "--yes"], b"", "nothing-there"),
     ],
 )

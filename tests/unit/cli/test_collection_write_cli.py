@@ -100,7 +100,7 @@ def test_another_collection_may_have_the_same_file(place: Place) -> None:
 
 def test_options_that_contradict_are_refused(place: Place) -> None:
     refused = place.write(place.file("one.csv"), "--once", "--again")
-    assert (refused.exit_code, "don't go together" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "can't be used together" in refused.stderr) == (2, True)
 
 
 def test_a_write_that_is_killed_can_be_given_again(place: Place) -> None:

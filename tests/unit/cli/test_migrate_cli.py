@@ -94,7 +94,7 @@ def test_there_and_back_with_what_was_written_between(linked: Linked, strategy: 
     assert shown[1:-1] == steps
     assert shown[-1].startswith("migration m is done: the source of truth is Persist (s")
     again = ok(linked.migrate("run", "--id", "m", "--target", "persist"))
-    assert again.startswith("migration m is done already; the source of truth is Persist")
+    assert again.startswith("migration m is already done; the source of truth is Persist")
     ok(linked.catalog(*EDIT, '{"value": "on persist"}'))
     planned = ok(linked.migrate("plan", "--id", "m", "--rollback"))
     assert planned.startswith("migration m: Persist (s")
@@ -107,7 +107,7 @@ def test_there_and_back_with_what_was_written_between(linked: Linked, strategy: 
     assert (found["running"], found["conflict"], found["migrations"]) == (None, None, {"m": "rolled back"})
     assert found["stash"]["epoch"] == found["persist"]["epoch"] == int(ok(linked.catalog("epoch")))
     again = ok(linked.migrate("run", "--id", "m", "--target", "persist"))
-    assert again.startswith("migration m is rolled back already; the source of truth is Stash")
+    assert again.startswith("migration m is already rolled back; the source of truth is Stash")
 
 
 def test_a_target_that_the_migration_did_not_have_burns_nothing(linked: Linked) -> None:
@@ -115,27 +115,25 @@ def test_a_target_that_the_migration_did_not_have_burns_nothing(linked: Linked) 
     before = linked.stored()
     for command in ("plan", "run"):
         asked = linked.migrate(command, "--id", "m", "--target", "stash")
-        refused(
-            asked, 4, "migration m was begun with target Persist, not Stash: it is done", "under a new id"
-        )
+        refused(asked, 4, "migration m was begun with target Persist, not Stash: it is done", "with a new id")
     asked = linked.migrate("rollback", "--id", "m", "--target", "stash")
     assert asked.exit_code == 2
     assert linked.stored() == before
     assert "migration m is rolled back: the source of truth is Stash" in ok(
         linked.migrate("rollback", "--id", "m")
     )
-    assert ok(linked.migrate("rollback", "--id", "m")).startswith("migration m is rolled back already")
+    assert ok(linked.migrate("rollback", "--id", "m")).startswith("migration m is already rolled back")
 
 
 def test_a_migration_to_where_the_catalog_is(linked: Linked) -> None:
     planned = ok(linked.migrate("plan", "--id", "m", "--target", "stash"))
     assert any(
-        line.startswith("truth       Stash (") and line.endswith("already: nothing is moved")
+        line.startswith("truth       Stash (") and line.endswith("already there, nothing is moved")
         for line in planned.splitlines()
     )
     done = ok(linked.migrate("run", "--id", "m", "--target", "stash")).splitlines()
-    assert done[1].startswith("the catalog is in Stash (")
-    assert done[1].endswith(" already: nothing is moved")
+    assert done[1].startswith("the catalog is already in Stash (")
+    assert done[1].endswith("): nothing is moved")
     assert done[-1].startswith("migration m is done: the source of truth is Stash (")
     refused(
         linked.migrate("run", "--id", "m", "--target", "persist"), 4, "begun with target Stash, not Persist"
@@ -153,7 +151,7 @@ def test_status_for_people(linked: Linked) -> None:
     shown = ok(linked.migrate("status")).splitlines()
     assert shown[:2] == ["truth       Persist", "link        one-tombstone"]
     assert shown[2].startswith(
-        "running     b, running to Stash (last: somebody); others are shut out for 10 min"
+        "running     b, running to Stash (last: somebody); others can't write for 10 min"
     )
     assert shown[-3:] == ["migrations", "  a  done, target Persist", "  b  running, target Stash"]
     assert any(line.startswith("tombstone   true ") for line in shown)
@@ -166,14 +164,18 @@ def test_status_for_people(linked: Linked) -> None:
 @pytest.mark.parametrize(
     ("command", "code", "word"),
     [
-        (["run", "--id", "a b", "--target", "persist"], 2, "migration id 'a b' is not one"),
+        (["run", "--id", "a b", "--target", "persist"], 2, "migration id 'a b' is not valid"),
         (["run", "--id", "m", "--target", "moon"], 2, "'moon' is not one of 'stash', 'persist'"),
-        (["run", "--id", "m", "--target", "persist", "--timeout", "0"], 2, "more than 0 seconds"),
-        (["run", "--id", "m", "--target", "persist", "--timeout", "nan"], 2, "more than 0 seconds"),
-        (["run", "--id", "m", "--target", "persist", "--timeout", "1e300"], 2, "more than 0 seconds"),
-        (["run", "--id", "m", "--target", "persist", "--verify", "shadow"], 2, "a shadow needs the process"),
+        (["run", "--id", "m", "--target", "persist", "--timeout", "0"], 2, "must be more than 0"),
+        (["run", "--id", "m", "--target", "persist", "--timeout", "nan"], 2, "must be more than 0"),
+        (["run", "--id", "m", "--target", "persist", "--timeout", "1e300"], 2, "must be more than 0"),
+        (
+            ["run", "--id", "m", "--target", "persist", "--verify", "shadow"],
+            2,
+            "--verify shadow needs the process",
+        ),
         (["rollback", "--id", "m"], 2, "no migration m of this catalog to roll back"),
-        (["rollback", "--id", "a b"], 2, "migration id 'a b' is not one"),
+        (["rollback", "--id", "a b"], 2, "migration id 'a b' is not valid"),
         (["plan", "--id", "m", "--rollback"], 2, "no migration m of this catalog"),
         (["plan", "--id", "m", "--target", "persist", "--rollback"], 2, "--target can't be given"),
         (["plan", "--id", "m"], 2, "--target is missing"),
@@ -192,7 +194,7 @@ def test_a_migration_needs_both_stores(linked: Linked, missing: str) -> None:
     at = linked.options.index(missing)
     options = [*linked.options[:at], *linked.options[at + 2 :]]
     result = CliRunner().invoke(main, ["migrate", "status", *options])
-    refused(result, 2, f"{missing} is missing: a migration is between two stores")
+    refused(result, 2, f"{missing} is missing: a migration needs both stores")
 
 
 def test_a_source_that_cannot_be_read_is_told_by_the_plan(linked: Linked) -> None:
@@ -216,15 +218,15 @@ def test_two_catalogs_are_linked_by_naming_the_one_that_counts(linked: Linked) -
     assert conflict.exit_code == 2
     assert conflict.stdout.startswith("conflict    both ")
     refused(linked.catalog("dump"), 2, "both")
-    refused(linked.migrate("link", "--truth", "persist"), 2, "needs a yes")
+    refused(linked.migrate("link", "--truth", "persist"), 2, "needs confirmation")
     assert linked.stored() == before
     told = linked.migrate("link", "--truth", "persist", "--yes")
     assert ok(told).startswith("linked (one-tombstone): the source of truth is Persist (s")
     assert told.stderr.startswith("fencing every process that writes to ")
     assert '"on persist"' in ok(linked.catalog("dump"))
-    assert ok(linked.migrate("link", "--truth", "persist")).startswith("linked already (one-tombstone)")
+    assert ok(linked.migrate("link", "--truth", "persist")).startswith("already linked (one-tombstone)")
     refused(
-        linked.migrate("link", "--truth", "stash"), 2, "linked already, and the source of truth is Persist"
+        linked.migrate("link", "--truth", "stash"), 2, "already linked, and the source of truth is Persist"
     )
 
 
@@ -258,25 +260,30 @@ def test_every_catalog_command_follows_the_truth(linked: Linked, tmp_path: Path)
         assert found["sourceOfTruth"] == "Persist"
         assert found["stash"]["epoch"] == found["persist"]["epoch"] > number
     assert ok(linked.catalog("epoch")) == "40\n"
-    assert "objects are well" in ok(linked.catalog("upgrade-check"))
+    assert "objects are valid" in ok(linked.catalog("upgrade-check"))
 
 
 def test_a_link_is_ended_while_the_catalog_is_on_persist(linked: Linked) -> None:
     ok(linked.migrate("run", "--id", "m", "--target", "stash"))
     before = linked.stored()
     refused(
-        linked.migrate("detach", "--yes"), 2, "the catalog is in the stash", "hint: move it to persist first"
+        linked.migrate("detach", "--yes"),
+        2,
+        "the source of truth is the stash",
+        "hint: move the catalog to persist first",
     )
-    refused(linked.migrate("detach", "--stash-lost", "--yes"), 2, "--stash can't be given with it")
+    refused(linked.migrate("detach", "--stash-lost", "--yes"), 2, "--stash can't be given with --stash-lost")
     refused(alone(linked.persist, "detach", "--yes"), 2, "--stash is missing")
-    refused(alone(linked.persist, "detach", "--stash-lost", "--yes"), 2, "does not say that it is the source")
+    refused(
+        alone(linked.persist, "detach", "--stash-lost", "--yes"), 2, "does not record that it is the source"
+    )
     assert linked.stored() == before
     ok(linked.migrate("run", "--id", "n", "--target", "persist"))
     before = linked.stored()
-    refused(linked.migrate("detach"), 2, "needs a yes")
+    refused(linked.migrate("detach"), 2, "needs confirmation")
     assert linked.stored() == before
     ended = linked.migrate("detach", "--yes")
-    assert ok(ended).startswith("detached: the catalog is on persist alone, epoch ")
+    assert ok(ended).startswith("detached: the catalog is only on persist, epoch ")
     ok(linked.persist.run(*EDIT, '{"value": "alone"}', "--yes"))
     # Nobody takes what the stash still has for the catalog.
     refused(linked.catalog("dump"), 2, "linked")

@@ -44,7 +44,7 @@ def test_against_what_the_stores_tell(linked: Linked) -> None:
     before = linked.stored()
     shown = linked.migrate("link", "--truth", "stash", "--yes")
     refused(
-        shown, 2, "linked already, and the source of truth is Persist (", "--accept-loss decides for Stash"
+        shown, 2, "already linked, and the source of truth is Persist (", "--accept-loss decides for Stash"
     )
     assert "fencing" not in shown.stderr
     lines = shown.stdout.splitlines()
@@ -57,16 +57,16 @@ def test_against_what_the_stores_tell(linked: Linked) -> None:
         assert line == [fact, str(found["stash"][fact]), str(found["persist"][fact])]
     (contents,) = (line for line in lines if line.startswith("contents"))
     assert contents.count(" rows, ") == 2
-    refused(linked.migrate("link", "--truth", "stash", "--accept-loss"), 2, "a decision needs a yes")
+    refused(linked.migrate("link", "--truth", "stash", "--accept-loss"), 2, "a decision needs confirmation")
     assert linked.stored() == before
     done = linked.migrate("link", "--truth", "stash", "--accept-loss", "--yes")
     assert ok(done).splitlines()[-1].startswith("decided (one-tombstone): the source of truth is Stash (")
     assert done.stderr.startswith("fencing every process that writes to ")
-    assert "alone is given up" in done.stderr
+    assert "has is given up" in done.stderr
     assert '"in the stash"' in ok(linked.catalog("dump"))
     before = linked.stored()
     again = ok(linked.migrate("link", "--truth", "stash", "--accept-loss"))
-    assert again.startswith("linked already (one-tombstone): the source of truth is stash (")
+    assert again.startswith("already linked (one-tombstone): the source of truth is stash (")
     assert linked.stored() == before
 
 
@@ -74,11 +74,11 @@ def test_against_what_the_stores_tell(linked: Linked) -> None:
 def test_where_nothing_tells_it(linked: Linked, truth: Backend) -> None:
     both_noted(linked)
     before = linked.stored()
-    refused(linked.catalog("dump"), 2, "the source of truth can't be told", "holdfast migrate link --truth")
+    refused(linked.catalog("dump"), 2, "the source of truth is unknown", "holdfast migrate link --truth")
     name = truth.value.lower()
     shown = linked.migrate("link", "--truth", name)
-    refused(shown, 2, "the source of truth can't be told", f"--accept-loss decides for {truth.value}")
-    assert shown.stdout.startswith("truth       can't be told: ")
+    refused(shown, 2, "the source of truth is unknown", f"--accept-loss decides for {truth.value}")
+    assert shown.stdout.startswith("truth       unknown: ")
     assert linked.stored() == before
     ok(linked.migrate("link", "--truth", name, "--accept-loss", "--yes"))
     kept = '"in the stash"' if truth is Backend.STASH else '"on persist"'
@@ -93,27 +93,29 @@ def test_the_loss_of_a_stash_that_had_the_catalog(linked: Linked) -> None:
     ok(linked.catalog(*EDIT, '{"value": "lost"}', "--yes"))
     before = linked.stored()
     shown = alone(linked.persist, "detach", "--stash-lost", "--yes")
-    refused(shown, 2, "does not say that it is the source of truth", "--accept-loss gives up")
+    refused(shown, 2, "does not record that it is the source of truth", "--accept-loss gives up")
     assert "warning" not in shown.stderr
     assert "to keep     Persist (s" in shown.stdout
     assert " in blob folder " in shown.stdout
     assert " rows, " in shown.stdout
     assert "fencing" not in shown.stderr
-    refused(alone(linked.persist, "detach", "--stash-lost", "--accept-loss"), 2, "needs a yes")
+    refused(alone(linked.persist, "detach", "--stash-lost", "--accept-loss"), 2, "needs confirmation")
     refused(
-        linked.migrate("detach", "--accept-loss", "--yes"), 2, "--accept-loss is for a stash that is lost"
+        linked.migrate("detach", "--accept-loss", "--yes"),
+        2,
+        "--accept-loss can be used only with --stash-lost",
     )
     assert linked.stored() == before
     done = alone(linked.persist, "detach", "--stash-lost", "--accept-loss", "--yes")
-    assert ok(done).splitlines()[-1].startswith("detached: the catalog is on persist alone, epoch ")
+    assert ok(done).splitlines()[-1].startswith("detached: the catalog is only on persist, epoch ")
     assert '"on persist"' in linked.persist.dump()
     ok(linked.persist.run(*EDIT, '{"value": "afterwards"}', "--yes"))
 
 
 def test_a_migration_that_is_running_is_given_up(linked: Linked) -> None:
-    for command, word in ((["--id", "x"], "there is no migration x"), (["--id", "a b"], "is not one")):
+    for command, word in ((["--id", "x"], "there is no migration x"), (["--id", "a b"], "is not valid")):
         refused(linked.migrate("abandon", *command, "--yes"), 2, word)
-    assert "migration m is done already; the source of truth is Persist (" in ok(
+    assert "migration m is already done; the source of truth is Persist (" in ok(
         linked.migrate("abandon", "--id", "m")
     )
     running = {"migration_id": "n", "target": Backend.STASH, "holder": "somebody", "timeout_s": 3600.0}
@@ -124,11 +126,11 @@ def test_a_migration_that_is_running_is_given_up(linked: Linked) -> None:
     shut_out = linked.catalog(*EDIT, '{"value": "1"}', "--yes")
     refused(shut_out, 4, "migration n of the catalog is in progress (somebody), until ", " UTC at the latest")
     assert "fencing" not in shut_out.stderr
-    refused(linked.migrate("abandon", "--id", "n"), 2, "giving it up needs a yes")
+    refused(linked.migrate("abandon", "--id", "n"), 2, "giving it up needs confirmation")
     assert linked.stored() == before
     done = linked.migrate("abandon", "--id", "n", "--yes")
-    assert ok(done).startswith("migration n was taken back: the source of truth is Persist (s")
-    assert "somebody had the migration last" in done.stderr
+    assert ok(done).startswith("migration n was undone: the source of truth is Persist (s")
+    assert "somebody ran the migration last" in done.stderr
     assert linked.status()["migrations"] == {"m": "done"}
     ok(linked.catalog(*EDIT, '{"value": "1"}', "--yes"))
 
@@ -142,7 +144,7 @@ def test_in_an_emergency_the_stash_is_used_alone(linked: Linked, tmp_path: Path)
         assert "fencing" not in result.stderr
         assert linked.stored() == before
     refused(
-        linked.persist.run("epoch", "--emergency"), 2, "--emergency is for a stash", "give --stash URL alone"
+        linked.persist.run("epoch", "--emergency"), 2, "--emergency is for a stash", "give only --stash URL"
     )
     refused(linked.catalog("epoch", "--emergency"), 2, "--emergency is for a stash")
     ok(linked.migrate("rollback", "--id", "m", "--verify", "none"))
@@ -165,7 +167,7 @@ def test_two_empty_stores_have_no_truth(tmp_path: Path) -> None:
         "truth       none: neither store has a catalog",
         "link        not linked",
     ]
-    assert f"in file://{tmp_path}/p, which is not made yet" in shown
+    assert f"in file://{tmp_path}/p, which doesn't exist yet" in shown
     assert json.loads(ok(CliRunner().invoke(main, [*command, "--json"])))["sourceOfTruth"] is None
     assert not list(tmp_path.iterdir())
 
@@ -177,7 +179,7 @@ def test_a_location_that_is_not_there_yet_is_called_what_the_user_calls_it(tmp_p
     stash = ["--stash", f"sqlite://{tmp_path}/s"]
     options = [*stash, "--persist", f"file://{tmp_path}/p", "--organization-id", organization]
     planned = ["migrate", "plan", "--id", "m", "--target", "persist", *options]
-    where = f"in file://{tmp_path}/p, which is not made yet"
+    where = f"in file://{tmp_path}/p, which doesn't exist yet"
     refused(CliRunner().invoke(main, planned), 1, f"{where} is not initialized")
     ok(CliRunner().invoke(main, ["catalog", "init", *stash]))
     for command in (planned, ["migrate", "run", *planned[2:]]):
@@ -193,6 +195,6 @@ def test_a_decision_for_nothing_is_refused(linked: Linked, tmp_path: Path) -> No
     result = CliRunner().invoke(
         main, ["migrate", "link", *options, "--truth", "stash", "--accept-loss", "--yes"]
     )
-    refused(result, 1, "there is no catalog in ", "only that can be named")
+    refused(result, 1, "there is no catalog in ", "name the store that has the catalog")
     assert linked.stored() == before
     assert not (tmp_path / "other.sqlite").exists()

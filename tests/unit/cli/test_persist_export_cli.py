@@ -92,7 +92,7 @@ def test_standard_output_is_written_through(url: str, tmp_path: Path, form: str,
 
 
 def test_standard_output_needs_a_format(url: str) -> None:
-    assert "no name that tells the format" in one_line(run(url, SHARD, "-"), 2)
+    assert "format of standard output is not known" in one_line(run(url, SHARD, "-"), 2)
 
 
 @pytest.mark.parametrize("diff", [(), ("--diff",)])
@@ -137,7 +137,7 @@ def test_a_time_that_a_format_has_not_is_one_line(tmp_path: Path) -> None:
         client.writer(SHARD, Schema.of({"at": "timestamp"}), purpose="test").compare_and_append(late, 0, 1)
     url = f"file://{tmp_path / 'location'}"
     line = one_line(run(url, SHARD, str(tmp_path / "out.json")), 2)
-    assert "json does not hold what is there" in line
+    assert "json can't express a value" in line
     assert [path.name for path in tmp_path.iterdir()] == ["location"]
 
 

@@ -116,7 +116,7 @@ def test_sweep_shows_orphans_and_deletes_when_asked(url: str, folder: Path) -> N
     result = ok("sweep", url)
     assert str(left.relative_to(folder / "blob")) in result.stdout
     assert result.stdout.splitlines()[1].endswith("6 bytes  3 d")
-    assert result.stderr.splitlines()[-1] == "nothing was deleted: --delete does that"
+    assert result.stderr.splitlines()[-1] == "nothing was deleted: pass --delete to delete"
     assert left.exists()
     told = json.loads(ok("sweep", url, "--delete", "--json").stdout)
     assert [orphan["size_bytes"] for orphan in told["shards"][0]["orphans"]] == [6]
@@ -170,7 +170,7 @@ def test_recover_tells_before_it_does(url: str, folder: Path) -> None:
     assert run("inspect", url).exit_code == 3
     dry = run("recover", url)
     assert dry.exit_code == 1, "nobody knows what came after the rollup"
-    assert dry.stderr.splitlines()[0].startswith("taken for empty: ")
+    assert dry.stderr.splitlines()[0].startswith("treated as empty: ")
     assert dry.stderr.splitlines()[-1].startswith("nothing was written")
     assert not (folder / "consensus.sqlite").exists()
     done = run("recover", url, "--yes")

@@ -80,14 +80,14 @@ BAD_INPUT = [
     ("collection write c {dir}/gap.parquet", "column '_time'"),
     ("collection write c {dir}/negative.parquet", "column '_time'"),
     ("collection write c {dir}/listed.parquet", "column '_time'"),
-    ("collection write c {dir}/past.parquet", "nothing can be added at 5"),
-    ("collection write c {dir}/both.parquet", "nothing can be added at 5"),
-    ("collection write c {dir}/ok.csv --at 5", "nothing can be added at 5"),
+    ("collection write c {dir}/past.parquet", "rows can't be added at 5"),
+    ("collection write c {dir}/both.parquet", "rows can't be added at 5"),
+    ("collection write c {dir}/ok.csv --at 5", "rows can't be added at 5"),
     ("collection write c {dir}/ok.csv --at 50 --new-upper 50", "--new-upper 50"),
     ("collection write c {dir}/gone.csv", "can't read"),
     ("collection write nope {dir}/ok.csv", "no collection has the id or name 'nope'"),
     ("collection drop nope --yes", "no collection has the id or name 'nope'"),
-    ("collection drop c", "needs a yes"),
+    ("collection drop c", "needs confirmation"),
     ("collection create c --key id:int64", "name 'c'"),
     ("collection create d --id c1 --key id:int64", "c1"),
     ("collection create d --key id:int6", "unknown column type"),
@@ -100,8 +100,8 @@ TIMES = [
     ("100000000000000000000000000", "out of range"),
     ("18446744073709551616", "out of range"),
     ("0001-01-01T00:00:00+23:59", "out of range"),
-    ("9" * 5000, "neither milliseconds"),
-    ("soon", "neither milliseconds"),
+    ("9" * 5000, "neither a number of milliseconds"),
+    ("soon", "neither a number of milliseconds"),
 ]
 
 
@@ -143,10 +143,13 @@ def test_only_init_and_create_make_a_location(folder: Path, command: str) -> Non
     [
         (
             "catalog init --persist {at} --organization-id {org} --deploy-generation " + "1" + "0" * 22,
-            "range",
+            "not an integer from 0",
         ),
         ("catalog init --persist {at} --organization-id me", "'me' is not a UUID"),
-        ("catalog dump --persist {at} --organization-id {org} --as-of " + "1" + "0" * 22, "range"),
+        (
+            "catalog dump --persist {at} --organization-id {org} --as-of " + "1" + "0" * 22,
+            "not an integer from 0",
+        ),
         ("collection create c --key id:int6 --url {at}", "unknown column type"),
         ("collection create c --key id:int64 --shards 0 --url {at}", "shards is 0"),
         ("collection write c {dir}/gone.csv --url {at}", "can't read"),

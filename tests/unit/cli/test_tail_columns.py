@@ -16,7 +16,7 @@ def test_a_csv_keeps_the_columns_of_its_header(capsys: pytest.CaptureFixture[str
         changes.show(each)
     out, err = capsys.readouterr()
     assert out.splitlines() == ['"id","_time","_diff"', "1,10,1", "2,11,1", "2,11,1"]
-    assert err == "not shown, as it was added meanwhile: zz; tail again\n"
+    assert err == "not shown, as it was added since the start: zz; tail again\n"
 
 
 def test_a_table_says_what_the_columns_are_from_now_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,9 @@
-"""`holdfast catalog edit`, `delete`, `load` and `fence`: repairs by hand.
+"""`holdfast catalog edit`, `delete`, `load` and `fence`: manual repairs.
 
 Invariants
-- What is refused is refused by a rehearsal of a client that writes nothing: it leaves no trace and fences
+- A client that writes nothing rehearses each change first. A refused command leaves no trace and fences
   nobody.
-- Whoever is fenced is told so before: on stderr, and at a terminal with a question.
+- A command announces on stderr whom it fences before it does so, and asks first if there is a terminal.
 """
 
 import io
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class _Claim(TypedDict):
-    """Who writes, and why, as fence tokens tell it."""
+    """Who writes, and why, as stored in fence tokens."""
 
     holder: str
     purpose: str
@@ -40,7 +40,10 @@ class _Claim(TypedDict):
 
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 _force = click.option(
-    "--force", is_flag=True, help="Even what decides who reads it, goes back, or refers to nothing."
+    "--force",
+    is_flag=True,
+    help="Allow changes to objects that decide who can read the catalog, changes that go back,"
+    " and dangling references.",
 )
 
 
@@ -52,10 +55,11 @@ _force = click.option(
 @_force
 @_yes
 def edit(place: CatalogPlace, object_type: str, key: str, value: str, force: bool, yes: bool) -> None:
-    """Give the object of that TYPE and KEY the VALUE; one that is not there is inserted.
+    """Set the object with this TYPE and KEY to VALUE. Insert it if it doesn't exist.
 
-    They are as 'dump' shows them, KEY and VALUE as JSON; @FILE reads one from a file, - from standard input.
-    Every process that writes to the catalog is fenced first: it stops, and is to be started again.
+    Write TYPE, KEY and VALUE as 'dump' shows them: KEY and VALUE are JSON. @FILE reads one from a file, and -
+    reads it from standard input. This first fences every process that writes to the catalog. Those processes
+    stop, and you need to start them again.
     """
     if key == value == "-":
         raise BadInput("KEY and VALUE can't both come from standard input")
@@ -69,10 +73,11 @@ def edit(place: CatalogPlace, object_type: str, key: str, value: str, force: boo
 @_force
 @_yes
 def delete(place: CatalogPlace, object_type: str, key: str, force: bool, yes: bool) -> None:
-    """Remove the object of that TYPE and KEY, whatever refers to it.
+    """Remove the object with this TYPE and KEY, even if other objects refer to it.
 
-    They are as 'dump' shows them, KEY as JSON; @FILE reads it from a file, - from standard input. Every
-    process that writes to the catalog is fenced first: it stops, and is to be started again.
+    Write TYPE and KEY as 'dump' shows them: KEY is JSON. @FILE reads it from a file, and - reads it from
+    standard input. This first fences every process that writes to the catalog. Those processes stop, and you
+    need to start them again.
     """
     _put(place, object_type, text_argument(key, "KEY"), None, force=force, yes=yes)
 
@@ -86,7 +91,7 @@ def _put(
         change = debug.rehearse(openable, object_type, key, value, force=force)
         what = f"{object_type} {_line(change.key)}"
         if change.found is not None and change.found == change.value:
-            click.echo(f"{what}: unchanged, it has that value already")
+            click.echo(f"{what}: unchanged, it already has that value")
             return
         _announce(openable, yes=yes)
     before: Message | None
@@ -102,17 +107,17 @@ def _put(
         click.echo(f"{what}: {verb}, before: {_line(before)}")
 
 
-@click.command(short_help="Put the contents of a dump into it.")
+@click.command(short_help="Load a dump into the catalog.")
 @catalog_options
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @_yes
 def load(place: CatalogPlace, file: Path, yes: bool) -> None:
-    """Put the contents of a dump, FILE or - for standard input, into the catalog.
+    """Load a dump into the catalog. FILE is the dump, or - for standard input.
 
-    One that is not initialized holds exactly them afterwards. In another they replace what is there, and
-    every process that writes to it is fenced first; that needs --yes, or a yes at the terminal. Nothing goes
-    back that must not: append-only objects and reserved config stay, id allocators and timestamps keep the
-    greater number.
+    A catalog that is not initialized then holds exactly the dump. In an initialized catalog the dump replaces
+    the contents, and every process that writes to it is fenced first. This needs --yes, or confirmation at
+    the terminal. Some values never go back: append-only objects and reserved config stay, and id allocators
+    and timestamps keep the greater number.
     """
     from holdfast.catalog import debug
 
@@ -123,9 +128,11 @@ def load(place: CatalogPlace, file: Path, yes: bool) -> None:
                 planned = debug.rehearse_load(openable, text)
             if openable.is_initialized():
                 if not yes and not somebody_answers():
-                    raise BadInput(f"loading into catalog {openable.place} needs a yes", hint="give --yes")
-                counts = f"{planned.added:,} rows added and {planned.retracted:,} taken away"
-                _announce(openable, f"what it holds is replaced: {counts}", yes=yes)
+                    raise BadInput(
+                        f"loading into catalog {openable.place} needs confirmation", hint="pass --yes"
+                    )
+                counts = f"{planned.added:,} rows added and {planned.retracted:,} removed"
+                _announce(openable, f"its contents are replaced: {counts}", yes=yes)
     except NoLocation:
         with _nowhere() as openable, source.text() as text:
             debug.rehearse_load(openable, text)
@@ -133,33 +140,36 @@ def load(place: CatalogPlace, file: Path, yes: bool) -> None:
         loaded = debug.load(openable, text, **_who("load"))
         click.echo(
             f"loaded {source} into catalog {openable.place}: {loaded.added:,} rows added,"
-            f" {loaded.retracted:,} taken away, epoch {loaded.token.epoch}"
+            f" {loaded.retracted:,} removed, epoch {loaded.token.epoch}"
         )
 
 
-@click.command(short_help="Raise the fence token after a restore, or to shut out whoever writes.")
+@click.command(short_help="Raise the fence token after a restore, or to fence all writers.")
 @catalog_options
 @click.option(
-    "--at-least", metavar="N", type=u64, help="The least epoch afterwards: one that is there stays."
+    "--at-least",
+    metavar="N",
+    type=u64,
+    help="Raise the epoch to N. An epoch that is already N or more stays.",
 )
-@click.option("--above", metavar="N", type=u64, help="Above N, and above the epoch that is there.")
-@click.option("--deploy-generation", metavar="G", type=u64, help="Raise that too.")
+@click.option("--above", metavar="N", type=u64, help="Raise the epoch above N and above the current epoch.")
+@click.option("--deploy-generation", metavar="G", type=u64, help="Also raise the deploy generation to G.")
 @_yes
 def fence(
     place: CatalogPlace, at_least: int | None, above: int | None, deploy_generation: int | None, yes: bool
 ) -> None:
-    """Raise the durable fence token of a catalog: every process that writes to it is fenced.
+    """Raise the fence token of a catalog. This fences every process that writes to it.
 
-    After a restore of an older state with --at-least: a process that finds a token lower than its own stops
-    and names the epoch N that is needed. A token that is high enough stays, and then nobody is fenced. With
-    --above it is raised in any case. None is ever lowered.
+    Use --at-least after you restored an older state: a process that finds a token lower than its own stops,
+    and names the epoch N that it needs. If the token is already high enough, it stays and nobody is fenced.
+    --above always raises the token. No option ever lowers it.
     """
     from holdfast.catalog.fence import check_room
 
     if (at_least is None) == (above is None):
         raise BadInput(
-            "say how far: either --at-least N or --above N",
-            hint="--above 0 raises it by one, whatever it is, and so shuts out whoever writes",
+            "give either --at-least N or --above N",
+            hint="--above 0 raises the epoch by one, and so fences all writers",
         )
     check_room(at_least or above or 0)
     with place.open_to_look() as openable:
@@ -169,8 +179,8 @@ def fence(
         generation = before[1] if deploy_generation is None else deploy_generation
         if before[0] >= least and before[1] >= generation:
             click.echo(
-                f"unchanged: {_shown(before)}; a fence token is never lowered, and nobody is fenced "
-                f"(--above {before[0]} would)"
+                f"unchanged: {_shown(before)}; a fence token is never lowered, and nobody was fenced "
+                f"(use --above {before[0]} to fence)"
             )
             return
         _announce(openable, yes=yes)
@@ -178,7 +188,7 @@ def fence(
     with place.open_to_write() as openable:
         after = openable.raise_fence(least, deploy_generation=generation, **who)
         while above is not None and (after.holder, after.purpose) != (who["holder"], who["purpose"]):
-            # Taken over by somebody since, at the epoch that this was to have.
+            # Somebody took over since, at the epoch that this command wanted.
             after = openable.raise_fence(after.epoch + 1, deploy_generation=generation, **who)
     click.echo(f"raised: {_shown(before)} -> {_shown((after.epoch, after.deploy_generation))}")
 
@@ -195,7 +205,7 @@ def _shown(token: tuple[int, int]) -> str:
 
 
 def _announce(openable: "OpenableCatalog", what: str = "", *, yes: bool) -> None:
-    """Say who is fenced; at a terminal ask, and where nobody can be asked go on."""
+    """Show whom this command fences. Ask first at a terminal; without one, continue."""
     openable.check_takeover()
     place = openable.place
     click.echo(f"fencing every process that writes to catalog {place}{what and '; '}{what}", err=True)
@@ -209,7 +219,7 @@ def _who(command: str) -> "_Claim":
 
 @contextmanager
 def _nowhere() -> Iterator["OpenableCatalog"]:
-    """A catalog that goes with this process, for the rehearsal of a load to where nothing is yet."""
+    """A catalog in memory, to rehearse a load into a location that doesn't exist yet."""
     from holdfast.catalog import persist_catalog
     from holdfast.persist import PersistClient
 
@@ -218,7 +228,7 @@ def _nowhere() -> Iterator["OpenableCatalog"]:
 
 
 class _Source:
-    """A dump to be read more than once."""
+    """A dump that can be read more than once."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -230,7 +240,7 @@ class _Source:
 
     @contextmanager
     def text(self) -> Iterator[TextIO]:
-        """Its text from the beginning; `BadInput` when there is none."""
+        """Open the text at its beginning. Raises `BadInput` if it can't be read or loaded."""
         try:
             data = io.BytesIO(self._copy.getvalue()) if self._copy else self._file.open("rb")
         except OSError as error:
@@ -239,7 +249,7 @@ class _Source:
             with io.TextIOWrapper(data, encoding="utf-8-sig") as text:
                 yield text
         except UnicodeDecodeError:
-            raise BadInput(f"{self} is no UTF-8 text") from None
+            raise BadInput(f"{self} is not UTF-8 text") from None
         except (VersionTooNew, Deprecated) as error:
             raise BadInput(f"can't load {self}: {error}", hint=error.hint) from error
 

@@ -1,4 +1,4 @@
-"""`holdfast catalog upgrade-check`: whether this Holdfast could open a catalog, asked without a trace."""
+"""`holdfast catalog upgrade-check`: whether this Holdfast can open a catalog, without changing anything."""
 
 import json
 from typing import Any
@@ -12,19 +12,19 @@ from holdfast.errors import BadInput, CorruptBlob, HoldfastError, StorageError, 
 _OPTION = "--cluster-replica-sizes"
 
 
-@click.command("upgrade-check", short_help="Check that this Holdfast can open and upgrade it.")
+@click.command("upgrade-check", short_help="Check that this Holdfast can open and upgrade a catalog.")
 @catalog_options
 @click.option(
     _OPTION,
     "sizes",
     metavar="JSON",
-    help='The sizes that replicas and managed clusters may have, such as \'["1", "2"]\'; @FILE reads them.',
+    help='The sizes that replicas and managed clusters may have, such as \'["1", "2"]\'. @FILE reads a file.',
 )
 def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
-    """Check that this Holdfast could open the catalog and upgrade it to its own version.
+    """Check that this Holdfast can open the catalog and upgrade it to its own version.
 
-    All objects are read and upgraded in memory. Nothing is written and nobody is fenced, so it may run beside
-    the database. Exit code 0 if it could, 1 if not.
+    This reads all objects and upgrades them in memory. It writes nothing and fences nobody, so you can run it
+    while the database runs. Exit code 0 means yes, 1 means no.
     """
     allowed = None if sizes is None else _sizes(text_argument(sizes, _OPTION))
     from holdfast.catalog.upgradecheck import check_upgrade
@@ -33,31 +33,31 @@ def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
         try:
             found = check_upgrade(openable, replica_sizes=allowed)
         except HoldfastError as error:
-            # A store that fails, and a catalog that isn't there, say nothing about an upgrade.
+            # A store that fails, or a catalog that doesn't exist, says nothing about an upgrade.
             if isinstance(error, StorageError | Uninitialized) and not isinstance(error, CorruptBlob):
                 raise
             raise _negative(openable.place, error) from error
         if found.version == found.upgraded:
-            answer = f"is at version {found.version}, that of this Holdfast"
+            answer = f"is at version {found.version}, the version of this Holdfast"
         else:
             answer = f"can be upgraded from version {found.version} to {found.upgraded}"
-        click.echo(f"catalog {openable.place} {answer}; {found.objects:,} objects are well")
+        click.echo(f"catalog {openable.place} {answer}; {found.objects:,} objects are valid")
 
 
 def _negative(place: str, error: HoldfastError) -> HoldfastError:
-    """What is wrong with the catalog as an answer, whatever code the error has elsewhere."""
+    """A negative result, with exit code 1 whatever code the error has elsewhere."""
     return HoldfastError(f"catalog {place} can't be opened by this Holdfast: {error}", hint=error.hint)
 
 
 def _sizes(text: str) -> frozenset[str]:
-    """The names in a list, or those of an object, whose values are of no interest here."""
+    """The names in a list, or the keys of an object. The values of the object are ignored."""
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list | dict) or not found or not all(isinstance(name, str) for name in found):
         raise BadInput(
-            f"{_OPTION} is no JSON list of sizes: {' '.join(text.split())[:60]}",
-            hint="""it looks like '["1", "2"]'""",
+            f"{_OPTION} is not a JSON list of sizes: {' '.join(text.split())[:60]}",
+            hint="""write it like '["1", "2"]'""",
         )
     return frozenset(found)

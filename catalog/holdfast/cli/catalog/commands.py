@@ -1,7 +1,7 @@
-"""`holdfast catalog`: the group of commands, and those that make a catalog or look at it.
+"""`holdfast catalog`: the group of commands, and the commands that create a catalog or show it.
 
-What is heavy is imported in the commands, so that their help is quick; bad input is found before the store is
-touched, and a refused command leaves it as it was.
+Commands import heavy modules when they run, so that their help is fast. They check input before they open the
+store, and a refused command leaves the store unchanged.
 """
 
 import contextlib
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 @click.group()
 def catalog() -> None:
-    """Make, look at and repair durable catalogs."""
+    """Create, inspect and repair catalogs."""
 
 
-@catalog.command(short_help="Make a new catalog.")
+@catalog.command(short_help="Initialize a new catalog.")
 @catalog_options
 @click.option(
     "--deploy-generation",
     type=u64,
     default=0,
     show_default=True,
-    help="The generation of the deployment that may write to it first.",
+    help="The deploy generation that may write to the catalog first.",
 )
 def init(place: CatalogPlace, deploy_generation: int) -> None:
-    """Write the initial objects of a new catalog.
+    """Initialize a new catalog: write its first objects.
 
-    An initialized one is left alone, and nobody is fenced.
+    A catalog that is already initialized is left unchanged, and nobody is fenced.
     """
-    # Where there is no location yet, or none that can be opened, the open for writing tells.
+    # If there is no location, or none that can be opened, the open for writing below raises the error.
     with contextlib.suppress(StoreUnreachable), place.open_to_look() as openable:
         if openable.is_initialized():
             click.echo(f"already initialized: {_state(openable)}")
@@ -59,22 +59,25 @@ def init(place: CatalogPlace, deploy_generation: int) -> None:
         click.echo(f"{verb} {_state(openable)}")
 
 
-@catalog.command(short_help="Show everything as JSON.")
+@catalog.command(short_help="Show the whole catalog as JSON.")
 @catalog_options
 @click.option(
-    "--target", metavar="FILE", type=click.Path(path_type=Path), help="Write to FILE instead of showing it."
+    "--target",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write to FILE instead of standard output.",
 )
 @click.option(
     "--as-of",
     metavar="T",
     type=u64,
-    help="At this time; if not given, the latest.",
+    help="Show the catalog as of time T. Default: the latest time.",
 )
 def dump(place: CatalogPlace, target: Path | None, as_of: int | None) -> None:
-    """Show everything as JSON: by object type, one object a line, with its key and its value.
+    """Show the whole catalog as JSON. Each line is one object with its key and value, grouped by object type.
 
-    'edit' and 'delete' take them as they stand there, 'load' takes all of it. A catalog of an older version
-    is shown as it is. A FILE is replaced when the new one is whole.
+    'edit' and 'delete' take keys and values in the same form, and 'load' takes the whole output. A catalog of
+    an older version is shown in its own format. If FILE exists, it is replaced once the new file is complete.
     """
     file = None if target is None else regular_target(target)
     with place.open_to_look() as openable:
@@ -90,10 +93,10 @@ def dump(place: CatalogPlace, target: Path | None, as_of: int | None) -> None:
             raise BadInput(f"can't write {target}: {error.strerror or error}") from error
 
 
-@catalog.command(short_help="Show the durable epoch.")
+@catalog.command(short_help="Show the epoch.")
 @catalog_options
 def epoch(place: CatalogPlace) -> None:
-    """Show the durable epoch: how often the catalog was opened for writing."""
+    """Show the epoch of the catalog. It grows by one each time that the catalog is opened for writing."""
     with place.open_to_look() as openable:
         durable = openable.epoch()
         if durable is None:

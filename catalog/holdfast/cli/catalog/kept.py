@@ -1,4 +1,4 @@
-"""`holdfast catalog kept`: the times before upgrades that are kept readable, to be dumped or let go of."""
+"""`holdfast catalog kept`: the times before upgrades that stay readable. Show them or release them."""
 
 from typing import TYPE_CHECKING
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from holdfast.catalog.stores.store import Kept
 
 
-@click.command(short_help="Show what is kept of times before upgrades.")
+@click.command(short_help="Show the times before upgrades that stay readable.")
 @catalog_options
-@click.option("--release", metavar="VERSION", type=u64, help="Let go of what is kept of this version.")
-@click.option("--yes", is_flag=True, help="Don't ask before a release.")
+@click.option("--release", metavar="VERSION", type=u64, help="Release the kept time of this version.")
+@click.option("--yes", is_flag=True, help="Don't ask before releasing.")
 @json_option
 def kept(place: CatalogPlace, release: int | None, yes: bool, as_json: bool) -> None:
-    """Show the versions of the format of which the last time before their upgrade is kept readable.
+    """Show the times before upgrades that stay readable, one for each earlier version of the catalog format.
 
-    'dump --as-of' shows the catalog of then, and 'load' makes a new catalog of that. What is released can't
-    be read any more, and there is no way back to that version; storage gives its rows up by and by. Nobody is
-    fenced.
+    'dump --as-of' shows the catalog at such a time, and 'load' creates a new catalog from that dump. After a
+    release you can't read the time any more, so you can't go back to that version. Its rows are deleted over
+    time. Nobody is fenced.
     """
     if release is not None and as_json:
-        raise BadInput("--release and --json don't go together")
+        raise BadInput("--release and --json can't be used together")
     with place.open_to_look() as openable:
         where = openable.place
         if not openable.is_initialized():
@@ -41,11 +41,11 @@ def kept(place: CatalogPlace, release: int | None, yes: bool, as_json: bool) -> 
     if time is None:
         there = ", ".join(str(each.version) for each in found) or "none"
         raise BadInput(
-            f"the catalog in {where} keeps nothing of version {release}",
-            hint=f"versions that it keeps: {there}",
+            f"the catalog in {where} keeps no time of version {release}",
+            hint=f"kept versions: {there}",
         )
     if not yes and somebody_answers():
-        click.echo(f"letting go of version {release} of catalog {where}, as of {time}", err=True)
+        click.echo(f"releasing version {release} of catalog {where}, as of {time}", err=True)
         confirm("Go on?")
     with place.open_to_write() as openable:
         openable.release_dump(release)

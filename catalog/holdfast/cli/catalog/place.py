@@ -1,7 +1,7 @@
-"""Which catalog a command is about: the options of all `holdfast catalog` commands.
+"""Which catalog a command works on: the options of all `holdfast catalog` commands.
 
-A catalog is in a stash, which holds exactly one, or on persist, where each organization has its own; or it is
-linked, and in one of the two.
+A catalog is in a stash, which holds exactly one, or on persist, where each organization has its own. A linked
+catalog has both, and one of them is the source of truth.
 """
 
 import uuid
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from holdfast.catalog.move.truth import Backend, Strategy
     from holdfast.persist import PersistClient
 
-_HINT = "use --stash URL, or --persist URL --organization-id UUID; all of them for a linked catalog"
+_HINT = "use --stash URL, or --persist URL --organization-id UUID, or all three for a linked catalog"
 
 
 class CatalogPlace(ABC):
-    """Where the options say that the catalog is, checked as far as text can be; nothing is open yet."""
+    """Where the options say that the catalog is. The text of the options is checked; nothing is open yet."""
 
     @abstractmethod
     def open_to_look(self) -> AbstractContextManager["OpenableCatalog"]:
-        """The catalog by a client that writes nothing; raises `NoLocation` where nothing is."""
+        """Open the catalog with a client that writes nothing. Raises `NoLocation` if there is no location."""
 
     @abstractmethod
     def open_to_write(self, *, create: bool = False) -> AbstractContextManager["OpenableCatalog"]:
-        """The catalog by a client that writes; without `create` a missing location is `NoLocation`."""
+        """Open the catalog for writing. Without `create`, a missing location raises `NoLocation`."""
 
 
 @dataclass(frozen=True)
 class PersistPlace(CatalogPlace):
-    """The catalog of an organization in a location, or in a blob store and a consensus store.
+    """The catalog of an organization, in a location or in a blob store and a consensus store.
 
-    `stash_lost`: the user knows that the stash which it is linked with is gone.
+    `stash_lost`: the user says that the stash that it is linked with is gone.
     """
 
     persist: str
@@ -73,9 +73,9 @@ class PersistPlace(CatalogPlace):
 
 @dataclass(frozen=True)
 class StashPlace(CatalogPlace):
-    """The catalog of a stash, whose tables the first commit makes.
+    """The catalog of a stash. The first commit creates the tables of the stash.
 
-    `emergency`: it is linked, and to be used without its persist.
+    `emergency`: the catalog is linked, and is used without its persist store.
     """
 
     stash: str
@@ -83,7 +83,7 @@ class StashPlace(CatalogPlace):
 
     @contextmanager
     def open_to_look(self) -> Iterator["OpenableCatalog"]:
-        """See `CatalogPlace`; a stash that isn't there is a catalog that isn't initialized."""
+        """See `CatalogPlace`. A stash that doesn't exist is a catalog that isn't initialized."""
         from holdfast.catalog.one_store import stash_catalog
 
         openable = stash_catalog(self.stash, read_only=True)
@@ -104,7 +104,7 @@ class StashPlace(CatalogPlace):
 
 @dataclass(frozen=True)
 class LinkedPlace(CatalogPlace):
-    """A catalog in one of two linked stores, which are linked when it is first written."""
+    """A catalog in two linked stores. The first write links them."""
 
     stash: str
     persist: PersistPlace
@@ -113,14 +113,14 @@ class LinkedPlace(CatalogPlace):
 
     @contextmanager
     def open_to_look(self) -> Iterator["LinkedCatalog"]:
-        """See `CatalogPlace`; a location that isn't there is one without a catalog."""
+        """See `CatalogPlace`. A location that doesn't exist counts as one without a catalog."""
         from holdfast.catalog.one_store import stash_catalog
 
         where = None
         try:
             client = open_to_look(self.persist.persist, self.persist.consensus)
         except NoLocation:
-            client, where = _nothing(), f"{_shown(self.persist.persist)}, which is not made yet"
+            client, where = _nothing(), f"{_shown(self.persist.persist)}, which doesn't exist yet"
         with client:
             yield self._linked(stash_catalog(self.stash, read_only=True), client, where)
 
@@ -143,20 +143,20 @@ class LinkedPlace(CatalogPlace):
 
 
 def _nothing() -> "PersistClient":
-    """A client of a location with nothing in it."""
+    """A client of an empty location."""
     from holdfast.persist import PersistClient
 
     return PersistClient.open(f"memory://{uuid.uuid4()}")
 
 
 def _shown(url: str) -> str:
-    """A URL without anything that may be a secret."""
+    """A URL without anything that may be secret."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _in_emergency(stash: "OpenableCatalog") -> "OpenableCatalog":
-    """The stash alone; raises `NeedsPersist` where it doesn't tell that it has the catalog."""
+    """The stash alone. Raises `NeedsPersist` if the stash doesn't record that it is the source of truth."""
     from holdfast.catalog import emergency_catalog
     from holdfast.catalog.move.emergency import check_emergency
 
@@ -165,31 +165,32 @@ def _in_emergency(stash: "OpenableCatalog") -> "OpenableCatalog":
 
 
 def _warn_of_link(openable: "OpenableCatalog", others: str) -> None:
-    """Say on stderr that a store that is looked at alone may not be where the catalog is."""
+    """Warn on stderr if the store that is opened alone may not be the source of truth."""
     from holdfast.catalog import config
 
     try:
         told = openable.config(config.LINK) is None or openable.config(config.TRUTH) == 1
     except CorruptBlob:
-        # The command itself says what is wrong with it.
+        # The command itself reports the damage.
         return
     if not told:
         click.echo(
-            f"warning: {openable.place} is linked with another store, and is not surely where the catalog is;"
-            f" give {others} too",
+            f"warning: {openable.place} is linked with another store and may not be the source of truth;"
+            f" also give {others}",
             err=True,
         )
 
 
 def catalog_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that name a catalog, and as `place` what they name."""
+    """Give a command the options that name a catalog, and pass the catalog's place as `place`."""
 
     @wraps(command)
     def with_place(*args: Any, emergency: bool, place: CatalogPlace, **rest: Any) -> None:
         if emergency:
             if not isinstance(place, StashPlace):
                 raise BadInput(
-                    "--emergency is for a stash whose persist can't be reached", hint="give --stash URL alone"
+                    "--emergency is for a stash whose persist store can't be reached",
+                    hint="give only --stash URL",
                 )
             place = replace(place, emergency=True)
         command(*args, place=place, **rest)
@@ -197,13 +198,13 @@ def catalog_options(command: Callable[..., None]) -> Callable[..., None]:
     option = click.option(
         "--emergency",
         is_flag=True,
-        help="The stash of a linked catalog alone, where it tells by itself that it counts.",
+        help="Use only the stash of a linked catalog. The stash must record that it is the source of truth.",
     )
     return place_options(option(with_place))
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """As `catalog_options`, for a command that is not for emergencies."""
+    """Like `catalog_options`, without the option `--emergency`."""
 
     @wraps(command)
     def with_place(
@@ -220,7 +221,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def linked_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that name a linked catalog, all needed, and as `place` what they name."""
+    """Give a command the options that name a linked catalog, all required, and pass its place as `place`."""
 
     @wraps(command)
     def with_place(
@@ -235,7 +236,7 @@ def linked_options(command: Callable[..., None]) -> Callable[..., None]:
         for name, value in given.items():
             if value is None:
                 raise BadInput(
-                    f"{name} is missing: a migration is between two stores",
+                    f"{name} is missing: a migration needs both stores",
                     hint="use --stash URL --persist URL --organization-id UUID",
                 )
         command(*args, place=_place(persist, consensus, organization_id, stash), **rest)
@@ -245,8 +246,12 @@ def linked_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _with_place_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--organization-id", metavar="UUID", help="Whose catalog on persist."),
-        click.option("--consensus", metavar="URL", help="The consensus store, where the two lie apart."),
+        click.option(
+            "--organization-id", metavar="UUID", help="The organization whose catalog on persist this is."
+        ),
+        click.option(
+            "--consensus", metavar="URL", help="The consensus store, if --persist names only a blob store."
+        ),
         click.option("--persist", metavar="URL", help="The location (file:///dir), or its blob store."),
         click.option("--stash", metavar="URL", help="The stash (postgresql://..., sqlite:///file)."),
     ):

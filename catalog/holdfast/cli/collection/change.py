@@ -1,6 +1,6 @@
-"""`holdfast collection handover|restore|alter|comment|advance`: a collection changes while it is used.
+"""`holdfast collection handover|restore|alter|comment|advance`: change a collection while it is in use.
 
-A command that broke off is gone on with by the same command.
+If a command is interrupted, run the same command again to continue it.
 """
 
 from pathlib import Path
@@ -21,13 +21,23 @@ if TYPE_CHECKING:
 _TRIES = 5
 
 
-@click.command(short_help="Rebuild or re-shard a collection while it is used.")
+@click.command(short_help="Rebuild or reshard a collection while it is in use.")
 @location_option
 @click.argument("name")
-@click.option("--shards", metavar="N", type=int, help="Over how many the new rendition spreads the rows.")
-@click.option("--hash", "hash_columns", metavar="COLUMN", multiple=True, help="By what; default: as create.")
-@click.option("--rendition", "rendition_id", metavar="ID", help="The id of the new one; default: the next.")
-@click.option("--at", metavar="TIME", type=time, help="Not before this; default: as soon as possible.")
+@click.option("--shards", metavar="N", type=int, help="The number of shards of the new rendition.")
+@click.option(
+    "--hash",
+    "hash_columns",
+    metavar="COLUMN",
+    multiple=True,
+    help="A column to hash by. Default: as in create.",
+)
+@click.option(
+    "--rendition", "rendition_id", metavar="ID", help="The id of the new rendition. Default: the next."
+)
+@click.option(
+    "--at", metavar="TIME", type=time, help="Don't hand over before TIME. Default: as soon as possible."
+)
 @click.option("--abort", is_flag=True, help="Give up the rendition that is being filled.")
 def handover(
     url: str,
@@ -38,17 +48,17 @@ def handover(
     at: int | None,
     abort: bool,
 ) -> None:
-    """Make a new rendition of a collection, fill it, and let it take over; writers and readers go on.
+    """Create a new rendition of a collection, fill it, and hand over to it. Readers and writers continue.
 
     \b
     holdfast collection handover orders --shards 8
 
-    The contents at every time stay what they were. Where this breaks off, the same command goes on; with
-    --abort what is being filled is given up. What retired is dropped, by 'advance' or the operator, when
-    nobody can read its times any more.
+    The contents at each time stay the same. If the command is interrupted, run it again to continue. With
+    --abort, the rendition that is being filled is given up. 'advance' or the operator drops the retired
+    rendition once nobody can read its times any more.
     """  # noqa: D301 - the escape is for the formatter of the help
     if abort and (shards is not None or hash_columns or at is not None):
-        raise BadInput("--abort goes with --rendition only")
+        raise BadInput("--abort can be used only with --rendition")
     with controller_of(open_to_look(url)) as controller:
         info = controller.describe(name)
     refuse_dropped(info)
@@ -57,12 +67,12 @@ def handover(
         given_up = _filling(info, rendition_id).id
         with controller_of(open_to_write(url, create=False)) as controller:
             controller.renditions.abort(id_, given_up)
-        click.echo(f"aborted rendition {given_up} of {info.name}: its data is gone")
+        click.echo(f"aborted rendition {given_up} of {info.name}: its data is deleted")
         return
     found = _meant(info, shards, hash_columns, rendition_id)
     if found is not None and found.id == info.holding.id:
         with_ = count(len(found.shards), "shard")
-        click.echo(f"{info.name} is {found.id} with {with_} already, from {shown_moment(found.held_from)} on")
+        click.echo(f"{info.name} is already {found.id} with {with_}, from {shown_moment(found.held_from)} on")
         return
     with controller_of(open_to_write(url, create=False)) as controller:
         if found is None:
@@ -73,24 +83,24 @@ def handover(
             click.echo(f"rendition {found.id} with {count(shards, 'shard')} is being filled", err=True)
         with Progress(f"filling {found.id}") as progress:
             taken = _hand_over(controller, id_, found, at, progress)
-            progress.begin("finding what differs")
-            # Who listens through the handover reads this, and not both renditions.
+            progress.begin("finding differences")
+            # A listener that follows the handover reads this difference instead of both renditions.
             controller.renditions.make_difference(id_)
     with_ = count(len(taken.shards), "shard")
     click.echo(f"{info.name} is {taken.id} with {with_}, from {shown_moment(taken.held_from)} on")
 
 
-@click.command(short_help="Make its contents those of a snapshot.")
+@click.command(short_help="Restore a collection from a snapshot.")
 @location_option
 @click.argument("name")
 @click.argument("snapshot")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
-    """Make the contents of a collection those of a snapshot: SNAPSHOT is the folder, or the s3:// URL, that
-    the snapshot job wrote.
+    """Replace the contents of a collection by those of a snapshot. SNAPSHOT is the folder, or the s3:// URL,
+    that the snapshot job wrote.
 
-    Writers and readers go on. What was written since the snapshot, and during the restore, is no more in the
-    collection from then on; as of earlier times everything stays as it was.
+    Readers and writers continue. Rows written since the snapshot, and during the restore, are no longer in
+    the collection after the restore. Earlier times keep their contents.
     """
     from holdfast.collections import RestoreSource
 
@@ -101,9 +111,9 @@ def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
     source.check_schema(info.name, info.schema)
     if not yes:
         if not somebody_answers():
-            raise BadInput(f"restoring {info.name} needs a yes", hint="give --yes")
+            raise BadInput(f"restoring {info.name} needs confirmation", hint="pass --yes")
         as_of = shown_moment(source.manifest.as_of)
-        confirm(f"Make {info.name} what it was as of {as_of}, {count(source.manifest.rows, 'row')}?")
+        confirm(f"Restore {info.name} as of {as_of}, {count(source.manifest.rows, 'row')}?")
     with (
         controller_of(open_to_write(url, create=False)) as controller,
         Progress(f"restoring {info.name}") as progress,
@@ -112,21 +122,21 @@ def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
         restored = controller.restore_collection(
             info.collection_id, source, progress=lambda rows: progress.rows(rows, source.manifest.rows)
         )
-        progress.begin("finding what differs")
-        # Who listens through the restore reads this, and not both renditions.
+        progress.begin("finding differences")
+        # A listener that follows the restore reads this difference instead of both renditions.
         controller.renditions.make_difference(info.collection_id)
     click.echo(f"{info.name} is {restored.id}, restored, from {shown_moment(restored.held_from)} on")
 
 
-@click.command(short_help="Add columns, or widen their types.")
+@click.command(short_help="Add columns, or widen column types.")
 @location_option
 @click.argument("name")
-@click.option("--add", metavar="NAME:TYPE?", multiple=True, help="A new column, which allows nulls.")
-@click.option("--type", "types", metavar="NAME:TYPE", multiple=True, help="A wider type; '?' allows nulls.")
+@click.option("--add", metavar="NAME:TYPE?", multiple=True, help="A new column. It must be nullable.")
+@click.option("--type", "types", metavar="NAME:TYPE", multiple=True, help="A wider type; '?' means nullable.")
 def alter(url: str, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> None:
-    """Add nullable columns to a collection, give columns wider types, or let them have nulls.
+    """Add nullable columns to a collection, widen column types, or make columns nullable.
 
-    Rows that are there have null in new columns. Writers that don't know them go on.
+    Existing rows have null in new columns. Writers that don't know the new columns continue to work.
     """
     from holdfast.persist import Schema
     from holdfast.persist.rows.evolution import check_evolution
@@ -139,10 +149,10 @@ def alter(url: str, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> 
     new, changed = columns_of(add), columns_of(types)
     for column, type_ in new.items():
         if column in info.schema.names:
-            raise BadInput(f"{info.name} has a column '{column}' already", hint="change it with --type")
+            raise BadInput(f"{info.name} already has a column '{column}'", hint="change it with --type")
         if not type_.endswith("?"):
             raise BadInput(
-                f"column '{column}' must allow nulls: the rows that are there have none",
+                f"column '{column}' must be nullable: existing rows have no value in it",
                 hint=f"write it as '{column}:{type_}?'",
             )
     for column in changed:
@@ -159,15 +169,15 @@ def alter(url: str, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> 
     click.echo(f"{info.name}: {info.schema}")
 
 
-@click.command(short_help="Say what a column is.")
+@click.command(short_help="Set the comment of a column.")
 @location_option
 @click.argument("name")
 @click.argument("column")
 @click.argument("text")
 def comment(url: str, name: str, column: str, text: str) -> None:
-    """Give a column of a collection a comment, in place of the one that it has; '' takes it away.
+    """Set the comment of a column, or replace it. The empty text '' removes it.
 
-    'describe' shows it, and Spark beside the column. No row changes.
+    'describe' and Spark show the comment with the column. No row changes.
     """
     from holdfast.collections.record.comments import check_comments
 
@@ -177,16 +187,17 @@ def comment(url: str, name: str, column: str, text: str) -> None:
     comments = check_comments({column: text}, info.schema, f"collection {info.name}")
     with controller_of(open_to_write(url, create=False)) as controller:
         controller.comment_columns(info.collection_id, comments)
-    click.echo(f"{info.name}: {'commented on' if text else 'no comment on'} {column}")
+    click.echo(f"{info.name}: {'set the comment of' if text else 'removed the comment of'} {column}")
 
 
-@click.command(short_help="Do what is due, and tell what the rest waits for.")
+@click.command(short_help="Do the work that is due, and show what the rest waits for.")
 @location_option
 @click.argument("name")
 def advance(url: str, name: str) -> None:
-    """Do what is due for a collection, such as dropping what retired, and tell what the rest waits for.
+    """Do the work that is due for a collection, such as dropping a retired rendition.
 
-    The operator does this by itself; without one, run it now and then.
+    Work that is not due yet is shown with what it waits for. The operator does this by itself. Without an
+    operator, run this command now and then.
     """
     with controller_of(open_to_look(url)) as controller:
         info = controller.describe(name)
@@ -203,14 +214,14 @@ def advance(url: str, name: str) -> None:
 def _meant(
     info: "CollectionInfo", shards: int | None, hash_columns: tuple[str, ...], rendition_id: str | None
 ) -> "RenditionInfo | None":
-    """The rendition that a handover is to; None where it is to be made."""
+    """The rendition that the handover goes to, or None if it is not created yet."""
     from holdfast.collections import CollectionSpec, RenditionState
 
     if shards is None:
         if rendition_id is None or any(each.id == rendition_id for each in info.renditions):
             return _filling(info, rendition_id)
         raise BadInput(f"{info.name} has no rendition {rendition_id}", hint="give --shards N to make it")
-    # Checks the numbers and names, and chooses the columns where none are given.
+    # Checks the numbers and names, and chooses the hash columns if none are given.
     spec = CollectionSpec(info.collection_id, info.name, info.schema, shards, hash_columns)
     alike = [
         each
@@ -219,7 +230,7 @@ def _meant(
         and (len(each.shards), each.hash_columns) == (shards, spec.hash_columns)
         and rendition_id in {None, each.id}
     ]
-    # One that is being filled before the one that holds: that is what a command like this left.
+    # One that is being filled comes before the current one: an interrupted command like this left it.
     alike.sort(key=lambda each: each.state is RenditionState.HOLDING)
     if alike:
         return alike[0]
@@ -234,7 +245,7 @@ def _meant(
 
 
 def _filling(info: "CollectionInfo", rendition_id: str | None) -> "RenditionInfo":
-    """The rendition that is being filled, of this id where one is given, or holds already."""
+    """The rendition that is being filled, or the one with this id if it is being filled or current."""
     from holdfast.collections import RenditionState
 
     filling = [each for each in info.live if each.state is RenditionState.HYDRATING]
@@ -244,13 +255,13 @@ def _filling(info: "CollectionInfo", rendition_id: str | None) -> "RenditionInfo
     if rendition_id is not None:
         there = ", ".join(each.id for each in filling) or "none"
         raise BadInput(
-            f"rendition {rendition_id} of {info.name} is not being filled", hint=f"those that are: {there}"
+            f"rendition {rendition_id} of {info.name} is not being filled", hint=f"being filled: {there}"
         )
     if len(filling) != 1:
         there = ", ".join(each.id for each in filling) or "none"
         raise BadInput(
             f"which rendition of {info.name}? Being filled: {there}",
-            hint="give --rendition ID, or --shards N to make one",
+            hint="give --rendition ID, or --shards N to create one",
         )
     return filling[0]
 
@@ -262,7 +273,7 @@ def _hand_over(
     at: int | None,
     progress: Progress,
 ) -> "RenditionInfo":
-    """Fill the rendition and let it take over; again where writers were faster than that."""
+    """Fill the rendition and hand over to it. Try again if writers were faster than the filling."""
     from holdfast.collections import Recipe
 
     for tries in range(_TRIES):
@@ -275,4 +286,4 @@ def _hand_over(
         except NotCaughtUp:
             if rendition.recipe is not Recipe.COPY or tries == _TRIES - 1:
                 raise
-    raise AssertionError("the last try answers or raises")
+    raise AssertionError("the last try returns or raises")

@@ -1,7 +1,8 @@
-"""`holdfast collection`: make, look at, read and write the collections of a location.
+"""`holdfast collection`: create, show, read and write the collections of a location.
 
-Reading commands open the location without writing anything to it; the others look first, so that what they
-refuse leaves it as it was, and only `create` makes a location. What is heavy is imported in the commands.
+Reading commands open the location without writing to it. The others check with such a client first, so that a
+refused command leaves the location unchanged. Only `create` creates a location. Commands import heavy modules
+when they run.
 """
 
 import contextlib
@@ -25,28 +26,32 @@ if TYPE_CHECKING:
 
 @click.group()
 def collection() -> None:
-    """Make, read and write storage collections: tables that keep what they were.
+    """Create, read and write collections: tables that keep their history.
 
     \b
     holdfast collection create orders --key id:int64 --column 'note:string?'
     holdfast collection write orders new.csv --upsert
     holdfast collection read orders --as-of 2025-01-01T12:00 --output orders.parquet
 
-    Give --url, or set HOLDFAST_URL. NAME is a collection's name or its id. A TIME is in milliseconds since
-    the epoch or an ISO 8601 date or timestamp, UTC where it has no zone.
+    Give --url, or set HOLDFAST_URL. NAME is the name of a collection or its id. A TIME is a number of
+    milliseconds since 1970, or an ISO 8601 date or timestamp. A timestamp without a zone is in UTC.
     """  # noqa: D301 - the escape is for the formatter of the help
 
 
-@collection.command(short_help="Create one.")
+@collection.command(short_help="Create a collection.")
 @location_option
 @click.argument("name")
-@click.option("--id", "collection_id", metavar="ID", help="Its id for ever; default: a new UUID.")
+@click.option("--id", "collection_id", metavar="ID", help="Its permanent id. Default: a new UUID.")
 @click.option(
-    "--key", "keys", metavar="NAME:TYPE", multiple=True, help="A key column; a type may end in '?'."
+    "--key",
+    "keys",
+    metavar="NAME:TYPE",
+    multiple=True,
+    help="A key column. A type may end in '?' (nullable).",
 )
 @click.option("--column", "columns", metavar="NAME:TYPE", multiple=True, help="A column; '?' means nullable.")
-@click.option("--comment", "comments", metavar="NAME:TEXT", multiple=True, help="What a column is.")
-@click.option("--shards", type=int, default=1, show_default=True, help="Over how many its rows are spread.")
+@click.option("--comment", "comments", metavar="NAME:TEXT", multiple=True, help="The comment of a column.")
+@click.option("--shards", type=int, default=1, show_default=True, help="The number of shards.")
 def create(
     url: str,
     name: str,
@@ -56,10 +61,10 @@ def create(
     comments: tuple[str, ...],
     shards: int,
 ) -> None:
-    """Create a collection; the same again, with the same id, is answered with the one that is there.
+    """Create a collection. If you repeat the command with the same --id, it shows the existing collection.
 
     Types: bool, int8 to int64, uint8 to uint64, float32, float64, string, binary, date32, timestamp,
-    timestamp_utc, decimal128(p,s). The key columns are those that 'write --upsert' and '--delete' go by.
+    timestamp_utc, decimal128(p,s). 'write --upsert' and 'write --delete' find rows by the key columns.
     """
     from holdfast.collections import CollectionSpec
     from holdfast.persist import Schema
@@ -83,31 +88,31 @@ def create(
 @click.option("--force", is_flag=True, help="End its jobs, and don't wait for its readers.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def drop(url: str, name: str, force: bool, yes: bool) -> None:
-    """Drop a collection and all its data, for ever.
+    """Drop a collection and all its data, permanently.
 
-    Nobody can open it from now on. While a job of it runs or somebody still reads it, its data stays: drop it
+    Nobody can open it any more. While a job of it runs or somebody still reads it, its data stays: drop it
     again when they have ended.
     """
     with controller_of(open_to_look(url)) as controller:
         info = controller.describe(name)
     if not yes:
         if not somebody_answers():
-            raise BadInput(f"dropping {info.name} needs a yes", hint="give --yes")
+            raise BadInput(f"dropping {info.name} needs confirmation", hint="pass --yes")
         confirm(f"Drop {info.name} ({info.collection_id}) and all its data?")
     with controller_of(open_to_write(url, create=False)) as controller:
         info = controller.drop_collection(info.collection_id, force=force)
     click.echo(f"dropped {info.name} ({info.collection_id})")
 
 
-@collection.command(short_help="End a hold that outlives its process.")
+@collection.command(short_help="Release a hold that outlives its process.")
 @location_option
 @click.argument("name")
 @click.argument("purpose")
 def release(url: str, name: str, purpose: str) -> None:
-    """End what somebody holds of a collection under this purpose, as 'holds' shows it.
+    """Release the holds of a collection that have this PURPOSE, as 'holds' shows them.
 
-    Whoever took it may not find any more what it was to keep. A lease ends with its process, and what the
-    collection holds of itself goes with it: those can't be released.
+    Their owner may no longer find the data that the hold kept. You can't release leases, which end with their
+    process, or the holds that a collection has on itself, which end with the collection.
     """
     with controller_of(open_to_look(url)) as controller:
         info = controller.describe(name)
@@ -115,7 +120,7 @@ def release(url: str, name: str, purpose: str) -> None:
     if not taken:
         raise BadInput(
             f"collection {info.name} has no hold '{purpose}' that can be released",
-            hint=f"holdfast collection holds {info.name} shows who holds what",
+            hint=f"'holdfast collection holds {info.name}' shows all holds",
         )
     with controller_of(open_to_write(url, create=False)) as controller:
         for each in taken:
@@ -131,11 +136,11 @@ for changes in (write, handover, restore, alter, comment, advance):
 
 
 def _existing(url: str, spec: "CollectionSpec") -> "CollectionInfo | None":
-    """The collection if it was created from this spec already; None where it can be created.
+    """The collection, if it was already created from this spec. None if it can be created.
 
-    Raises what refuses to create it, with nothing written.
+    Raises the error with which the creation would be refused, and writes nothing.
     """
-    # Where there is no location yet, or none that can be opened, the open for writing tells.
+    # If there is no location, or none that can be opened, the open for writing raises the error.
     with contextlib.suppress(StoreUnreachable), controller_of(open_to_look(url)) as controller:
         try:
             return controller.create_collection(spec)

@@ -1,4 +1,4 @@
-"""What the commands of `holdfast collection` share: where the collection is, times, and how they are told."""
+"""What the commands of `holdfast collection` share: the location, times, and facts of collections."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ LOOKS = ("table", "json")
 
 
 def location_option(command: _F) -> _F:
-    """Which location a command is about."""
+    """Add the option that names the location of a command."""
     return click.option(
         "--url",
         metavar="URL",
@@ -32,10 +32,15 @@ def location_option(command: _F) -> _F:
 
 
 def look_option(command: _F) -> _F:
-    """`--json`, or `--format json`: facts for programs."""
-    command = click.option("--json", "as_json", is_flag=True, help="As JSON.")(command)
+    """Add `--json` and `--format json`: output for programs."""
+    command = click.option("--json", "as_json", is_flag=True, help="Show JSON.")(command)
     return click.option(
-        "--format", "look", type=click.Choice(LOOKS), default="table", show_default=True, help="As --json."
+        "--format",
+        "look",
+        type=click.Choice(LOOKS),
+        default="table",
+        show_default=True,
+        help="json: the same as --json.",
     )(command)
 
 
@@ -48,7 +53,7 @@ def time(text: str) -> int:
 
 @contextlib.contextmanager
 def controller_of(client: "PersistClient") -> Iterator["StorageController"]:
-    """The controller of a location, and its client, for a block."""
+    """The controller of a location. The block closes it and its client."""
     from holdfast.collections import StorageController
 
     with client, StorageController(client, who="holdfast collection") as controller:
@@ -57,7 +62,7 @@ def controller_of(client: "PersistClient") -> Iterator["StorageController"]:
 
 @contextlib.contextmanager
 def opened_table(client: "PersistClient", name: str) -> Iterator["OpenTable"]:
-    """A collection as the library opens a table, by its name or id, for a block."""
+    """A collection as the library opens a table, by its name or id. The block closes it."""
     from holdfast.tables.opened import OpenTable
 
     with controller_of(client) as controller:
@@ -69,7 +74,7 @@ def opened_table(client: "PersistClient", name: str) -> Iterator["OpenTable"]:
 
 @contextlib.contextmanager
 def table_of(client: "PersistClient", name: str) -> Iterator["Table"]:
-    """A collection as a table, by its name or id, for a block."""
+    """A collection as a table, by its name or id. The block closes it."""
     from holdfast.tables import Table
 
     with opened_table(client, name) as opened:
@@ -77,13 +82,13 @@ def table_of(client: "PersistClient", name: str) -> Iterator["Table"]:
 
 
 def refuse_dropped(info: "CollectionInfo") -> None:
-    """Raise `BadInput` for a collection that is found by its id only because it was there once."""
+    """Raise `BadInput` if the collection was dropped, so that only its id still finds it."""
     if info.dropped:
         raise BadInput(info.end)
 
 
 def facts_of(controller: "StorageController", info: "CollectionInfo") -> dict[str, Any]:
-    """What a list tells of a collection."""
+    """What a list shows of a collection."""
     facts: dict[str, Any] = {
         "name": info.name,
         "id": info.collection_id,
@@ -96,7 +101,7 @@ def facts_of(controller: "StorageController", info: "CollectionInfo") -> dict[st
         try:
             frontiers = controller.frontiers(info.collection_id)
         except TornRendition as error:
-            # One that can't be used must not hide the others.
+            # A collection that can't be used must not hide the others.
             facts["state"], facts["problem"] = "Torn", str(error)
         else:
             facts["since"], facts["upper"] = frontiers.since, frontiers.upper
@@ -104,12 +109,12 @@ def facts_of(controller: "StorageController", info: "CollectionInfo") -> dict[st
 
 
 def columns_of(given: tuple[str, ...]) -> dict[str, str]:
-    """Columns that were given as `name:type`."""
+    """Columns given as `name:type`, as a dict from name to type."""
     return _by_column(given, "type", "name:type, such as id:int64")
 
 
 def comments_of(given: tuple[str, ...]) -> dict[str, str]:
-    """Comments of columns that were given as `name:text`."""
+    """Comments of columns given as `name:text`, as a dict from name to text."""
     return _by_column(given, "comment", "name:text, such as 'id:who it is'")
 
 

@@ -1,6 +1,6 @@
-"""`holdfast collection read|diff|tail`: rows out of a collection.
+"""`holdfast collection read|diff|tail`: show the rows of a collection.
 
-Rows of a multiset come out as often as they are in it; with `--diff` once, with their count.
+A row that occurs n times is shown n times. With `--diff` it is shown once, with its count.
 """
 
 import json
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_AS_OF = "Milliseconds or an ISO date; default: latest."
-_FOR = "End after so long, counted from when it follows, with --snapshot from when that is out."
+_AS_OF = "Milliseconds or an ISO date. Default: the latest time."
+_FOR = "End after this long, counted from the start, or with --snapshot from the end of the snapshot."
 _LIMIT = click.IntRange(1, (1 << 63) - 1)
 _TAIL_FORMATS = ("table", "csv", "json")
 
 
-@click.command(short_help="Show its contents as of one time.")
+@click.command(short_help="Show the contents as of one time.")
 @location_option
 @click.argument("name")
 @click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the output's name, or table.")
-@click.option("--output", metavar="FILE", type=_FILE, help="Write here.")
-@click.option("--limit", metavar="N", type=_LIMIT, help="At most so many rows.")
-@click.option("--diff", is_flag=True, help="Each row once, with its count in _diff.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
+@click.option("--output", metavar="FILE", type=_FILE, help="Write to FILE.")
+@click.option("--limit", metavar="N", type=_LIMIT, help="Show at most N rows.")
+@click.option("--diff", is_flag=True, help="Show each row once, with its count in _diff.")
 def read(
     url: str,
     name: str,
@@ -46,8 +46,8 @@ def read(
 ) -> None:
     """Show the contents of a collection as of one time.
 
-    The same time gives the same rows, whenever it is asked for, as long as it is not before the collection's
-    since. Files are CSV, JSON lines, Parquet or Arrow IPC.
+    A read at the same time always returns the same rows. The time must not be before the since of the
+    collection. Output files are CSV, JSON lines, Parquet or Arrow IPC.
     """
     with (
         controller_of(open_to_look(url)) as controller,
@@ -64,14 +64,14 @@ def read(
         show_rows(snapshot, snapshot.schema.arrow_diff, form, output, limit=limit, diff=diff)
 
 
-@click.command(short_help="Show what differs between two times.")
+@click.command(short_help="Show the differences between two times.")
 @location_option
 @click.argument("name")
-@click.option("--from", "start", metavar="TIME", type=time, required=True, help="What was before.")
-@click.option("--to", "end", metavar="TIME", type=time, help="What came of it; default: latest.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the output's name, or table.")
-@click.option("--output", metavar="FILE", type=_FILE, help="Write here.")
-@click.option("--limit", metavar="N", type=_LIMIT, help="At most so many rows.")
+@click.option("--from", "start", metavar="TIME", type=time, required=True, help="The earlier time.")
+@click.option("--to", "end", metavar="TIME", type=time, help="The later time. Default: the latest time.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
+@click.option("--output", metavar="FILE", type=_FILE, help="Write to FILE.")
+@click.option("--limit", metavar="N", type=_LIMIT, help="Show at most N rows.")
 def diff(
     url: str,
     name: str,
@@ -81,7 +81,7 @@ def diff(
     output: Path | None,
     limit: int | None,
 ) -> None:
-    """Show what differs between two times: rows that came (_diff 1) and rows that went (_diff -1)."""
+    """Show the differences between two times: rows that were added (_diff 1) or removed (_diff -1)."""
     with table_of(open_to_look(url), name) as table:
         if not table.upper:
             raise BadInput(f"collection {name} is empty: nothing has been written yet")
@@ -93,15 +93,15 @@ def diff(
         show_rows(found.to_batches(), found.schema, form, output, limit=limit, diff=True)
 
 
-@click.command(short_help="Follow its changes as they come.")
+@click.command(short_help="Follow the changes of a collection.")
 @location_option
 @click.argument("name")
-@click.option("--as-of", metavar="TIME", type=time, help="Changes after this; default: from now on.")
-@click.option("--snapshot", is_flag=True, help="The rows as of that time first.")
-@click.option("--until", metavar="TIME", type=time, help="End when all changes before this are out.")
+@click.option("--as-of", metavar="TIME", type=time, help="Show changes after TIME. Default: the present.")
+@click.option("--snapshot", is_flag=True, help="Show the rows as of that time first.")
+@click.option("--until", metavar="TIME", type=time, help="End after all changes before TIME were shown.")
 @click.option("--for", "seconds", metavar="SECONDS", type=click.FloatRange(0), help=_FOR)
 @click.option("--format", "form", type=click.Choice(_TAIL_FORMATS), default="table", show_default=True)
-@click.option("--progress", is_flag=True, help="With json: tell up to when changes are complete.")
+@click.option("--progress", is_flag=True, help="With json: also show up to which time changes are complete.")
 def tail(
     url: str,
     name: str,
@@ -112,12 +112,13 @@ def tail(
     form: str,
     progress: bool,
 ) -> None:
-    """Follow a collection: show its changes as they come, until interrupted.
+    """Follow a collection: show its changes as they are committed, until you interrupt the command.
 
-    Each has the time (_time, in milliseconds) at which a row came (_diff 1) or went (_diff -1).
+    Each change has the time (_time, in milliseconds) at which a row was added (_diff 1) or removed (_diff
+    -1).
     """
     if progress and form != "json":
-        raise BadInput("--progress is for --format json", hint="its lines are objects with 'progress'")
+        raise BadInput("--progress needs --format json", hint="its lines are objects with 'progress'")
     with table_of(open_to_look(url), name) as table:
         first = snapshot and (as_of or 0) < table.upper
         with table.tail(as_of, snapshot=snapshot) as changes, suppress(KeyboardInterrupt):
@@ -137,7 +138,7 @@ def tail(
 
 
 class _Changes:
-    """Changes on standard output, the names of the columns once."""
+    """Writes changes to standard output, with the names of the columns once."""
 
     def __init__(self, form: str) -> None:
         self._form = form
@@ -145,7 +146,7 @@ class _Changes:
         self._told: list[str] = []
 
     def show(self, updates: "pa.Table") -> None:
-        """Show some."""
+        """Write some changes."""
         from io import BytesIO
 
         from holdfast.cli.rows.formats import write_json_lines
@@ -162,7 +163,7 @@ class _Changes:
     def _show_table(self, updates: "pa.Table") -> None:
         names = ["_time", "_diff", *(each for each in updates.column_names if not each.startswith("_"))]
         if names != self._names:
-            # Columns may be added meanwhile.
+            # Columns may be added while this runs.
             click.echo("  ".join(names))
             self._names = names
         for row in updates.select(names).to_pylist():
@@ -178,8 +179,10 @@ class _Changes:
         names = self._names or updates.column_names
         added = [each for each in updates.column_names if each not in names]
         if added and self._told != added:
-            # A file has one header, and what is below another one would be read as something else.
-            click.echo(f"not shown, as it was added meanwhile: {', '.join(added)}; tail again", err=True)
+            # A file has one header. Rows below a second header would be read under the first.
+            click.echo(
+                f"not shown, as it was added since the start: {', '.join(added)}; tail again", err=True
+            )
             self._told = added
         buffer = BytesIO()
         headed = csv.WriteOptions(include_header=not self._names)

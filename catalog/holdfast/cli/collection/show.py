@@ -1,4 +1,4 @@
-"""`holdfast collection list|describe|holds|jobs`: what is on record for collections, and what is stored."""
+"""`holdfast collection list|describe|holds|jobs`: show the records of collections and what is stored."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -30,9 +30,9 @@ R = TypeVar("R")
 @location_option
 @look_option
 def list_(url: str, look: str, as_json: bool) -> None:
-    """Show all collections: their shards, and the times for which they can be read.
+    """Show all collections, with their shards and the times that you can read.
 
-    A collection can be read at times from its since on and before its upper.
+    You can read a collection at times from its since on and before its upper.
     """
     with controller_of(open_to_look(url)) as controller:
         found = [facts_of(controller, info) for info in controller.list_collections()]
@@ -47,15 +47,16 @@ def list_(url: str, look: str, as_json: bool) -> None:
             click.echo(fact["problem"], err=True)
 
 
-@click.command(short_help="Show one: columns, renditions, holds, history.")
+@click.command(short_help="Show one collection: columns, renditions, holds, history.")
 @location_option
 @click.argument("name")
 @look_option
 def describe(url: str, name: str, look: str, as_json: bool) -> None:
-    """Show one collection: its columns, renditions, who holds what of it, and what was done to it.
+    """Show one collection: its columns, its renditions, who holds its times, and the commands run on it.
 
-    A rendition is a copy of the collection with its own number of shards; at each time exactly one of them is
-    the collection. Rows and bytes are as stored: what is not compacted yet counts more than once.
+    A rendition is a stored copy of the collection with its own number of shards. At each time exactly one
+    rendition is current. Rows and bytes are as stored, so updates that are not compacted yet count more than
+    once.
     """
     with controller_of(open_to_look(url)) as controller:
         info = controller.describe(name)
@@ -85,30 +86,30 @@ def describe(url: str, name: str, look: str, as_json: bool) -> None:
         click.echo(f"\n{_history_table(facts['history'])}", nl=False)
 
 
-@click.command(short_help="Show who holds what of it.")
+@click.command(short_help="Show the holds of a collection.")
 @location_option
 @click.argument("name")
 @look_option
 def holds(url: str, name: str, look: str, as_json: bool) -> None:
-    """Show who holds what of a collection, since when, and which retired renditions that keeps.
+    """Show the holds of a collection: their holders, their since, and the retired renditions that they keep.
 
-    What reads a collection keeps its since from moving. Leased holds end with their process; the others when
-    they are released.
+    A reader of a collection holds its since, so that it doesn't move. A leased hold ends with its process.
+    The others end when they are released.
     """
     with controller_of(open_to_look(url)) as controller:
         found = controller.holds(name)
     _show_all(found, "hold", plain, _holds_table, as_json=as_json or look == "json")
 
 
-@click.command(short_help="Show the jobs on record for it.")
+@click.command(short_help="Show the jobs of a collection.")
 @location_option
 @click.argument("name")
 @look_option
 def jobs(url: str, name: str, look: str, as_json: bool) -> None:
-    """Show the jobs on record for a collection, oldest first: snapshots, hydrations, named writes, ...
+    """Show the recorded jobs of a collection, oldest first: snapshots, hydrations, named writes and others.
 
-    A record tells which attempt of a job may commit, and what came of the last one. A running attempt tells
-    in its own output how far it is.
+    A record shows which attempt of a job may commit, and the result of the last attempt. The progress of a
+    running attempt is in its own output.
     """
     with controller_of(open_to_look(url)) as controller:
         found = controller.jobs(controller.describe(name).collection_id)
@@ -123,7 +124,7 @@ def _show_all(
     *,
     as_json: bool,
 ) -> None:
-    """Show records as JSON, or as a table with their number beside it."""
+    """Show records as JSON, or as a table with their number on stderr."""
     if as_json:
         click.echo(json.dumps([facts(each) for each in found], indent=2))
         return
@@ -186,7 +187,7 @@ def _described(facts: dict[str, Any]) -> str:
         lines.append((f"rendition {each['id']}", _rendition_line(each)))
         lines += [("", f"SUSPECT: {each['suspect']}")] if each["suspect"] else []
         lines += [("", shard) for shard in each["shards"]]
-        lines += [("", f"{each['difference_shard']} (what differs)")] if each["difference_shard"] else []
+        lines += [("", f"{each['difference_shard']} (differences)")] if each["difference_shard"] else []
     width = max(len(key) for key, _ in lines)
     columns = [
         [
@@ -270,5 +271,5 @@ def _history_table(history: list[dict[str, Any]]) -> str:
 
 
 def _told(value: Any) -> str:
-    """A part of a command's result: of comments only which columns they are of."""
+    """A part of the result of a command. Of comments, only the names of the columns."""
     return " ".join(value) if isinstance(value, dict) else str(value)

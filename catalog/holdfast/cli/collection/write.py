@@ -1,10 +1,11 @@
-"""`holdfast collection write`: the rows of a file into a collection.
+"""`holdfast collection write`: write the rows of a file into a collection.
 
-- Rows that are added go in as one append of the whole file, with bounded memory: whoever is killed before its
-  commit leaves nothing that readers see, and nothing to clean up but what `persist sweep` finds.
-- The commit records the file's contents (a job of kind "write", slot their hash): the same file again is told
-  and refused, also after a kill or an answer that never came. So one can always run the command again.
-- Rows that take the place of others, or take them away, are held in memory; doing that twice changes nothing.
+- An append adds the whole file in one commit, with bounded memory. If the command is killed before that
+  commit, readers see nothing, and only blobs remain, which `persist sweep` finds.
+- The commit records the file's contents in a job of kind "write" whose slot is their hash. If the same file
+  is written again, the command recognizes and refuses it, even after it was killed or never got the result of
+  the commit. So it is always safe to run the command again.
+- Rows that replace or delete others are held in memory. Doing that twice changes nothing.
 """
 
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo, JobRecord
 
 WRITE: Final = "write"
-"""The kind of the jobs that tell which files were written; the slot is the XXH3-128 of the contents."""
+"""The kind of the jobs that record which files were written. The slot is the XXH3-128 of the contents."""
 
 
 @click.command(short_help="Append, upsert or delete the rows of a file.")
@@ -33,14 +34,14 @@ WRITE: Final = "write"
 @click.argument("name")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--format", "form", type=click.Choice(FORMATS[1:]), help="Default: by the file's name.")
-@click.option("--upsert", is_flag=True, help="In the place of rows that have the same key.")
-@click.option("--delete", is_flag=True, help="Take away the rows that have these keys.")
-@click.option("--at", metavar="TIME", type=time, help="The time of the rows; default: now.")
+@click.option("--upsert", is_flag=True, help="Replace the rows that have the same key.")
+@click.option("--delete", is_flag=True, help="Delete the rows that have these keys.")
+@click.option("--at", metavar="TIME", type=time, help="The time of the rows. Default: now.")
 @click.option(
-    "--new-upper", metavar="TIME", type=time, help="What is complete then; default: just after the rows."
+    "--new-upper", metavar="TIME", type=time, help="The upper after the write. Default: just after the rows."
 )
-@click.option("--once", is_flag=True, help="Nothing to do where this file was written before.")
-@click.option("--again", is_flag=True, help="Add the rows though this file was written before.")
+@click.option("--once", is_flag=True, help="Succeed without writing if this file was written before.")
+@click.option("--again", is_flag=True, help="Add the rows even if this file was written before.")
 def write(
     url: str,
     name: str,
@@ -53,15 +54,16 @@ def write(
     once: bool,
     again: bool,
 ) -> None:
-    """Append the rows of a file (- for standard input), all at one time, or at their own in a column _time.
+    """Append the rows of a file (- for standard input) to a collection.
 
-    A column _diff tells how often to add a row; -1 takes it away. With --upsert rows take the place of those
-    with the same key, with --delete all rows of the keys in the file go. Each is one step: readers see all of
-    it or nothing, whenever the command is killed.
+    All rows have one time, unless a column _time gives each row its own. A column _diff is the number of
+    times that a row is added; -1 removes it once. With --upsert, rows replace those with the same key. With
+    --delete, all rows with the keys in the file are deleted. Each of these is one commit: readers see all of
+    it or nothing, even if the command is killed.
 
-    The same file again is refused, or with --once taken for done; so where it is not known whether a write
-    happened, write again. What comes through a pipe is not recognized. Files to append may be larger than
-    memory; those of --upsert and --delete may not.
+    If the same file was written before, the command refuses it, or with --once succeeds without writing. So
+    if you don't know whether a write happened, write again. Input from a pipe is not recognized. A file to
+    append may be larger than memory. A file for --upsert or --delete must fit into memory.
     """
     _check_options(upsert=upsert, delete=delete, at=at, new_upper=new_upper, once=once, again=again)
     check_file(file, form)
@@ -90,11 +92,14 @@ def _check_options(
     *, upsert: bool, delete: bool, at: int | None, new_upper: int | None, once: bool, again: bool
 ) -> None:
     if upsert and delete:
-        raise BadInput("--upsert and --delete don't go together")
+        raise BadInput("--upsert and --delete can't be used together")
     if once and again:
-        raise BadInput("--once and --again don't go together")
+        raise BadInput("--once and --again can't be used together")
     if (upsert or delete) and (at is not None or new_upper is not None):
-        raise BadInput(f"--{'upsert' if upsert else 'delete'} chooses the time", hint="leave it out")
+        raise BadInput(
+            f"--{'upsert' if upsert else 'delete'} chooses the time itself",
+            hint="leave out --at and --new-upper",
+        )
 
 
 def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bool) -> None:
@@ -105,7 +110,7 @@ def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bo
 
     rows = whole(source)
     change = (tables.Delete if delete else tables.Upsert)(rows)
-    change.prepare(info.name, info.schema)  # refuses what can't be, before anything is opened for writing
+    change.prepare(info.name, info.schema)  # raises on bad rows before anything is opened for writing
     with opened_table(open_to_write(url, create=False), info.collection_id) as table:
         done = commit({table: change})
     if delete:
@@ -133,7 +138,7 @@ def _append(
 
     file_name = Path(source.name).name
     with ExitStack() as stack:
-        progress = stack.enter_context(Progress(f"looking at {file_name}"))
+        progress = stack.enter_context(Progress(f"hashing {file_name}"))
         contents = source.fingerprint(progress.part)
         records = [each for each in known if (each.kind, each.slot) == (WRITE, contents)]
         if records and not again:
@@ -141,7 +146,7 @@ def _append(
         progress.begin(f"reading {file_name}")
         pieces = source.pieces(progress.part)
         first = next(pieces)
-        # Refuses what does not fit before anything is opened for writing.
+        # Raises on rows that don't fit before anything is opened for writing.
         _check_times(
             info, upper, time_bounds(prepare_updates(info.schema, first, default_time=now)), new_upper
         )
@@ -176,7 +181,7 @@ def _append(
 def _check_times(
     info: "CollectionInfo", upper: int, times: tuple[int, int] | None, new_upper: int | None
 ) -> None:
-    """Refuse what can't be written at its times, as far as that is known."""
+    """Raise `BadInput` for rows that can't be written at their times, as far as that is known."""
     from holdfast.tables.loading import check_open
 
     first, last = times or (upper, upper)
@@ -198,5 +203,5 @@ def _before(info: "CollectionInfo", source: "RowSource", record: "JobRecord") ->
     return WrittenBefore(
         f"{source.name} was written to {info.name} before{as_what}, {rows}"
         f" on {moment(record.finished_ms)} by {record.result['host']}: nothing was written now",
-        hint="--again adds its rows once more; --once takes that for done",
+        hint="--again adds its rows once more; --once succeeds without writing",
     )

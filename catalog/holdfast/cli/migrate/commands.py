@@ -1,7 +1,7 @@
-"""`holdfast migrate`: moving a catalog between a stash and persist.
+"""`holdfast migrate`: move a catalog between a stash and persist.
 
-What is heavy is imported in the commands. What is refused is found out by clients that write nothing, before
-anything is opened for writing.
+Commands import heavy modules when they run. They check everything with clients that write nothing before they
+open a store for writing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from holdfast.catalog.move.migration import BackendMigration
     from holdfast.catalog.move.truth import Backend
 
-_target = click.option("--target", type=click.Choice(BACKENDS), required=True, help="Where the catalog goes.")
+_target = click.option("--target", type=click.Choice(BACKENDS), required=True, help="The store to move to.")
 _verify = click.option(
     "--verify",
     type=click.Choice(["none", "compare", "shadow"]),
     default="compare",
     show_default=True,
-    help="What is done to be sure of the target before the truth moves.",
+    help="How to check the target before it becomes the source of truth.",
 )
 _timeout = click.option(
     "--timeout",
@@ -43,7 +43,7 @@ _timeout = click.option(
     metavar="S",
     default=600.0,
     show_default=True,
-    help="For how many seconds others are shut out; it stops before the next step then.",
+    help="The number of seconds for which others can't write. The migration stops before the next step then.",
 )
 
 
@@ -51,32 +51,32 @@ _timeout = click.option(
 def migrate() -> None:
     """Move a catalog between a stash and persist, and back.
 
-    A catalog that is linked is in one of two stores, its source of truth; a migration moves it to the other
-    by numbered steps. One that broke off is resumed by the same command.
+    A linked catalog is in two stores, and one of them is its source of truth. A migration makes the other one
+    the source of truth, in numbered steps. To resume an interrupted migration, run the same command again.
     """
 
 
 @migrate.command(short_help="Show what a migration would do.")
 @linked_options
 @migration_id_option
-@click.option("--target", type=click.Choice(BACKENDS), help="Where the catalog goes; not with --rollback.")
+@click.option("--target", type=click.Choice(BACKENDS), help="The store to move to. Not with --rollback.")
 @strategy_option
-@click.option("--rollback", is_flag=True, help="The way back of it.")
+@click.option("--rollback", is_flag=True, help="Show the rollback of the migration.")
 def plan(
     place: LinkedPlace, migration_id: str, target: str | None, strategy: str | None, rollback: bool
 ) -> None:
-    """Show what 'run', or with --rollback 'rollback', would do; nothing is written and nobody is fenced.
+    """Show what 'run', or with --rollback 'rollback', would do. Nothing is written and nobody is fenced.
 
-    Exit code 1 if the source of truth can't be read, so that it would be refused.
+    Exit code 1 means that the migration would be refused, because the source of truth can't be read.
     """
     from holdfast.cli.migrate.show import plan_lines
     from holdfast.errors import HoldfastError
 
     if rollback is (target is not None):
         raise BadInput(
-            "--target can't be given with --rollback: it leads back from the target that the migration had"
+            "--target can't be given with --rollback: a rollback moves back from the target of the migration"
             if rollback
-            else "--target is missing: where does the catalog go?"
+            else "--target is missing: give the store to move the catalog to"
         )
     with with_strategy(place, strategy).open_to_look() as linked:
         to = _begun_with(linked, migration_id) if target is None else backend_named(target)
@@ -84,7 +84,7 @@ def plan(
         for line in plan_lines(found):
             click.echo(line)
     if found.refused is not None:
-        raise HoldfastError(f"it would be refused: {found.refused}", hint=found.refused.hint)
+        raise HoldfastError(f"the migration would be refused: {found.refused}", hint=found.refused.hint)
 
 
 @migrate.command(short_help="Move a catalog to the other store.")
@@ -104,10 +104,10 @@ def run(
     timeout: float,
     deploy_generation: int | None,
 ) -> None:
-    """Move the catalog to the target, and link the two stores before if they aren't.
+    """Move the catalog to the target. If the two stores are not linked yet, link them first.
 
-    Every process that writes to the catalog is fenced, and shut out until it has ended. What broke off goes
-    on with the same ID; an ID that has ended does nothing.
+    This fences every process that writes to the catalog, and none can write until the migration ends. To
+    resume an interrupted migration, use the same ID. A migration ID that has ended does nothing.
     """
     _run(
         with_strategy(place, strategy),
@@ -120,7 +120,7 @@ def run(
     )
 
 
-@migrate.command(short_help="Take a migration back.")
+@migrate.command(short_help="Roll a migration back.")
 @linked_options
 @migration_id_option
 @_verify
@@ -133,9 +133,10 @@ def rollback(
     timeout: float,
     deploy_generation: int | None,
 ) -> None:
-    """Move the catalog back from the target that the migration had, with all that was written since.
+    """Move the catalog back from the target of the migration, with all that was written since.
 
-    For one that is done, or that is still running. What broke off goes on with the same command.
+    You can roll back a migration that is done or still running. To resume an interrupted rollback, run the
+    same command again.
     """
     _run(
         place,
@@ -149,17 +150,17 @@ def rollback(
     )
 
 
-@migrate.command(short_help="Give a migration up that is running.")
+@migrate.command(short_help="Give up a running migration.")
 @linked_options
 @migration_id_option
 @generation_option
 @yes_option
 def abandon(place: LinkedPlace, migration_id: str, deploy_generation: int | None, yes: bool) -> None:
-    """End a migration that is running, so that nobody is shut out any more. Nothing is moved by it.
+    """End a running migration, so that others can write again. This moves nothing.
 
-    Where the source of truth has moved already the migration is done; else it is taken back, as if it had
-    never begun, and the catalog stays where it is. Whoever runs it is fenced, as is every process that writes
-    to the catalog. One that has ended stays as it is.
+    If the source of truth has already moved, the migration is done. Otherwise it is undone as if it had never
+    begun, and the catalog stays where it is. The process that runs the migration is fenced, and so is every
+    process that writes to the catalog. A migration that has ended stays as it is.
     """
     from holdfast.catalog.move.status import migration_status
     from holdfast.cli.migrate.show import at
@@ -171,25 +172,25 @@ def abandon(place: LinkedPlace, migration_id: str, deploy_generation: int | None
         record, places = found.records[migration_id], linked.stores.places
         if not record.is_running:
             truth = at(places, found.truth)
-            click.echo(f"migration {migration_id} is {record} already; the source of truth is {truth}")
+            click.echo(f"migration {migration_id} is already {record}; the source of truth is {truth}")
             return
         generation = linked.deploy_generation() or 0 if deploy_generation is None else deploy_generation
-        agree(f"catalog {linked.place}", f"{found.holder} had the migration last", "giving it up", yes=yes)
+        agree(f"catalog {linked.place}", f"{found.holder} ran the migration last", "giving it up", yes=yes)
     with place.open_to_write() as linked:
         with _migration(linked, migration_id, target, deploy_generation=generation) as migration:
             truth = at(places, migration.abandon())
         ended = migration_status(linked).records.get(migration_id)
-    told = f"is {ended}" if ended else "was taken back"
+    told = f"is {ended}" if ended else "was undone"
     click.echo(f"migration {migration_id} {told}: the source of truth is {truth}")
 
 
-@migrate.command(short_help="Show where a catalog is, and what runs.")
+@migrate.command(short_help="Show where a catalog is, and which migrations run.")
 @linked_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(place: LinkedPlace, as_json: bool) -> None:
-    """Show which store is the source of truth, how they are linked, and the migrations that there were.
+    """Show which store is the source of truth, how the stores are linked, and all their migrations.
 
-    Nothing is written. Exit code 2 if it can't be told where the catalog is.
+    Nothing is written. Exit code 2 means that the stores don't show which of them is the source of truth.
     """
     from holdfast.catalog.move.status import migration_status
     from holdfast.catalog.opening import wall_clock_ms
@@ -217,9 +218,9 @@ def _run(
     deploy_generation: int | None,
     **options: Any,
 ) -> None:
-    """Run a migration, after a look by clients that write nothing at what it is.
+    """Check a migration with clients that write nothing, then run it.
 
-    `target` None: the one that it was begun with.
+    If `target` is None, use the target that the migration began with.
     """
     from holdfast.catalog.move.attempt import Verify
     from holdfast.cli.migrate.show import at, progress_line
@@ -227,8 +228,8 @@ def _run(
 
     if verify == "shadow":
         raise BadInput(
-            "a shadow needs the process that writes to the catalog: it is not to be had here",
-            hint="use --verify compare, or open_shadow() in that process, or a CatalogMigration",
+            "--verify shadow needs the process that writes to the catalog, and can't run here",
+            hint="use --verify compare, call open_shadow() in that process, or create a CatalogMigration",
         )
     options["verify"] = Verify[verify.upper()]
     with place.open_to_look() as linked:
@@ -241,12 +242,12 @@ def _run(
         raise planned.refused
     truth = at(planned.places, planned.source)
     if not planned.steps:
-        click.echo(f"migration {migration_id} is {planned.record} already; the source of truth is {truth}")
+        click.echo(f"migration {migration_id} is already {planned.record}; the source of truth is {truth}")
         return
     source, target_ = (at(planned.places, each) for each in (planned.destination.other, planned.destination))
     click.echo(f"migration {migration_id}: {source} -> {target_}")
     if planned.is_there:
-        click.echo(f"the catalog is in {target_} already: nothing is moved")
+        click.echo(f"the catalog is already in {target_}: nothing is moved")
     line = Line(" ")
     with place.open_to_write(create=create) as linked:
         migration = _migration(linked, migration_id, target, deploy_generation=deploy_generation, **options)
@@ -269,7 +270,7 @@ def _run(
 
 
 def _begun_with(linked: "LinkedCatalog", migration_id: str) -> "Backend":
-    """The target that a migration was begun with."""
+    """The target that a migration began with."""
     from holdfast.catalog.move.records import target_to_leave
     from holdfast.catalog.move.status import migration_status
 

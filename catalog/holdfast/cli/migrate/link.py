@@ -1,6 +1,6 @@
-"""`holdfast migrate link` and `detach`: the begin and the end of a link, and deciding what nothing tells.
+"""`holdfast migrate link` and `detach`: begin and end a link, and decide which of two stores counts.
 
-Whatever gives something up says first what that is, and is refused without `--accept-loss`.
+A command that gives data up first shows what that is, and is refused without `--accept-loss`.
 """
 
 from collections.abc import Iterator
@@ -29,26 +29,32 @@ if TYPE_CHECKING:
     from holdfast.catalog.move.linked import LinkedCatalog
 
 _accept_loss = click.option(
-    "--accept-loss", is_flag=True, help="Give up what is shown without it: it is lost for good."
+    "--accept-loss",
+    is_flag=True,
+    help="Give up what the command shows without this option. It is lost permanently.",
 )
 
 
-@click.command(short_help="Say which of two catalogs counts, and link them.")
+@click.command(short_help="Link two catalogs and choose which one counts.")
 @linked_options
-@click.option("--truth", type=click.Choice(BACKENDS), required=True, help="Which store has the catalog.")
+@click.option(
+    "--truth", type=click.Choice(BACKENDS), required=True, help="The store to make the source of truth."
+)
 @strategy_option
 @_accept_loss
 @yes_option
 def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool, yes: bool) -> None:
-    """Link two stores that both hold a catalog: the one that is named counts from then on.
+    """Link two stores that both hold a catalog. --truth names the store that becomes the source of truth.
 
-    What the other one holds is lost with the next migration. Two stores of which one is empty are linked by
-    the first open for writing, and need no such word. Every process that writes to either of them is fenced.
+    The contents of the other store are lost with the next migration. If one of the stores is empty, you don't
+    need this command: the first open for writing links them. This fences every process that writes to either
+    store.
 
-    Two stores that were linked tell the truth themselves. Where they can't any more, since one was lost or
-    restored from an older state, or against what they tell, this shows what either holds, and exits with 2.
-    With --accept-loss it is decided: what only the other store has is given up. What breaks off is decided
-    by the same command, for the same or the other store.
+    Two linked stores record which of them is the source of truth. If one was lost or restored from an older
+    state, they may no longer show it. Then, or if --truth contradicts what they record, this command shows
+    the contents of both and exits with 2. With --accept-loss it decides for --truth, and what only the other
+    store has is given up. If a decision is interrupted, run the same command again, for the same or the other
+    store.
     """
     from holdfast.catalog.move.decision import decide, decision
     from holdfast.cli.migrate.show import at, decision_lines, strategy_name
@@ -63,12 +69,12 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool
                 click.echo(line)
             if not accept_loss:
                 raise _refusal(found)
-            agree(linked.place, f"what {other} has alone is given up", "a decision", yes=yes)
+            agree(linked.place, f"what only {other} has is given up", "a decision", yes=yes)
         else:
             done = linked.link()
             if done is not None:
                 click.echo(
-                    f"linked already ({strategy_name(done.strategy)}): the source of truth is {truth}"
+                    f"already linked ({strategy_name(done.strategy)}): the source of truth is {truth}"
                     f" ({found.places[named]})"
                 )
                 return
@@ -88,36 +94,36 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool
 
 @click.command(short_help="End the link of a catalog on persist.")
 @place_options
-@click.option("--stash-lost", is_flag=True, help="The stash is gone for good: give persist alone.")
+@click.option("--stash-lost", is_flag=True, help="The stash is gone permanently. Give only --persist.")
 @_accept_loss
 @generation_option
 @yes_option
 def detach(
     place: CatalogPlace, stash_lost: bool, accept_loss: bool, deploy_generation: int | None, yes: bool
 ) -> None:
-    """End the link, so that the catalog is on persist alone; only while persist is its source of truth.
+    """End the link, so that the catalog is only on persist. Persist must be the source of truth.
 
-    The stash keeps what it has, but can't be linked with it again. Every process that writes to the catalog
-    is fenced.
+    The stash keeps its contents, but can't be linked with this catalog again. This fences every process that
+    writes to the catalog.
 
-    With --stash-lost, where persist does not say that it is the source of truth, this shows what it holds,
-    and exits with 2. With --accept-loss that is the catalog from then on: what only the stash had is given
-    up. A process that still has the stash open is not fenced: stop it first.
+    If you give --stash-lost and persist does not record that it is the source of truth, this shows what
+    persist holds and exits with 2. With --accept-loss, persist becomes the source of truth, and what only the
+    stash had is given up. A process that still has the stash open is not fenced, so stop it first.
     """
     from holdfast.catalog.move.detach import check_detach
     from holdfast.catalog.move.detach import detach as end_link
 
     if isinstance(place, LinkedPlace) is stash_lost:
         raise BadInput(
-            "--stash-lost is for a stash that is gone: --stash can't be given with it"
+            "--stash can't be given with --stash-lost, which means that the stash is gone"
             if stash_lost
-            else "--stash is missing: a link is ended with both of its stores",
+            else "--stash is missing: ending a link needs both stores",
             hint="if the stash is gone for good, give --stash-lost with --persist URL --organization-id UUID",
         )
     if accept_loss and not stash_lost:
         raise BadInput(
-            "--accept-loss is for a stash that is lost",
-            hint="give --stash-lost; with both stores, 'holdfast migrate link' decides",
+            "--accept-loss can be used only with --stash-lost",
+            hint="give --stash-lost; if you have both stores, use 'holdfast migrate link' to decide",
         )
     if isinstance(place, PersistPlace):
         place = replace(place, stash_lost=stash_lost)
@@ -143,7 +149,7 @@ def detach(
             holder=holder(),
             purpose="holdfast migrate detach",
         )
-        click.echo(f"detached: the catalog is on persist alone, epoch {token.epoch}")
+        click.echo(f"detached: the catalog is only on persist, epoch {token.epoch}")
 
 
 def _linked(linked: "LinkedCatalog", generation: int) -> "Linked":
@@ -162,11 +168,13 @@ def _refusal(found: "Decision") -> LinkConflict:
 
     accepts = f"--accept-loss decides for {found.truth.value}"
     if found.conflict is not None:
-        return LinkConflict(str(found.conflict), hint=f"find the newest state of both stores; else {accepts}")
+        return LinkConflict(
+            str(found.conflict), hint=f"find the newest state of both stores; otherwise {accepts}"
+        )
     assert found.told is not None
     return LinkConflict(
-        f"they are linked already, and the source of truth is {at(found.places, found.told)}",
-        hint=f"'holdfast migrate run' moves it, and loses nothing; {accepts}",
+        f"the stores are already linked, and the source of truth is {at(found.places, found.told)}",
+        hint=f"'holdfast migrate run' moves it without loss; {accepts}",
     )
 
 

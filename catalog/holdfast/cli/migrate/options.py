@@ -20,35 +20,35 @@ BACKENDS = ["stash", "persist"]
 strategy_option = click.option(
     "--strategy",
     type=click.Choice(["one-tombstone", "two-tombstones"]),
-    help="Of the link; one-tombstone for a new one.",
+    help="The strategy of the link. A new link uses one-tombstone by default.",
 )
 migration_id_option = click.option(
     "--id",
     "migration_id",
     metavar="ID",
     required=True,
-    help="Its name: the same resumes it, another one has another.",
+    help="The name of the migration. The same ID resumes it.",
 )
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 generation_option = click.option(
-    "--deploy-generation", metavar="G", type=u64, help="If not given, the greatest of the two stores."
+    "--deploy-generation", metavar="G", type=u64, help="Default: the greater one of the two stores."
 )
 
 
 def backend_named(name: str) -> "Backend":
-    """The store that an option names."""
+    """The store with this name."""
     from holdfast.catalog.move.truth import Backend
 
     return Backend[name.upper()]
 
 
 def holder() -> str:
-    """Who this process is, in fence tokens."""
+    """This process, as fence tokens name it."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def with_strategy(place: LinkedPlace, strategy: str | None) -> LinkedPlace:
-    """The place, to be linked with the strategy of the option."""
+    """The place with the link strategy that the option names."""
     from holdfast.catalog.move.truth import Strategy
 
     chosen = None if strategy is None else Strategy[strategy.upper().replace("-", "_")]
@@ -56,9 +56,9 @@ def with_strategy(place: LinkedPlace, strategy: str | None) -> LinkedPlace:
 
 
 def agree(place: str, what: str, needs: str, *, yes: bool) -> None:
-    """Say who is fenced, and ask; where nobody can be asked, `needs` tells what needs --yes."""
+    """Show who is fenced, and ask. `needs` names what needs --yes if there is no terminal to ask at."""
     if not yes and not somebody_answers():
-        raise BadInput(f"{needs} needs a yes", hint="give --yes")
+        raise BadInput(f"{needs} needs confirmation", hint="pass --yes")
     click.echo(f"fencing every process that writes to {place}{what and '; '}{what}", err=True)
     if not yes:
         confirm("Go on?")

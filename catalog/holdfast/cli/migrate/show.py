@@ -1,4 +1,4 @@
-"""How plans, progress and status of migrations are written for people."""
+"""How plans, progress and status of migrations are shown to people."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,11 @@ _LABEL = 12
 
 
 def plan_lines(plan: "MigrationPlan") -> Iterator[str]:
-    """A plan."""
+    """The lines of a plan."""
     source, target = plan.destination.other, plan.destination
     yield f"migration {plan.migration_id}: {at(plan.places, source)} -> {at(plan.places, target)}"
     yield _field("record", "none" if plan.record is None else str(plan.record))
-    already = " already: nothing is moved" if plan.is_there and plan.steps else ""
+    already = "; already there, nothing is moved" if plan.is_there and plan.steps else ""
     yield _field("truth", f"{at(plan.places, plan.source)}{already}")
     yield _field("strategy", strategy_name(plan.strategy))
     if plan.links:
@@ -37,7 +37,7 @@ def plan_lines(plan: "MigrationPlan") -> Iterator[str]:
         yield "steps"
         yield from (f"  {step}" for step in plan.steps)
     else:
-        yield _field("steps", "none: it has ended")
+        yield _field("steps", "none: the migration has ended")
 
 
 def _contents(sizes: Mapping[str, "Size"]) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _contents(sizes: Mapping[str, "Size"]) -> Iterator[str]:
 
 
 def progress_line(progress: "MoveProgress") -> str:
-    """A step that is done."""
+    """The line of a step that is done."""
     facts = []
     if progress.sizes is not None:
         rows, bytes_ = (
@@ -63,7 +63,7 @@ def progress_line(progress: "MoveProgress") -> str:
 
 
 def status_lines(status: "MigrationStatus", now_ms: int) -> Iterator[str]:
-    """A status: first what follows, then what each of the stores says, side by side."""
+    """The lines of a status: first the conclusion, then what each store records, side by side."""
     if status.conflict is not None:
         yield _field("conflict", str(status.conflict))
         yield _field("", f"hint: {status.conflict.hint}")
@@ -79,9 +79,7 @@ def status_lines(status: "MigrationStatus", now_ms: int) -> Iterator[str]:
     if status.running is not None:
         running = status.running
         left = (running.deadline_ms - now_ms) / 1000
-        shut = (
-            f"others are shut out for {age(left)}" if left > 0 else "its time is over: others may take over"
-        )
+        shut = f"others can't write for {age(left)}" if left > 0 else "its time is over: others may take over"
         yield _field(
             "running",
             f"{running.migration_id}, {running.record} to {running.destination.value}"
@@ -98,16 +96,16 @@ def status_lines(status: "MigrationStatus", now_ms: int) -> Iterator[str]:
 
 
 def decision_lines(decision: "Decision") -> Iterator[str]:
-    """What a decision would mean."""
+    """The lines that show the effect of a decision."""
     from holdfast.catalog.move.status import store_status
 
     kept, given_up = decision.truth, decision.truth.other
     if decision.told is not None:
-        yield _field("truth", f"{at(decision.places, decision.told)}, as both stores tell")
+        yield _field("truth", f"{at(decision.places, decision.told)}, as both stores record")
     else:
-        yield _field("truth", f"can't be told: {decision.conflict}")
-    yield _field("to keep", f"{at(decision.places, kept)}: its contents are the catalog from then on")
-    lost = "nothing: both hold the same" if decision.same else "what is in it alone is lost"
+        yield _field("truth", f"unknown: {decision.conflict}")
+    yield _field("to keep", f"{at(decision.places, kept)}: its contents become the catalog")
+    lost = "nothing: both hold the same" if decision.same else "what only it has is lost"
     yield _field("to give up", f"{at(decision.places, given_up)}: {lost}")
     yield ""
     sides = (kept, given_up) if kept.value == "Stash" else (given_up, kept)
@@ -119,16 +117,16 @@ def decision_lines(decision: "Decision") -> Iterator[str]:
 def loss_lines(
     place: str, seen: "Preamble", sizes: "Mapping[str, Size] | HoldfastError | None"
 ) -> Iterator[str]:
-    """What it would mean that a stash is lost which may have had the catalog."""
+    """The lines that show the effect of losing a stash that may have been the source of truth."""
     token = seen.token
     epoch = "none" if token is None else f"{token.epoch} of generation {token.deploy_generation}"
-    yield _field("truth", "can't be told: persist does not say that it is, and the stash is lost")
+    yield _field("truth", "unknown: persist does not record that it is, and the stash is lost")
     yield _field("to keep", f"Persist ({place}): {held_in(sizes)}, upper {seen.upper}, epoch {epoch}")
-    yield _field("to give up", "what the stash had beside, of which nothing is known")
+    yield _field("to give up", "what only the stash had; it is unknown what that was")
 
 
 def held_in(sizes: "Mapping[str, Size] | HoldfastError | None") -> str:
-    """How much a store holds."""
+    """How much a store holds, in words."""
     if sizes is None:
         return "no catalog"
     if not isinstance(sizes, Mapping):
@@ -157,7 +155,7 @@ def _facts(stores: "tuple[StoreStatus, ...]") -> Iterator[tuple[str, list[Any]]]
 
 
 def status_json(status: "MigrationStatus") -> dict[str, Any]:
-    """A status for programs."""
+    """A status as JSON, for programs."""
     running = status.running
     return {
         "linked": status.linked,
@@ -197,12 +195,12 @@ def _store_json(store: "StoreStatus") -> dict[str, Any]:
 
 
 def strategy_name(strategy: "Strategy") -> str:
-    """As the option takes it."""
+    """The name of a strategy, as the option takes it."""
     return strategy.name.lower().replace("_", "-")
 
 
 def at(places: Mapping["Backend", str], backend: "Backend") -> str:
-    """A store with its place."""
+    """The name of a store and its place."""
     return f"{backend.value} ({places[backend]})"
 
 

@@ -12,15 +12,15 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def location_arguments(command: _F) -> _F:
-    """The argument URL, and `--consensus` for a location of two stores."""
+    """Add the argument URL, and `--consensus` for a location of two stores."""
     command = click.option(
-        "--consensus", metavar="URL", help="Where the consensus store is, if URL is that of the blob store."
+        "--consensus", metavar="URL", help="The consensus store, if URL names only a blob store."
     )(command)
     return click.argument("url")(command)
 
 
 def chosen(client: "PersistClient", shard: str | None) -> list[str]:
-    """The shard that was asked for, or all; `BadInput` where it doesn't exist."""
+    """The given shard, or all shards. Raises `BadInput` if the given shard doesn't exist."""
     if shard is None:
         return client.shards()
     client.session.existing(shard)

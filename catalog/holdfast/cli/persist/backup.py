@@ -1,4 +1,4 @@
-"""`holdfast persist backup` and `restore`: a location as a folder, and a folder as a location."""
+"""`holdfast persist backup` and `restore`: copy a location to a folder, and a folder to a location."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from holdfast.persist.admin.backup import Copied
 
 
-@click.command(short_help="Copy a location into a folder, while its clients run.")
+@click.command(short_help="Copy a location into a folder while its clients run.")
 @location_arguments
 @click.argument("target", type=click.Path(path_type=Path))
 @json_option
 def backup(url: str, consensus: str | None, target: Path, as_json: bool) -> None:
-    """Copy the location at URL into the new folder TARGET, as of one moment, and read the copy again.
+    """Copy the location at URL into the new folder TARGET, as of one moment. Then read the copy to check it.
 
-    The consensus store must be a SQLite file; the blobs may be anywhere. Clients may write meanwhile. TARGET
-    appears when it is whole; a folder with anything in it is refused. Nothing is written to the location.
+    The consensus store must be a SQLite file. The blobs may be anywhere. Clients can write during the backup.
+    TARGET appears once it is complete. A folder that is not empty is refused. Nothing is written to the
+    location.
     """
     from holdfast.persist.admin.backup import back_up
     from holdfast.persist.stores.url import open_stores
@@ -37,16 +38,16 @@ def backup(url: str, consensus: str | None, target: Path, as_json: bool) -> None
     _show(copied, f"backed up to {target}", as_json)
 
 
-@click.command(short_help="Make a location from a backup.")
+@click.command(short_help="Create a location from a backup.")
 @click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
 @click.argument("url")
 @json_option
 def restore(source: Path, url: str, as_json: bool) -> None:
-    """Make the location at URL (file:///dir) from BACKUP, a folder that 'backup' made, and check it.
+    """Create the location at URL (file:///dir) from BACKUP, a folder that 'backup' made, and check it.
 
-    Stop every client of the location first, and move its old folder away: one with anything in it is refused.
-    The logs are made anew, so a process that knows later versions fails instead of going on from the past.
-    Leases and the write lock are free afterwards, critical holds stay.
+    First stop every client of the location, and move its old folder away: a folder that is not empty is
+    refused. The logs are created anew, so a process that knows later versions fails instead of continuing
+    from the past. Leases and the write lock are released. Critical holds stay.
     """
     from holdfast.persist.admin.backup import restore as restored
     from holdfast.persist.stores.url import folder_of

@@ -1,4 +1,4 @@
-"""`holdfast persist`: the group of commands, and the first look at the shards of a location."""
+"""`holdfast persist`: the group of commands, and `inspect`."""
 
 import json
 import shutil
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 @click.group()
 def persist() -> None:
-    """Look at the shards of a location, and keep them in order."""
+    """Inspect and maintain the shards of a location."""
 
 
-@persist.command(short_help="Show the shards, or one of them.")
+@persist.command(short_help="Show all shards, or one.")
 @location_arguments
 @click.argument("shard", required=False)
-@click.option("--json", "as_json", is_flag=True, help="As JSON; a closed frontier is null.")
+@click.option("--json", "as_json", is_flag=True, help="Show JSON. A closed frontier is null.")
 def inspect(url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
-    """Show all shards of the location at URL (file:///dir), or one: what it holds, and what holds it."""
+    """Show all shards of the location at URL (file:///dir), or one: its contents and its holds."""
     with open_to_look(url, consensus) as client:
         shards = [client.inspect(each) for each in ([shard] if shard else client.shards())]
         location_id = client.location_id
@@ -57,7 +57,7 @@ def _all(shards: "list[ShardInfo]") -> str:
 
 
 def _stacked(info: "ShardInfo") -> str:
-    """A shard on lines of its own, for a terminal where the table would be all folds."""
+    """A shard on several lines, for a terminal that is too narrow for the table."""
     _, since, upper, _, stored, _, used_for = _row(info)
     frontiers = "finalized" if info.finalized else f"since {since}, upper {upper}"
     facts = f"{frontiers}; {count(info.rows, 'row')} in {stored}; {count(len(info.holds), 'hold')}"
@@ -84,7 +84,7 @@ def _row(info: "ShardInfo") -> list[str]:
 
 
 def _pending(info: "ShardInfo") -> list[tuple[str, str]]:
-    """What only shards of mode WRITE_SEAL have."""
+    """The facts that only shards of mode WRITE_SEAL have."""
     if info.mode == "APPEND":
         return []
     return [("mode", info.mode), ("pending", f"{info.pending_rows:,} updates in {info.pending} batches")]
@@ -114,12 +114,12 @@ def _one(info: "ShardInfo") -> str:
         for hold in info.holds
     ]
     if not holds:
-        return text + "nothing holds since\n"
+        return text + "nothing holds the since\n"
     return text + "\n" + render(["HELD AT", "HOLD", "FOR", "BY"], holds)
 
 
 def _token(fingerprint: str) -> str:
-    """Who has a critical hold, as far as that can be told."""
+    """The token of a critical hold, if it has one."""
     return "" if fingerprint == "none" else f"token {fingerprint}"
 
 

@@ -1,4 +1,4 @@
-"""`holdfast persist export`: the contents of a shard at a time, as a file for other tools."""
+"""`holdfast persist export`: write the contents of a shard at a time to a file for other tools."""
 
 from pathlib import Path
 
@@ -11,22 +11,22 @@ from holdfast.errors import AsOfNotYetAvailable
 FORMATS = ("parquet", "arrow", "csv", "json")
 
 
-@click.command(short_help="Write the contents at a time to a file.")
+@click.command(short_help="Write the contents of a shard to a file.")
 @location_arguments
 @click.argument("shard")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@click.option("--as-of", type=click.IntRange(min=0), metavar="TIME", help="If not given, the latest one.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="If not given, by the name of FILE.")
+@click.option("--as-of", type=click.IntRange(min=0), metavar="TIME", help="Default: the latest time.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE.")
 @click.option("--diff", is_flag=True, help="Write each row once, with its count as _diff.")
 def export(
     url: str, consensus: str | None, shard: str, file: Path, as_of: int | None, form: str | None, diff: bool
 ) -> None:
     """Write the contents of SHARD in the location at URL to FILE: Parquet, Arrow, CSV or JSON lines.
 
-    A file of that name is replaced when the new one is whole; what is no regular file (a device, a pipe) is
-    refused. FILE - is standard output. Rows come in their order, with bounded memory; one that is there n
-    times stands n times. CSV and JSON have binary in base64, JSON has numbers that it does not know as "NaN",
-    "Infinity" and "-Infinity". Nothing is written to the location.
+    If FILE exists, it is replaced once the new file is complete. A FILE that is not a regular file (a device,
+    a pipe) is refused. FILE - is standard output. Rows are in the order of the shard, and memory is bounded.
+    A row that occurs n times is written n times. CSV and JSON encode binary in base64. JSON writes the
+    numbers that it can't express as "NaN", "Infinity" and "-Infinity". Nothing is written to the location.
     """
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""`holdfast persist holds`: who keeps `since` back, and how far. Nothing is written."""
+"""`holdfast persist holds`: show who holds the since back, and how far. Nothing is written."""
 
 import click
 
@@ -9,20 +9,20 @@ from holdfast.cli.rows.text import render
 from holdfast.errors import CLOSED
 
 
-@click.command(short_help="Show who keeps old times readable.")
+@click.command(short_help="Show the holds of shards.")
 @location_arguments
 @click.argument("shard", required=False)
 @json_option
 def holds(url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
-    """Show what holds `since` of all shards of the location at URL, or of one.
+    """Show the holds on the since of all shards of the location at URL, or of one shard.
 
-    A leased hold ends when its holder is silent for its whole lease. A critical hold never ends by itself:
-    its token is shown as a fingerprint.
+    A leased hold ends when its holder has not renewed it for its whole lease. A critical hold never ends by
+    itself. Its token is shown as a fingerprint.
     """
     with open_to_look(url, consensus) as client:
         found = [client.inspect(each) for each in chosen(client, shard)]
     listed = [(info, hold) for info in found for hold in info.holds]
-    # What is farthest behind keeps most from being compacted.
+    # The hold that is farthest behind keeps the most from compaction.
     listed.sort(key=lambda each: (each[0].upper - each[1].since, each[0].shard_id), reverse=True)
     if as_json:
         emit_json(

@@ -1,4 +1,4 @@
-"""`holdfast persist names`: which name stands for which shard. Nothing is written."""
+"""`holdfast persist names`: show the names of shards. Nothing is written."""
 
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @location_arguments
 @json_option
 def names(url: str, consensus: str | None, as_json: bool) -> None:
-    """Show the names in the location at URL and the shards that they stand for.
+    """Show the names in the location at URL and their shards.
 
-    A name whose shard was finalized stays until it is forgotten.
+    The name of a finalized shard stays until it is forgotten.
     """
     with open_to_look(url, consensus) as client:
         found = [(name, client.inspect(shard)) for name, shard in client.names().items()]

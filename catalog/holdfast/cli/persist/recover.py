@@ -1,7 +1,7 @@
-"""`holdfast persist recover`: make the logs anew after the consensus store was lost.
+"""`holdfast persist recover`: create the logs anew after the consensus store was lost.
 
-It exits with 0 only if every log is whole, so that nothing is lost. After a log was lost nobody knows
-whether anything was committed after the newest rollup, and that is 1 too.
+The exit code is 0 only if every log is whole, so that nothing is lost. If a log was lost, nobody knows
+whether anything was committed after the newest rollup. The exit code is 1 then too.
 """
 
 from contextlib import ExitStack
@@ -29,22 +29,22 @@ _MOST_SHOWN: Final = 20
 """Shards with two histories that are shown to people; JSON has all."""
 
 
-@click.command(short_help="Make the logs anew after the consensus store was lost.")
+@click.command(short_help="Create the logs anew after the consensus store was lost.")
 @location_arguments
-@click.option("--yes", is_flag=True, help="Do it. Without it nothing is written.")
+@click.option("--yes", is_flag=True, help="Recover. Without --yes nothing is written.")
 @click.option(
-    "--restored", is_flag=True, help="The consensus store is an older copy, even if nothing shows it."
+    "--restored", is_flag=True, help="Treat the consensus store as an older copy, even if nothing shows it."
 )
 @click.option(
     "--take",
     multiple=True,
     metavar="WHICH",
-    help="Of shards with two histories keep that of the 'log', the 'newest' version, or SHARD=VERSION.",
+    help="For shards with two histories, keep the 'log', the 'newest' version, or SHARD=VERSION.",
 )
 @click.option(
     "--accept",
     is_flag=True,
-    help="Keep the histories that the logs have now, and let garbage be collected again. Clients may go on.",
+    help="Keep the histories that the logs have now, and allow garbage collection again. Clients may run.",
 )
 @json_option
 @click.pass_context
@@ -58,24 +58,24 @@ def recover(
     accept: bool,
     as_json: bool,
 ) -> None:
-    """Make the logs of all shards of the location at URL anew from what is in its blob store.
+    """Create the logs of all shards of the location at URL anew from its blob store.
 
-    For a consensus store that was lost, or restored from an older copy. Stop every other client first: what
-    was committed after the newest rollup of a shard is lost, and clients that know it must not go on. Without
-    --yes this shows what can be recovered, and what not. No blob is deleted.
+    Use this if the consensus store was lost, or restored from an older copy. Stop every other client first.
+    What was committed after the newest rollup of a shard is lost, and clients that know it must not continue.
+    Without --yes this shows what can be recovered and what can't. No blob is deleted.
 
-    Shards have two histories if clients wrote to an older copy: choose one with --take, the other is lost.
-    Exit code 1: something is lost, or nobody knows whether something is.
+    If clients wrote to an older copy, shards have two histories. Choose one with --take; the other one is
+    lost. Exit code 1 means that something is lost, or that nobody knows whether something is.
 
-    With --accept no log is made anew. After a failover that lost commits, the clients that knew them end, and
-    nothing of their shards is deleted until somebody decides. --accept shows these shards; with --yes it
-    keeps the history that the log of each has now, also while clients write.
+    With --accept no log is created anew. After a failover that lost commits, the clients that knew these
+    commits end, and nothing of their shards is deleted until you decide. --accept shows these shards. With
+    --yes it keeps the history that each log has now, even while clients write.
     """
     if accept:
         if restored or take:
             raise BadInput(
-                "--accept keeps the logs as they are",
-                hint="leave --restored and --take away, or --accept",
+                "--accept keeps the logs as they are, and can't be used with --restored or --take",
+                hint="leave out --accept, or leave out --restored and --take",
             )
         _accept(url, consensus, yes=yes, as_json=as_json)
         return
@@ -103,7 +103,7 @@ def recover(
             _check_one_history(recovery.opened())
             raise BadInput(
                 "the consensus store is healthy: there is nothing to recover",
-                hint="if it is an older copy all the same, say so with --restored",
+                hint="if it is an older copy all the same, pass --restored",
             )
         if yes and not (plan.healthy and not restored):
             recovery.run(restored=restored)
@@ -121,7 +121,7 @@ def recover(
 
 
 def _check_one_history(location: "Location") -> None:
-    """Raise `BadInput` where the logs are whole, and some may have another history than clients knew."""
+    """Raise `BadInput` if all logs are whole, but some may have a different history than clients knew."""
     from holdfast.persist.state.divergence import why_keep
 
     client = _client(location, "read")
@@ -132,7 +132,7 @@ def _check_one_history(location: "Location") -> None:
             f"all logs are whole, but {count(len(found), 'shard')} may have two histories,"
             f" such as {found[0]}",
             hint="--accept shows why, and keeps the histories that the logs have; if the consensus store is"
-            " an older copy, restore a newer one, or say --restored",
+            " an older copy, restore a newer one, or pass --restored",
         )
 
 
@@ -168,7 +168,7 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> Non
     click.echo(f"the log's history is kept; what only the other one has {became} garbage", err=True)
     if not yes:
         click.echo(
-            "nothing was written: --yes does it, also while clients write; to keep the other history instead,"
+            "nothing was written: pass --yes to do it, also while clients write; to keep the other history instead,"
             " stop all clients, and restore the newer state of the consensus store or see what"
             " 'holdfast persist recover' without --accept can bring back",
             err=True,
@@ -176,7 +176,7 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> Non
 
 
 def _show_histories(found: "list[TwoHistories]", purposes: dict[str, str]) -> None:
-    """Two rows or more per shard: the history that is kept, and what is known of the other one."""
+    """Print two rows or more for each shard: the history that is kept, and what is known of the other."""
     if not found:
         return
     rows: list[list[str]] = []
@@ -211,7 +211,7 @@ def _note(side: "Side") -> str:
 
 
 def _purposes(location: "Location") -> dict[str, str]:
-    """What each shard is for, by the logs as they are; empty where they can't be read."""
+    """Return what each shard is for, according to the logs; empty if they can't be read."""
     from holdfast.collections.recovered import purposes
 
     try:
@@ -233,7 +233,7 @@ def _choice(take: tuple[str, ...]) -> "Choice":
             of_all = each
         else:
             raise BadInput(
-                f"--take {each!r} names no history", hint="give 'log' or 'newest' once, or SHARD=VERSION"
+                f"--take {each!r} is not a history", hint="give 'log' or 'newest' once, or SHARD=VERSION"
             )
     return Choice(of_all, versions)
 
@@ -247,7 +247,7 @@ def _look(location: "Location") -> "Recovered":
 def _mend(location: "Location") -> None:
     from holdfast.collections.recovered import look_at_recovered, mend
 
-    # It is not closed: the stores are closed by the caller.
+    # The client is not closed: the caller closes the stores.
     client = _client(location, "write")
     for each in look_at_recovered(client).collections:
         mend(client, each)
@@ -261,7 +261,7 @@ def _client(location: "Location", mode: Any) -> "PersistClient":
 
 def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool) -> None:
     if absent:
-        click.echo(f"taken for empty: {absent}", err=True)
+        click.echo(f"treated as empty: {absent}", err=True)
     if plan.lost:
         click.echo(f"the log breaks off: {plan.lost}", err=True)
     columns = ["SHARD", "OF", "LOG ENDS", "COMES BACK AT", "UPPER", "LEFT OVER", "NOTE"]
@@ -273,7 +273,7 @@ def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool) 
             click.echo(
                 f"{shard.shard_id}{of}: the {each.source}'s history ends with version {each.seqno}, upper"
                 f" {shown_moment(each.upper)}, written on {moment(each.wall_ms)} by {each.hostname}"
-                f"{'' if each.whole else ', and blobs of it are gone'}",
+                f"{'' if each.whole else ', and some of its blobs are gone'}",
                 err=True,
             )
     if len(divided) > _MOST_SHOWN:
@@ -322,11 +322,11 @@ def _conclude(plan: "RecoveryPlan", *, done: bool, restored: bool) -> None:
             " a shard that had neither a log nor a blob is not listed",
             err=True,
         )
-    # Of a shard that does not come back nothing is swept: it may be all that is left.
+    # Blobs of a shard that does not come back are not swept: they may be all that is left.
     if any(shard.unnamed for shard in plan.shards if shard.seqno is not None):
-        click.echo("left over are blobs of lost appends, and orphans: 'sweep' finds them", err=True)
+        click.echo("left over are blobs of lost appends and orphans: 'sweep' finds them", err=True)
     if not done:
-        click.echo("nothing was written: --yes does it; stop every other client first", err=True)
+        click.echo("nothing was written: pass --yes to do it; stop every other client first", err=True)
 
 
 def _row(shard: "ShardPlan", found: "Recovered") -> list[str]:

@@ -1,4 +1,4 @@
-"""`holdfast persist gc|compact|sweep`: upkeep now, by hand, and what it did."""
+"""`holdfast persist gc|compact|sweep`: run upkeep now, and show what it did."""
 
 import click
 
@@ -13,22 +13,27 @@ retain_option = click.option(
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Keep garbage for so long for a restore; give what the clients have as retain_for_s.",
+    help="Keep garbage this long for a restore. Give the retain_for_s of the clients.",
 )
 
 
-@click.command(short_help="Delete what nobody needs any more.")
+@click.command(short_help="Delete garbage.")
 @location_arguments
 @click.argument("shard", required=False)
-@click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="How long garbage waits.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long garbage waits. Default: an hour.",
+)
 @retain_option
 @json_option
 def gc(
     url: str, consensus: str | None, shard: str | None, grace: float | None, retain: float, as_json: bool
 ) -> None:
-    """Delete what nobody needs any more in all shards of the location at URL, or in one.
+    """Delete garbage in all shards of the location at URL, or in one: blobs and versions that nobody needs.
 
-    Garbage waits an hour for readers that nobody knows of, unless --grace says otherwise.
+    Garbage waits for an hour, because a reader without a lease may still need it. --grace changes that time.
     """
     from holdfast.persist.admin import manual
 
@@ -52,13 +57,13 @@ def gc(
     click.echo(f"deleted {count(deleted, 'blob')} of {count(len(done), 'shard')}; {waiting:,} wait", err=True)
 
 
-@click.command(short_help="Merge the batches that are due.")
+@click.command(short_help="Compact the batches that are due.")
 @location_arguments
 @click.argument("shard", required=False)
 @click.option("--full", is_flag=True, help="Merge all batches into one, not only those that are due.")
 @json_option
 def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_json: bool) -> None:
-    """Merge the batches that are due in all shards of the location at URL, or in one."""
+    """Compact the batches that are due in all shards of the location at URL, or in one."""
     from holdfast.persist.admin import manual
 
     with open_to_write(url, consensus, create=False) as client, Progress("compacting") as progress:
@@ -83,24 +88,24 @@ def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_j
 
 @click.command(short_help="Find blobs that crashes left behind.")
 @location_arguments
-@click.option("--delete", is_flag=True, help="Let the orphans go. Without it nothing is written.")
+@click.option("--delete", is_flag=True, help="Make the orphans garbage. Without it nothing is written.")
 @click.option(
     "--older-than",
     type=click.FloatRange(min=0),
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="Spare blobs that are younger: they may be of uploads under way.",
+    help="Skip younger blobs: an upload that still runs may have written them.",
 )
 @retain_option
 @json_option
 def sweep(
     url: str, consensus: str | None, delete: bool, older_than: float, retain: float, as_json: bool
 ) -> None:
-    """Find blobs that no version names and no writer is about to name, in the location at URL.
+    """Find orphans in the location at URL: blobs that no version names and no writer is about to name.
 
-    Crashes leave them behind. With --delete they become garbage of their shards and go as garbage does:
-    where garbage is retained, as late as it.
+    Crashes leave them behind. With --delete they become garbage of their shards, and are deleted when other
+    garbage is. If garbage is retained, so are they.
     """
     from holdfast.persist.admin.sweep import check_age
     from holdfast.persist.admin.sweep import sweep as find
@@ -126,6 +131,6 @@ def sweep(
     total = size(sum(orphan.size_bytes for orphan in orphans))
     young = sum(each.young for each in found)
     what = f"{count(len(orphans), 'orphan')} of {total} in {count(len(found), 'shard')}"
-    click.echo(f"{'let go of' if delete else 'found'} {what}; {young:,} too young to tell", err=True)
+    click.echo(f"{'released' if delete else 'found'} {what}; {young:,} too young to tell", err=True)
     if orphans and not delete:
-        click.echo("nothing was deleted: --delete does that", err=True)
+        click.echo("nothing was deleted: pass --delete to delete", err=True)

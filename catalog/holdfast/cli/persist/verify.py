@@ -1,4 +1,4 @@
-"""`holdfast persist verify`: read everything again. Nothing is written."""
+"""`holdfast persist verify`: read all shards again and check them. Nothing is written."""
 
 import click
 
@@ -8,22 +8,22 @@ from holdfast.cli.persist.arguments import chosen, location_arguments
 from holdfast.cli.progress import Progress
 
 
-@click.command(short_help="Read everything again and check it.")
+@click.command(short_help="Read all shards again and check them.")
 @location_arguments
 @click.argument("shard", required=False)
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
-    """Read all shards of the location at URL, or one, and check every promise of what is stored.
+    """Read all shards of the location at URL, or one, and check all invariants of the stored data.
 
-    One line for each finding, with the key of what is wrong; exit code 1 where there is one.
+    Each finding is one line, with the key of the damaged object. Exit code 1 means that there are findings.
     """
     from holdfast.persist.admin.verify import of_store, without_log
     from holdfast.persist.admin.verify import verify as audit
 
     with open_to_look(url, consensus) as client, Progress("reading") as progress:
         lost = of_store(client)
-        # After damage was found in the store, its logs can't be read at all.
+        # If the store itself is damaged, its logs can't be read at all.
         found = [] if lost else [audit(client, each, looking_at=progress) for each in chosen(client, shard)]
         if shard is None and not lost:
             lost = without_log(client)

@@ -1,1 +1,1 @@
-"""Rows between files or the terminal and Arrow."""
+"""Rows: reading them from files, and writing them to files or the terminal."""

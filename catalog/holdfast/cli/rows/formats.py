@@ -1,8 +1,8 @@
-"""Rows out of text and into it: CSV and JSON lines, under the types of a schema.
+"""Rows as text: reads and writes CSV and JSON lines under the types of a schema.
 
-What is written is read back as the same rows, whatever the types: text that stands for values (binary in
-base64, decimals, times) is read by the column's type, never guessed. In CSV an empty cell is null and `""`
-the empty text.
+Written rows are read back as the same rows, for all types. Text that stands for values (binary in base64,
+decimals, times) is parsed by the type of its column, and never guessed. In CSV an empty cell is null and `""`
+is the empty text.
 """
 
 import base64
@@ -23,20 +23,20 @@ from holdfast.persist import Schema
 from holdfast.persist.rows.casts import column_of, shown
 from holdfast.persist.rows.schema import DIFF, TIME
 
-# A row can't be longer; Arrow reads some thirty of them ahead.
+# A row can't be longer. Arrow reads about thirty blocks ahead.
 _CSV_BLOCK_BYTES: Final = 1024 * 1024
 _PIECE_ROWS: Final = 8 * 1024
 
 
 class Output(Protocol):
-    """Where bytes go."""
+    """A stream that accepts bytes."""
 
     def write(self, data: bytes, /) -> int:
-        """All of the data."""
+        """Write all of the data."""
 
 
 def without_bytes(schema: pa.Schema) -> pa.Schema:
-    """The schema with text in place of binary, for CSV, which is text."""
+    """The schema with strings in place of binary columns, for CSV."""
     return pa.schema(
         [field.with_type(pa.string()) if pa.types.is_binary(field.type) else field for field in schema]
     )
@@ -52,7 +52,7 @@ def bytes_as_text(table: pa.Table) -> pa.Table:
 
 
 def write_json_lines(table: pa.Table, stream: Output) -> None:
-    """One JSON object per row and line: binary in base64, numbers that JSON has not as text ("NaN")."""
+    """Write one JSON object per line and row. Binary is in base64, and NaN and infinities are strings."""
     for batch in table.to_batches():
         for row in batch.to_pylist():
             cells = {name: plain(cell) for name, cell in row.items()}
@@ -60,7 +60,7 @@ def write_json_lines(table: pa.Table, stream: Output) -> None:
 
 
 def plain(cell: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON represents it."""
     match cell:
         case bytes():
             return base64.b64encode(cell).decode()
@@ -77,16 +77,16 @@ def _types(schema: Schema) -> dict[str, pa.DataType]:
 
 
 def from_csv(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
-    """The rows of a CSV file in pieces, one at least."""
+    """The rows of a CSV file in pieces. There is at least one piece."""
     from pyarrow import csv
 
     if isinstance(stream, BufferedReader) and not stream.peek(1):
-        raise BadInput("there is nothing in it, not even the names of columns")
+        raise BadInput("the file is empty: not even the names of columns are there")
     text = {field.name: field.type for field in without_bytes(schema.arrow)}
     opened = csv.open_csv(
         stream,
         read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
-        # A row of one null is an empty line.
+        # In a file with one column, an empty line is a row with null.
         parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(text) > 1),
         convert_options=csv.ConvertOptions(
             column_types=_types(schema) | text,
@@ -104,7 +104,7 @@ def from_csv(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
 
 
 def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
-    """What is text in CSV as what the column holds, in rows that come after some others."""
+    """Convert the text columns of CSV to their types. `before` is the number of rows before these."""
     for index, name in enumerate(table.column_names):
         column = next((each for each in schema.columns if each.name == name), None)
         if column is None:
@@ -114,14 +114,14 @@ def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
             values = [_bytes(name, cell, row) for row, cell in cells]
             table = table.set_column(index, name, pa.array(values, pa.binary()))
         if column.type in ("binary", "string") and not column.nullable:
-            # Where there are no nulls an empty cell is the empty text, quoted or not.
+            # In a column without nulls, an empty cell is the empty text, quoted or not.
             empty = pa.scalar(b"" if column.type == "binary" else "", column.arrow.type)
             table = table.set_column(index, name, table.column(index).fill_null(empty))
     return table
 
 
 def from_json_lines(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
-    """The rows of a file of JSON lines in pieces, one at least."""
+    """The rows of a file of JSON lines in pieces. There is at least one piece."""
     objects = _objects(stream)
     before = 0
     while True:
@@ -144,7 +144,7 @@ def _from_objects(rows: list[dict[str, Any]], schema: Schema, before: int) -> pa
         default = 1 if name == DIFF else None
         values = [_read(read, name, row.get(name, default), at) for at, row in enumerate(rows, before)]
         columns[name] = column_of(name, values, types[name], before=before)
-    # What no row has is null in all of them, as it is where a row leaves it out.
+    # A column that no row has is null, as in a row that leaves it out.
     for name in schema.names:
         if name not in columns:
             columns[name] = pa.nulls(len(rows), types[name])
@@ -156,12 +156,14 @@ def _objects(stream: BinaryIO) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            # Every digit of a decimal counts.
+            # Parsing as Decimal keeps every digit.
             row = json.loads(line, parse_float=Decimal)
         except (ValueError, RecursionError) as error:
-            raise BadInput(f"line {number} is no JSON: {error}", hint="give one object per line") from None
+            raise BadInput(f"line {number} is not JSON: {error}", hint="give one object per line") from None
         if not isinstance(row, dict):
-            raise BadInput(f"line {number} is no JSON object: {shown(row)}", hint="give one object per line")
+            raise BadInput(
+                f"line {number} is not a JSON object: {shown(row)}", hint="give one object per line"
+            )
         yield row
 
 
@@ -171,7 +173,9 @@ def _read(read: Callable[[Any], Any], name: str, value: Any, row: int) -> Any:
     try:
         return read(value)
     except (ValueError, TypeError, InvalidOperation, OverflowError):
-        raise BadInput(f"column {name!r}: {shown(value)} in row {row} is no {_MEANT[read]}") from None
+        raise BadInput(
+            f"column {name!r}: {shown(value)} in row {row} is not a valid {_MEANT[read]}"
+        ) from None
 
 
 def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
@@ -213,12 +217,13 @@ def _float(value: Any) -> float:
 
 
 def _as_is(value: Any) -> Any:
-    # Only integers are left that JSON may have written otherwise, such as 1.0.
+    # The remaining types need no parsing. Integers may be written as 1.0, which the cast to the column
+    # accepts.
     return value
 
 
 _MEANT: Final[dict[Callable[[Any], Any], str]] = {
-    _base64: "base64",
+    _base64: "base64 text",
     _decimal: "decimal",
     _float: "number",
     date.fromisoformat: "ISO date",

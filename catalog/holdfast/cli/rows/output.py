@@ -1,9 +1,9 @@
-"""Batches of rows into a file or to standard output, in any format, with bounded memory.
+"""Writing batches of rows to a file or to standard output, in any format, with bounded memory.
 
 Invariants
-- A file takes its name when all of it is durable; one that was there before is replaced then.
-- A reader of standard output that has enough (`| head`) ends the command without a word: the error goes on to
-  click, which knows what to do with it.
+- A file gets its name when all of it is durable. An existing file is replaced then.
+- If the reader of standard output closes it early (`| head`), the command ends silently: click handles the
+  error.
 """
 
 import sys
@@ -31,10 +31,10 @@ def write_batches(
     diff: bool,
     limit: int | None = None,
 ) -> int:
-    """Write contents, with `_diff` last, to a regular file or (None) to standard output; how many rows.
+    """Write contents, with `_diff` as their last column, to a file or (None) to standard output.
 
-    A row comes as often as its count says, or once with it. Raises `BadInput` where the file can't be
-    written, or the format has no such values.
+    Returns the number of rows written. A row is written as often as its count says, or with `diff` once, with
+    its count. Raises `BadInput` if the file can't be written, or if the format can't express a value.
     """
     name = file or "standard output"
     output: AbstractContextManager[BinaryIO | _Counted]
@@ -42,7 +42,7 @@ def write_batches(
     rows = 0
     try:
         with (
-            # Where rows are shown at the terminal they tell by themselves how far it is.
+            # Rows that are shown at the terminal are progress enough.
             Progress("writing", shown=file is not None or not sys.stdout.isatty()) as progress,
             output as stream,
             _writer(form, stream, columns if diff else columns.remove(len(columns) - 1)) as writer,
@@ -58,13 +58,13 @@ def write_batches(
         raise BadInput(f"can't write {name}: {error.strerror or error}") from error
     except (pa.ArrowException, ValueError, OverflowError) as error:
         raise BadInput(
-            f"can't write {name}: {form} does not hold what is there: {error}", hint="try --format parquet"
+            f"can't write {name}: {form} can't express a value: {error}", hint="try --format parquet"
         ) from error
     return rows
 
 
 def pieces_of(batches: Iterable[pa.RecordBatch], *, diff: bool, limit: int | None) -> Iterator[pa.Table]:
-    """At most `limit` rows of contents in pieces, each as often as its count says, or once with it."""
+    """At most `limit` rows in pieces: each row as often as its count says, or with `diff` once with it."""
     left = limit
     for batch in batches:
         table = pa.Table.from_batches([batch])
@@ -77,31 +77,31 @@ def pieces_of(batches: Iterable[pa.RecordBatch], *, diff: bool, limit: int | Non
 
 
 def check_output(file: Path | None, form: str | None) -> tuple[Path | None, str]:
-    """Which regular file (None: standard output) is to be written, and in which format.
+    """Return the regular file to write (None: standard output), and its format.
 
-    Raises `BadInput` where it can't be written, or there is no telling the format.
+    Raises `BadInput` if it can't be written, or if nothing shows which format it has.
     """
     target = None if file is None else regular_target(file)
     if target is None and form is None:
-        raise BadInput("standard output has no name that tells the format", hint="give --format")
+        raise BadInput("the format of standard output is not known", hint="give --format")
     if form is None:
         assert file is not None
         form = format_by_suffix(file)
     if target is None and form in {"parquet", "arrow"} and sys.stdout.isatty():
-        raise BadInput(f"{form} is not for a terminal", hint="give a file, or pipe it")
+        raise BadInput(f"{form} can't be shown at a terminal", hint="give a file, or pipe it")
     return target, form
 
 
 @contextmanager
 def _standard_output() -> "Iterator[_Counted]":
     stream = sys.stdout.buffer
-    # Arrow asks where it is, which a pipe can't tell.
+    # Arrow asks the stream for its position, which a pipe doesn't have.
     yield _Counted(stream)
     stream.flush()
 
 
 def _writer(form: str, stream: "BinaryIO | _Counted", columns: pa.Schema) -> Any:
-    """What writes tables of these columns, as a context."""
+    """A context whose value writes tables with these columns."""
     match form:
         case "parquet":
             from pyarrow import parquet
@@ -118,7 +118,7 @@ def _writer(form: str, stream: "BinaryIO | _Counted", columns: pa.Schema) -> Any
 
 
 class _Counted:
-    """A stream that knows how much went through it, for writing to a pipe."""
+    """A stream that counts the bytes written to it, for writing to a pipe."""
 
     closed = False
 
@@ -127,32 +127,32 @@ class _Counted:
         self._written = 0
 
     def write(self, data: Any) -> int:
-        """All of the data."""
+        """Write all of the data."""
         self._stream.write(data)
         self._written += memoryview(data).nbytes
         return memoryview(data).nbytes
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """The number of bytes written so far."""
         return self._written
 
     def flush(self) -> None:
-        """Give on what waits."""
+        """Flush the stream."""
         self._stream.flush()
 
     def close(self) -> None:
-        """Nothing: standard output is not ours to close."""
+        """Do nothing: standard output stays open."""
 
     def readable(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     def writable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
 
@@ -161,7 +161,7 @@ class _Csv:
         self._writer = writer
 
     def write_table(self, table: pa.Table) -> None:
-        """The rows, binary in base64."""
+        """Write the rows, with binary in base64."""
         self._writer.write_table(bytes_as_text(table))
 
     def __enter__(self) -> Self:
@@ -176,7 +176,7 @@ class _JsonLines:
         self._stream = stream
 
     def write_table(self, table: pa.Table) -> None:
-        """One object per row and line."""
+        """Write one JSON object per line and row."""
         write_json_lines(table, self._stream)
 
     def __enter__(self) -> Self:

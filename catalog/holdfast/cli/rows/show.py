@@ -1,4 +1,4 @@
-"""Rows at the terminal as a table, or into a file."""
+"""Show rows at the terminal as a table, or write them to a file."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,12 +23,15 @@ def show_rows(
     limit: int | None,
     diff: bool,
 ) -> None:
-    """Show contents, with `_diff` last, or write them: rows as often as they are there, or once with it."""
+    """Show or write contents, with `_diff` as their last column.
+
+    A row is shown as often as its count says, or with `diff` once, with its count.
+    """
     if output is None and form in {None, "table"}:
         _show_table(batches, columns, limit=limit, diff=diff)
         return
     if form == "table":
-        raise BadInput("a table is for the terminal", hint=f"give --format {FILE_FORMATS}")
+        raise BadInput("the format table can't be written to a file", hint=f"give --format {FILE_FORMATS}")
     target, form = check_output(output, form)
     rows = write_batches(batches, columns, target, form, diff=diff, limit=limit)
     if target is not None:

@@ -1,10 +1,11 @@
-"""The rows of a file or of standard input, piece by piece, under the types of a schema, with bounded memory.
+"""The rows of a file or of standard input in pieces, under the types of a schema, with bounded memory.
 
-- A piece has at most some thousand rows; the first one is always there, if without rows, and has the
-  columns. A row of CSV may have 1 MiB, and one batch of a compressed Arrow file is in memory as a whole.
-- What can only be read from its end (Parquet) is put into a temporary file without a name where it comes
-  through a pipe.
-- A file is known by its contents: `fingerprint`. One that changes while it is read is refused at the end.
+- A piece has at most some thousand rows. The first piece always exists and has the columns, even if it has no
+  rows. A row of CSV may have up to 1 MiB. One batch of a compressed Arrow file is in memory as a whole.
+- Parquet can only be read from its end. If it comes through a pipe, it is copied to a temporary file without
+  a name.
+- A file is identified by the hash of its contents: `fingerprint`. If a file changes while it is read, the
+  read fails at the end.
 """
 
 import os
@@ -30,11 +31,11 @@ _CHUNK_BYTES: Final = 1024 * 1024
 _ARROW_FILE: Final = b"ARROW1"
 
 Told = Callable[[int, int | None, str], object]
-"""Is told what part is read, of how much (None: unknown), in any unit, and how far that is in words."""
+"""Called with the amount read, the total (None: unknown), in any unit, and a text for people."""
 
 
 class RowSource:
-    """Rows to be read once, in a `with` block. Raises `BadInput` where they can't be, saying why."""
+    """Rows to be read once, in a `with` block. Raises `BadInput` if they can't be read."""
 
     def __init__(self, file: Path, form: str | None, schema: Schema) -> None:
         check_file(file, form)
@@ -54,7 +55,7 @@ class RowSource:
         return None if self._before is None else self._before.st_size
 
     def fingerprint(self, told: Told = lambda *_: None) -> str | None:
-        """The hash of a regular file's contents; None for what can be read only once."""
+        """The hash of a regular file's contents. None if the source can be read only once."""
         if self._before is None:
             return None
         found, done, size = xxhash.xxh3_128(), 0, self._before.st_size
@@ -67,7 +68,7 @@ class RowSource:
         return found.hexdigest()
 
     def pieces(self, told: Told = lambda *_: None) -> Iterator[pa.Table]:
-        """The rows. At the end it is sure that the file was the same all the time."""
+        """The rows in pieces. Raises `BadInput` at the end if the file changed meanwhile."""
         match self._form:
             case "csv":
                 pieces = self._counted(from_csv(self._stream, self._schema), told)
@@ -88,7 +89,7 @@ class RowSource:
             self._stream.close()
 
     def _status(self) -> os.stat_result | None:
-        """What the system says of a regular file that is read from its beginning."""
+        """The status of a regular file that is read from its beginning. None for anything else."""
         try:
             status = os.fstat(self._stream.fileno())
         except OSError:
@@ -97,7 +98,7 @@ class RowSource:
         return status if is_file else None
 
     def _counted(self, pieces: Iterator[pa.Table], told: Told) -> Iterator[pa.Table]:
-        # What is mapped has no place where it is read.
+        # A mapped file has no read position.
         size = None if self._form == "arrow" else self.size_bytes
         for piece in pieces:
             yield piece
@@ -128,7 +129,7 @@ class RowSource:
                 opened = pa.ipc.open_stream(stream)
                 yield from _cut(opened, opened.schema)
                 return
-            # One batch may be all of the file: what is mapped takes no memory.
+            # One batch may be the whole file. A mapped file takes no memory.
             with pa.memory_map(self.name) if self._before is not None else pa.PythonFile(stream) as mapped:
                 file = pa.ipc.open_file(mapped)
                 yield from _cut(map(file.get_batch, range(file.num_record_batches)), file.schema)
@@ -160,7 +161,7 @@ class RowSource:
 
 
 def whole(source: RowSource) -> pa.Table:
-    """All rows in memory."""
+    """All rows of the source, in memory."""
     return pa.concat_tables(source.pieces(), promote_options="default")
 
 

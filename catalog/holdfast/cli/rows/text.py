@@ -1,4 +1,4 @@
-"""Rows between Arrow tables and what people and files have: drawn tables, and files by their endings."""
+"""Rows as drawn tables, and the format of a file by its suffix."""
 
 import sys
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _SUFFIXES: Final = {
 
 
 def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """How many characters a line of the drawn table needs so that no cell goes over several lines."""
+    """How many characters wide the drawn table is if no cell is folded."""
     widths = [max(len(line[index]) for line in (columns, *rows)) for index in range(len(columns))]
     return sum(widths) + 3 * len(widths) + 1
 
@@ -28,7 +28,7 @@ def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table for people: drawn on a terminal, plain aligned columns elsewhere.
 
-    On a narrow terminal cells go over several lines.
+    On a narrow terminal, cells are folded over several lines.
     """
     if sys.stdout.isatty():
         from rich.console import Console
@@ -51,7 +51,7 @@ def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def cell_of(cell: object) -> str:
-    """A value as a table for people shows it: on one line, and nothing that a terminal obeys."""
+    """A value as a table for people shows it: on one line, with control characters escaped."""
     from holdfast.cli.rows.formats import plain
 
     text = "" if cell is None else str(plain(cell))
@@ -59,7 +59,7 @@ def cell_of(cell: object) -> str:
 
 
 def check_file(file: Path, form: str | None) -> None:
-    """Raise `BadInput` where the rows of this file can't be read: no file, or no format is known of it."""
+    """Raise `BadInput` if the file can't be read, or if its format is not known."""
     if form is None and str(file) == "-":
         raise BadInput("the format of standard input is not known", hint=f"give --format {FILE_FORMATS}")
     if form is None:
@@ -72,8 +72,8 @@ def check_file(file: Path, form: str | None) -> None:
 
 
 def format_by_suffix(file: Path) -> str:
-    """The format that the name of a file tells; `BadInput` where it tells none."""
+    """The format of a file by its suffix. Raises `BadInput` if the suffix is not known."""
     form = _SUFFIXES.get(file.suffix.lower())
     if form is None:
-        raise BadInput(f"{file}: the format can't be told by its name", hint=f"give --format {FILE_FORMATS}")
+        raise BadInput(f"the name of {file} doesn't show its format", hint=f"give --format {FILE_FORMATS}")
     return form
