@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak faults moves test lint format bench sim crds docs docs-serve release-check proto new-catalog-version format-fixture clean
+LINTS := lint-format lint-code lint-types lint-imports lint-names lint-proto lint-crds lint-charts lint-docs
+.PHONY: help setup demo soak faults moves check check-tests test test-all lint $(LINTS) format bench sim crds docs docs-serve release-check proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -11,11 +12,13 @@ export PYTHONPATH :=
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 UV := $(if $(shell command -v uv),uv,.tools/uv/bin/uv)
-# What a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm fails where a tier is missing.
+# Tiers that a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm fails if one is missing.
 export HOLDFAST_REQUIRE ?=
-# Processes that run tests: one more than processors, as tests wait for servers and processes a good part of
-# their time; at most 4. Each has servers of its own.
+# Processes that run tests: one more than there are processors, because tests often wait for servers; at most 4.
+# Each process starts its own servers.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Runs several targets at once. The output of each comes in one piece.
+PARALLEL := $(MAKE) --no-print-directory --output-sync=target -j $(JOBS)
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -34,8 +37,20 @@ setup: .venv/.synced  ## create .venv with everything that the project needs
 demo: setup  ## the whole path on a real API server: catalog, collection, Spark snapshot, a crash
 	@PYTHONPATH=tests $(BIN)/python -m demo
 
-test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm makes a missing tier a failure)
-	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
+check: setup  ## lint, and the unit tests of what changed since main: about a minute
+	@$(PARALLEL) $(LINTS) check-tests
+
+# It leaves the other processors to the linters, and starts no test after BUDGET seconds.
+BUDGET ?= 45
+check-tests: setup
+	@changed=$$($(BIN)/python checks/changed_tests.py) && if test -z "$$changed"; then echo "check: no unit test changed"; else \
+	  $(BIN)/python -m pytest -q -n 2 --part short --budget $(BUDGET) $$changed; fi
+
+test: setup lint  ## lint, then the tests: 15 minutes on 2 processors. It builds the servers that tests need
+	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --provide --part short
+
+test-all: setup  ## the tests that `make test` leaves out: all simulated worlds, all mutants, the node, long Spark jobs
+	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --provide --part long
 
 soak: setup  ## kill writers, operators and servers for hours (ARGS="--seeds 100 --pairs file+sqlite operator")
 	@PYTHONPATH=tests $(BIN)/python -m crash $(ARGS)
@@ -47,14 +62,25 @@ moves: setup  ## all crashes and meetings of moving a catalog, and a large one: 
 	@cd tests && ../$(BIN)/python -m moves soak
 
 lint: setup  ## ruff, mypy --strict, import contracts, class names, generated files up to date
+	@$(PARALLEL) $(LINTS)
+
+lint-format: setup
 	@$(BIN)/ruff format --check --quiet . || { echo "lint: run 'make format'" >&2; exit 1; }
+lint-code: setup
 	@$(BIN)/ruff check --quiet .
+lint-types: setup
 	@$(BIN)/mypy
+lint-imports: setup
 	@$(BIN)/lint-imports
+lint-names: setup
 	@$(BIN)/python checks/class_names.py
+lint-proto: setup
 	@$(BIN)/python proto/generate.py --check
+lint-crds: setup
 	@$(BIN)/python -m holdfast_operator.api.generate crds --chart charts/holdfast-crds/templates --check
+lint-charts: setup
 	@$(BIN)/python charts/generate.py --check
+lint-docs: setup
 	@$(BIN)/python docs/generate.py --check
 
 format: setup  ## format the code

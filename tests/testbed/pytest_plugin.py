@@ -1,14 +1,25 @@
-"""Hands the test bed to tests: a marker per tier, and fixtures for the servers behind them.
+"""The pytest plugin of the test bed: markers, options, and fixtures for the servers behind the tiers.
 
-A test marked `kube`, `postgres`, `s3`, `spark` or `node` runs where that tier is; elsewhere it is skipped
-with the reason, or fails if `$HOLDFAST_REQUIRE` names the tier. What a required tier takes is made before the
-first test, not within one. A run with `-n` is spread over processes by `spread`; each starts its own servers.
+Tiers: each tier has a marker of its name. If the machine lacks the tier of a test, pytest skips the test and
+shows the reason. If `$HOLDFAST_REQUIRE` names the tier, the test fails instead. The plugin builds what a
+required tier needs before the first test, and with `--provide` what any tier needs. The end of the run lists
+each tier that the machine cannot have, with the number of its tests and the reason.
+
+Parts: `--part short` runs what `make test` runs, and `--part long` runs the rest (see `testbed.parts`).
+
+Time: with `--budget SECONDS`, pytest starts no test after that time. The end of the run shows how many tests
+it left out.
+
+A run with `-n` is spread over processes by `testbed.spread`. Each process starts its own servers.
 """
 
+import math
 import os
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pytest
@@ -21,7 +32,9 @@ from testbed.kube import ControlPlane
 from testbed.minio import Minio
 from testbed.node import NodeCluster
 from testbed.objects import new_namespace
+from testbed.parts import LONG, Part
 from testbed.postgres import PostgresServer
+from testbed.refusals import OVER_BUDGET, Refusals, not_run
 from testbed.require import VARIABLE, Tier, missing, provide, required
 
 if TYPE_CHECKING:
@@ -32,8 +45,9 @@ if TYPE_CHECKING:
 _REQUIRED = pytest.StashKey[frozenset[Tier]]()
 _GIVEN_PATH = pytest.StashKey[list[str]]()
 _MANY = 100
-"""Tests of Spark for which it is worth half a minute that Spark starts faster."""
-_REFUSED = pytest.StashKey[dict[Tier, str]]()
+"""From this number of Spark tests on, half a minute of preparation pays, because each Spark starts faster."""
+_REFUSALS = pytest.StashKey[Refusals]()
+_DEADLINE = pytest.StashKey[float]()
 
 
 class _Stops(Protocol):
@@ -44,20 +58,20 @@ _C = TypeVar("_C", bound=_Stops)
 
 
 class _Cluster(Generic[_C]):
-    """The cluster of this process, for as long as tests of it follow one another: it costs at rest too."""
+    """The cluster of this process. It stops before a test that does not use it, as idling costs too."""
 
     def __init__(self, start: Callable[[], _C]) -> None:
         self._start = start
         self._running: _C | None = None
 
     def get(self) -> _C:
-        """The one that runs, or a new one."""
+        """Return the running cluster, or start one."""
         if self._running is None:
             self._running = self._start()
         return self._running
 
     def let_go(self) -> None:
-        """Stop it, if it is ours, until somebody asks for it."""
+        """Stop the cluster if this process started it. The next `get` starts a new one."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()
@@ -67,15 +81,28 @@ _CLUSTER = pytest.StashKey[_Cluster[ControlPlane]]()
 _NODE = pytest.StashKey[_Cluster[NodeCluster]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("test bed")
+    group.addoption("--part", choices=[part.value for part in Part], help="run this part (default: both)")
+    group.addoption("--provide", action="store_true", help="build what each tier of the run needs")
+    group.addoption("--budget", type=float, metavar="SECONDS", help="start no test after this time")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for tier in Tier:
         config.addinivalue_line("markers", f"{tier}: {tier.description}")
+    config.addinivalue_line("markers", f"{LONG}: runs in `make test-all` only")
     try:
         tiers = required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[_REQUIRED] = tiers
-    config.stash[_REFUSED] = {}
+    # Each process of a run with `-n` has a temporary folder of its own, inside that of the run.
+    is_worker = hasattr(config, "workerinput")
+    config.stash[_REFUSALS] = Refusals(
+        Path(config.option.basetemp).parent / "refusals.json" if is_worker else None
+    )
+    config.stash[_DEADLINE] = time.monotonic() + (config.option.budget or math.inf)
     config.stash[_CLUSTER] = _Cluster(ControlPlane.from_environment)
     config.add_cleanup(config.stash[_CLUSTER].let_go)
     config.stash[_NODE] = _Cluster(NodeCluster.start)
@@ -85,7 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Spread | None":
-    """How a run with `-n` is spread over processes, unless `--dist` says something else."""
+    """Return the scheduler of a run with `-n`, unless `--dist` names another one."""
     if config.option.dist != "load":
         return None
     from testbed.spread import Spread
@@ -93,9 +120,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Spread | No
     return Spread(config, log)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the part that `--part` names."""
+    if config.option.part is None:
+        return
+    part = Part(config.option.part)
+    others = [item for item in items if part is not Part.of(item)]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if part is Part.of(item)]
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build what required tiers take, outside of every test's time limit and with its progress shown."""
-    if session.config.option.collectonly:
+    """Build what tiers need, before the time limit of any test begins. The progress is visible."""
+    config = session.config
+    if config.option.collectonly:
         return
     asked = Counter(tier for item in session.items for tier in _tiers(item))
     if Tier.SPARK in asked and spark.missing() is None:
@@ -103,16 +142,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             with locked("provide"):
                 spark.make_archive()
         os.environ.update(spark.environment())
-    needed: frozenset[Tier] = session.config.stash[_REQUIRED]
-    capture = session.config.pluginmanager.getplugin("capturemanager")
+    refusals = config.stash[_REFUSALS]
+    capture = config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
-    for tier in sorted(asked.keys() & needed):
-        try:
-            # Of the processes of one run, one makes it and the others find it.
-            with capture.global_and_fixture_disabled(), locked("provide"):
-                provide(tier)
-        except Unavailable as error:
-            session.config.stash[_REFUSED][tier] = str(error)
+    for tier in sorted(asked if config.option.provide else asked.keys() & config.stash[_REQUIRED]):
+        # One process of the run builds it. The others wait, and find the result or the refusal.
+        with capture.global_and_fixture_disabled(), locked("provide"):
+            if refusals.get(tier) is None:
+                try:
+                    provide(tier)
+                except Unavailable as error:
+                    refusals.add(tier, str(error))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -122,19 +162,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if Tier.NODE not in tiers:
         item.config.stash[_NODE].let_go()
     given = item.config.stash[_GIVEN_PATH]
-    # Those of the API server run Spark too.
+    # Tests of the API server run Spark too.
     if Tier.SPARK not in tiers and Tier.KUBE not in tiers:
         os.environ["PYTHONPATH"] = plain_path(*given)
     elif given:
         os.environ["PYTHONPATH"] = os.pathsep.join(given)
     else:
         os.environ.pop("PYTHONPATH", None)
+    if time.monotonic() > item.config.stash[_DEADLINE]:
+        pytest.skip(OVER_BUDGET)
     for tier in tiers:
-        refused = item.config.stash[_REFUSED].get(tier) or missing(tier)
+        refused = item.config.stash[_REFUSALS].get(tier) or missing(tier)
         if refused and tier in item.config.stash[_REQUIRED]:
             pytest.fail(f"{VARIABLE} names {tier}, but {refused}", pytrace=False)
         if refused:
             pytest.skip(f"{tier}: {refused}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print one line for each reason why tests did not run."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for line in not_run(report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)):
+        terminalreporter.write_line(line, yellow=True)
 
 
 def _tiers(item: pytest.Item) -> list[Tier]:
@@ -143,25 +192,25 @@ def _tiers(item: pytest.Item) -> list[Tier]:
 
 @pytest.fixture(scope="module")
 def control_plane(request: pytest.FixtureRequest) -> ControlPlane:
-    """`$KUBECONFIG`'s cluster, or one that is booted for the tests of this tier. Mark the test `kube`.
+    """The cluster of `$KUBECONFIG`, or one that the test bed boots. Mark the test `kube`.
 
-    A test of no cluster ends it: tests of one should follow one another.
+    The next test without this tier stops the cluster, so tests of the tier should follow one another.
     """
     return request.config.stash[_CLUSTER].get()
 
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest) -> NodeCluster:
-    """A cluster with a real node, the only one on the machine. Mark the test `node`.
+    """A cluster with a real node. A machine has at most one. Mark the test `node`.
 
-    A test of no node ends it: tests of one should follow one another.
+    The next test without this tier stops the cluster, so tests of the tier should follow one another.
     """
     return request.config.stash[_NODE].get()
 
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A namespace for one test, in which objects can be made at once; its deletion isn't waited for."""
+    """A namespace for one test, ready for objects. The test does not wait for its deletion."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     with new_namespace(control_plane, name):
         yield name
@@ -176,16 +225,17 @@ def kube_api(control_plane: ControlPlane) -> Iterator["ApiClient"]:
 
 @pytest.fixture(scope="session")
 def minio() -> Iterator[Minio]:
-    """The object store of the whole run, which no test stops. Mark the test `s3`."""
+    """The object store of the whole run. No test stops it. Mark the test `s3`."""
     with Minio.start() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """The Postgres server of the whole run. Mark the test `postgres`; one that stops it starts its own.
+    """The Postgres server of the whole run. Mark the test `postgres`.
 
-    It doesn't wait for the disk: no test pulls the plug of the machine.
+    A test that stops a server starts its own. It does not wait for the disk, because no test
+    cuts the power of the machine.
     """
     with PostgresServer.start(durable=False) as server:
         yield server
@@ -193,7 +243,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def bucket(minio: Minio, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty bucket for one test, and the server's credentials in the environment."""
+    """An empty bucket for one test. The environment holds the credentials of the server."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in minio.credentials.items():
@@ -203,6 +253,6 @@ def bucket(minio: Minio, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def postgres_url(postgres: PostgresServer) -> Iterator[str]:
-    """The URL of an empty database for one test, with the password."""
+    """The URL of an empty database for one test, including the password."""
     with postgres.database() as name:
         yield postgres.url(name)

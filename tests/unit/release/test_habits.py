@@ -1,6 +1,7 @@
 """The forge and the commit hooks run the make targets that people run."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,21 @@ def test_the_workflow_runs_make_targets() -> None:
     runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     assert {run.split()[0] for run in runs} == {"make"}
     called = {run.split()[1] for run in runs}
-    assert {"lint", "test", "docs", "release-check"} <= called <= TARGETS
+    assert {"lint", "test", "test-all", "docs", "release-check"} <= called <= TARGETS
+
+
+def test_ci_runs_both_parts_of_the_tests_and_leaves_none_out() -> None:
+    """So each test runs: `testbed.parts` puts it into exactly one part."""
+    recipes = dict(
+        re.findall(r"^(test|test-all): [^\n]*\n\t@(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
+    command = "$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --provide --part"
+    assert recipes == {"test": f"{command} short", "test-all": f"{command} long"}
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
+    assert config["testpaths"] == ["tests"]
+    assert config["addopts"] == ["--import-mode=importlib", "--strict-markers", "-ra"]
+    ran = re.findall(r"^make (\S+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert ran == ["setup", "test", "test-all"]
 
 
 def test_the_hooks_run_make_targets() -> None:
