@@ -1,4 +1,4 @@
-"""What the pages tell to do on a cluster is done: every block, in the order of the page (`clusterpages`)."""
+"""Runs every block of the pages about clusters, in the order of the page (see `testbed.clusterpages`)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,15 @@ def cluster(
         yield there
 
 
-@pytest.mark.parametrize("page", docpages.on(docpages.Where.CLUSTER))
+SHORT = "docs/tutorial/on-kubernetes.md"
+"""The page of `make test`: it uses most of what the others use too."""
+PAGES = [
+    pytest.param(page, marks=() if page == SHORT else pytest.mark.long)
+    for page in docpages.on(docpages.Where.CLUSTER)
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_does_what_it_says_on_a_cluster(page: str, cluster: PagesCluster, tmp_path: Path) -> None:
     with cluster.page(page, tmp_path) as run:
         docpages.run(page, run)

@@ -89,6 +89,7 @@ def undisturbed(module_world: Any, make_catalog: Make, make_collection: Make) ->
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.long
 def test_a_bad_way_to_the_api_server_leads_to_the_same_end(
     seed: int,
     world: Any,
@@ -153,6 +154,7 @@ def test_resources_that_are_not_served_for_a_while_are_neither_gone_nor_forgotte
         world.stop()
 
 
+@pytest.mark.long
 def test_an_operator_that_starts_again_and_again_writes_little_each_time(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

@@ -63,6 +63,7 @@ def applications(world: Any) -> Mapping[int, dict[str, Any]]:
     return {int(app["metadata"]["labels"]["holdfast.dev/attempt"]): app for app in found}
 
 
+@pytest.mark.long
 def test_a_collection_is_resharded_by_spark_though_a_driver_is_killed(
     world: Any, drivers: Path, make_catalog: Make, make_collection: Make
 ) -> None:

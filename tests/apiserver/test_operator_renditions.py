@@ -63,6 +63,7 @@ def kill_while_it_fills(world: Any, controller: StorageController, collection: s
     raise AssertionError("it fills renditions faster than anybody can look")
 
 
+@pytest.mark.long
 def test_a_collection_is_resharded_by_operators_that_are_killed(
     world: Any, flights: StorageController
 ) -> None:

@@ -48,6 +48,7 @@ def dead(
     return make_catalog(f"dead{number}", storage=place)
 
 
+@pytest.mark.long
 def test_those_who_wait_for_dead_databases_delay_nobody_else(
     world: Any,
     make_catalog: Make,
@@ -84,6 +85,7 @@ def test_those_who_wait_for_dead_databases_delay_nobody_else(
     assert "connection timeout expired" in shown or "its store is slow" in shown
 
 
+@pytest.mark.long
 def test_servers_that_nobody_knows_yet_delay_no_other_namespace(
     world: Any, neighbour: Any, make_catalog: Make, make_collection: Make
 ) -> None:

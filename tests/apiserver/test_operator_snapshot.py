@@ -124,6 +124,7 @@ def test_the_name_of_a_collection_may_start_with_a_digit(
     assert applications(world)[1]["metadata"]["name"].startswith("c2024-flights-snapshot-")
 
 
+@pytest.mark.long
 def test_a_snapshot_survives_hangs_lies_a_vanished_driver_and_two_at_once(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_snapshot_survives_hangs_lies_a_vanished_driver_and_two_at_once(
     ],
     ids=("apache", "job"),
 )
+@pytest.mark.long
 def test_whatever_runs_spark_hangs_lies_vanishes_and_runs_twice_and_the_record_decides(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path, kind: str
 ) -> None:
@@ -283,6 +285,7 @@ def test_a_deletion_that_keeps_the_data_leaves_no_attempt_and_nothing_that_it_he
         ended(job, 2)
 
 
+@pytest.mark.long
 def test_a_compaction_waits_for_a_snapshot_is_retried_and_leaves_the_contents_as_they_are(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -315,6 +318,7 @@ def test_a_compaction_waits_for_a_snapshot_is_retried_and_leaves_the_contents_as
     assert contents(world) == before
 
 
+@pytest.mark.long
 def test_a_schedule_makes_up_for_the_latest_missed_run_and_runs_no_time_twice(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
 ) -> None:

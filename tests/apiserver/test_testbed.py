@@ -181,6 +181,7 @@ def test_a_driver_runs_and_its_application_completes(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_exit_code_of_a_driver_is_told(
     cluster: Cluster, stand_in: SparkOperatorStandIn, brief: Path, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def test_the_exit_code_of_a_driver_is_told(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_submission_that_fails_tells_why(
     cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ def test_a_submission_that_fails_tells_why(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_deleting_the_object_ends_its_driver(
     cluster: Cluster, stand_in: SparkOperatorStandIn, tmp_path: Path
 ) -> None:
@@ -218,6 +221,7 @@ def test_deleting_the_object_ends_its_driver(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_no_driver_outlives_a_stand_in_that_is_killed(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -239,6 +243,7 @@ def test_no_driver_outlives_a_stand_in_that_is_killed(
     assert ended(driver), "the driver is still there"
 
 
+@pytest.mark.long
 def test_hang_stays_submitted_and_is_not_in_the_way(
     cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
 ) -> None:
@@ -254,6 +259,7 @@ def test_hang_stays_submitted_and_is_not_in_the_way(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_lie_completes_without_a_driver(
     cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
 ) -> None:
@@ -266,6 +272,7 @@ def test_lie_completes_without_a_driver(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_lie_failed_reports_a_failure_of_a_driver_that_did_its_work(
     cluster: Cluster, stand_in: SparkOperatorStandIn, brief: Path, tmp_path: Path
 ) -> None:
@@ -278,6 +285,7 @@ def test_lie_failed_reports_a_failure_of_a_driver_that_did_its_work(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_vanish_deletes_the_object_before_the_driver_does_anything(
     cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
 ) -> None:
@@ -290,6 +298,7 @@ def test_vanish_deletes_the_object_before_the_driver_does_anything(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_twice_runs_two_drivers(
     cluster: Cluster, stand_in: SparkOperatorStandIn, brief: Path, tmp_path: Path
 ) -> None:
@@ -312,6 +321,7 @@ def test_a_driver_waits_for_a_secret_that_is_missing(
     assert "errorMessage" not in cluster.status("patient")["applicationState"]
 
 
+@pytest.mark.long
 def test_an_unknown_misbehaviour_fails_its_application_only(
     cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
 ) -> None:
@@ -326,6 +336,7 @@ def test_an_unknown_misbehaviour_fails_its_application_only(
     assert cluster.until(good, "COMPLETED", 90)
 
 
+@pytest.mark.long
 def test_an_ended_application_is_deleted_when_its_time_is_over(
     cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
 ) -> None:
@@ -340,6 +351,7 @@ def test_an_ended_application_is_deleted_when_its_time_is_over(
     assert states[-2:] == ["COMPLETED", "DELETED"]
 
 
+@pytest.mark.long
 def test_a_stand_in_that_comes_back_finds_no_driver(
     cluster: Cluster, control_plane: ControlPlane, script: Path, tmp_path: Path
 ) -> None:

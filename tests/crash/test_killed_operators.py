@@ -21,6 +21,7 @@ KILLS = 10
 
 @pytest.mark.timeout(1800)  # each life is a process that starts, and some machines have other things to do
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.long
 def test_killed_operators_leave_one_source_of_truth(
     seed: int,
     control_plane: ControlPlane,

@@ -1,15 +1,32 @@
 """One of two linked stores returns to an older state: it is refused, or nothing is lost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
 from holdfast.catalog.move.migration import Verify
+from holdfast.catalog.move.truth import Strategy
 from moves.restored import ACTS, Found, Story, stories
 from moves.restored_live import moved_live, written_live
 from moves.restored_modes import pairwise, visited
 from moves.restored_readers import followed
 from sim.report import tell
+
+
+def cases(every: Iterable[Story]) -> list[Any]:
+    """Return stories as parameters. Short are those with a shadow and one tombstone, or with neither."""
+    return [
+        pytest.param(
+            story,
+            id=str(story),
+            marks=()
+            if (story.verify, story.strategy)
+            in ((Verify.SHADOW, Strategy.ONE_TOMBSTONE), (Verify.NONE, Strategy.TWO_TOMBSTONES))
+            else pytest.mark.long,
+        )
+        for story in every
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +38,7 @@ def total(request: pytest.FixtureRequest) -> Iterator[Found]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("story", list(stories()), ids=str)
+@pytest.mark.parametrize("story", cases(stories()))
 def test_no_pair_of_stores_loses_what_was_committed_without_an_error(story: Story, total: Found) -> None:
     found = Found()
     found.visit(story)
@@ -35,7 +52,7 @@ def test_no_pair_of_stores_loses_what_was_committed_without_an_error(story: Stor
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("story", list(stories()), ids=str)
+@pytest.mark.parametrize("story", cases(stories()))
 def test_who_has_it_open_or_moves_it_finds_out(story: Story, total: Found) -> None:
     found = Found()
     written_live(story, found)
@@ -49,7 +66,7 @@ def test_who_has_it_open_or_moves_it_finds_out(story: Story, total: Found) -> No
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("story", list(stories()), ids=str)
+@pytest.mark.parametrize("story", cases(stories()))
 def test_readers_and_subscribers_get_what_was_committed_or_an_error(story: Story, total: Found) -> None:
     found = Found()
     followed(story, found)
@@ -64,7 +81,7 @@ MODES = [story for writers in ("plain", "shadow", "emergency") for story in pair
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("story", MODES, ids=str)
+@pytest.mark.parametrize("story", cases(MODES))
 def test_shadows_and_emergencies_lose_nothing_without_an_error(story: Story, total: Found) -> None:
     found = Found()
     visited(story, found)
@@ -83,7 +100,7 @@ OLDER = {
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("story", [each for each in stories() if each.verify is not Verify.SHADOW], ids=str)
+@pytest.mark.parametrize("story", cases(each for each in stories() if each.verify is not Verify.SHADOW))
 def test_an_older_client_beside_is_no_conflict(story: Story, total: Found) -> None:
     found = Found()
     for older in OLDER:

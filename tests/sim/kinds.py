@@ -12,7 +12,7 @@ COLLECTIONS: Final = "collections"
 FAILOVER: Final = "failover"
 
 SEEDS: Final = {PERSIST: 2000, LOG: 400, COLLECTIONS: 120, FAILOVER: 120}
-"""The worlds of CI are those of the seeds below this."""
+"""All tests together run the worlds of the seeds below this."""
 
 _CLASSES: Final = {
     PERSIST: ("sim.world", "World"),

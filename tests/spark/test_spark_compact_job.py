@@ -280,6 +280,7 @@ def test_of_two_drivers_of_one_attempt_one_does_the_work(
 
 
 @pytest.mark.usefixtures("in_ranges")
+@pytest.mark.long
 def test_a_killed_driver_leaves_its_claims_to_the_next_attempt_and_its_parts_to_the_sweeper(
     spark: SparkSession, controller: StorageController, order: Order
 ) -> None:
@@ -377,6 +378,7 @@ def test_orders_that_can_not_be_done_are_refused_or_put_on_record(
 
 @pytest.mark.s3
 @pytest.mark.postgres
+@pytest.mark.long
 def test_on_s3_and_postgres_tasks_that_fail_and_run_again_upload_twice_and_count_once(
     minio: Minio, postgres: PostgresServer
 ) -> None:

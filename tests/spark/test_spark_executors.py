@@ -82,6 +82,7 @@ with PersistClient.open(**place) as client:
 """
 
 
+@pytest.mark.long
 def test_several_executors_do_what_one_process_does(
     minio: Minio, postgres: PostgresServer, tmp_path: Path
 ) -> None:

@@ -243,6 +243,7 @@ def test_of_two_drivers_of_one_attempt_one_commits_and_both_are_right(
     assert len(uploaded(controller, spec)) == 3
 
 
+@pytest.mark.long
 def test_a_killed_driver_leaves_nothing_that_anybody_reads_and_the_next_attempt_begins_anew(
     spark: SparkSession, controller: StorageController, order: Order
 ) -> None:
@@ -305,6 +306,7 @@ def test_orders_that_can_not_be_done_are_refused_or_put_on_record(
 
 @pytest.mark.s3
 @pytest.mark.postgres
+@pytest.mark.long
 def test_on_s3_and_postgres_tasks_that_fail_and_run_again_upload_twice_and_count_once(
     minio: Minio, postgres: PostgresServer
 ) -> None:

@@ -194,7 +194,7 @@ def docs(table: Table) -> dict[str, str]:
     return {field.name: field.doc for field in table.schema().fields if field.doc is not None}
 
 
-@pytest.mark.parametrize("place", ["sqlite", "servers"])
+@pytest.mark.parametrize("place", ["sqlite", pytest.param("servers", marks=pytest.mark.long)])
 def test_a_table_has_what_the_collection_had_and_follows_its_columns(
     request: pytest.FixtureRequest,
     spark: SparkSession,
@@ -255,6 +255,7 @@ def contents_without_note(controller: StorageController, orders: str) -> Counter
     )
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_before_the_record_is_followed_by_one_that_only_records(
     spark: SparkSession, controller: StorageController, order: Order, orders: str, sqlite: Lake
 ) -> None:
@@ -278,6 +279,7 @@ def test_a_driver_that_is_killed_before_the_record_is_followed_by_one_that_only_
 
 
 @pytest.mark.parametrize("moment", ["tasks into", "are written, committing"])
+@pytest.mark.long
 def test_a_driver_that_finds_that_another_one_of_its_attempt_has_committed_ends_well(
     spark: SparkSession, controller: StorageController, order: Order, sqlite: Lake, moment: str
 ) -> None:
@@ -379,7 +381,7 @@ class Written:
         return icebergcommit.run_of(found)
 
 
-@pytest.mark.parametrize("place", ["sqlite", "servers"])
+@pytest.mark.parametrize("place", ["sqlite", pytest.param("servers", marks=pytest.mark.long)])
 def test_of_two_drivers_of_a_job_that_commit_at_once_one_does(
     request: pytest.FixtureRequest, controller: StorageController, order: Order, orders: str, place: str
 ) -> None:

@@ -173,6 +173,7 @@ def test_an_old_attempt_is_fenced_before_it_does_anything(
 
 
 @pytest.mark.parametrize("moment", ["tasks into", "are written, committing"])
+@pytest.mark.long
 def test_a_killed_attempt_leaves_nothing_that_the_next_one_does_not_clear(
     spark: SparkSession, controller: StorageController, order: Order, moment: str
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_killed_attempt_leaves_nothing_that_the_next_one_does_not_clear(
     check_committed(controller, second, rows=100)
 
 
+@pytest.mark.long
 def test_a_driver_that_is_told_to_end_leaves_no_files_and_what_is_held_to_its_record(
     controller: StorageController, order: Order
 ) -> None:

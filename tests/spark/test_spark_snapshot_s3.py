@@ -122,6 +122,7 @@ def test_damage_in_a_bucket_is_found(
         verify_snapshot(path)
 
 
+@pytest.mark.long
 def test_a_killed_attempt_leaves_nothing_that_the_next_one_does_not_clear(
     spark: SparkSession, controller: StorageController, order: Order, minio: Minio, bucket: str
 ) -> None:

@@ -254,6 +254,7 @@ writer.option("checkpointLocation", checkpoint).start().awaitTermination()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.long
 def test_a_stream_whose_driver_is_killed_at_a_commit_goes_on_and_nothing_is_there_twice(
     spark: SparkSession, controller: StorageController, url: str, orders: str, tmp_path: Path, moment: str
 ) -> None:
@@ -317,6 +318,7 @@ with PersistClient.open(**place) as client:
 
 @pytest.mark.s3
 @pytest.mark.postgres
+@pytest.mark.long
 def test_on_s3_and_postgres_tasks_that_fail_and_run_again_upload_twice_and_count_once(
     minio: Minio, postgres: PostgresServer
 ) -> None:

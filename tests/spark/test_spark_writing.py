@@ -243,6 +243,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_before_the_commit_leaves_nothing_that_anybody_reads(
     controller: StorageController, url: str, orders: str
 ) -> None:
@@ -327,6 +328,7 @@ def test_who_is_faster_at_the_last_moment_is_not_overwritten_unseen(
 
 @pytest.mark.s3
 @pytest.mark.postgres
+@pytest.mark.long
 def test_it_is_written_once_on_s3_and_postgres_too(
     minio: Minio, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

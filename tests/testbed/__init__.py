@@ -1,9 +1,11 @@
-"""The test bed: what tests and the demo need around Holdfast, made on this machine and gone afterwards.
+"""The test bed: the servers, clusters and helpers that tests and the demo use.
 
-- `build` brings the binaries of a Kubernetes control plane into a cache folder, `go` the toolchain for it;
-- `kube` boots them, `spark` finds Java and pyspark, `require` says which of these tiers there are;
-- `sparkoperator` stands in for the Kubeflow Spark operator, `sparkdriver` runs its drivers;
-- `pytest_plugin` hands all of it to tests, `python -m testbed` to people.
+Everything runs on this machine and ends with its test.
 
-Nothing here is part of a distribution, and nothing reads a kubeconfig that nobody named.
+- `build` builds the binaries of a Kubernetes control plane into a cache folder. `go` finds the toolchain.
+- `kube` starts them, `spark` finds Java and pyspark, and `require` shows which tiers the machine has.
+- `sparkoperator` stands in for the Kubeflow Spark operator, and `sparkdriver` runs its drivers.
+- `pytest_plugin` offers all of it to tests, and `python -m testbed` to people.
+
+No distribution contains the test bed. It reads a kubeconfig only if you name one.
 """

@@ -1,8 +1,10 @@
 """`python -m testbed`: the test bed for people.
 
-`up` boots a control plane and keeps it until Ctrl-C, `build` makes the binaries of all tiers, `doctor` says
-what is here and what is missing, `can` whether this machine can have a tier (exit code 3: it can't),
-`spark-operator` serves the SparkApplications of `$KUBECONFIG`'s cluster.
+- `up` starts a control plane and keeps it until Ctrl-C.
+- `build` builds the binaries of all tiers.
+- `doctor` shows what the machine has and what it lacks.
+- `can` shows whether the machine can have a tier. It exits with 3 if it cannot.
+- `spark-operator` runs the SparkApplications of the cluster that `$KUBECONFIG` names.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""The program that the stand-in submits: it waits for its turn, then becomes the application.
+"""The program that the stand-in submits. It waits for its turn, and then becomes the application.
 
-`_driver_entry.py <gate> file:<path>|module:<name> <argument>...`: `<gate>.started` is made when Python runs,
-which tells a failed driver from a failed submission; the application starts when `<gate>.go` is there.
+Usage: `_driver_entry.py <gate> file:<path>|module:<name> <argument>...`. The program creates `<gate>.started`
+when Python runs, so that a failed driver differs from a failed submission. It starts the application when
+`<gate>.go` exists.
 """
 
 import runpy

@@ -1,7 +1,7 @@
 """Runs a command that dies with its parent: `python _tether.py <signal> <parent pid> <command>...`.
 
-A program of its own rather than a `preexec_fn`, because the test bed forks from processes with many threads.
-Where the kernel has no such tie (anything but Linux) the command runs untied.
+It is a program and not a `preexec_fn`, because the test bed forks from processes with many threads. Only
+Linux can tie a process to its parent. Elsewhere the command runs without the tie.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
-"""A stand-in for a Postgres server of somebody else: it asks every client for its password in clear text.
+"""A stand-in for a foreign Postgres server. It asks every client for its password in clear text.
 
-It keeps what it is told, and then refuses; a real one that asks for that keeps nothing.
+It records each password, and then refuses the client. A real server that asks for a password records none.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
-"""What an API server was asked for, from its audit log: who, what, and how it was answered.
+"""Reads the audit log of an API server: who requested what, and the response.
 
 Invariants
-- A request is in the log when it is answered (a watch: when it begins): a reader sees all that was answered.
+- The log contains a request when the server has responded, and a watch when it begins. So a reader sees every
+  request that has a response.
 """
 
 import json

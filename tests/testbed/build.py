@@ -1,9 +1,9 @@
-"""Builds the binaries of the test bed from Go modules, once per version and machine.
+"""Builds the binaries of the test bed from Go modules, once for each version and machine.
 
 Invariants
-- The versions are those of the go.mod in a tool's folder below `tools/`, the contents those of its go.sum.
-- A binary appears under its final name only when it is whole (build aside, rename), and only one process
-  builds at a time (a lock on the cache folder), so a second one finds the work done.
+- The `go.mod` in the folder of a tool below `tools/` sets the versions, and its `go.sum` the contents.
+- A binary gets its final name when it is complete: the build writes it elsewhere and renames it. A lock on
+  the cache folder lets only one process build at a time, so a second process finds the finished binary.
 """
 
 import fcntl

@@ -1,8 +1,9 @@
-"""Builds images with buildah, and hands them over as archives of the OCI layout.
+"""Builds images with buildah, and exports them as archives in the OCI layout.
 
 Invariants
-- Layers are handed over as they are, not compressed: a layer has one name, by which others know it again.
-- Nothing of a build runs or stays mounted when we are killed: commands have namespaces of their own.
+- Layers are exported uncompressed, so that a layer has one name and other images can share it.
+- Commands run in namespaces of their own. If the test bed is killed, no process and no mount of a build
+  stays.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Where the test bed keeps what takes long to make: outside the repository, shared by all clones."""
+"""The folder for results that take long to build. It is outside the repository, and all clones share it."""
 
 import fcntl
 import os

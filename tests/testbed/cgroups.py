@@ -1,8 +1,9 @@
-"""The control groups of one node: a folder of ours in each hierarchy of the machine, made and removed.
+"""The control groups of one node: a folder in each hierarchy of the machine.
 
 Invariants
-- Only folders whose name begins with `PREFIX` are touched; what runs in them is a node's.
-- A group is empty before it is removed, and thawed before its processes are ended: a frozen one can't die.
+- Only folders whose name begins with `PREFIX` are created or removed. Their processes belong to a node.
+- A group is empty before it is removed. It is thawed before its processes are killed, because a frozen
+  process cannot die.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
-"""What Python processes that tests start have on their path.
+"""The module path of Python processes that tests start.
 
-pyarrow imports pandas wherever it is installed, and here it is, for Spark: half of the start of a process.
-A plain `pip install holdfast` has no pandas, and so has no process that a test starts which isn't of Spark.
+pyarrow imports pandas if it is installed, and this takes half of the start of a process. This environment has
+pandas for Spark. A plain `pip install holdfast` has no pandas, so processes that do not use Spark get a path
+without it.
 """
 
 import os

@@ -1,11 +1,12 @@
-"""What pages of the documentation that take a cluster are run on: an API server with an operator, and stores.
+"""The cluster for documentation pages that need one: an API server with an operator, and stores.
 
-There are no nodes: one operator here plays the pods of every release, and `HookRunner` those of hooks. What a
-page applies from `crds/` is a copy, in which the addresses of examples are those of servers that there are.
+The cluster has no nodes. One operator process here stands for the pods of every release, and `HookRunner`
+runs the pods of hooks. If a page applies a file from `crds/`, it gets a copy with the addresses of running
+servers.
 
 Invariants
-- Each page has a namespace of its own; nothing of it is left when the next one begins.
-- One that starts an operator itself has it for itself: no other one looks at its namespace.
+- Each page has a namespace of its own. Nothing of it is left when the next page begins.
+- If a page starts an operator itself, no other operator watches its namespace.
 """
 
 import contextlib

@@ -1,11 +1,11 @@
-"""The command `holdfast` without its imports each time: a process that has them forks for each call.
+"""The command `holdfast` without its imports: a process that has imported them forks for each call.
 
-A page of the documentation calls it dozens of times, and most of each call is importing the same modules.
-What runs is the command itself, with the arguments, folder, environment and files of its caller.
+A documentation page calls the command dozens of times, and the imports take most of each call. The fork runs
+the command itself, with the arguments, folder, environment and files of its caller.
 
 Invariants
-- A caller hands over its files and waits for the exit code; a call that dies answers it too.
-- The process ends with its standard input, which its starter holds.
+- A caller passes its files and waits for the exit code. It also gets an exit code if the call dies.
+- The process ends when its starter closes its standard input.
 """
 
 import array

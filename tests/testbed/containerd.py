@@ -1,9 +1,9 @@
-"""containerd in a sandbox, on images that are imported once and shared by all runs.
+"""containerd in a sandbox. All runs share images that are imported once.
 
 Invariants
-- A run writes to a folder of its own; of what is imported it has copies of the small databases, and links to
-  the layers, which nobody changes. So a run begins with the images and without anything of another run.
-- Folders of imported images appear under their final name only when they are whole.
+- A run writes to a folder of its own. It has copies of the small databases, and links to the layers, which
+  nobody changes. So a run begins with the images, and without the data of another run.
+- A folder of imported images gets its final name when it is complete.
 """
 
 import os

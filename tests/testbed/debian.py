@@ -1,4 +1,4 @@
-"""Installs packages of Debian, where we are root on a machine that has them; else tells why not."""
+"""Installs Debian packages if this process is root on a Debian machine, and otherwise says why not."""
 
 import os
 import shutil

@@ -1,7 +1,7 @@
-"""What pages of the documentation take for granted, and what of them can't be run, with the reason.
+"""What documentation pages need before they run, and which of their blocks cannot run, with the reason.
 
 Invariants
-- A block is named by its page and by how its first line begins; `test_pages` looks that it is there.
+- The page and the beginning of its first line identify a block. `test_pages` checks that the block exists.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""Which pages of the documentation there are, and how what they tell to do is tried.
+"""Lists the documentation pages, and runs what they contain.
 
-Every block of `sh`, `console`, `python` or `yaml` is run, page by page and in order (`pageruns`), in a
-folder of its own; one with `kubectl`, `helm` or `holdfast-operator` in it makes its page one that is run on a
-cluster. So a new page needs nothing here. What can't be run, and what a page takes for granted: `docneeds`.
+`pageruns` runs every block of `sh`, `console`, `python` or `yaml`, page by page and in order, in a folder of
+its own. A page with `kubectl`, `helm` or `holdfast-operator` in a block runs on a cluster. A new page needs
+no entry here. `docneeds` lists the blocks that cannot run, and what a page needs.
 
 Invariants
-- A block that has no reason not to be run is run, in one place.
+- A block without a reason in `docneeds` runs, in exactly one place.
 """
 
 import re

@@ -1,8 +1,9 @@
-"""Small catalogs at any version of the format, drawn by hypothesis: what a database of then would have left.
+"""Hypothesis strategies for small catalogs at any version of the format, as an old database left them.
 
-They are consistent: references lead somewhere, names and keys are unique, allocators are ahead of the ids in
-use, lists are in their order. Otherwise they have anything that the types of the version allow, which are
-known by their declaration (descriptors, and the JSON types of version 14), not by the steps between them.
+The catalogs are consistent: references have targets, names and keys are unique, allocators are ahead of the
+ids in use, and lists are sorted. Everything else may have any value that the types of the version allow. The
+strategies read these types from the declarations (descriptors, and the JSON types of version 14), and not
+from the upgrade steps.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A stand-in for a network that loses answers: a TCP proxy before an HTTP server.
+"""A stand-in for a network that loses responses: a TCP proxy in front of an HTTP server.
 
-It passes every byte through, except the answers that it was told to lose: of those the server has carried
-out the request, and the client learns nothing.
+It passes every byte through, except the responses that it is set to lose. The server has carried out such a
+request, and the client does not learn the result.
 """
 
 import contextlib

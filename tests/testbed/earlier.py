@@ -1,7 +1,7 @@
-"""Holdfast as an earlier commit of this repository has it: a wheel of that commit in a venv of its own.
+"""An earlier commit of Holdfast: a wheel of that commit in a venv of its own.
 
-The wheel is built once and kept in the cache folder. The venv takes the libraries that Holdfast depends on
-from this environment; only Holdfast itself is the earlier one.
+The wheel is built once and stays in the cache folder. The venv uses the dependencies of this environment.
+Only Holdfast itself is the earlier one.
 """
 
 import os

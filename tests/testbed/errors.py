@@ -1,4 +1,4 @@
-"""What goes wrong in the test bed itself, as one line that says what to do."""
+"""Errors of the test bed itself. Each is one line with a hint."""
 
 
 class Unavailable(Exception):

@@ -1,11 +1,11 @@
-"""A stand-in for a bad way to an API server: a proxy that loses, delays, repeats and refuses, by a seed.
+"""A stand-in for a bad network to an API server: a seeded proxy that loses, delays, repeats and refuses.
 
 Invariants
-- What it passes on, it passes on unchanged, with the rights of the cluster's own client.
-- A request meets at most one fault; the seed draws which, in the order in which requests come. What comes
-  when is the machine's affair, so the same seed is the same weather, not the same run.
-- `calm` ends the weather: whatever comes later is passed on. Watches that are open go on as they were.
-- Only what the operator asks goes through it: tests ask the API server themselves.
+- The proxy passes requests on unchanged, with the rights of the cluster's own client.
+- A request has at most one fault. The seed chooses it, in the order in which requests arrive. This order
+  depends on the machine, so the same seed gives the same faults, but not the same run.
+- `calm` ends the faults for all later requests. Open watches continue as they were.
+- Only the operator uses the proxy. Tests call the API server directly.
 """
 
 import contextlib

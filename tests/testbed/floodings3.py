@@ -1,7 +1,4 @@
-"""A stand-in for an S3 service of somebody else, whose answers have far more than they should.
-
-A real one has no such answers; it counts what is taken of them.
-"""
+"""A stand-in for a foreign S3 service whose responses are far too long. It counts how much a client reads."""
 
 import contextlib
 from http.server import BaseHTTPRequestHandler

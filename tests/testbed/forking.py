@@ -1,4 +1,4 @@
-"""Forked children, and the state in which a fork may find the objects that they inherit."""
+"""Forked children, and the states in which a fork can find the objects that they inherit."""
 
 import json
 import os

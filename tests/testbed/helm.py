@@ -1,7 +1,7 @@
-"""Helm for tests: charts rendered without a cluster, and installed on a real API server.
+"""Helm for tests: renders charts without a cluster, and installs them on a real API server.
 
 Invariants
-- Nothing of the user's Helm (repositories, plugins, caches) is read or written.
+- Helm reads and writes nothing of the user's settings (repositories, plugins, caches).
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Runs the pods of a chart's hooks where there are no nodes, as a kubelet would.
+"""Runs the pods of a chart's hooks on a cluster without nodes, as a kubelet does.
 
 Invariants
-- A pod's one container is a process here, with the arguments of the pod and the token of its account; its
-  exit code becomes the phase of the pod, which is what Helm and the Job controller look at.
-- Other pods are left alone: they stay Pending.
+- The one container of a pod is a process here. It has the arguments of the pod and the token of its account.
+  Its exit code becomes the phase of the pod, which Helm and the Job controller read.
+- Other pods stay Pending.
 """
 
 import json

@@ -1,12 +1,12 @@
-"""The images of the node's pods, made on this machine without any registry of images.
+"""The images of the node's pods. The machine builds them without a registry.
 
 Invariants
-- The base comes from Debian's packages (mmdebstrap), our own image from operator/Dockerfile (buildah), each
-  made again only when what it is made from has changed: names in the cache are hashes of that.
-- A change of our code makes only the last stages of our image: those of what others wrote are an image, which
-  is imported once.
-- What `held` returns is whole, and no one changes it: runs link to it. What nobody used of late is removed,
-  but never what somebody holds.
+- mmdebstrap makes the base from Debian packages, and buildah makes our own image from operator/Dockerfile.
+  Each is built again only if its inputs changed, because its name in the cache is a hash of them.
+- A change of our code rebuilds only the last stages of our image. The code of others is an image of its own,
+  which is imported once.
+- What `held` returns is complete, and nobody changes it, so runs link to it. Images that nobody used recently
+  are removed, but never an image that a run holds.
 """
 
 import contextlib

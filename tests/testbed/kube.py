@@ -1,12 +1,12 @@
-"""A Kubernetes API server for tests and the demo: etcd, kube-apiserver and kube-controller-manager, no nodes.
+"""A Kubernetes API server for tests and the demo: etcd, kube-apiserver, kube-controller-manager, no nodes.
 
 Invariants
-- `$KUBECONFIG`, where set, names the cluster to use; it is never started, stopped or reconfigured by us. Any
-  other kubeconfig of the machine is neither read nor written.
-- What `start` boots keeps all its files in one folder and listens on 127.0.0.1 only; where a node is to reach
+- `$KUBECONFIG` names the cluster to use, if it is set. The test bed never starts, stops or configures that
+  cluster. It reads and writes no other kubeconfig of the machine.
+- A cluster from `start` keeps all its files in one folder and listens on 127.0.0.1 only. If a node must reach
   it, the API server listens on one other address instead.
-- `start` returns when the API server is ready and objects can be made in the `default` namespace, or raises
-  and leaves no process. `stop` goes from the users of a store to the store: controllers, API server, etcd.
+- `start` returns when the API server is ready and the `default` namespace accepts objects. If it raises, it
+  leaves no process. `stop` ends the controllers first, then the API server, then etcd.
 """
 
 import base64

@@ -1,7 +1,7 @@
-"""The Kubeflow Spark operator on a node, from its own chart, as a pod of our image with Spark.
+"""The Kubeflow Spark operator on a node, from its own chart, as a pod of our Spark image.
 
-Its own image is a Spark with its binary in it. Here the binary is the one that the test bed has built, which
-the node shows to the pod. Its webhook is off.
+The official image is a Spark image with the operator's binary. Here the test bed builds the binary, and the
+node mounts it into the pod. The webhook is off.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A stash and a catalog on persist in memory, in the hands of as many processes as a test wants."""
+"""A stash and a catalog on persist in memory, which any number of simulated processes can open."""
 
 import sqlite3
 import uuid

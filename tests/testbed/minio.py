@@ -1,10 +1,10 @@
 """A real object store for tests: one MinIO server on loopback.
 
 Invariants
-- It listens on one address only, 127.0.0.1 unless told otherwise, with random credentials, and keeps all its
-  files in one folder.
-- Its endpoint and its credentials survive `kill` and `serve`: what was stored before is there after.
-- `start` and `serve` return when requests are answered, or raise and leave no process.
+- It listens on one address only (127.0.0.1 by default), with random credentials. All its files are in one
+  folder.
+- The endpoint, the credentials and the stored objects survive `kill` and `serve`.
+- `start` and `serve` return when the server responds. If they raise, they leave no process.
 """
 
 import os

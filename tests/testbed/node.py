@@ -1,11 +1,11 @@
-"""A Kubernetes cluster with one real node on which pods run: containerd, kubelet, kube-proxy, scheduler, DNS.
+"""A Kubernetes cluster with one real node that runs pods: containerd, kubelet, kube-proxy, scheduler, DNS.
 
 Invariants
-- The node lives in a sandbox (`testbed.sandbox`): the machine has no more of it than its processes, a pair of
-  interfaces and a control group. One cluster at a time per machine, whoever starts it.
-- What a run left that was killed, the next one removes; and nothing else.
-- `stop` goes from what uses to what is used: kubelet, proxy, DNS, all pods with containerd, scheduler,
-  control plane.
+- The node lives in a sandbox (`testbed.sandbox`). The machine sees only its processes, a pair of interfaces
+  and a control group. A machine has at most one such cluster at a time.
+- A run removes what a killed run left, and nothing else.
+- `stop` ends users before what they use: kubelet, proxy, DNS, all pods with containerd, scheduler, control
+  plane.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""The objects of one namespace, asked for and changed without a kubectl process for each question.
+"""Reads and changes the objects of one namespace, without a kubectl process for each request.
 
 Invariants
-- A question is one request over a connection that stays; to wait is to ask again until it is so.
-- A wait means what `kubectl wait` means: a condition counts only for the generation that it was found at.
-- What users see of kubectl itself (apply, refusals, tables) is tested with kubectl.
+- A request uses a connection that stays open. A wait repeats the request until the condition is true.
+- A wait means the same as `kubectl wait`: a condition counts only for the generation that it was observed at.
+- Tests use kubectl for what users see of it: apply, refusals and tables.
 """
 
 import json

@@ -1,9 +1,8 @@
-"""Catalogs at any version of the format, made up, and their upgrade in memory.
+"""Generates catalogs at any version of the format, and upgrades them in memory.
 
-`rows_of(version, ...)` streams big catalogs, the same for the same seed; small ones with anything that the
-types of a version allow are drawn by `testbed.drawncatalogs`. Both are consistent and know nothing of the
-steps between versions. `upgraded` takes rows through the steps in memory, which is what any other way to do
-so must equal.
+`rows_of(version, ...)` yields large catalogs, the same ones for the same seed. `testbed.drawncatalogs` draws
+small catalogs with all that the types of a version allow. Both are consistent, and neither uses the upgrade
+steps. `upgraded` applies the steps in memory. Every other way to upgrade must give the same result.
 """
 
 import json

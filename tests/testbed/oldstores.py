@@ -1,4 +1,4 @@
-"""Catalogs of older versions in real stores, and stores of processes that meet faults."""
+"""Catalogs of older versions in real stores, and stores with faults."""
 
 import uuid
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""The operator as a process of its own, as a pod would run it: its log, its metrics, its end."""
+"""The operator as a process of its own, as in a pod, with its log, its metrics and its end."""
 
 import json
 import sys

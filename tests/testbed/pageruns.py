@@ -1,9 +1,9 @@
-"""Runs the blocks of a page of the documentation, as a reader does: one shell, one Python, one folder.
+"""Runs the blocks of a documentation page as a reader does: one shell, one Python, one folder.
 
 Invariants
-- Nothing outside of the folder is written: places that pages name (`/tmp/`, `/data/`) are folders in it.
-- A command that fails ends the page, unless the page shows how it fails.
-- A shell that doesn't end in time is ended, and the page fails with what it printed.
+- Nothing outside the folder is written. Paths that pages name (`/tmp/`, `/data/`) are folders inside it.
+- If a command fails, the page fails, unless the page shows the failure.
+- A shell that does not end in time is killed. The page fails with the output of the shell.
 """
 
 import contextlib

@@ -1,13 +1,13 @@
-"""The blocks of code on a page of the documentation, and what a page shows as their output.
+"""The code blocks of a documentation page, and the output that the page shows for them.
 
-- `sh`: commands of one shell for the whole page. `python`: statements of one program for the whole page.
-- `yaml`, `json`, `csv` or `python` with `title="name"`: a file of that name, which is there from then on.
-- `console`: lines that begin with `$ `, each with what it prints.
-- `text`, right after a block of commands or of Python: what that prints.
+- `sh`: commands. The whole page has one shell. `python`: statements. The whole page has one program.
+- `yaml`, `json`, `csv` or `python` with `title="name"`: a file of that name, for all later blocks.
+- `console`: lines that begin with `$ `, each with its output.
+- `text`, right after a block of commands or Python: the output of that block.
 
 Invariants
-- What is shown is compared without what differs from run to run: ids, times, ages, columns' widths.
-  A line `...` stands for any lines, `...` within a line for anything.
+- Outputs are compared without what differs between runs: ids, times, ages, widths of columns. A line `...`
+  matches any lines, and `...` inside a line matches anything.
 """
 
 import re

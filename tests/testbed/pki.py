@@ -1,4 +1,4 @@
-"""Keys and certificates of one control plane: a throw-away authority."""
+"""Keys and certificates of one control plane, from a certificate authority for one use."""
 
 import datetime as dt
 import ipaddress

@@ -1,14 +1,13 @@
-"""Enforces the NetworkPolicies of a node's cluster, which the plugin that connects its pods does not.
+"""Enforces the NetworkPolicies of a node's cluster. The plugin that connects the pods does not.
 
-Stands in for a network plugin: what a policy means is written down here, that packets are dropped is the
-kernel's work.
+It stands in for a network plugin. It translates policies to rules, and the kernel drops the packets.
 
 Invariants
-- A pod that no policy selects for a direction is free in it; one that is selected has what one of its
-  policies allows, and answers to it.
-- Rules are put in force all at once, ahead of those of kube-proxy but behind its choice of a pod: an address
-  of a Service means the pods, or the API server, behind it.
-- Traffic of the node itself is free: probes reach every pod.
+- A pod is free in a direction if no policy selects it. Otherwise it may do what one of its policies allows,
+  and respond to it.
+- All rules change at once. They come before the rules of kube-proxy, but after its choice of a pod: the
+  address of a Service stands for the pods, or the API server, behind it.
+- Traffic of the node itself is free, so probes reach every pod.
 """
 
 import ipaddress

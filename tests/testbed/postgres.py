@@ -1,11 +1,12 @@
-"""A Postgres server for tests and benchmarks: real, on loopback unless told otherwise.
+"""A real Postgres server for tests and benchmarks, on loopback by default.
 
 Invariants
-- What it acknowledged outlives the machine (fsync is on) and so its processes, unless it is started with
-  `durable=False`: then it outlives its clients only, which is enough where nobody ends the server.
-- All files of a server are in one folder, which goes with it; no other server of the machine is touched.
-- `initdb` and `postgres` refuse to run as root: as root we run them as user `postgres`.
-- `start` returns when the server takes connections, or raises and leaves no process. Our end ends it too.
+- Acknowledged writes survive a crash of the machine and of the server's processes, because fsync is on. With
+  `durable=False` they survive only their clients. This is enough if no test stops the server.
+- All files of a server are in one folder, which is removed with it. No other server of the machine changes.
+- `initdb` and `postgres` refuse to run as root. If this process is root, they run as user `postgres`.
+- `start` returns when the server accepts connections. If it raises, it leaves no process. The server ends
+  with this process.
 """
 
 import contextlib

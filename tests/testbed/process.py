@@ -1,9 +1,11 @@
 """Child processes that never outlive the test bed.
 
 Invariants
-- A child has its own session: Ctrl-C on the terminal reaches only us, and we stop children in our own order.
-- A child dies with the thread that started it, however that ends (`_tether`); start it from one that stays.
-- `stop` leaves nothing of the child's process group behind.
+- A child has a session of its own. Ctrl-C on the terminal reaches only this process, which stops its children
+  in order.
+- A child dies with the thread that started it, however the thread ends (see `_tether`). Start a child from a
+  thread that stays.
+- `stop` leaves no process of the child's group.
 """
 
 import contextlib

@@ -145,7 +145,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     refusals = config.stash[_REFUSALS]
     capture = config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
-    for tier in sorted(asked if config.option.provide else asked.keys() & config.stash[_REQUIRED]):
+    required_here: frozenset[Tier] = config.stash[_REQUIRED]
+    for tier in sorted(asked.keys() if config.option.provide else asked.keys() & required_here):
         # One process of the run builds it. The others wait, and find the result or the refusal.
         with capture.global_and_fixture_disabled(), locked("provide"):
             if refusals.get(tier) is None:

@@ -1,7 +1,7 @@
-"""Which tiers of the test bed there are here, and which of them a run may not do without.
+"""Shows which tiers the machine has, and which tiers a run requires.
 
-`HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm,node` names tiers whose absence is a failure; others are
-skipped.
+`HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm,node` names required tiers: their tests fail if the tier is
+missing. Tests of other missing tiers are skipped.
 """
 
 import os

@@ -1,11 +1,12 @@
-"""A part of the machine for a node: namespaces of its own, so that a node changes nothing of the machine.
+"""Namespaces for a node, so that a node changes nothing of the machine.
 
 Invariants
-- What is mounted, routed, filtered or set by what runs in it is seen in it only. Of the machine's files it
-  sees all, of what it writes below /run and /var the machine sees nothing.
-- Settings of the whole kernel that a kubelet would change are covered: it finds the values that it wants.
-- Its first process ends with us, and with that process all others, all mounts and all interfaces.
-- There is one way out, a pair of interfaces to this machine: no route leads further.
+- Mounts, routes, filters and settings of the sandbox are visible only inside it. The sandbox sees all files
+  of the machine. The machine does not see what the sandbox writes below /run and /var.
+- Kernel settings that a kubelet changes are covered by files with the values that it expects.
+- The first process of the sandbox ends with this process. All other processes, mounts and interfaces end with
+  it.
+- The only way out is a pair of interfaces to this machine. No route leads further.
 """
 
 import contextlib

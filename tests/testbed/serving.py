@@ -1,4 +1,4 @@
-"""A handler of HTTP requests that is served from a thread of the test."""
+"""Serves a handler of HTTP requests from a thread of the test."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,4 +1,4 @@
-"""Finds what a local Spark needs: Java 17 or newer and the pip package pyspark."""
+"""Finds what a local Spark needs: Java 17 or newer, and the package pyspark."""
 
 import importlib.util
 import os

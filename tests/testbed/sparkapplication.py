@@ -1,9 +1,9 @@
-"""One application on its way through the states, in a thread of its own.
+"""One application on its way through its states, in a thread of its own.
 
 Invariants
-- RUNNING is written before the application's first statement runs.
-- What is written applies to the very object that was seen: another of the same name is another application.
-- The drivers of an application end with its thread, and that with the object or with the stand-in.
+- RUNNING is written before the first statement of the application runs.
+- A write applies to the object that was read. Another object of the same name is another application.
+- The drivers of an application end with its thread. The thread ends with the object or the stand-in.
 """
 
 import base64

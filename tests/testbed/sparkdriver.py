@@ -1,8 +1,7 @@
 """Runs the driver of one SparkApplication as a local `spark-submit`: real Spark, no pods.
 
-What a container would be given is taken from the object: arguments, Spark settings, memory, and an own
-environment with nothing of ours but the search path. What only a cluster has (images, volumes, resource
-requests, executors of their own) is left out.
+The driver gets the arguments, Spark settings and memory of the object. Its environment inherits only the
+search path. What only a cluster has is left out: images, volumes, resource requests, separate executors.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""The three kinds of objects that the stand-in runs drivers for, each with its own fields and status.
+"""The three kinds of objects that the stand-in runs drivers for, each with its fields and its status.
 
-- `KUBEFLOW`: SparkApplications of the Kubeflow operator, which the others are translated to.
-- `APACHE`: SparkApplications of the Apache operator. Its status keeps a history, and ends without a verdict.
-- `PODS`: pods of plain Jobs. The stand-in is their kubelet; the Jobs are the real controller's business.
+- `KUBEFLOW`: SparkApplications of the Kubeflow operator. The other kinds are translated to it.
+- `APACHE`: SparkApplications of the Apache operator. Its status is a history, and ends without a verdict.
+- `PODS`: pods of plain Jobs. The stand-in is their kubelet. The real controller manages the Jobs.
 """
 
 from abc import ABC, abstractmethod

@@ -1,13 +1,13 @@
 """Stands in for what runs Spark on a cluster: watches applications of one kind and runs their drivers here.
 
-The kinds (`sparkfaces`): SparkApplications of the Kubeflow and of the Apache operator, and the pods of plain
-Jobs, whose kubelet it is.
+The kinds are in `sparkfaces`: SparkApplications of the Kubeflow and of the Apache operator, and the pods of
+plain Jobs.
 
 Invariants
-- Every object is walked through the states once (`sparkapplication`), with real Spark and without pods.
-- Where an object goes, its driver goes. The drivers of a stand-in that ends, end; one that finds an
-  application half-way says that its driver isn't there.
-- It misbehaves only where it is told to (`Misbehaviour`), as a real one does now and then.
+- Every object passes through its states once (`sparkapplication`), with real Spark and without pods.
+- A driver ends with its object and with its stand-in. If a new stand-in finds an application half-way, it
+  reports that the driver is gone.
+- It misbehaves only if a test asks for it (`Misbehaviour`), in ways that real operators do.
 """
 
 import logging

@@ -1,9 +1,8 @@
-"""Starts Spark faster: flags for a JVM that lives for seconds, and an archive of the classes that it loads.
+"""Starts Spark faster: flags for a short-lived JVM, and an archive of the classes that it loads.
 
 Invariants
-- Nothing depends on the archive: a JVM that can't use it, as its Spark or its Java is another one by now,
-  starts as it would without.
-- What `make` returns from is whole: it is written under another name first.
+- Nothing depends on the archive. A JVM of another Spark or Java ignores it and starts without it.
+- When `make` returns, the archive is complete: it is written under another name first.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""What a SparkApplication of the Kubeflow Spark operator says: names, states, status, and ways to go wrong.
+"""The status of a SparkApplication of the Kubeflow Spark operator: names, states, and ways to fail.
 
-The states are those of the real operator in its order: none, SUBMITTED, RUNNING, SUCCEEDING and COMPLETED (or
-FAILING and FAILED). A submission that fails goes from none to SUBMISSION_FAILED and, unretried, to FAILED.
-There are no pods here: `driverInfo.podName` and `executorState` name those that would be there.
+The states are those of the real operator, in its order: none, SUBMITTED, RUNNING, SUCCEEDING and COMPLETED
+(or FAILING and FAILED). A submission that fails goes from none to SUBMISSION_FAILED, and without a retry to
+FAILED. No pods exist: `driverInfo.podName` and `executorState` contain the names that they would have.
 """
 
 import uuid

@@ -1,12 +1,12 @@
-"""Spreads a run with `-n` over processes: whole files, and what shares a costly start in one of them.
+"""Distributes a run with `-n` over processes, in units of whole files or folders.
 
 Invariants
-- A unit is what one process does in one piece: all tests of Spark, whose session costs the most to start, and
-  all of a node, of which a machine has one, else all tests of a file. So fixtures of a module are made once,
-  as in a run without `-n`.
-- Tests of an API server follow one another in a process, which stops its server after them.
-- The longest pieces are begun first, so that the processes end together; the order of tests within a piece
-  is that of a run without `-n`.
+- One process runs all tests of a unit. The tests of Spark are one unit, because its session is slow to start.
+  The tests of a node are one unit, because a machine has one node. Otherwise a unit is a file. So the
+  fixtures of a module are made once, as in a run without `-n`.
+- A process runs the tests of an API server one after another, and then stops its server.
+- The longest units begin first, so that the processes end at the same time. Inside a unit, tests run in the
+  order of a run without `-n`.
 """
 
 from typing import Final

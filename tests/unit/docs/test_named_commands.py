@@ -25,7 +25,7 @@ SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 QUOTED = re.compile(r"'((?:kubectl )?holdfast(?:-operator)? [^'\n]+)'")
 BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-OTHERS = {"--no-hooks", "--strict", "--take-ownership"}
+OTHERS = {"--no-hooks", "--part short", "--part long", "--provide", "--strict", "--take-ownership"}
 """Flags of other programs that a page names without the program."""
 
 
@@ -41,7 +41,9 @@ def fault(line: str) -> str | None:
             return in_argparse(operator(), rest)
         case ["make", target, *_] if target not in TARGETS:
             return f"make has no {target}"
-        case [flag, *_] if flag.startswith("--") and flag not in known_flags() | OTHERS:
+        case [flag, *_] if (
+            line not in OTHERS and flag.startswith("--") and flag not in known_flags() | OTHERS
+        ):
             return f"nothing has {flag}"
     return None
 
