@@ -1,4 +1,4 @@
-"""Fixtures and markers for all tests come from the test bed, tables at the end from the simulation."""
+"""Loads the plugins of all tests: the test bed, and the report of the simulation."""
 
 from hypothesis import settings
 

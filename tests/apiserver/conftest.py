@@ -1,4 +1,4 @@
-"""The operator as users run it: a process of its own against the API server of the test bed."""
+"""The operator as users run it: a process of its own that watches the API server of the test bed."""
 
 import json
 import threading

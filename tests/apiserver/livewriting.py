@@ -1,4 +1,4 @@
-"""A collection that is written while it is handed over, and what it then has."""
+"""Writes to a collection during a handover, and checks its contents afterwards."""
 
 import threading
 from collections import Counter

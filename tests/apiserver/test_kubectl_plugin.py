@@ -1,4 +1,4 @@
-"""`kubectl holdfast` as people run it: by kubectl, as a child process, against a real API server."""
+"""`kubectl holdfast` as users run it: kubectl starts it, and it calls a real API server."""
 
 import json
 import os

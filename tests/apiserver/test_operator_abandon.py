@@ -1,4 +1,4 @@
-"""What keeps a deletion from its end, and who lets go: never a clock, always somebody's word."""
+"""What blocks a deletion, and how a user unblocks it. No timeout ever does."""
 
 import json
 import subprocess

@@ -1,4 +1,7 @@
-"""What is wrong is refused by the API server or shown as Stalled, changes nothing durable, and mends."""
+"""Bad input is rejected by the API server or shown as Stalled.
+
+It changes nothing durable, and a correction makes the resource ready.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

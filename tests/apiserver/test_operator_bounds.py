@@ -1,4 +1,4 @@
-"""What others stored may be of any length: the API server takes what the operator shows of it."""
+"""Values of other writers may have any length. The API server accepts what the operator shows of them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the API server itself takes and refuses of a Catalog's declared objects, access and sources."""
+"""Which objects, access rules and sources of a Catalog the API server accepts and rejects."""
 
 from collections.abc import Callable
 from typing import Any

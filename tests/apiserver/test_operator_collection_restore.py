@@ -1,4 +1,4 @@
-"""A StorageCollection gets the contents of a snapshot, on a real API server, while somebody reads it."""
+"""A StorageCollection gets the contents of a snapshot while a reader uses it, on a real API server."""
 
 import json
 import shutil

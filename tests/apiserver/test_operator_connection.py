@@ -1,4 +1,4 @@
-"""The ConfigMap that says how an application opens a catalog: made, kept, never taken from others."""
+"""The ConfigMap with a catalog's connection: the operator creates it, keeps it, and never takes another's."""
 
 import json
 import os

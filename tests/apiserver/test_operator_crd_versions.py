@@ -1,4 +1,4 @@
-"""CRDs that come after the operator, and CRDs of another version than it: a control plane of its own."""
+"""CRDs that are installed after the operator, and CRDs of another version, on a control plane of its own."""
 
 import itertools
 import json

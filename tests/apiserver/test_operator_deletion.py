@@ -1,4 +1,4 @@
-"""Deletion: who waits for whom, what stays and what goes, and that nobody is held up for ever."""
+"""The order of deletions, what they keep and what they delete. No deletion blocks another for ever."""
 
 from collections.abc import Callable
 from typing import Any

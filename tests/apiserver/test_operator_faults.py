@@ -1,8 +1,8 @@
-"""The operator behind a bad way to the API server ends where it ends behind a good one.
+"""The operator reaches the same end behind a bad network to the API server as behind a good one.
 
-A story of objects that are made, changed (a collection to another rendition) and deleted is told to the API
-server itself; the operator hears of it through a proxy that drops, delays, repeats and refuses its requests
-and cuts its watches. `make faults` tells it to more operators.
+The test creates, changes (one collection to another rendition) and deletes objects on the API server itself.
+The operator connects through a proxy that drops, delays, repeats and refuses requests, and cuts watches.
+`make faults` runs more seeds.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Who writes to a catalog: fights that come to rest, and generations that are tried before they take over."""
+"""Which operator writes to a catalog: fights end, and a generation is tried before it takes over."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a StorageCollection gets its next rendition: at a time, from its pipeline, and from writers at odds."""
+"""How a StorageCollection gets its next rendition: at a time, from a pipeline, and if writers disagree."""
 
 import json
 from collections.abc import Callable, Iterator

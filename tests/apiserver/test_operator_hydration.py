@@ -1,4 +1,4 @@
-"""A StorageCollection is re-sharded by a Spark job, on a real API server, while it is written and read."""
+"""A Spark job re-shards a StorageCollection during reads and writes, on a real API server."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""A Catalog outlives the resources that need it, also one that is deleted right after they are made.
+"""A Catalog outlives the resources that need it, even if it is deleted right after their creation.
 
-The operator goes through a proxy that refuses its write of the Catalog's finalizer: so each test is in the
-moment between the finalizer of a resource and that of its Catalog.
+A proxy refuses the operator's write of the Catalog's finalizer. So each test runs between the finalizer of a
+resource and the finalizer of its Catalog.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Several operators with one Lease: one acts, and another does when it dies, freezes or is told to end."""
+"""Several operators share one Lease: one acts, and another takes over if it dies, freezes or is stopped."""
 
 import os
 import signal

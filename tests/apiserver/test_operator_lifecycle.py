@@ -1,4 +1,4 @@
-"""The operator against a real API server: create, crash, takeover, stop, and neighbours."""
+"""The operator on a real API server: create, crash, takeover, stop, and other managers."""
 
 import json
 import os

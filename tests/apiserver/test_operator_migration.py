@@ -1,4 +1,4 @@
-"""A catalog is moved between its two stores and back, on a real API server, SQLite and files."""
+"""A catalog moves between its two stores and back, on a real API server, SQLite and files."""
 
 import json
 import os

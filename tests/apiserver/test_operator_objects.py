@@ -1,4 +1,4 @@
-"""What a Catalog declares is kept in its catalog; what others made is left alone."""
+"""The operator keeps the objects that a Catalog declares, and leaves all other objects alone."""
 
 from collections.abc import Callable
 from typing import Any

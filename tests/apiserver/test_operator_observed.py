@@ -1,4 +1,4 @@
-"""An Observed catalog: a database process writes it through the library, the operator shows it."""
+"""An Observed catalog: a database process writes it through the library, and the operator shows it."""
 
 import uuid
 from collections.abc import Callable

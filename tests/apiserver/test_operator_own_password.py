@@ -1,4 +1,4 @@
-"""A Catalog at somebody else's database: an operator without places doesn't tell it its own password."""
+"""A Catalog on a foreign database: an operator without places does not send its own password there."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A StorageCollection is re-sharded and gets columns, on a real API server, while it is written and read."""
+"""A StorageCollection is re-sharded and gets columns during reads and writes, on a real API server."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A new Catalog is filled with a dump or with another catalog, or says what is wrong and makes nothing."""
+"""A new Catalog is filled from a dump or another catalog. On failure, it says why and creates nothing."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""A Catalog with a stash as its shadow: in step, diverged and made anew; and no password is ever shown."""
+"""A Catalog with a stash as its shadow: equal, diverged and rebuilt. No password is ever shown."""
 
 from collections.abc import Callable
 from pathlib import Path

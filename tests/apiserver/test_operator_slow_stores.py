@@ -1,4 +1,4 @@
-"""Many catalogs whose databases never answer: nobody else waits for them, and the operator stays healthy."""
+"""Many catalogs with databases that never respond delay no other catalog, and the operator stays healthy."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Snapshots through SparkApplications and Jobs: the operator believes the record, not the application."""
+"""Snapshots by SparkApplications and Jobs: the operator trusts the record, and not the application."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Catalogs that can't be taken over: of a store that went back, and of one that never answers."""
+"""Catalogs that the operator cannot take over: their store went back in time, or never responds."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Catalogs of other formats: upgraded when that is wanted, named when they can't be opened."""
+"""Catalogs of other formats: upgraded if the user asks for it, and reported if they cannot be opened."""
 
 import shlex
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The test bed itself: the stand-in of the Spark operator behaves and misbehaves as told."""
+"""The stand-in of the Spark operator behaves well, and misbehaves only as a test asks."""
 
 import os
 import subprocess

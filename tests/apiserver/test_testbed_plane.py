@@ -1,4 +1,4 @@
-"""The test bed itself: the control plane is a real one."""
+"""The control plane of the test bed is a real one."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Pods on the node of the test bed."""
+"""Namespaces and pods on the node of the test bed."""
 
 import json
 import threading

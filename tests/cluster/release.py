@@ -1,4 +1,4 @@
-"""The operator's chart on a real node: two pods of our image, of which one acts, on S3 and Postgres."""
+"""The operator's chart on a real node, on S3 and Postgres: two pods of our image, one of which acts."""
 
 import contextlib
 import json

@@ -1,6 +1,6 @@
-"""The operator on a real node: leaders killed and frozen, upgrades, a closed network, a drain, the end.
+"""The operator on a real node: killed and frozen leaders, upgrades, a closed network, a drain, the end.
 
-All on one release, whose tests follow one another.
+All tests use one release, one after another.
 """
 
 import base64

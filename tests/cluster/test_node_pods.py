@@ -1,4 +1,4 @@
-"""What a pod on the test bed's node can count on: the API, names, Services, this machine, and its own end."""
+"""What a pod on the test bed's node can reach: the API, names, Services, this machine. It also ends well."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""What the test bed's node leaves of itself on the machine: nothing, whatever way it ends."""
+"""The node of the test bed leaves nothing on the machine, however it ends."""
 
 import os
 import signal

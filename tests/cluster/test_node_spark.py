@@ -1,6 +1,6 @@
-"""Spark on a real node: collections are hydrated by pods of our image, of which some are killed.
+"""Spark on a real node: pods of our image hydrate collections, and the tests kill some of them.
 
-All on one release, whose tests follow one another.
+All tests use one release, one after another.
 """
 
 import contextlib

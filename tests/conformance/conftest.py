@@ -1,4 +1,4 @@
-"""Every store that the suite holds to the promises of the traits."""
+"""Fixtures for every blob store, consensus store and kind of catalog that the conformance suite tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Stores that are the wrong ones, or away: told in one line, nothing changed, and well again later."""
+"""Wrong or missing stores give a one-line error and change nothing. Later they work again."""
 
 import uuid
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What every blob store promises."""
+"""The promises of every blob store."""
 
 import os
 import threading

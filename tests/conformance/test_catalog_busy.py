@@ -1,4 +1,4 @@
-"""Reading a catalog that is changed meanwhile so often that the state that was begun with is let go of."""
+"""Reads a catalog that changes so often that its first state is gone before the read ends."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count

@@ -1,4 +1,4 @@
-"""Two processes on a catalog: whatever one did, each call of the other goes through or is refused whole."""
+"""Two processes on one catalog: after any call of one, a call of the other succeeds or fails as a whole."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

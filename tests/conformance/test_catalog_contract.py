@@ -1,4 +1,4 @@
-"""What every kind of catalog promises: opening, fencing, committing, following, several processes at once."""
+"""The promises of every kind of catalog: opening, fencing, committing, following, several processes."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""The debug tool on every kind of catalog: edit, delete, dump and load, and the fence raised by hand."""
+"""The debug tool on every kind of catalog: edit, delete, dump, load, and a fence that is raised by hand."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""Finding one object by what is unique to its type, on every kind of catalog."""
+"""Finds one object by a unique value of its type, on every kind of catalog."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Whole histories of a catalog against a model: writers that fence each other, crashes, and who looks on.
+"""Compares whole histories of a catalog with a model: fenced writers, crashes and readers.
 
-The model is what was committed at each time. Whatever happens in between, a reader that syncs, a dump of any
-time, a savepoint, a subscription and the next writer find exactly that.
+The model has the commits at each time. Whatever happens in between, a reader that syncs, a dump of any time,
+a savepoint, a subscription and the next writer see exactly these commits.
 """
 
 import copy

@@ -1,6 +1,6 @@
-"""A catalog in a stash of which an older state was restored in place, and taken over.
+"""A catalog in a stash whose older state was restored in place, and then taken over.
 
-Its upper passes that of every process of before; none of them goes on as if nothing had happened.
+Its upper passes the upper of every earlier process. None of them continues as if nothing had happened.
 """
 
 import sqlite3

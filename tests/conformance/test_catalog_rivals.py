@@ -1,6 +1,7 @@
 """Write skew, unique names and id allocators: processes and threads make changes that exclude each other.
 
-The one who opened last may commit; of two changes that are each fine alone and not together, one is made.
+Only the process that opened last may commit. If two changes are valid alone but not together, only one
+succeeds.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Targeted setters on every kind of catalog: each does what it says in one commit, or nothing."""
+"""Targeted setters on every kind of catalog: each makes its change in one commit, or changes nothing."""
 
 from collections.abc import Callable
 

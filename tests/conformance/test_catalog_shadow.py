@@ -1,4 +1,4 @@
-"""A shadow finds what differs, answers by its primary whatever happens, and makes its secondary anew."""
+"""A shadow finds differences, always returns what its primary returns, and rebuilds its secondary."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Subscriptions on every kind of catalog: each committed change in order, exactly once, whatever happens."""
+"""Subscriptions on every kind of catalog return each committed change once and in order, despite faults."""
 
 import json
 import os

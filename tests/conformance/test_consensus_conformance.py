@@ -1,4 +1,4 @@
-"""What every consensus store promises to one caller at a time; `test_racing_writers.py` has the races."""
+"""The promises of every consensus store to one caller at a time. `test_racing_writers.py` tests races."""
 
 import os
 import uuid

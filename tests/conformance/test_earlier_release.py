@@ -1,7 +1,7 @@
-"""What an earlier commit of this repository wrote, by its own wheel, is read and upgraded.
+"""Reads and upgrades what the wheel of an earlier commit of this repository wrote.
 
-The history of the repository is needed. Where a clone has none the tests are skipped with the reason; with
-`postgres` in `$HOLDFAST_REQUIRE`, as in a full run, they fail.
+The tests need the history of the repository. If a clone has none, they are skipped with the reason. If
+`$HOLDFAST_REQUIRE` names `postgres`, as in CI, they fail.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A stash in SQLite that an earlier Holdfast and this one write in turns has its copies and checksums."""
+"""An earlier Holdfast and this one write a stash in SQLite in turns. The stash keeps its copies and checksums."""
 
 import os
 import sqlite3

@@ -1,7 +1,7 @@
 """A sample of the matrix of restored stores on real servers: consensus in Postgres, blobs in S3.
 
-The databases are copied and restored by Postgres, a stash in SQLite by its backup. Each store at each point
-is paired with the other store at each other point. The pair is opened to read and to write.
+Postgres copies and restores the databases, and SQLite's backup a stash. The tests pair each store at each
+point with the other store at each other point. They open each pair to read and to write.
 """
 
 import shutil

@@ -1,7 +1,7 @@
-"""Applications go on while another process moves their catalog to persist and back, and lose nothing.
+"""Applications continue and lose nothing while another process moves their catalog to persist and back.
 
-A writer, a reader and a follower, each a process with the library, and the command that moves. Afterwards
-their histories are compared by the clock that all processes of a host share.
+A writer, a reader and a follower are processes with the library. The mover is the command. Afterwards the
+tests compare their histories by the clock that all processes of a host share.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A catalog at any readable version of the format is dumped and loaded as it is, whatever holds it."""
+"""Dumps and loads a catalog at any readable version of the format unchanged, in every kind of store."""
 
 import io
 import json

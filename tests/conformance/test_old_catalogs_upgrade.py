@@ -1,4 +1,4 @@
-"""Any catalog at any readable version, in whatever store, is upgraded by the first open that may write."""
+"""The first open for writing upgrades a catalog at any readable version, in every kind of store."""
 
 import json
 from pathlib import Path

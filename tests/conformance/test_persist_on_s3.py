@@ -1,4 +1,4 @@
-"""Persist on a real object store and SQLite: what is written is read by a fresh client, what is dead goes."""
+"""Persist on a real object store and SQLite: a new client reads what was written, and garbage is deleted."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A Postgres primary dies and a lagging standby is promoted, as in an asynchronous failover; all real."""
+"""A real Postgres primary dies and a lagging standby is promoted, as in an asynchronous failover."""
 
 import logging
 import uuid

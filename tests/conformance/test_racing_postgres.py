@@ -1,6 +1,6 @@
-"""Processes that race on one Postgres server, are killed, and have the server killed under them.
+"""Processes race on one Postgres server. The tests kill processes, and the server under them.
 
-The judge, and the negative controls that show that it can convict, are in `test_racing_writers.py`.
+`test_racing_writers.py` has the judge, and the negative controls that show that it can fail.
 """
 
 import random

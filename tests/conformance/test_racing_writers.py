@@ -1,6 +1,6 @@
-"""Racing writers make a gapless log in which each success is exactly one entry.
+"""Racing writers make a log without gaps, in which each success is exactly one entry.
 
-`check_history` is the judge; the negative control shows that it does catch a store that is not atomic.
+`check_history` is the judge. The negative control shows that it notices a store that is not atomic.
 """
 
 import json

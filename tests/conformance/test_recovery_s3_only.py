@@ -1,4 +1,4 @@
-"""Restore drills where both stores are one bucket: the log of objects is lost, or an older copy is back."""
+"""Restore drills with both stores in one bucket: the log is lost, or an older copy is restored."""
 
 from collections import Counter
 

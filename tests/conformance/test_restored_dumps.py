@@ -1,6 +1,6 @@
-"""A `pg_dump` that was taken while clients wrote is restored: elsewhere, and in place under live clients.
+"""A `pg_dump` that was taken under load is restored: elsewhere, and in place under live clients.
 
-Who knows newer rows stops; who comes then finds the dumped state, and nothing mixes.
+Clients that know newer rows stop. Later clients see the dumped state. No client mixes the two.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""What an S3 service adds to a blob store: lost answers, refusals, servers that end, objects in parts."""
+"""What only a blob store on S3 meets: lost responses, refusals, servers that stop, multipart objects."""
 
 import os
 import signal

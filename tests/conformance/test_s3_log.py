@@ -1,6 +1,6 @@
-"""The log that is nothing but objects: every interleaving in which it could answer wrong, one by one.
+"""The log in an object store, in every interleaving that could give a wrong answer.
 
-A hook before a request lets others run there, so each race happens for certain.
+A hook before a request lets another client run there, so each race happens every time.
 """
 
 import threading

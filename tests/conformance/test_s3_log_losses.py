@@ -1,4 +1,4 @@
-"""The log of objects after its store lost objects, or returned to an older state: nobody goes on by guess."""
+"""The log in an object store after its store lost objects or went back in time. No client guesses."""
 
 from collections.abc import Callable
 from typing import Any

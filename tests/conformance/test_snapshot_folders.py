@@ -1,4 +1,4 @@
-"""Where snapshots are: what folders of a file system and prefixes of a bucket both keep, and what S3 adds."""
+"""Folders for snapshots: what a file system and a bucket both promise, and what S3 adds."""
 
 import os
 import pickle

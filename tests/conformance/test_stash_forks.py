@@ -1,6 +1,6 @@
-"""A catalog in a stash whose last commit is lost in a failover, and whose writer goes on under its token.
+"""A stash loses its last commit in a failover, and its writer continues under the same token.
 
-The upper is then the same as before, and so is the fence row. Only the last commit shows which history it is.
+The upper and the fence row are then the same as before. Only the last commit shows which history it is.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What a watch tells: of appends through the same store object at once, of those of others soon."""
+"""A watch reports appends of the same store object at once, and appends of others soon."""
 
 import threading
 from collections.abc import Callable, Iterator

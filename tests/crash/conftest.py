@@ -1,4 +1,4 @@
-"""The pairs of stores under which writers are killed."""
+"""A fixture for the pairs of stores whose writers the tests kill."""
 
 from collections.abc import Callable
 from pathlib import Path

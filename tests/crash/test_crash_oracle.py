@@ -1,4 +1,4 @@
-"""The judge of the crash tests convicts what it is there to convict, and nothing else."""
+"""The judge of the crash tests finds every planted fault, and accepts sound histories."""
 
 from collections.abc import Callable
 from dataclasses import replace

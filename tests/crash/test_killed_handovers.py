@@ -1,6 +1,6 @@
-"""A process is killed at each step of a handover; readers and writers go on, and another process ends it.
+"""A process is killed at each step of a handover. Readers and writers continue, and another process ends it.
 
-Real processes and stores; the crash model of collections breaks the same steps in memory, in more ways.
+Processes and stores are real. The crash model of collections breaks the same steps in memory, in more ways.
 """
 
 import itertools

@@ -1,7 +1,7 @@
-"""Operators that are killed in the middle of migrations leave one source of truth, with all that was written.
+"""Operators are killed during migrations. One source of truth stays, with everything that was written.
 
-The API server, Postgres and the object store are real, and so is the operator's process. `make soak` kills
-more of them.
+The API server, Postgres, the object store and the operator's process are real. `make soak` kills more
+operators.
 """
 
 from pathlib import Path

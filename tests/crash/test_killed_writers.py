@@ -1,6 +1,6 @@
-"""Writers of one shard that are killed by SIGKILL at seeded random moments lose nothing that they were told.
+"""Writers of one shard are killed at seeded random moments. No acknowledged write is lost.
 
-`make soak` kills them for longer.
+`make soak` kills more writers.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The long set runs all by default, counts every death, and a violation hides no number of the others."""
+"""The long set runs all campaigns by default and counts every death. A violation hides no other number."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Servers that go and come back under writers: the writers recover by themselves, and nothing is lost.
+"""Servers stop and come back under writers. The writers recover without help, and nothing is lost.
 
-An outage shorter than the retry deadline is not noticed, or is an append of unknown outcome; a longer one is
-an error of storage that says which of both, and the next append after it succeeds.
+During an outage that is shorter than the retry deadline, an append succeeds or has an unknown outcome. During
+a longer one, a storage error says which of both is true. The next append after the outage succeeds.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The judge of moved catalogs finds what it is there to find, and its rules are those of the tables."""
+"""The judge of moved catalogs finds every planted fault. Its rules are those of the documented tables."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,7 @@
-"""The charts on a real API server: admitted, enough for the operator and no more, upgraded, uninstalled.
+"""The charts on a real API server: accepted, with just the rights that the operator needs, upgraded, removed.
 
-There are no nodes, so what the pods would do is done here: the operator runs with the arguments of its
-Deployment and the token of its account, and so do the pods of hooks.
+The cluster has no nodes, so the test plays the pods. The operator runs with the arguments of its Deployment
+and the token of its account, and so do the pods of hooks.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the charts render, value by value."""
+"""What the charts render for each value."""
 
 import json
 import re

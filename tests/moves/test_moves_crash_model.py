@@ -1,4 +1,4 @@
-"""A move, its way back or a first open ends at any durable operation, and nothing is lost or forked."""
+"""Ends a move, its way back or a first open at any durable operation. Nothing is lost or forked."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""A decision by hand ends at any durable operation, or meets others: nothing forks, and it is made again.
+"""A decision by hand ends at any durable operation, or meets others. Nothing forks, and it is repeated.
 
-`python -m moves decisions [PART]` in tests/ breaks some off again.
+`python -m moves decisions [PART]` in tests/ repeats some of them.
 """
 
 import pytest

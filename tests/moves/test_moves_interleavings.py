@@ -1,7 +1,7 @@
-"""Two processes that meet over a linked catalog, in all schedules with up to two preemptions.
+"""Two processes use a linked catalog, in all schedules with up to two preemptions.
 
-The counts are printed at the end of the run. A failure tells its schedule and each call that was made;
-`python -m moves meet NAME` in tests/ explores one meeting again.
+The end of the run shows the counts. A failure shows its schedule and each call. `python -m moves meet NAME`
+in tests/ explores one meeting again.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""A proof that can't fail proves nothing: each bug of `mutants/` is found where its patch says."""
+"""The proof finds each planted bug of `mutants/` where its patch says. Otherwise it proves nothing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One of two linked stores returns to an older state: it is refused, or nothing is lost."""
+"""One of two linked stores goes back to an older state. It is refused, or nothing is lost."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A catalog on persist that is linked can't be linked with another stash than its own, least an empty one."""
+"""A linked catalog on persist cannot be linked with another stash, and never with an empty one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A collection keeps its promises through handovers, whoever dies on the way, on stores that fail."""
+"""A collection keeps its promises through handovers, process deaths and faults of its stores."""
 
 import os
 import subprocess

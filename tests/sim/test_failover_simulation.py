@@ -1,4 +1,4 @@
-"""No client mixes two histories when the consensus store fails over to a copy that lags."""
+"""No client mixes two histories if the consensus store fails over to a lagging copy."""
 
 import os
 from collections import Counter

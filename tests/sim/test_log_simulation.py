@@ -1,4 +1,4 @@
-"""The log that is nothing but objects keeps its promises in every order of requests."""
+"""The log in an object store keeps its promises in every order of requests."""
 
 import os
 

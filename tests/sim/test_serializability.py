@@ -1,4 +1,4 @@
-"""The checker of list appends finds each anomaly in a history written by hand, and none where none is."""
+"""The checker of list appends finds each anomaly in a handwritten history, and none in a sound one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Persist keeps its promises to processes that die, on stores that fail, are slow, or leave them in doubt.
+"""Persist keeps its promises to processes that die, on stores that fail, are slow, or give no answer.
 
 `$HOLDFAST_SIM_SEEDS` is the number of worlds (default 2000), and `$HOLDFAST_SIM_FIRST_SEED` the first seed. A
 failure names its seed. `make sim SEED=...` runs that world again and prints every step.

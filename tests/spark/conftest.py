@@ -1,4 +1,4 @@
-"""One Spark session for all tests, and a location of its own for each module that fills one."""
+"""One Spark session for all tests, and one location for each module."""
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""From `_diff` to repeated rows, and from the types of a collection to those of Spark."""
+"""Turns `_diff` into repeated rows, and the types of a collection into Spark's."""
 
 import datetime as dt
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The compaction job: executors merge ranges of keys, one driver installs them, and contents never change."""
+"""The compaction job: executors merge key ranges, one driver installs them, and no contents change."""
 
 import os
 import signal

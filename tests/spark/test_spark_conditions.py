@@ -1,4 +1,4 @@
-"""The conditions of the option `where` mean what they mean in Spark, and what can't match is not read."""
+"""Conditions of the option `where` mean the same as in Spark, and rows that cannot match are not read."""
 
 import datetime as dt
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What is read, written and followed with Spark is the same on several executors, one of which is killed."""
+"""Reads, writes and streams give the same result on several executors, one of which is killed."""
 
 from pathlib import Path
 

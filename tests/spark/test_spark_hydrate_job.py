@@ -1,4 +1,4 @@
-"""The hydration job: executors upload, one driver commits once, and nobody else's rows get in."""
+"""The hydration job: executors upload, one driver commits once, and no rows of others get in."""
 
 import os
 import signal

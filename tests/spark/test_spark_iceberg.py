@@ -1,4 +1,4 @@
-"""Snapshots as Iceberg tables: a collection's rows, one commit for a job, and never older over newer."""
+"""Snapshots as Iceberg tables: the rows of a collection, one commit for a job, never older over newer."""
 
 import datetime as dt
 import signal

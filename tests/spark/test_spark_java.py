@@ -1,4 +1,4 @@
-"""A missing or old Java is said in one line, before Spark starts."""
+"""A missing or old Java gives a one-line error before Spark starts."""
 
 from pathlib import Path
 

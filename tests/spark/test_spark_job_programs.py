@@ -1,4 +1,4 @@
-"""The programs of the jobs, by their exit codes: a spec that is wrong is refused before Spark starts."""
+"""The exit codes of the job programs. A wrong spec is refused before Spark starts."""
 
 from collections.abc import Callable
 from dataclasses import replace

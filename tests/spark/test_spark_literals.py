@@ -1,4 +1,4 @@
-"""Conditions compare any column with values of its kind as Spark's own SQL does, and skip no row of it."""
+"""Conditions compare each type of column as Spark's SQL does, and skip no matching row."""
 
 import datetime as dt
 import itertools

@@ -1,4 +1,4 @@
-"""A snapshot's manifest: the checksum, what is written and read again, and damage that is found."""
+"""The manifest of a snapshot: its checksum, a round trip, and damage that is found."""
 
 import datetime as dt
 import json

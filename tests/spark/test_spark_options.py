@@ -1,4 +1,4 @@
-"""What can be said to `format("holdfast")`, and what is refused in one line."""
+"""Which options `format("holdfast")` accepts, and the one-line errors for others."""
 
 from datetime import datetime, timedelta
 

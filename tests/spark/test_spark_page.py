@@ -1,4 +1,4 @@
-"""The pages about Spark do what they say, and print what they show."""
+"""The pages about Spark run, and their output is the output that they show."""
 
 from pathlib import Path
 

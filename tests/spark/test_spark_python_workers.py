@@ -1,4 +1,4 @@
-"""Tables that functions open on the executors, in Python workers that Spark's daemon has forked."""
+"""Functions on the executors open tables, in Python workers that Spark's daemon has forked."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `configure` sets, what it leaves alone, and how Spark finds the data source."""
+"""What `configure` sets and leaves alone, and how Spark finds the data source."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The snapshot job: files, manifest and record in agreement, and only one attempt ever commits."""
+"""The snapshot job: files, manifest and record agree, and only one attempt ever commits."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The snapshot job on an S3 bucket: what it writes there is a snapshot, and only one attempt ever commits."""
+"""The snapshot job writes a complete snapshot to an S3 bucket, and only one attempt ever commits."""
 
 import signal
 import uuid

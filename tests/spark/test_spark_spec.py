@@ -1,4 +1,4 @@
-"""The JSON work order of a job: what comes in comes out, and what is wrong is named."""
+"""The JSON spec of a job: a round trip keeps it, and an error names what is wrong."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`readStream` on real Spark: contents and all changes, exactly once, through restarts and limits."""
+"""`readStream` on real Spark returns contents and all changes once, through restarts and limits."""
 
 from collections import Counter
 from collections.abc import Callable

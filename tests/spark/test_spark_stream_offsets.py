@@ -1,4 +1,4 @@
-"""The reader of a stream, asked as Spark asks it: offsets, limits, holds, restarts, and what it refuses."""
+"""The reader of a stream, called as Spark calls it: offsets, limits, holds, restarts and refusals."""
 
 import json
 import pickle

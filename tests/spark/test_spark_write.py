@@ -1,4 +1,4 @@
-"""`df.write.format("holdfast")` on real Spark: what is written is there once, whatever happens meanwhile."""
+"""`df.write.format("holdfast")` on real Spark writes each row once, despite faults."""
 
 import os
 import signal

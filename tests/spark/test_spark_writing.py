@@ -1,4 +1,4 @@
-"""A write by Spark without Spark: what is planned, uploaded and committed is there once, whatever happens."""
+"""The write path for Spark without Spark: it plans, uploads and commits each row once, despite faults."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""How soon a standby leads after its leader, by what the Lease says: the machine's load doesn't count."""
+"""How soon a standby leads after its leader, by its Lease. The load of the machine does not count."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What a client of Postgres sends, counted on the wire."""
+"""Counts what a client of Postgres sends over the network."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""One catalog of every kind, for the commands that work on any."""
+"""A place for a catalog of each kind, for commands that work on every kind."""
 
 from collections.abc import Iterator
 from pathlib import Path

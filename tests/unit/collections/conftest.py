@@ -1,4 +1,4 @@
-"""The stores of a location in memory, and a process that opens it, for each test."""
+"""The stores of a location in memory, and a client that opens it, for each test."""
 
 import pytest
 

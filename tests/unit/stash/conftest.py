@@ -1,4 +1,4 @@
-"""One place for a stash on either engine: the same tests run on both."""
+"""A place for a stash on SQLite or Postgres. The same tests run on both."""
 
 from pathlib import Path
 

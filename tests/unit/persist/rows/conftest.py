@@ -1,4 +1,4 @@
-"""Property tests here run without a deadline: a machine under load is no failure."""
+"""Turns off Hypothesis deadlines, because a busy machine is not a failure."""
 
 from hypothesis import settings
 
