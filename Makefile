@@ -40,8 +40,8 @@ demo: setup  ## the whole path on a real API server: catalog, collection, Spark 
 check: setup  ## lint, and the unit tests of what changed since main: about a minute
 	@$(PARALLEL) $(LINTS) check-tests
 
-# It leaves the other processors to the linters, and starts no test after BUDGET seconds.
-BUDGET ?= 45
+# BUDGET is the number of seconds after which no test starts any more.
+BUDGET ?= 40
 check-tests: setup
 	@changed=$$($(BIN)/python checks/changed_tests.py) && if test -z "$$changed"; then echo "check: no unit test changed"; else \
 	  $(BIN)/python -m pytest -q -n 2 --part short --budget $(BUDGET) $$changed; fi

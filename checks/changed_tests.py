@@ -1,7 +1,7 @@
 """Prints the unit tests of what changed: `python checks/changed_tests.py`, one path on each line.
 
 The program compares the working tree with the commit where the branch left main. On main, it compares with
-the last commit. `make check` runs the tests that it prints. The rules for a changed file:
+the commit that was pushed last. `make check` runs the tests that it prints. The rules for a changed file:
 
 - A test under `tests/unit` is a test of itself. A helper or `conftest.py` there stands for its folder.
 - A module stands for the unit tests that import it, and for those of its part that have its name in theirs.
@@ -91,12 +91,9 @@ def _deepest(folder: Path, parts: tuple[str, ...]) -> Path:
 
 def changed_files() -> list[str]:
     """Return the paths that differ from the commit where the branch left main, and new files."""
-    base = "HEAD"
-    for main in ("main", "origin/main"):
-        left = _git("merge-base", "HEAD", main, check=False).strip()
-        if left:
-            base = left
-            break
+    head = _git("rev-parse", "HEAD").strip()
+    left = [_git("merge-base", head, main, check=False).strip() for main in ("main", "origin/main")]
+    base = next((commit for commit in left if commit not in ("", head)), head)
     differ = _git("diff", "--name-only", "--no-renames", base)
     new = _git("ls-files", "--others", "--exclude-standard")
     return [*differ.splitlines(), *new.splitlines()]

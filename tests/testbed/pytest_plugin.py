@@ -7,8 +7,8 @@ each tier that the machine cannot have, with the number of its tests and the rea
 
 Parts: `--part short` runs what `make test` runs, and `--part long` runs the rest (see `testbed.parts`).
 
-Time: with `--budget SECONDS`, pytest starts no test after that time. The end of the run shows how many tests
-it left out.
+Time: with `--budget SECONDS`, pytest starts no test later than that after the first one. The end of the run
+shows how many tests it left out.
 
 A run with `-n` is spread over processes by `testbed.spread`. Each process starts its own servers.
 """
@@ -85,7 +85,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("test bed")
     group.addoption("--part", choices=[part.value for part in Part], help="run this part (default: both)")
     group.addoption("--provide", action="store_true", help="build what each tier of the run needs")
-    group.addoption("--budget", type=float, metavar="SECONDS", help="start no test after this time")
+    group.addoption(
+        "--budget", type=float, metavar="SECONDS", help="start no test later than this after the first"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -102,7 +104,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REFUSALS] = Refusals(
         Path(config.option.basetemp).parent / "refusals.json" if is_worker else None
     )
-    config.stash[_DEADLINE] = time.monotonic() + (config.option.budget or math.inf)
     config.stash[_CLUSTER] = _Cluster(ControlPlane.from_environment)
     config.add_cleanup(config.stash[_CLUSTER].let_go)
     config.stash[_NODE] = _Cluster(NodeCluster.start)
@@ -136,6 +137,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.option.collectonly:
         return
+    config.stash[_DEADLINE] = time.monotonic() + (config.option.budget or math.inf)
     asked = Counter(tier for item in session.items for tier in _tiers(item))
     if Tier.SPARK in asked and spark.missing() is None:
         if asked[Tier.SPARK] >= _MANY:

@@ -95,3 +95,6 @@ def test_all_changes_since_the_branch_left_main_count(project: Path) -> None:
     assert found(project) == ["persist/rows/test_schema.py", "release/test_new.py"]
     git(project, "checkout", "--quiet", "main")
     assert found(project) == ["release/test_new.py"]
+    git(project, "update-ref", "refs/remotes/origin/main", "main")
+    commit(project)
+    assert found(project) == ["release/test_new.py"]
