@@ -46,6 +46,7 @@ def finalizers(world: Any, what: str) -> list[str]:
     return list(world.get(what)["metadata"].get("finalizers", []))
 
 
+@pytest.mark.long
 def test_a_clock_that_is_ahead_leaves_no_data_behind(
     world: Any, make_catalog: Make, make_collection: Make, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_deletion_waits_for_its_store_until_somebody_abandons_the_data(
     assert "127.0.0.1" in event["message"]
 
 
+@pytest.mark.long
 def test_a_collection_without_its_catalog_waits_for_it_or_for_somebodys_word(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
@@ -166,6 +168,7 @@ def test_what_keeps_its_data_goes_without_an_operator(
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["open", "restarted"])
+@pytest.mark.long
 def test_a_catalog_is_deleted_after_its_secret_or_waits_for_somebodys_word(
     world: Any, make_catalog: Make, restarted: bool
 ) -> None:

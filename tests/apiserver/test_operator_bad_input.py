@@ -285,6 +285,7 @@ def test_a_collection_of_a_missing_catalog_is_ready_when_that_comes(
     world.wait_ready("catalog/demo", "storagecollection/flights")
 
 
+@pytest.mark.long
 def test_a_reference_can_be_corrected(world: Any, make_catalog: Make, make_collection: Make) -> None:
     world.start()
     world.apply(make_catalog(), make_collection(catalogRef={"name": "dmeo"}))
@@ -293,6 +294,7 @@ def test_a_reference_can_be_corrected(world: Any, make_catalog: Make, make_colle
     world.wait_ready("storagecollection/flights")
 
 
+@pytest.mark.long
 def test_a_schema_that_is_missing_and_columns_that_make_no_schema(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
@@ -310,6 +312,7 @@ def test_a_schema_that_is_missing_and_columns_that_make_no_schema(
     world.wait_ready("storagecollection/lost", "storagecollection/odd")
 
 
+@pytest.mark.long
 def test_of_two_namespaces_that_ask_for_the_same_the_older_catalog_has_it(
     world: Any, neighbour: Any, make_catalog: Make, tmp_path: Path
 ) -> None:
@@ -329,6 +332,7 @@ def test_of_two_namespaces_that_ask_for_the_same_the_older_catalog_has_it(
     assert neighbour.status("catalog/demo")["epoch"] == 2
 
 
+@pytest.mark.long
 def test_a_catalog_under_another_name_of_its_store_is_neither_taken_nor_destroyed(
     world: Any, neighbour: Any, make_catalog: Make, tmp_path: Path
 ) -> None:
@@ -358,6 +362,7 @@ def test_a_catalog_under_another_name_of_its_store_is_neither_taken_nor_destroye
     assert neighbour.status("catalog/alias")["epoch"] == 3
 
 
+@pytest.mark.long
 def test_what_a_database_process_writes_is_not_taken_from_it_under_another_name(
     world: Any, neighbour: Any, make_catalog: Make, tmp_path: Path
 ) -> None:
@@ -396,6 +401,7 @@ def test_what_a_database_process_writes_is_not_taken_from_it_under_another_name(
     assert neighbour.status("catalog/alias")["epoch"] == 3
 
 
+@pytest.mark.long
 def test_a_catalog_that_is_refused_for_its_place_shuts_nobody_out(
     world: Any, neighbour: Any, make_catalog: Make, tmp_path: Path
 ) -> None:
@@ -444,6 +450,7 @@ def test_of_two_that_ask_for_the_same_the_older_one_has_it(
     assert world.status("catalog/twin")["epoch"] == 2
 
 
+@pytest.mark.long
 def test_a_deploy_generation_that_is_too_low(world: Any, make_catalog: Make) -> None:
     there = make_catalog(deployGeneration=4)
     organization = there["spec"]["organizationId"]
@@ -464,6 +471,7 @@ def test_a_deploy_generation_that_is_too_low(world: Any, make_catalog: Make) -> 
     assert world.status("catalog/demo")["epoch"] == 2
 
 
+@pytest.mark.long
 def test_a_collection_that_exists_otherwise_is_left_alone(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
@@ -498,6 +506,7 @@ def test_suspended_it_lets_go_and_comes_back(world: Any, make_catalog: Make) -> 
     world.wait_ready("catalog/demo")
 
 
+@pytest.mark.long
 def test_a_schedule_without_times_is_told_and_mends(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

@@ -112,6 +112,7 @@ def test_crds_may_be_installed_after_the_operator_which_says_once_that_they_are_
     assert said.count("all resources are listed") == 1
 
 
+@pytest.mark.long
 def test_what_a_newer_crd_lets_people_ask_for_waits_for_a_newer_operator(
     plane: ControlPlane, operator: OperatorProcess, objects: Objects, make_collection: Make
 ) -> None:
@@ -151,6 +152,7 @@ def test_what_a_newer_crd_lets_people_ask_for_waits_for_a_newer_operator(
     assert operator.child.poll() is None
 
 
+@pytest.mark.long
 def test_what_an_older_crd_does_not_know_of_a_status_is_left_out(
     plane: ControlPlane, operator: OperatorProcess, objects: Objects, make_collection: Make
 ) -> None:
@@ -168,6 +170,7 @@ def test_what_an_older_crd_does_not_know_of_a_status_is_left_out(
     objects.wait_until("coll/old", "Ready")
 
 
+@pytest.mark.long
 def test_a_definition_that_is_deleted_keeps_no_catalog_from_going(
     plane: ControlPlane,
     operator: OperatorProcess,
@@ -207,6 +210,7 @@ def test_a_definition_that_is_deleted_keeps_no_catalog_from_going(
     assert operator.child.poll() is None
 
 
+@pytest.mark.long
 def test_a_spark_operator_that_is_installed_later_is_watched(
     plane: ControlPlane, operator: OperatorProcess, log_folder: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_catalog_that_another_process_keeps_taking_is_left_to_it(world: Any, m
     assert operator.child.poll() is None
 
 
+@pytest.mark.long
 def test_two_operators_that_fight_come_to_rest(world: Any, make_catalog: Make, make_collection: Make) -> None:
     world.apply(make_catalog(), make_collection())
     running = world.start()

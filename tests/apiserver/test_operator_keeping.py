@@ -104,6 +104,7 @@ def test_a_migration_shows_and_does_nothing_before_its_catalog_is_kept(
     assert migration_status(linked.closed()).running is None
 
 
+@pytest.mark.long
 def test_a_migration_does_not_begin_where_its_catalog_goes_first(
     world: Any, api: FaultyApi, linked: Linked
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_migration_does_not_begin_where_its_catalog_goes_first(
 
 
 @pytest.mark.parametrize("suspend", [False, True])
+@pytest.mark.long
 def test_a_doomed_collection_is_not_made_before_its_catalog_is_kept(
     world: Any, api: FaultyApi, linked: Linked, make_collection: Make, *, suspend: bool
 ) -> None:
@@ -132,6 +134,7 @@ def test_a_doomed_collection_is_not_made_before_its_catalog_is_kept(
         assert found.object_counts()["items"] == 0
 
 
+@pytest.mark.long
 def test_a_right_that_lacks_is_shown_by_who_needs_it(
     world: Any, api: FaultyApi, linked: Linked, make_collection: Make
 ) -> None:
@@ -150,6 +153,7 @@ def test_a_right_that_lacks_is_shown_by_who_needs_it(
     world.settle(lambda: finalizers(world, "catalog/demo") == [], lambda: "the Catalog is still kept")
 
 
+@pytest.mark.long
 def test_a_catalog_of_the_same_name_is_kept_too(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
@@ -172,6 +176,7 @@ def test_a_catalog_of_the_same_name_is_kept_too(
     world.wait_gone("catalog/demo")
 
 
+@pytest.mark.long
 def test_a_catalog_that_is_only_looked_at_is_kept_too(
     world: Any, api: FaultyApi, make_catalog: Make, make_collection: Make
 ) -> None:

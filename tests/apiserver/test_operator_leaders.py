@@ -88,6 +88,7 @@ def test_a_leader_that_is_told_to_end_gives_the_lease_back(world: Any, make_cata
     assert world.get("lease/mine")["spec"]["holderIdentity"] == ""
 
 
+@pytest.mark.long
 def test_a_leader_that_is_fenced_goes_on_with_all_but_that_catalog(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

@@ -141,6 +141,7 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
 
 
 @pytest.mark.parametrize("unseen", [False, True], ids=["seen", "unseen"])
+@pytest.mark.long
 def test_a_migration_that_is_created_again_under_its_name_runs(
     world: Any, make_catalog: Make, unseen: bool
 ) -> None:
@@ -202,6 +203,7 @@ def begun(world: Any, organization: str, migration_id: str, target: Backend, ste
             assert move.advance() is not None
 
 
+@pytest.mark.long
 def test_what_another_process_began_is_waited_for_finished_and_undone(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
@@ -240,6 +242,7 @@ def test_what_another_process_began_is_waited_for_finished_and_undone(
     assert operator.child.poll() is None
 
 
+@pytest.mark.long
 def test_every_change_is_made_in_both_stores_before_the_truth_moves(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
@@ -288,6 +291,7 @@ def opened_again(operator: Any, times: int) -> None:
         threading.Event().wait(0.05)
 
 
+@pytest.mark.long
 def test_a_step_in_flight_is_waited_for_before_anything_else_is_done(world: Any, make_catalog: Make) -> None:
     operator = world.start()
     there = make_catalog(backend="Stash", stash=stash_of(world))
@@ -325,6 +329,7 @@ def test_a_step_in_flight_is_waited_for_before_anything_else_is_done(world: Any,
     assert operator.child.poll() is None
 
 
+@pytest.mark.long
 def test_a_catalog_that_a_database_process_writes_is_moved_while_that_is_down(
     world: Any, make_catalog: Make
 ) -> None:
@@ -349,6 +354,7 @@ def secret(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"PGUSER": "me"}}
 
 
+@pytest.mark.long
 def test_a_namespace_goes_with_its_migrations_though_its_secrets_go_first(
     world: Any, make_catalog: Make
 ) -> None:
@@ -391,6 +397,7 @@ def test_a_namespace_goes_with_its_migrations_though_its_secrets_go_first(
     assert missed - {f"Catalog {world.namespace}/demo"} == {f"CatalogMigration {world.namespace}/begun"}
 
 
+@pytest.mark.long
 def test_a_link_that_was_ended_lets_the_stash_go(world: Any, make_catalog: Make) -> None:
     world.start()
     there = make_catalog(stash=stash_of(world))

@@ -84,6 +84,7 @@ def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
     assert len(world.events("RestoreIgnored")) == 1
 
 
+@pytest.mark.long
 def test_a_restore_that_takes_long_is_shown_and_goes_on_until_nobody_asks_for_it(
     world: Any, make_catalog: Make, tmp_path: Path
 ) -> None:

@@ -163,6 +163,7 @@ def found(place: Place, mode: OpenMode) -> frozenset[str] | LinkConflict:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_a_pair_of_stores_from_different_times_is_refused_or_whole(place: Place) -> None:
     known = dict(points(place))
     for point, wanted in known.items():

@@ -170,6 +170,7 @@ def go_there_and_back(address: Line) -> None:
         assert numbers(catalog) == total
 
 
+@pytest.mark.long
 def test_applications_go_on_on_embedded_stores(tmp_path: Path) -> None:
     go_there_and_back(
         {"stash": f"sqlite://{tmp_path}/stash.db", "persist": {"url": f"file://{tmp_path}/store"}}
@@ -178,12 +179,14 @@ def test_applications_go_on_on_embedded_stores(tmp_path: Path) -> None:
 
 @pytest.mark.s3
 @pytest.mark.postgres
+@pytest.mark.long
 def test_applications_go_on_on_servers(minio: Minio, bucket: str, postgres_url: str) -> None:
     blob = f"s3://{bucket}/catalog?endpoint={minio.endpoint}"
     address = {"stash": f"{postgres_url}?schema=shop", "persist": {"blob": blob, "consensus": postgres_url}}
     go_there_and_back(address)
 
 
+@pytest.mark.long
 def test_the_judges_catch_a_stale_read_and_a_lost_change() -> None:
     writes = [{"acked": n, "began": 10 * n, "ended": 10 * n + 5} for n in range(3)]
     check_reads(writes, [{"read": 1, "began": 6, "ended": 9}, {"read": 1, "began": 12, "ended": 17}])

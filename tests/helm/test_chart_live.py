@@ -484,6 +484,7 @@ def settled(release: Release, objects: Objects) -> Json:
     }
 
 
+@pytest.mark.long
 def test_upgrades_leave_live_resources_alone_and_uninstalling_nothing_stuck(
     plane: ControlPlane, release: Release, objects: Objects, seen: dict[str, Json]
 ) -> None:
@@ -574,6 +575,7 @@ def test_with_roles_in_a_namespace_the_operator_works_there_and_sees_no_other(
             there.close()
 
 
+@pytest.mark.long
 def test_a_namespace_whose_role_and_secrets_went_first_is_deleted(
     plane: ControlPlane, release: Release, tmp_path: Path
 ) -> None:
