@@ -1,4 +1,4 @@
-"""Ids and allocators: what is new, what is skipped, what does not go back."""
+"""Ids and allocators: they skip used ids, and never go back."""
 
 from collections.abc import Callable
 

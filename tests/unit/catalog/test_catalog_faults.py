@@ -1,4 +1,4 @@
-"""The catalog when the process dies or the store does not answer, at every write; races at exact points."""
+"""The catalog if the process dies or the store gives no answer at any write, and races at exact points."""
 
 import uuid
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A catalog against a model of plain dicts: transactions, takeovers, loads and a follower, in any order."""
+"""Compares a catalog with a model of dicts: transactions, takeovers, loads and a follower, in any order."""
 
 import uuid
 from collections.abc import Callable

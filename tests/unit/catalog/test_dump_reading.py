@@ -1,4 +1,4 @@
-"""A dump is text of any length from anywhere: what has no end is refused before it fills memory."""
+"""A dump may have any length and source. A line without an end is refused before it fills the memory."""
 
 import io
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Fence tokens are compared by order; who holds one is a matter of equality."""
+"""Fence tokens have an order. Equality decides who holds one."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What each version of the format wrote is read for ever, written alike, and upgraded alike."""
+"""Every version of the format stays readable, and is written and upgraded as before."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""What a new catalog holds."""
+"""The contents of a new catalog."""
 
 import pytest
 

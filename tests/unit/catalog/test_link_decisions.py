@@ -1,4 +1,4 @@
-"""Deciding by hand which of two stores counts: what nothing tells any more has a way out."""
+"""Decides by hand which of two stores counts, if the stores no longer show it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What two linked stores note about one another, and how a writer asks the other store."""
+"""The notes of two linked stores about each other, and how a writer checks the other store."""
 
 import shutil
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Two stores: how they are linked, whose token they have, and what is refused before anything is written."""
+"""How two stores are linked, which token they get, and what is refused before any write."""
 
 import sqlite3
 from collections.abc import Callable, Iterator

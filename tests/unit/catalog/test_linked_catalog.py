@@ -1,4 +1,4 @@
-"""A catalog in one of two linked stores: opened where it is, written under one token in both."""
+"""A catalog in one of two linked stores. It opens where it is, and one token writes both stores."""
 
 from collections.abc import Iterator
 from dataclasses import replace

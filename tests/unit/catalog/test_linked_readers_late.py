@@ -1,4 +1,4 @@
-"""A reader that has not synced for long: times beyond what it knows, while the catalog was elsewhere."""
+"""A reader syncs late, and meets times that it does not know, because the catalog was in the other store."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One of two linked stores returns to an older state under a reader and a subscriber: both get an error."""
+"""One of two linked stores goes back in time. A reader and a subscriber both get an error."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""A stash with the catalog that was restored from a backup: refused, until somebody accepts what is lost."""
+"""A stash that holds the catalog is restored from a backup. It is refused until a user accepts the loss."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What else is done with linked catalogs: reopening, emergencies, ending the link, writing to both stores."""
+"""Other operations on linked catalogs: reopening, emergencies, unlinking, writing to both stores."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A migration takes over from a writer that commits all the time, which must not keep it out for ever."""
+"""A migration takes over from a writer that never stops committing."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""What the records of migrations let a migration do: every record by every command."""
+"""What each record of a migration allows: every record with every command."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Replacing contents and comparing them: what is written, and which differences are seen."""
+"""Replaces contents and compares them: what is written, and which differences are found."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The time of a migration in which every write goes to both stores."""
+"""The phase of a migration in which every write goes to both stores."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a migration knows of its source: read once, before anybody is shut out, and followed from there."""
+"""A migration reads its source once, before it fences anybody, and then follows it."""
 
 from collections.abc import Collection, Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The source of a migration returns to an older state and goes on to the same upper: no truth moves."""
+"""The source of a migration goes back in time and reaches the same upper again. No truth moves."""
 
 from collections.abc import Iterator
 from itertools import product

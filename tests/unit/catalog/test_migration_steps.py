@@ -1,4 +1,4 @@
-"""A migration by its steps: both strategies, both directions, broken off and resumed after each of them."""
+"""The steps of a migration: both strategies and directions, interrupted and resumed after each step."""
 
 from collections.abc import Iterator
 from itertools import pairwise

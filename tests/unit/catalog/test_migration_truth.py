@@ -1,4 +1,4 @@
-"""The tables of a move: every state has one truth, and the steps lead through them to the target."""
+"""The tables of a move: every state has one truth, and the steps lead to the target."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Catalog objects and their rows: byte-stable, remembered, refused when not understood."""
+"""Catalog objects and their rows: stable bytes, a cache, and a refusal of unknown data."""
 
 import json
 from collections.abc import Callable

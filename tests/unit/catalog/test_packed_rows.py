@@ -1,4 +1,4 @@
-"""The rows of a load: packed, found again, refused when they don't fit; read without those of other kinds."""
+"""The packed rows of a load: they are found again, and refused if they do not fit. One kind is read alone."""
 
 import uuid
 from array import array

@@ -1,4 +1,4 @@
-"""What is peculiar to a catalog on persist; what all promise is in conformance/test_catalog_contract."""
+"""What only a catalog on persist does. `conformance/test_catalog_contract` has the common promises."""
 
 import uuid
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Who owns what is new, and who may do what with it."""
+"""The owners of new objects, and the rights on them."""
 
 import pytest
 

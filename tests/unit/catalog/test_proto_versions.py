@@ -1,4 +1,4 @@
-"""A change of the catalog's format that old catalogs would not survive is an error that says what to do."""
+"""A change of the format that breaks old catalogs is an error with a hint."""
 
 import importlib.util
 import shutil

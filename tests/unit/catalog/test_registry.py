@@ -1,4 +1,4 @@
-"""What must hold for every row of the registry of catalog objects."""
+"""The rules for every row of the registry of catalog objects."""
 
 from importlib import import_module
 from typing import Any

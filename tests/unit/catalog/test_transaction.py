@@ -1,4 +1,4 @@
-"""Transactions on the catalog's memory, against a model of plain dicts."""
+"""Compares transactions on the catalog's memory with a model of dicts."""
 
 from collections.abc import Callable
 from typing import Any

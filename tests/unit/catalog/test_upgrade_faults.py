@@ -1,4 +1,4 @@
-"""Upgrades that are interrupted at every durable operation, and upgrades that race with each other."""
+"""Interrupts upgrades at every durable operation, and lets upgrades race."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Version 14: its JSON is read strictly, and the step to protobuf keeps all that it says."""
+"""Version 14: its JSON is read strictly, and the step to protobuf keeps all of it."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Real processes that are killed in the middle of an upgrade."""
+"""Kills real processes in the middle of an upgrade."""
 
 import subprocess
 import sys

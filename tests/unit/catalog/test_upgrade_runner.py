@@ -1,4 +1,4 @@
-"""Upgrading a catalog at its open: what it comes to, what is refused, and what others notice of it."""
+"""The upgrade at an open: its result, its refusals, and what other processes notice."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The steps between versions: each takes any catalog of its version to the next, and loses nothing."""
+"""Each step takes any catalog of its version to the next version, and loses nothing."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Opens the catalog at a URL for writing, and prints a line whenever a step of its upgrade is committed."""
+"""Opens the catalog at a URL for writing, and prints a line for each committed step of its upgrade."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""Where catalogs lie that the command line is tried on: the options that name one, and all that it keeps."""
+"""The places of catalogs for the commands: the options that name one, and all its stored data."""
 
 import sqlite3
 import uuid

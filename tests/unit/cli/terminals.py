@@ -1,4 +1,4 @@
-"""Commands as processes: at a terminal of some width, and into pipes."""
+"""Runs commands as processes, at a terminal of some width and into pipes."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""`holdfast catalog edit`, `delete`, `load`, `fence`: what they change, for every type and in every place."""
+"""What `holdfast catalog edit`, `delete`, `load` and `fence` change, for every type and place."""
 
 import json
 from collections.abc import Iterator

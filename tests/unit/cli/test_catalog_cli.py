@@ -1,4 +1,4 @@
-"""`holdfast catalog` by click's runner and as a real process."""
+"""`holdfast catalog`, by click's runner and as a real process."""
 
 import json
 import os

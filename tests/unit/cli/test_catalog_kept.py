@@ -1,4 +1,4 @@
-"""`holdfast catalog kept`: what an upgrade keeps is shown, dumped, and let go of by whoever says so."""
+"""`holdfast catalog kept` shows and dumps what an upgrade keeps, and drops it if the user asks for it."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The commands on a catalog that is not upgraded yet: shown and checked as it is, changed by nobody."""
+"""Commands on a catalog before its upgrade show and check it, and change nothing."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`holdfast catalog edit` refuses what refers to nothing, in a line and without a trace, unless forced."""
+"""`holdfast catalog edit` refuses a dangling reference with one line and no change, unless it is forced."""
 
 import json
 from collections.abc import Iterator

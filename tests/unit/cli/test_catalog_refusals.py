@@ -1,4 +1,4 @@
-"""What `holdfast catalog` refuses: one line that says what, where and what to do, and not a byte changed."""
+"""A refusal of `holdfast catalog` is one line: what, where, what to do. No byte changes."""
 
 import json
 from collections.abc import Callable, Iterator

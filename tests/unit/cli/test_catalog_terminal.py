@@ -1,4 +1,4 @@
-"""The catalog's commands as processes: at a terminal that asks, interrupted, into a pipe that ends."""
+"""The catalog's commands as processes: a terminal that asks, an interrupt, a closed pipe."""
 
 import contextlib
 import os

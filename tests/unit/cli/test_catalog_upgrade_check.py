@@ -1,4 +1,4 @@
-"""`holdfast catalog upgrade-check`: an answer, an exit code, and not a byte changed."""
+"""`holdfast catalog upgrade-check` gives an answer and an exit code, and changes no byte."""
 
 import json
 import threading

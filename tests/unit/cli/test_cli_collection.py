@@ -1,4 +1,4 @@
-"""`holdfast collection`: the commands as a user runs them, on a location of files."""
+"""`holdfast collection` as a user runs it, on a location of files."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`holdfast collection`: rows of every type through every format, changes by key, handovers, and refusals."""
+"""`holdfast collection`: rows of every type in every format, changes by key, handovers and refusals."""
 
 import json
 from datetime import UTC, date, datetime

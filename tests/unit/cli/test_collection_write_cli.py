@@ -1,4 +1,4 @@
-"""`holdfast collection write`: the same file again, kills, large files, and files that change."""
+"""`holdfast collection write`: repeated files, kills, large files, and files that change."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""`holdfast migrate`, and `holdfast catalog` on a linked catalog: what they show, do and refuse."""
+"""`holdfast migrate`, and `holdfast catalog` on a linked catalog: output, effects and refusals."""
 
 import json
 from collections.abc import Iterator, Mapping

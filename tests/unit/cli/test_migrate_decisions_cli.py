@@ -1,4 +1,4 @@
-"""`holdfast migrate link|detach --accept-loss`: what would be lost is shown, and given up only on purpose."""
+"""`holdfast migrate link|detach --accept-loss` shows a loss, and gives data up only if asked to."""
 
 import json
 from collections.abc import Iterator

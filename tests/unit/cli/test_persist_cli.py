@@ -1,4 +1,4 @@
-"""`holdfast persist inspect`: what a user sees of a location's shards, and that looking changes nothing."""
+"""`holdfast persist inspect` shows the shards of a location, and changes nothing."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""`holdfast persist export`: what it writes to, what it leaves alone, and values that a format has not."""
+"""`holdfast persist export`: its targets, what it leaves alone, and values that a format cannot hold."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""`holdfast persist recover` names what comes back and what is lost; collections can be read after it."""
+"""`holdfast persist recover` names what comes back and what is lost. Then collections can be read."""
 
 import json
 import shutil

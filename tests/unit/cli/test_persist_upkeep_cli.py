@@ -1,4 +1,4 @@
-"""`holdfast persist holds|gc|compact|sweep`: what they tell, and what they leave alone."""
+"""`holdfast persist holds|gc|compact|sweep`: their output, and what they leave alone."""
 
 import json
 import os

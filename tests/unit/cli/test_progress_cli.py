@@ -1,4 +1,4 @@
-"""What people see at a terminal while long work goes on, and that pipes get nothing of it."""
+"""A terminal shows progress during long work, and a pipe gets none."""
 
 import os
 import subprocess

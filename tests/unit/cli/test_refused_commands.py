@@ -1,4 +1,4 @@
-"""A refused command says so in one line, exits with 2 (3 where no location is), and changes nothing."""
+"""A refused command prints one line, exits with 2 (3 if there is no location), and changes nothing."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What `holdfast collection tail` shows when columns are added meanwhile, and tables of odd cells."""
+"""`holdfast collection tail` while columns are added, and tables of odd cells."""
 
 import pyarrow as pa
 import pytest

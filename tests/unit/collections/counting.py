@@ -1,4 +1,4 @@
-"""A process that counts in a table: a module of its own, which spawned processes find by its name."""
+"""A process that counts in a table. It is a module, so that spawned processes can import it."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""All commands on collections, each in a world where it has something to do, to be broken off anywhere."""
+"""All commands on collections, each in a world where it has work. The crash model interrupts them."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who listens to a collection, and what it has at a time."""
+"""Listeners of a collection, and their contents at a time."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Snapshots in a folder, as the snapshot job leaves them."""
+"""Snapshots in a folder, as the snapshot job writes them."""
 
 from pathlib import Path
 

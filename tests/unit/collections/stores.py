@@ -1,4 +1,4 @@
-"""The stores of one location in memory, and the processes that open it, each through its own faults."""
+"""The stores of one location in memory, and processes that open it, each with its own faults."""
 
 from collections import Counter
 from collections.abc import Sequence

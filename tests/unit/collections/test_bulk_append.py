@@ -1,4 +1,4 @@
-"""One append of any amount of rows: others who write meanwhile, handovers, and a record that it was done."""
+"""One append of any number of rows, during other writes and handovers, with a record that it happened."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Durable capabilities, what they keep, what is due for a collection, and who did what."""
+"""Durable capabilities: what they keep, what is due for a collection, and who did what."""
 
 import pytest
 

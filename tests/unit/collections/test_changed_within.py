@@ -1,4 +1,4 @@
-"""How far so many changes reach: told by time, also where many times are stored together."""
+"""How far back a number of changes reaches, in time, even if many times are stored together."""
 
 from collections import Counter
 from itertools import combinations

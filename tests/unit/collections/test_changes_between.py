@@ -1,4 +1,4 @@
-"""The changes between two times: read in pieces, what one listen tells of them; or their sum."""
+"""The changes between two times, in pieces as a listen returns them, or as their sum."""
 
 import pickle
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Commands on collections end at any durable operation; nothing is lost, and nothing left over."""
+"""Commands on collections end at any durable operation. Nothing is lost, and nothing is left over."""
 
 from collections import Counter
 from pathlib import Path

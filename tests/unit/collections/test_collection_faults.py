@@ -1,4 +1,4 @@
-"""Death and doubt at every durable operation: what is there afterwards is whole, and the work can go on."""
+"""Death and unknown outcomes at every durable operation. The result is whole, and work can continue."""
 
 import random
 from collections import Counter

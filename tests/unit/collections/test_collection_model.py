@@ -1,4 +1,4 @@
-"""A collection against a list of updates, through writes, seals, compaction, reopening and listening."""
+"""Compares a collection with a list of updates: writes, seals, compaction, reopening and listening."""
 
 from collections import Counter
 

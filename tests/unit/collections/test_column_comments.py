@@ -1,4 +1,4 @@
-"""Columns of a collection get comments: beside its schema, in its record alone."""
+"""Columns of a collection get comments. Only the record changes, not the schema."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A command's id stands for one command: given again it has its answer, for any other it is refused."""
+"""A command's id stands for one command. A repeat returns the first answer, and another command fails."""
 
 from collections.abc import Callable
 

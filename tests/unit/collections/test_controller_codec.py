@@ -1,4 +1,4 @@
-"""The rows of the controller shard: what is written is read again, and nothing unknown is read as known."""
+"""The rows of the controller shard: a round trip keeps them, and unknown rows are refused."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A controller with a guard: whoever was fenced out of the catalog commands nothing any more."""
+"""A guarded controller whose process was fenced out of the catalog can command nothing."""
 
 import uuid
 from collections.abc import Callable

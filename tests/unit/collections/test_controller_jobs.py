@@ -1,4 +1,4 @@
-"""JobRecords: of all who run a job, one commits its effects."""
+"""JobRecords: if several attempts run a job, one commits its effects."""
 
 from collections import Counter
 from collections.abc import Callable

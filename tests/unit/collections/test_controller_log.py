@@ -1,4 +1,4 @@
-"""The controller's mirror of its shard, and commands given by several processes."""
+"""The controller's copy of its shard, and commands of several processes."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A collection gets columns while its writers, its readers and its renditions go on."""
+"""A collection gets columns while its writers, readers and renditions continue."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Handovers: writers and readers of a collection go on while another rendition takes over."""
+"""Writers and readers of a collection continue while another rendition takes over."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A host whose clock is wrong, and the time at which a rendition takes over."""
+"""A host has a wrong clock. A rendition takes over at the right time."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Readers of a collection around a handover to a rendition with other contents, whatever way they come."""
+"""Readers of a collection around a handover to a rendition with other contents."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Hydration in process: one attempt commits the contents, whatever happens to the others."""
+"""Hydration in one process: one attempt commits the contents, whatever happens to the others."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What an attempt of a job reads is held from its start, and until it ends on record, by whomever."""
+"""What an attempt of a job reads is held from its start until its recorded end."""
 
 import pytest
 

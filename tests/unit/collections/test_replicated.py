@@ -1,4 +1,4 @@
-"""Active replication: identical writers make up one history, and those that aren't are found out."""
+"""Active replication: identical writers make one history, and a different writer is found."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""A collection gets the contents of a snapshot, and readers see from when on."""
+"""A collection gets the contents of a snapshot, and readers see from which time."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What Spark's tasks read of a collection whose shards got another schema, before the plan and after it."""
+"""Spark tasks read a collection whose shards got another schema, before or after the plan."""
 
 from pathlib import Path
 

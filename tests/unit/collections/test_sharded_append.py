@@ -1,4 +1,4 @@
-"""An append of many rows to many shards: split and sorted once, encoded and uploaded side by side."""
+"""An append of many rows to many shards splits and sorts once, and encodes and uploads in parallel."""
 
 from collections import Counter
 from functools import partial

@@ -1,4 +1,4 @@
-"""Renditions that pipelines write: filled, handed over to and retired without anybody's copying."""
+"""Renditions that pipelines write are filled, take over and retire, and nothing is copied."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Commands and writes that somebody else overtakes between two steps: each goes by what is so then."""
+"""Another process changes the state between two steps of a command or write. Each uses the new state."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Several writers of a table, and several tables of one write: nothing is lost, nothing is half done."""
+"""Several writers of a table, and one write to several tables: nothing is lost or half done."""
 
 import multiprocessing
 import threading

@@ -1,4 +1,4 @@
-"""`holdfast.table`: rows in and rows out, by key or not, at any time; several tables at one time."""
+"""`holdfast.table`: rows in and out, with and without a key, at any time, and several tables at one time."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Death and doubt at every write of a pipeline and of a replica: who goes on makes the same history of it."""
+"""Death and unknown outcomes at every write of a pipeline and a replica. Its successor makes one history."""
 
 from collections.abc import Callable
 from contextlib import suppress

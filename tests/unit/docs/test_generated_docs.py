@@ -1,4 +1,4 @@
-"""The tables and diagrams of the documentation are what the code says, and the diagrams lead everywhere."""
+"""The generated tables and diagrams of the documentation match the code, and their links work."""
 
 import importlib.util
 import json

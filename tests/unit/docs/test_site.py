@@ -1,4 +1,4 @@
-"""The site builds strictly, has every page in its navigation, and needs nobody else's server."""
+"""The site builds strictly, its navigation has every page, and it uses no foreign server."""
 
 import json
 import os

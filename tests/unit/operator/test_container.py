@@ -1,4 +1,4 @@
-"""The roles of the image: what a Spark pod is told becomes a Java command, without a shell."""
+"""The roles of the image: the arguments of a Spark pod become a Java command, without a shell."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Both distributions declare what they import: an environment with nothing else in it is what users have."""
+"""Both distributions declare what they import, as an environment with nothing else shows."""
 
 import ast
 import re

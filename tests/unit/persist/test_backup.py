@@ -1,4 +1,4 @@
-"""Backups are consistent while clients write, compact and collect garbage; a restore lets no client go on."""
+"""Backups are consistent while clients write, compact and collect. After a restore, no old client goes on."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A cache and what a store once gave wrongly: it is read again, and the audit reads the store itself."""
+"""The cache after a store returned wrong bytes: it reads again, and the audit reads the store itself."""
 
 from collections.abc import Callable
 from dataclasses import replace

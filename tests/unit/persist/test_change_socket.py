@@ -1,4 +1,4 @@
-"""Change notifications over a socket: prompt where they come, and nothing breaks where they don't."""
+"""Change notifications over a socket are prompt, and nothing depends on them."""
 
 import socket
 from collections.abc import Iterator

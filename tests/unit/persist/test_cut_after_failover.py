@@ -1,4 +1,4 @@
-"""A store that goes back in time right before a cut: the log that is left can still be read."""
+"""A store goes back in time right before a cut. The remaining log stays readable."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""Damage of the small blobs that upkeep relies on: it is found, it loses nothing, and it can be repaired."""
+"""Damage of the small blobs of upkeep is found, loses nothing, and can be repaired."""
 
 from collections.abc import Callable
 

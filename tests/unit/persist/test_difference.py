@@ -1,4 +1,4 @@
-"""What differs between the contents of some shards and those of others, at once and as streams."""
+"""The difference between the contents of some shards and others, at once and as streams."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What an error says to do next is in its traceback too, where nobody catches it."""
+"""An uncaught error shows its hint in the traceback."""
 
 import copy
 import inspect

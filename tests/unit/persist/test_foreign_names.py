@@ -1,4 +1,4 @@
-"""Objects that others have put beside those of a shard change nothing."""
+"""Foreign objects beside those of a shard change nothing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clients and handles in a forked child of the process that opened them: an error, never a hang or a harm."""
+"""Clients and handles in a forked child of their process: an error, never a hang or damage."""
 
 import gc
 import multiprocessing

@@ -1,4 +1,4 @@
-"""A forked child works where its parent has used Polars, whose threads are lost: by Arrow."""
+"""A forked child works after its parent used Polars, whose threads are lost: it uses Arrow."""
 
 import subprocess
 import sys

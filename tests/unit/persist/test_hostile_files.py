@@ -1,4 +1,4 @@
-"""The same on disk: rows and pages of the SQLite file, blobs as files, what the command line says of them."""
+"""Damage on disk: rows and pages of the SQLite file, blobs as files, and what commands print about them."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Who sleeps through its lease: readers say so or go on rightly, late appends name nothing that was swept."""
+"""A process sleeps through its lease. Readers report it or stay right; late appends name no swept part."""
 
 import json
 import signal

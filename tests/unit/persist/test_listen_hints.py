@@ -1,4 +1,4 @@
-"""Listeners are woken by hints and need none: lost ones, foreign ones, reconnects change only how soon."""
+"""Hints wake listeners, but no listener needs them. Lost or foreign hints change only how soon it wakes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Arguments that have no meaning: one `BadInput` in plain words, and nothing durable changes."""
+"""Invalid arguments give one clear `BadInput`, and nothing durable changes."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The batch builder: any amount of updates, in any order, becomes one append or nothing."""
+"""The batch builder: any number of updates, in any order, becomes one append or nothing."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Compactions are claimed in the state, so that several processes don't do the same work."""
+"""Compactions are claimed in the state, so that two processes do not repeat the same work."""
 
 import pickle
 from collections import Counter

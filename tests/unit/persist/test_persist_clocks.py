@@ -1,4 +1,4 @@
-"""Clocks that are wrong, processes that are stopped, and handles that are used all the time."""
+"""Wrong clocks, stopped processes, and handles that are always in use."""
 
 import logging
 import signal

@@ -1,4 +1,4 @@
-"""Codecs: Python values go in and come out, and no codec decodes what is not its own."""
+"""Codecs: a round trip of Python values. No codec decodes the values of another."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Critical holds with tokens: who has the stored one moves the hold, and nobody else."""
+"""Critical holds with tokens: only the stored token moves the hold."""
 
 import json
 from collections.abc import Callable

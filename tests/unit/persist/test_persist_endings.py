@@ -1,4 +1,4 @@
-"""What ends leaves nothing behind: finalized shards, closed writers, closed clients."""
+"""Finalized shards, closed writers and closed clients leave nothing behind."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""A shard through its schemas: what may follow what, and that every reader sees one schema at a time."""
+"""The schemas of a shard: which may follow which. Every reader sees one schema at a time."""
 
 import pickle
 from collections.abc import Callable

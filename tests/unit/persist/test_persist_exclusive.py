@@ -1,4 +1,4 @@
-"""The write lock of a location: who has it, who gets it next, and what becomes of those who lost it."""
+"""The write lock of a location: who has it, who gets it next, and what happens to those who lost it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Folding a chunk: equal rows become one with the sum of their diffs, in the total order, and no others."""
+"""Folding a chunk merges equal rows to one with the sum of their diffs, in the total order."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Garbage waits by the store's clock, for readers and for a restore, and is freed by whoever lives on."""
+"""Garbage waits by the store's clock, for readers and for a restore. Any live process frees it."""
 
 from threading import Event
 from typing import Any

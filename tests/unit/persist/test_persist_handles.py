@@ -1,4 +1,4 @@
-"""What handles promise: appends, snapshots, listens, holds, multi-writes, the end of a shard."""
+"""The promises of handles: appends, snapshots, listens, holds, multi-writes, the end of a shard."""
 
 import pickle
 from collections import Counter

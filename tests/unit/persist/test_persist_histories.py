@@ -1,4 +1,4 @@
-"""Recovery where a store went back in time and was written to: it finds both histories, and chooses none."""
+"""Recovery of a store that went back in time and was written to: it finds both histories, chooses none."""
 
 import logging
 from collections.abc import Callable

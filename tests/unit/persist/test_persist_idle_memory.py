@@ -1,4 +1,4 @@
-"""A thousand shards at rest are a thousand states in memory: what they have in common is there once."""
+"""A thousand idle shards are a thousand states in memory. They share what they have in common."""
 
 import gc
 import tracemalloc

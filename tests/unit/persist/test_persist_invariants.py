@@ -1,4 +1,4 @@
-"""The validator finds each thing that must not be: one planted violation per rule."""
+"""The validator finds one planted violation of each rule."""
 
 from dataclasses import replace
 

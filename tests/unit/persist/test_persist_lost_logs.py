@@ -1,4 +1,4 @@
-"""What a lost consensus store takes: the write lock is nobody's, and young shards have a rollup soon."""
+"""What a lost consensus store takes along: nobody has the write lock, and young shards soon get a rollup."""
 
 import copy
 import threading

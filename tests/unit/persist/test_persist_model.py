@@ -1,4 +1,4 @@
-"""A shard against a plain list of updates: any order of appends, holds, upkeep, restarts and reads."""
+"""Compares a shard with a list of updates: appends, holds, upkeep, restarts and reads, in any order."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Names for shards: one shard per name, whoever asks first, and whatever happens to the answer."""
+"""Names for shards: one shard for each name, whoever asks first, even if the answer is lost."""
 
 import threading
 from pathlib import Path

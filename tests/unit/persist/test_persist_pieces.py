@@ -1,4 +1,4 @@
-"""A compaction that several processes do in pieces by key is the one that a single process does."""
+"""A compaction in pieces by several processes equals the compaction of a single process."""
 
 import pickle
 from typing import Any

@@ -1,4 +1,4 @@
-"""Shards whose log is in Postgres and whose parts are files: all that a client does, and two processes."""
+"""Shards with their log in Postgres and parts in files: all that a client does, and two processes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Clients beside each other: listeners in other threads, processes on one SQLite file, a fresh start."""
+"""Concurrent clients: listeners in threads, processes on one SQLite file, a fresh start."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What statistics let a reader skip is never wanted, for every type; the audit reads it all the same."""
+"""What statistics let a reader skip never matches, for every type. The audit still reads it."""
 
 from typing import Any
 

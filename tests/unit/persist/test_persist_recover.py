@@ -1,4 +1,4 @@
-"""Restore drills: the consensus store is lost, or an older copy comes back, and the logs are made anew."""
+"""Restore drills: the consensus store is lost, or an older copy is restored, and the logs are rebuilt."""
 
 import shutil
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What is refused leaves everything usable: other commands of a multi-write, other threads, other readers."""
+"""A refusal leaves everything usable: other commands of a multi-write, other threads, other readers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""State and diffs survive their bytes; bytes that were changed are refused, never read as something else."""
+"""State and diffs survive a round trip. Changed bytes are refused, never read as something else."""
 
 import contextlib
 from collections.abc import Callable

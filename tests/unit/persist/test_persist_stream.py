@@ -1,4 +1,4 @@
-"""Snapshots as a stream: what comes is what `consolidate_at` gives, in order, whatever happens to parts."""
+"""A snapshot as a stream equals `consolidate_at`, in order, whatever happens to parts."""
 
 import weakref
 from collections.abc import Iterator, Sequence

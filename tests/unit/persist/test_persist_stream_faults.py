@@ -1,4 +1,4 @@
-"""A store that fails while a part is read is asked again; only bytes that are wrong are corrupt."""
+"""A store that fails during a read is retried. Only wrong bytes are corrupt."""
 
 import errno
 import io

@@ -1,4 +1,4 @@
-"""Pieces of a snapshot by key: each row in exactly one, and nothing that is needed skipped."""
+"""Pieces of a snapshot by key: each row is in exactly one piece, and no needed row is skipped."""
 
 import math
 import pickle

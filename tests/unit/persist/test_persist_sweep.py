@@ -1,4 +1,4 @@
-"""The sweeper finds what crashes leave, and never takes what somebody needs or may still name."""
+"""The sweeper finds what crashes leave, and never deletes what is needed or may still get a name."""
 
 from collections import Counter
 from typing import Any

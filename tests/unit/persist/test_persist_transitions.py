@@ -1,4 +1,4 @@
-"""Each command on a shard's state: what it commits, that it knows its own effect, what it refuses."""
+"""Each command on a shard's state: its commit, that it knows its own effect, and its refusals."""
 
 from dataclasses import replace
 from typing import Any

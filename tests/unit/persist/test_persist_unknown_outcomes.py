@@ -1,4 +1,4 @@
-"""Appends of which the store does not tell whether they happened, and other ill luck of a writer."""
+"""Appends of unknown outcome, and other bad luck of a writer."""
 
 from collections.abc import Callable
 from typing import Any

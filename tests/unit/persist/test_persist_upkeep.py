@@ -1,4 +1,4 @@
-"""Upkeep bounds what a shard takes, changes no contents, and takes nothing away that somebody needs."""
+"""Upkeep bounds the size of a shard, changes no contents, and deletes nothing that is needed."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Uploads by other processes for one append: named by it, or swept, and never swept while they may be."""
+"""Uploads of other processes for one append: it names them, or they are swept, but never too early."""
 
 import pickle
 from collections import Counter

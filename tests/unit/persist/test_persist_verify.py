@@ -1,4 +1,4 @@
-"""`verify` finds every kind of damage, names its key, and finds nothing where all is well."""
+"""`verify` finds every kind of damage and names its key. It finds nothing in a sound location."""
 
 from collections.abc import Callable
 from dataclasses import replace

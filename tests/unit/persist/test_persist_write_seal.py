@@ -1,4 +1,4 @@
-"""Shards of mode WRITE_SEAL: what is written is durable and not seen, until a seal reaches beyond it."""
+"""Shards in mode WRITE_SEAL: a write is durable, and invisible until a seal passes it."""
 
 import re
 from collections.abc import Callable

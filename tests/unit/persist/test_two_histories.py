@@ -1,4 +1,4 @@
-"""The consensus store goes back in time under living clients: nobody mixes the two histories of a log."""
+"""The consensus store goes back in time under live clients. No client mixes the two histories."""
 
 import itertools
 import pickle

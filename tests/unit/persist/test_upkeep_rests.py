@@ -1,4 +1,4 @@
-"""A shard that is written all the time has its upkeep now and then, for all that came meanwhile."""
+"""A shard that is written all the time gets upkeep now and then, for all that came since the last one."""
 
 from collections.abc import Callable
 from threading import Event

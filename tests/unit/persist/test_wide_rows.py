@@ -1,4 +1,4 @@
-"""Memory is bounded in bytes: rows of 1 MiB and of 64 MiB are written, merged, streamed and listened to."""
+"""Memory is bounded in bytes: rows of 1 MiB and 64 MiB are written, merged, streamed and listened to."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Commits and reads much through one process, and prints its peak of memory in MiB, before and after."""
+"""Commits and reads a lot in one process, and prints its peak memory in MiB, before and after."""
 
 import resource
 import sys

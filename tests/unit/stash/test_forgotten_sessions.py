@@ -1,4 +1,4 @@
-"""Whoever forgets to close what is on Postgres, or loses its server, reads nothing of pools on stderr."""
+"""A program that forgets to close Postgres, or loses its server, prints nothing about pools."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A SQLite file that another process makes just while it is looked at is never taken for something else."""
+"""A SQLite file that another process is just creating is never taken for something else."""
 
 import sqlite3
 import threading

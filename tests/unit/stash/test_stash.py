@@ -1,4 +1,4 @@
-"""What a stash promises, on both engines: commits, reads at any time, consolidation, limits."""
+"""The promises of a stash, on both engines: commits, reads at any time, consolidation, limits."""
 
 import random
 from collections import Counter

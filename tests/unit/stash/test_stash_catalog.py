@@ -1,4 +1,4 @@
-"""What is particular to a catalog in a stash: where its rows are, what keeps the past, what it can't do."""
+"""What only a catalog in a stash does: where its rows are, what keeps the past, what it cannot do."""
 
 import sqlite3
 from collections.abc import Iterator

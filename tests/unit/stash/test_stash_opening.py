@@ -1,4 +1,4 @@
-"""Where a stash can be, and what else is there: schemas, credentials, tables of others, other versions."""
+"""Where a stash can be: schemas, credentials, foreign tables, other versions."""
 
 import sqlite3
 import traceback

@@ -1,4 +1,4 @@
-"""What is particular to a stash in Postgres: who waits for whom, and connections that are lost."""
+"""What only a stash in Postgres does: who waits for whom, and lost connections."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

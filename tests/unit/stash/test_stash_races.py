@@ -1,4 +1,4 @@
-"""Processes that commit to one stash at once, are killed, and have the server killed under them."""
+"""Processes commit to one stash at once. The tests kill processes, and the server under them."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""How large statements are and how much memory they take, counted where they leave the process."""
+"""The size of statements and their memory, counted where they leave the process."""
 
 import random
 import sqlite3

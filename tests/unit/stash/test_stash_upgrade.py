@@ -1,4 +1,4 @@
-"""An upgrade, in a stash, of an object that becomes larger than what a stash takes."""
+"""An upgrade in a stash makes an object larger than a stash allows."""
 
 from contextlib import closing
 

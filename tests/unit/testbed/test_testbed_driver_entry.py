@@ -1,4 +1,4 @@
-"""The program that becomes the application: arguments, import path and exit code are the application's."""
+"""The program that becomes the application has its arguments, import path and exit code."""
 
 import json
 import subprocess

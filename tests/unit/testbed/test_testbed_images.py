@@ -1,4 +1,4 @@
-"""What the cache of images forgets, and what it doesn't."""
+"""What the cache of images removes, and what it keeps."""
 
 import os
 from pathlib import Path

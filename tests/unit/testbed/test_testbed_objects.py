@@ -1,4 +1,4 @@
-"""What a test waits for is found in an object as kubectl would find it."""
+"""A wait of a test finds the same value in an object as kubectl does."""
 
 from typing import Any
 

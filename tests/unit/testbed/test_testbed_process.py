@@ -1,4 +1,4 @@
-"""Children end when they should, whole."""
+"""Child processes end when they should, with all their processes."""
 
 import os
 import select

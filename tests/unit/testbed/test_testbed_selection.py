@@ -1,4 +1,4 @@
-"""Which tests a run does: each test is in one part, tiers are built or listed, and a budget ends a run."""
+"""Which tests a run does: each is in one part, tiers are built or listed, and a budget ends a run."""
 
 import subprocess
 import sys

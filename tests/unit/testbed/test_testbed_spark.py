@@ -1,4 +1,4 @@
-"""What the stand-in of the Spark operator makes of an object, without a cluster and without Spark."""
+"""How the stand-in of the Spark operator reads an object, without a cluster and without Spark."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The archive of Spark's classes is used where it is, and nothing breaks where it can't be made."""
+"""The archive of Spark's classes is used if it exists, and nothing breaks without it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A run in several processes does every test once, keeps together what shares a server, and tells all."""
+"""A run in several processes does every test once, keeps units together, and reports everything."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The CRDs in crds/ are what the models say, and have the shape that users rely on."""
+"""The CRDs in crds/ match the models, and have the shape that users rely on."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""When GitOps tools take a resource for healthy: what the operator writes, seen through what we ship."""
+"""When GitOps tools report a resource as healthy, from the status that the operator writes."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Settings of Spark and of Iceberg catalogs in specs: none has a secret or what isn't its own."""
+"""Settings of Spark and Iceberg in specs: no secret, and none that the operator sets itself."""
 
 from time import perf_counter
 from typing import Any

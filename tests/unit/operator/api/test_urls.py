@@ -1,4 +1,4 @@
-"""URLs of specs: those that hold a secret are refused, and never shown."""
+"""URLs of specs: those with a secret are refused, and never shown."""
 
 from typing import Any
 

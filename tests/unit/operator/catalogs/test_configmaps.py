@@ -1,4 +1,4 @@
-"""What the ConfigMap of a Catalog says, and when it is written."""
+"""The ConfigMap of a Catalog: its contents, and when it is written."""
 
 import asyncio
 from dataclasses import replace

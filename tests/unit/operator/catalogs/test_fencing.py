@@ -1,4 +1,4 @@
-"""When an operator that is fenced out again and again stops taking the catalog back."""
+"""When an operator that is fenced again and again stops taking the catalog back."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""A Catalog is kept before anything is done that only its own deletion undoes."""
+"""The operator keeps a Catalog before it does anything that only the Catalog's deletion undoes."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A catalog in two linked stores as the operator has it open."""
+"""A catalog in two linked stores as the operator opens it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A catalog that another process writes, as the operator looks at it: on real stores, writing nothing."""
+"""The operator observes a catalog that another process writes: on real stores, without a write."""
 
 import hashlib
 import uuid

@@ -1,4 +1,4 @@
-"""Whose a store is: what a database process writes is not taken from it under another name of its store."""
+"""The owner of a store: the operator never takes a database's catalog, even under another store name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A catalog as the operator has it open, and its successor: what the first does after it was fenced."""
+"""An open catalog of the operator and its successor: what the first does after it was fenced."""
 
 import time
 from collections.abc import Callable, Iterator

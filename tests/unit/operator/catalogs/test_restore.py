@@ -1,4 +1,4 @@
-"""What a new catalog is filled with: good sources, and bad ones that leave nothing behind."""
+"""The sources of a new catalog: good ones, and bad ones that leave nothing behind."""
 
 from dataclasses import replace
 from pathlib import Path

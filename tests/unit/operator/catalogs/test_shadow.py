@@ -1,4 +1,4 @@
-"""A catalog that is made and compared in both of its stores: in step, diverged, out of reach, moved."""
+"""A catalog that is written and compared in both its stores: equal, diverged, unreachable, moved."""
 
 from dataclasses import replace
 from pathlib import Path

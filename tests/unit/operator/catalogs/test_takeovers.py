@@ -1,4 +1,4 @@
-"""A catalog that the operator can't take over, or not yet: what is shown, and that it goes on by itself."""
+"""A catalog that the operator cannot take over yet: what it shows, and that it continues by itself."""
 
 import asyncio
 import shlex

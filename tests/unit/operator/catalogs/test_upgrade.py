@@ -1,4 +1,4 @@
-"""What the operator does with a catalog of another format: asks, upgrades, tells, or leaves it alone."""
+"""A catalog of another format: the operator asks, upgrades, reports, or leaves it alone."""
 
 from dataclasses import replace
 from pathlib import Path

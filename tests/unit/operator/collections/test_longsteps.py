@@ -1,4 +1,4 @@
-"""Steps on renditions that take long: what is only for speed never keeps a collection from being ready."""
+"""Long steps on renditions: a step that only saves time never makes a collection unready."""
 
 import asyncio
 import uuid

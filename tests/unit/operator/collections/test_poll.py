@@ -1,4 +1,4 @@
-"""What rests is looked at when its store has something new of it, whoever did that, and not otherwise."""
+"""An idle resource is checked only if its store has something new."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""`spec.restoreFrom` of a StorageCollection: what is decided about it, and what is done in the store."""
+"""`spec.restoreFrom` of a StorageCollection: the decision, and its effect in the store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

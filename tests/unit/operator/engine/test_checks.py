@@ -1,4 +1,4 @@
-"""What the hooks of the chart run: which resources would be stuck, and whether an operator answers."""
+"""What the hooks of the chart check: stuck resources, and an operator that does not respond."""
 
 import asyncio
 import http.server

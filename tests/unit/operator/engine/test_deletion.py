@@ -1,4 +1,4 @@
-"""For how long a deletion failed: only what was tried counts, and only somebody's word ends it otherwise."""
+"""For how long a deletion failed. Only tries count, and only a user ends it early."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""The finalizer is put on and taken off by the operator itself, and a refused write comes again."""
+"""The operator adds and removes the finalizer itself, and repeats a refused write."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What goes wrong with an object is logged once, by the line that its Event has too."""
+"""A failure of an object is logged once, with the text of its Event."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What the operator says to an API server and makes of its answers: real HTTP, canned answers."""
+"""What the operator sends to an API server, and how it reads responses: real HTTP, canned responses."""
 
 import asyncio
 import json

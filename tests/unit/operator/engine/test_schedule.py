@@ -1,4 +1,4 @@
-"""The keyed queue: the schedule by example and by property, the workers with a clock that only we move."""
+"""The keyed queue: its schedule by example and by property, and its workers with a simulated clock."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""The status contract: transition times, generations, other people's conditions, no needless write."""
+"""The status contract: transition times, generations, foreign conditions, no needless write."""
 
 import re
 from dataclasses import replace

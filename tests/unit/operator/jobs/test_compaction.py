@@ -1,4 +1,4 @@
-"""What the operator decides about a compaction: as about a snapshot, but one of both at a time."""
+"""How the operator decides about a compaction: as about a snapshot, but only one of both at a time."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

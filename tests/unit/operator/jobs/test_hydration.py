@@ -1,4 +1,4 @@
-"""What the operator decides about the Spark job that fills a rendition: the record rules."""
+"""How the operator decides about the Spark job that fills a rendition: the record decides."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which run of a schedule is due: each time at most once, and of those that were missed only the latest."""
+"""Which run of a schedule is due: each time at most once, and only the latest of the missed ones."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What the operator decides about a snapshot: the record rules, the application is only a hint."""
+"""How the operator decides about a snapshot: the record decides, and the application is only a hint."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What `kubectl holdfast` makes of names, objects, errors and secrets, without a cluster."""
+"""How `kubectl holdfast` shows names, objects, errors and secrets, without a cluster."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Where an operator may keep catalogs: what is below a place is in it, whatever else looks like it is not."""
+"""Where an operator may keep catalogs: only below a place, even if another path looks like it."""
 
 from pathlib import Path
 

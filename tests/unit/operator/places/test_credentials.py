@@ -1,4 +1,4 @@
-"""What of a Secret's values may be read in a log line, a status and an Event: whose, and for how long."""
+"""Which of a Secret's values logs, statuses and Events may show, and for how long."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What takes long outlives the reconcile that began it: begun once, taken once, undone where unasked."""
+"""A long call outlives its reconcile: it begins once, is used once, and is undone if nobody needs it."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""The operator's own password for Postgres: where specs may name any server, only a proof of it is sent."""
+"""The operator's own Postgres password: a server that a spec names gets only a proof of it."""
 
 import psycopg
 import pytest

@@ -1,4 +1,4 @@
-"""How each adapter puts an attempt on the cluster, what it hears of it, and which adapter is taken."""
+"""How each adapter starts an attempt on the cluster, what it learns of it, and which adapter is used."""
 
 import asyncio
 import os

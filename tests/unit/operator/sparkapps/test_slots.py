@@ -1,4 +1,4 @@
-"""How many Spark jobs run at once: counted on the cluster, and never one too many."""
+"""How many Spark jobs run at once: the cluster is counted, and there is never one too many."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

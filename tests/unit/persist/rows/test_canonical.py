@@ -1,4 +1,4 @@
-"""Whatever a caller hands in becomes one form, or a refusal that names the column."""
+"""Every input becomes one form, or an error that names the column."""
 
 import datetime as dt
 import math

@@ -1,4 +1,4 @@
-"""Consolidation against the definition, through each engine and each form of a source."""
+"""Compares consolidation with its definition, for each engine and each form of a source."""
 
 import pyarrow as pa
 import pytest

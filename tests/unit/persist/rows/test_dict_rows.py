@@ -1,4 +1,4 @@
-"""Rows as dicts: what is stored is what was given, or nothing is."""
+"""Rows as dicts: exactly what was given is stored, or nothing."""
 
 import math
 from datetime import UTC, date, datetime, timedelta, timezone

@@ -1,4 +1,4 @@
-"""A part is read back as it was written, or refused; never partly and never as something else."""
+"""A part is read as it was written, or refused. It is never read in part or as something else."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The row hash is frozen: golden values, and agreement with its definition byte by byte."""
+"""The row hash is frozen: golden values, and its definition byte by byte."""
 
 import struct
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Schemas are plain values: checked when made, equal when they mean the same."""
+"""Schemas are plain values: checked when they are created, equal if they mean the same."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""The cache of blobs: bounded, shared, and never believed without a look."""
+"""The cache of blobs: bounded, shared, and always checked."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is particular to objects in files: crashes, temporary files, errors of the file system."""
+"""What only objects in files meet: crashes, temporary files, errors of the file system."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What is particular to consensus in Postgres: sleepers, locks, lost connections, secrets, opening."""
+"""What only consensus in Postgres meets: sleepers, locks, lost connections, secrets, opening."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A pooler between a store and Postgres: it works, or the open refuses it in one line."""
+"""A pooler in front of Postgres works, or the open refuses it with one line."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a failed S3 request means, for each kind of failure that a service or a network has."""
+"""The meaning of each kind of failed S3 request."""
 
 import pytest
 from botocore.exceptions import (

@@ -1,4 +1,4 @@
-"""A claimed folder outlives a power cut, with every folder that was made for it."""
+"""A claimed folder survives a power cut, with every folder that was created for it."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is particular to consensus in a SQLite file: opening, locks, forks, reading without writing."""
+"""What only consensus in a SQLite file meets: opening, locks, forks, reading without writing."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Damage that no query of SQLite notices is found: at open, by upkeep and verify, and when asked for."""
+"""Damage that no SQLite query notices is found: at the open, by upkeep and verify, and on request."""
 
 import os
 import shutil

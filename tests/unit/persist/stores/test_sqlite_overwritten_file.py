@@ -1,4 +1,4 @@
-"""Somebody writes an older copy over the main file of a SQLite store, with `cp`: a live client stops."""
+"""A user copies an older file over the main file of a SQLite store. A live client stops."""
 
 import os
 import shutil

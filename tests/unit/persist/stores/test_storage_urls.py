@@ -1,4 +1,4 @@
-"""URLs open what they say, and what they can't is told in one line without secrets."""
+"""URLs open what they name. A URL that cannot be opened gives one line without secrets."""
 
 import sys
 import uuid

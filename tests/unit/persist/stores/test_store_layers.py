@@ -1,4 +1,4 @@
-"""Layers over stores: what they count, what they ask again, and that nothing gets lost in between."""
+"""Layers over stores: what they count and retry. They lose nothing."""
 
 import inspect
 import random
