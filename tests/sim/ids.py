@@ -1,4 +1,4 @@
-"""Ids that follow from the seed: a world that is run again has the same ones, and the same trace."""
+"""Ids and waits that follow from the seed, so that a repeated world has the same ones and the same trace."""
 
 import random
 import threading
@@ -12,17 +12,21 @@ from sim.scheduler import TASK
 
 @contextmanager
 def seeded_ids(chance: random.Random) -> Iterator[None]:
-    """Let `uuid.uuid4` draw from `chance` for the block, in this thread and in those of simulated processes.
+    """Let `uuid.uuid4` and `random.uniform` draw from `chance`, in this thread and in simulated processes.
 
-    What else runs in this real process draws as ever: it would take ids away from the world, by chance.
+    Other threads of this real process draw as before. Otherwise they would take draws away from the world.
     """
-    here, draw = threading.current_thread(), uuid.uuid4
+    here, draw, spread = threading.current_thread(), uuid.uuid4, random.uniform
+
+    def is_simulated() -> bool:
+        thread = threading.current_thread()
+        return thread is here or thread.name.startswith(TASK)
 
     def drawn() -> uuid.UUID:
-        thread = threading.current_thread()
-        if thread is here or thread.name.startswith(TASK):
-            return uuid.UUID(int=chance.getrandbits(128), version=4)
-        return draw()
+        return uuid.UUID(int=chance.getrandbits(128), version=4) if is_simulated() else draw()
 
-    with patch.object(uuid, "uuid4", drawn):
+    def between(low: float, high: float) -> float:
+        return chance.uniform(low, high) if is_simulated() else spread(low, high)
+
+    with patch.object(uuid, "uuid4", drawn), patch.object(random, "uniform", between):
         yield

@@ -11,7 +11,7 @@ LOG: Final = "log"
 COLLECTIONS: Final = "collections"
 FAILOVER: Final = "failover"
 
-SEEDS: Final = {PERSIST: 2000, LOG: 400, COLLECTIONS: 120, FAILOVER: 120}
+SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120}
 """All tests together run the worlds of the seeds below this."""
 
 _CLASSES: Final = {

@@ -21,6 +21,7 @@ from holdfast.persist.stores import Consensus, Put
 from holdfast.persist.stores.logcodec import FLOOR_NAME
 from holdfast.persist.stores.objects import NO_TAG, Found
 from holdfast.persist.stores.s3log import S3LogConsensus
+from sim.ids import seeded_ids
 from sim.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -169,11 +170,12 @@ class LogWorld:
 
     def run(self) -> None:
         """Let all processes do their work, then judge what they were told."""
-        self.open(MemoryObjects(self.bucket)).close()
         count = self.random.randint(2, 4)
-        self.scheduler.run({f"p{n}": lambda n=n: self._process(n) for n in range(count)})  # type: ignore[misc]
-        self.scheduler.land_all()
-        self._judge()
+        with seeded_ids(random.Random(self.random.getrandbits(64))):
+            self.open(MemoryObjects(self.bucket)).close()
+            self.scheduler.run({f"p{n}": lambda n=n: self._process(n) for n in range(count)})  # type: ignore[misc]
+            self.scheduler.land_all()
+            self._judge()
 
     def _process(self, number: int) -> None:
         own = random.Random(self.random.getrandbits(64))
