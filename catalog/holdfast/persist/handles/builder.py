@@ -1,4 +1,4 @@
-"""One append of any amount of updates, in any order, with bounded memory.
+"""Builds one append of any size, with updates in any order, in bounded memory.
 
 - Updates are gathered up to a share of the memory, sorted and consolidated, and spilled to a temporary file.
   Files are merged into longer ones where there are many, and in the end into the parts of one run.
@@ -32,7 +32,7 @@ _MOST_ROWS: Final = 64 * 1024
 
 
 class Appends(Protocol):
-    """The write handle that commits what a builder gathers."""
+    """The write handle that commits the updates of a builder."""
 
     schema: Schema
 
@@ -41,19 +41,19 @@ class Appends(Protocol):
         """The shard that it writes."""
 
     def check_upper(self, expected_upper: int) -> None:
-        """Raise `UpperMismatch` unless the upper, linearized, is this."""
+        """Raise `UpperMismatch` unless the upper is `expected_upper`. Linearized."""
 
     def prepare_run(self, pieces: Iterable[Rows], expected_upper: int, new_upper: int) -> Prepared:
-        """An append of rows that follow each other in the total order, for `multi_write`."""
+        """Prepare an append of rows that are sorted as a whole, for `multi_write`."""
 
     def commit(self, prepared: Prepared) -> None:
-        """Commit it."""
+        """Commit the append."""
 
 
 class BatchBuilder:
-    """Gathers updates for one append. Not thread-safe; made by `WriteHandle.batch_builder`.
+    """Gathers updates for one append. Not thread-safe. Made by `WriteHandle.batch_builder`.
 
-    Use it in a `with` block, and commit in it: the end of the block deletes what was uploaded and not
+    Use it in a `with` block, and commit in the block. The end of the block deletes what was uploaded and not
     committed.
     """
 
@@ -77,41 +77,42 @@ class BatchBuilder:
         self._unusable = ""
 
     def add(self, updates: object) -> None:
-        """Add updates, in any order: anything that an append takes, or an iterable of such pieces.
+        """Add updates in any order: anything that an append takes, or an iterable of such pieces.
 
-        Either all updates of a builder have a `_time`, or none has and all are at the `expected_upper` of
-        the append.
+        Either all updates of a builder have a `_time`, or none has. In the second case, all are at the
+        `expected_upper` of the append.
 
         Raises:
-            BadInput: they don't fit the schema. What came before them is in, so that the builder is spent.
-            Determinate: there is no room for a temporary file. The builder is spent.
+            BadInput: the updates don't fit the schema. Earlier pieces were added, so the builder can't be
+                used any more.
+            Determinate: there is no space for a temporary file. The builder can't be used any more.
         """
         self._check_usable()
-        # Until all of it is in.
+        # This stays set until everything was added.
         self._unusable = "failed to add some updates"
         for piece in _pieces(updates, self._chunk_bytes):
             self._add_batch(prepare_updates(self._schema, piece, default_time=0), timed=_has_times(piece))
         self._unusable = ""
 
     def compare_and_append(self, expected_upper: int, new_upper: int) -> None:
-        """Append what was added and move the upper, durably, or do nothing; then the builder is done.
+        """Append the updates and move the upper, durably, or do nothing. Afterwards the builder is done.
 
         Raises:
-            UpperMismatch: the shard's upper is another; nothing happened. May be called again.
+            UpperMismatch: the shard has another upper; nothing happened. You can call it again.
             BadInput: an update's time is not in `[expected_upper, new_upper)`, or the sum of the diffs of one
                 update does not fit int64; nothing happened.
-            Indeterminate: whether it happened could not be found out; the writer is spent.
+            Indeterminate: the append may have happened. The writer can't be used any more.
         """
         self._check_usable()
-        # Rather before all is uploaded than after it.
+        # Check before everything is uploaded rather than afterwards.
         self._writer.check_upper(expected_upper)
         self._writer.commit(self.prepare_append(expected_upper, new_upper))
         self._end("has appended what was added")
 
     def prepare_append(self, expected_upper: int, new_upper: int, *, time: int | None = None) -> Prepared:
-        """The append for `multi_write`, within the builder's block: all is uploaded, nothing is committed.
+        """Prepare the append for `multi_write`, in the builder's block: upload everything, commit nothing.
 
-        `time` is that of updates without one, if not `expected_upper`.
+        `time` is the time of updates without one. The default is `expected_upper`.
         """
         self._check_usable()
         time = expected_upper if time is None else time
@@ -128,14 +129,14 @@ class BatchBuilder:
         return prepared
 
     def updates(self) -> Iterator[pa.RecordBatch]:
-        """What was added, consolidated, in the total order; `_time` is 0 where updates have none."""
+        """Yield the updates, consolidated, in the total order. `_time` is 0 if the updates have none."""
         self._check_usable()
         return self._merged()
 
     def close(self) -> None:
-        """Delete what was uploaded and not committed, and the temporary files.
+        """Delete the temporary files, and uploads that were not committed.
 
-        In a forked child it does nothing: the parent may go on with them.
+        In a forked child it does nothing, because the parent may continue to use them.
         """
         if not self._owner.is_here:
             return
@@ -185,7 +186,7 @@ class BatchBuilder:
         try:
             spilling.result()
         except BaseException:
-            # Its rows are lost.
+            # The rows of the chunk are lost.
             self._unusable = "failed to add some updates"
             raise
 
@@ -200,12 +201,12 @@ class BatchBuilder:
             self._merge_spills(last)
 
     def _fan_in(self) -> int:
-        """How many files are merged at once: of each a batch is in memory, which may be one large row."""
+        """Return how many files are merged at once. A batch of each is in memory, maybe one large row."""
         largest = max((spill.largest_batch for spill in self._spills), default=0)
         return max(2, min(_FAN_IN, _FAN_IN * self._spill_bytes // max(1, largest)))
 
     def _merge_spills(self, spills: "Sequence[Spill]") -> None:
-        """Replace the last spills by one of their rows."""
+        """Merge the last spills into one."""
         rows = merge_runs(self._names, map(iter, spills))
         pieces = (piece for chunk in rows for piece in _cut(chunk, self._spill_bytes))
         with _refused():
@@ -215,17 +216,17 @@ class BatchBuilder:
         self._spills[-len(spills) :] = [merged]
 
     def _merged(self) -> Iterator[pa.RecordBatch]:
-        """All updates, consolidated, in the total order."""
+        """Yield all updates, consolidated, in the total order."""
         self._wait()
         while len(self._spills) > self._fan_in():
-            # The last are the shortest.
+            # The last ones are the shortest.
             self._merge_spills(self._spills[-self._fan_in() :])
         if self._waiting:
             with _refused():
                 self._waiting = [consolidate_chunk(self._names, self._waiting)]
         last = [_cut(rows, self._spill_bytes) for rows in self._waiting]
         runs = [*map(iter, self._spills), *last]
-        # One run is consolidated already.
+        # A single run is consolidated already.
         with _refused():
             yield from runs[0] if len(runs) == 1 else merge_runs(self._names, runs)
 
@@ -241,7 +242,7 @@ class BatchBuilder:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Here it is the caller who gave what overflows."""
+    """Turn an overflow into `BadInput`, because here the caller's updates overflow."""
     try:
         yield
     except DiffOverflow as error:
@@ -249,7 +250,7 @@ def _refused() -> Iterator[None]:
 
 
 def _pieces(updates: object, most_bytes: int) -> Iterator[object]:
-    """The updates in pieces small enough to be prepared one by one."""
+    """Yield the updates in pieces that are small enough to prepare one by one."""
     match updates:
         case None:
             return
@@ -273,12 +274,12 @@ def _pieces(updates: object, most_bytes: int) -> Iterator[object]:
 
 
 def _cut(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of about so many bytes."""
+    """Yield the rows in batches of about so many bytes."""
     return pieces_of(rows, most_bytes, _MOST_ROWS)
 
 
 def _cut_rows(rows: Sequence[object], most_bytes: int) -> Iterator[Sequence[object]]:
-    """The same of dicts, by the bytes of what is long in them."""
+    """Like `_cut`, for dicts. It counts the bytes of long values."""
     start = held = 0
     for index, row in enumerate(rows):
         values = row.values() if isinstance(row, Mapping) else ()
@@ -297,7 +298,7 @@ def _has_times(piece: object) -> bool:
 
 
 def _at(rows: pa.RecordBatch, time: int) -> pa.RecordBatch:
-    """The rows, all of one time, at another."""
+    """Move rows, which all have the same time, to another time."""
     index = rows.schema.get_field_index(TIME)
     times = pa.repeat(pa.scalar(time, pa.uint64()), rows.num_rows)
     return rows.set_column(index, rows.schema.field(TIME), times)

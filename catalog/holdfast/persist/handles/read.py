@@ -1,10 +1,10 @@
-"""Reading: holds on `since`, and listens.
+"""Read handles: snapshots, listens, and holds on `since`.
 
-- What is read comes in one schema: a snapshot in the newest one of the version that it was planned on, the
-  updates of a listen in the newest one known when they are given, which may be a later one from one call of
-  `next` to another.
-- A listen emits each update once and each `Progress` after all below it. It needs `since < frontier`: at
-  `since` stand updates that were moved there.
+- All rows of one read have one schema. For a snapshot it is the newest schema of the version that it was
+  planned on. For the updates of a listen it is the newest known schema, so it may change between two calls of
+  `next`.
+- A listen emits each update once, and each `Progress` after all updates below it. It needs `since <
+  frontier`, because compaction has moved older updates to `since`.
 """
 
 import threading
@@ -64,7 +64,7 @@ class Updates:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """All updates at times below `frontier` are out."""
+    """All updates at times below `frontier` were emitted."""
 
     frontier: int
 
@@ -75,7 +75,7 @@ Event = Updates | Progress
 class Listen:
     """The changes of a shard after `as_of`, in the order of time. Not thread-safe.
 
-    Iterating waits for what comes; it ends after `until` where that is given, or when the shard is finalized.
+    Iterating waits for new changes. It ends after `until`, if you gave one, or when the shard is finalized.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Listen:
         self._failed = False
         self._watch: Watch | None = None
         self.frontier = as_of + 1
-        # That of the updates given last, and whether the shard was finalized.
+        # The schema of the last updates, and whether the shard was finalized.
         self.schema = machine.state.schema
         self.ended = False
 
     def begin_at_once(self, events: Sequence[Event]) -> None:
-        """Give these events first."""
+        """Emit these events first."""
         self._first = list(events)
 
     def begin_with(self, contents: Iterator[pa.Table], as_of: int) -> None:
@@ -109,15 +109,15 @@ class Listen:
         self._rest, self._rest_end, self.frontier = contents, as_of + 1, as_of
 
     def next(self, timeout: float | None = None) -> list[Event]:
-        """The next events, at most one `Updates` and one `Progress`.
+        """Return the next events: at most one `Updates` and one `Progress`.
 
-        Empty when `timeout` (s) ran out, or nothing can come any more: after `Progress(CLOSED)`, or `until`.
-        One call gives about `LISTEN_BYTES` (64 MiB) of updates at most, or one larger row. Where there are
-        more of one time they come in several `Updates` before their `Progress`.
+        The list is empty if `timeout` (s) is over, or if nothing can come any more: after `Progress(CLOSED)`,
+        or after `until`. One call returns about `LISTEN_BYTES` (64 MiB) of updates at most, or one larger
+        row. If there are more at one time, they come in several `Updates` before their `Progress`.
 
         Raises:
-            AsOfTooEarly: `since` has passed this listen: its hold was lost. A reader that had a lease raises
-                `LeaseLost`, which is `HandleExpired` too.
+            AsOfTooEarly: `since` has passed this listen, because its hold was lost. If the reader had a
+                lease, it is a `LeaseLost`, which is also a `HandleExpired`.
         """
         self._machine.check_open()
         if self._first:
@@ -125,8 +125,8 @@ class Listen:
             return events
         if self._failed:
             raise HandleExpired(
-                f"this listen of {self._machine.shard_id} lost its place by an error",
-                hint=f"drop what came after the last progress, and listen anew after {self.frontier - 1}",
+                f"this listen of {self._machine.shard_id} lost its place because of an earlier error",
+                hint=f"drop what came after the last progress, and listen again after {self.frontier - 1}",
             )
         if self._rest is not None:
             return self._from_rest(self._rest)
@@ -169,7 +169,7 @@ class Listen:
         if rows is None:
             self._rest = None
             return self._given(None, self._rest_end)
-        # More of the last time may come.
+        # More updates of the last time may follow.
         last = rows.column(TIME)[rows.num_rows - 1].as_py()
         return self._given(rows, last)
 
@@ -195,17 +195,17 @@ class Listen:
                 return machine.state
             if not self._wait(deadline):
                 return None
-            # What this process has committed, or seen, needs no look.
+            # If this process has committed or seen something new already, there is no need to wait.
             if machine.state.upper > self.frontier:
                 return machine.state
 
     def _wait(self, deadline: float | None) -> bool:
-        """Wait until a look may find something new; whether there is time for one."""
+        """Wait until the next read may find something new. Return False if the time is over."""
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             return False
         if self._watch is None:
-            # From here on we are told. What came between the last look and this is seen by another look.
+            # From here on the watch gives hints. One more read finds what came before.
             self._watch = self._machine.watch()
             return True
         pace = self._machine.pace_s
@@ -214,13 +214,13 @@ class Listen:
 
 
 def _at(rows: pa.RecordBatch, time: int) -> pa.RecordBatch:
-    """Contents as updates at a time."""
+    """Return contents as updates at a time."""
     times = pa.repeat(pa.scalar(time, pa.uint64()), rows.num_rows)
     return rows.add_column(rows.num_columns - 1, pa.field(TIME, pa.uint64(), nullable=False), times)
 
 
 class ReadHandle:
-    """Reads one shard under a lease (or none, in a client of mode "read"). Thread-safe."""
+    """Reads one shard under a lease, or without one in a client of mode "read". Thread-safe."""
 
     def __init__(self, session: Session, machine: Machine, handle: Handle | None) -> None:
         self._session = session
@@ -232,7 +232,7 @@ class ReadHandle:
         self._beats = 0
         self._beat_due_s = 0.0
         self._lapsed = False
-        # The earliest time that this reader had a hold on, and has not given up.
+        # The earliest time that this reader has held and not given up.
         self._held = 0
         if handle is not None:
             self._lease(handle)
@@ -243,7 +243,7 @@ class ReadHandle:
         self._beaten()
 
     def _beaten(self) -> None:
-        # A little later than who sends heartbeats beside us, so that only one of both does.
+        # A little later than the thread that also sends heartbeats, so that only one of the two does.
         self._beat_due_s = self._machine.clock.monotonic() + self._machine.config.lease_s / 3
 
     @property
@@ -253,15 +253,15 @@ class ReadHandle:
 
     @property
     def schema(self) -> Schema:
-        """The newest schema of the shard that this process knows: that of a snapshot begun now."""
+        """The newest schema of the shard that this process knows. A new snapshot has this schema."""
         return self._machine.state.schema
 
     def since(self) -> int:
-        """The earliest time that can be read, linearized."""
+        """Return the earliest time that can be read. Linearized."""
         return self._machine.refresh().since
 
     def upper(self) -> int:
-        """The upper, linearized: the latest time that can be read is the one before."""
+        """Return the upper. The latest time that can be read is `upper - 1`. Linearized."""
         return self._machine.refresh().upper
 
     def snapshot(
@@ -272,17 +272,17 @@ class ReadHandle:
         columns: Sequence[str] | None = None,
         buffer_bytes: int | None = None,
     ) -> Snapshot:
-        """The contents at `as_of`: all, or those of a range of keys; all columns, or these and `_diff`.
+        """Return the contents at `as_of`, in the range `wanted`, with all columns or `columns` and `_diff`.
 
-        A range is `KeyRange.between(schema, lower, upper)`. Row groups that can have no row of it, or none at
-        times up to `as_of`, are not decoded. Of what is iterated about `buffer_bytes` are decoded at a time
-        (None: 16 MiB, by several threads), and several times that is in memory.
+        A range is `KeyRange.between(schema, lower, upper)`. Row groups that can't have a row in the range, at
+        times up to `as_of`, are not decoded. Iterating decodes about `buffer_bytes` at a time (None: 16 MiB,
+        with several threads), and needs several times as much memory.
 
         Raises:
-            AsOfTooEarly: `as_of < since`. `LeaseLost`, which is also `HandleExpired`, if this reader held
-                that time until it lost its lease.
+            AsOfTooEarly: `as_of < since`. If this reader held that time until it lost its lease, it is a
+                `LeaseLost`, which is also a `HandleExpired`.
             AsOfNotYetAvailable: `as_of >= upper`.
-            BadInput: a column that the schema doesn't have.
+            BadInput: the schema does not have one of the columns.
         """
         as_of = check_time(as_of)
         check_range(wanted)
@@ -291,9 +291,9 @@ class ReadHandle:
         return Snapshot(self._machine, self, schema, as_of, wanted, columns, buffer_bytes)
 
     def changes(self, after: int, until: int, *, buffer_bytes: int | None = None) -> Snapshot:
-        """What the contents at `until` have more than those at `after`, and less: `_diff` may be negative.
+        """Return the difference between the contents at `until` and at `after`; `_diff` may be negative.
 
-        Read from what was written between them, however much is stored, with bounded memory.
+        It reads only what was written between them, with bounded memory.
 
         Raises:
             AsOfTooEarly: `after < since`.
@@ -304,10 +304,10 @@ class ReadHandle:
         return Snapshot(self._machine, self, schema, until, buffer_bytes=buffer_bytes, after=after)
 
     def snapshot_of(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
-        """A piece of a snapshot, under the schema that it was planned with. Raises as `snapshot` does."""
+        """Return a piece of a snapshot, in the schema that it was planned with. Raises as `snapshot`."""
         schemas = self._readable(part.as_of).schemas
         if part.schema_id not in schemas:
-            # Planned by a process that knows a later version.
+            # The process that planned it knows a later version.
             schemas = self._machine.refresh().schemas
         schema = schemas.get(part.schema_id)
         if schema is None:
@@ -316,18 +316,19 @@ class ReadHandle:
         return Snapshot(self._machine, self, schema, part.as_of, part.range, columns)
 
     def snapshot_parts(self, as_of: int, max_parts: int | None = None) -> list[SnapshotPart]:
-        """Picklable pieces of the snapshot in the order of their keys, each row in exactly one of them.
+        """Return picklable pieces of the snapshot, in the order of keys. Each row is in exactly one piece.
 
-        At most `max_parts` (None: one per row group of the shard's largest run) of about equal size, of which
-        some may be empty. `PersistClient.read_snapshot_part` reads one anywhere. Raises as `snapshot` does.
+        There are at most `max_parts` pieces (None: one per row group of the shard's largest run) of about
+        equal size. Some may be empty. Any process can read a piece with `PersistClient.read_snapshot_part`.
+        Raises as `snapshot`.
         """
         self._readable(check_time(as_of))
         return plan_parts(self._machine, self, as_of, max_parts)
 
     def listen(self, as_of: int, until: int | None = None) -> Listen:
-        """All changes at times after `as_of`, and up to `until` where that is given.
+        """Listen to all changes at times after `as_of`, up to `until` if it is given.
 
-        Raises as `snapshot` does for a time before `since`.
+        Raises the errors of `snapshot` for a time before `since`.
         """
         as_of = check_time(as_of)
         if until is not None:
@@ -340,9 +341,9 @@ class ReadHandle:
         return Listen(self._machine, self, as_of, until=until)
 
     def subscribe(self, as_of: int) -> Listen:
-        """The contents at `as_of` as updates at that time, then all changes after it.
+        """Return the contents at `as_of` as updates at that time, and then all changes after it.
 
-        Raises as `snapshot` does.
+        Raises the same errors as `snapshot`.
         """
         as_of = check_time(as_of)
         snapshot = self.snapshot(as_of)
@@ -361,18 +362,19 @@ class ReadHandle:
         return listen
 
     def change_counts(self, as_of: int) -> list[tuple[int, int, int]]:
-        """How many updates are stored at times after `as_of`: first times, last times, numbers, in no order.
+        """Return the numbers of stored updates after `as_of`: (first time, last time, number), in no order.
 
-        Each is of what is stored together; some of that may be at `as_of` and before.
+        Each number counts what is stored together. Some of that may be at `as_of` or before.
         """
         batches = self._machine.refresh().batches
         parts = (part for batch in batches for part in batch.parts)
         return [(part.lower, part.upper - 1, part.rows) for part in parts if part.upper > as_of + 1]
 
     def count_changes(self, after: int, until: int, most: int) -> TimeCounts:
-        """How many updates came at the first times after `after` and up to `until`, until they are `most`.
+        """Count updates at the first times after `after` and up to `until`, until there are `most` of them.
 
-        Reads the times of what is stored together with others. Raises as `changes` does.
+        If updates of several times are stored together, it reads their times. Raises the same errors as
+        `changes`.
         """
         state = self._readable(until, after)
         while True:
@@ -380,7 +382,7 @@ class ReadHandle:
             parts = (part for batch in state.batches for part in batch.parts)
             try:
                 with self.pin(state):
-                    # What comes first tells how much of the others is needed.
+                    # The counts of the first parts show how much of the others is needed.
                     for part in sorted(parts, key=lambda part: part.lower):
                         count_part(self._machine, part, counts)
                         self.beat()
@@ -389,32 +391,32 @@ class ReadHandle:
                 state = replan_at(self._machine, self, state, gone, after)
 
     def _readable(self, as_of: int, after: int | None = None) -> ShardState:
-        """As `check_readable`; `LeaseLost` for a time that this reader held until it lost its lease."""
+        """Like `check_readable`; `LeaseLost` for a time that this reader held until it lost its lease."""
         try:
             return check_readable(self._machine, as_of, after)
         except AsOfTooEarly as error:
             raise self.too_early(error.as_of, error.since) from None
 
     def allow_compaction(self, since: int) -> None:
-        """Give up the distinction between times before `since`, as far as this reader is concerned."""
+        """Let compaction merge times before `since`, as far as this reader is concerned."""
         self._move(check_frontier(since))
         self._held = max(self._held, since)
 
     def heartbeat(self) -> None:
-        """Say that this reader lives; a lost lease is taken anew at the shard's since."""
+        """Renew the lease. If it was lost, take a new one at the shard's since."""
         self._move(0)
 
     def beat(self) -> None:
-        """Send the heartbeat if it is due: use keeps a lease alive, whoever else sends heartbeats for it."""
+        """Send the heartbeat if it is due. Using a handle renews its lease, even if a thread does so too."""
         self._machine.owner.check("this client")
         if self._handle is None or self._machine.clock.monotonic() < self._beat_due_s:
             return
-        # What is read needs no answer from this; the next use tries again.
+        # The read does not depend on this heartbeat. The next use tries again.
         with suppress(StorageError):
             self.heartbeat()
 
     def too_early(self, as_of: int, since: int) -> AsOfTooEarly:
-        """Why a read at `as_of` that had begun can't go on: `since` has passed it."""
+        """Return the error for a read at `as_of` that can't continue, because `since` has passed it."""
         handle = self._handle
         is_lost = handle is not None and (self._lapsed or handle.id not in self._machine.state.leased_readers)
         if handle is None or not is_lost or as_of < self._held:
@@ -423,7 +425,7 @@ class ReadHandle:
 
     def _move(self, since: int) -> None:
         self._machine.owner.check("this client")
-        # One at a time, and none after `close`: a lease taken anew then would be nobody's.
+        # One at a time, and none after `close`, because nobody would own a new lease then.
         with self._moving:
             handle = self._handle
             if handle is None:
@@ -433,7 +435,8 @@ class ReadHandle:
                 self._beaten()
             except HandleExpired:
                 self._lapsed = True
-                # A new id: an expirer may remember a count of the old one that comes again.
+                # Use a new id: another process may remember a heartbeat count of the old one that could
+                # recur.
                 handle = self._handle = replace(handle, id=new_id("r"))
                 self._lease(handle)
                 if since:
@@ -449,20 +452,20 @@ class ReadHandle:
 
     @contextmanager
     def pin(self, state: ShardState) -> Iterator[None]:
-        """Hold the parts of `state` for the block."""
+        """Keep the parts of `state` from deletion while the block runs."""
         with self._lock:
             self._pinned.append(state.seqno)
         try:
             self.beat()
             yield
         finally:
-            # In a forked child another thread may have held the lock, and the pins are the parent's.
+            # In a forked child, a thread of the parent may have held the lock. The pins are the parent's.
             if self._machine.owner.is_here:
                 with self._lock:
                     self._pinned.remove(state.seqno)
 
     def close(self) -> None:
-        """Give up the lease. In a forked child it does nothing: the lease is the parent's."""
+        """Release the lease. In a forked child it does nothing, because the lease is the parent's."""
         if not self._machine.owner.is_here:
             return
         with self._moving:
@@ -479,7 +482,7 @@ class ReadHandle:
 
 
 def open_reader(session: Session, shard_id: str, *, purpose: str) -> ReadHandle:
-    """A handle that reads a shard. Raises as `PersistClient.reader`."""
+    """Open a handle that reads a shard. Raises the errors of `PersistClient.reader`."""
     session.check_open()
     handle = session.new_handle("r", purpose)
     machine = session.existing(shard_id)

@@ -1,10 +1,10 @@
-"""The updates of a shard in the order of time, for a listener however far behind it is.
+"""Reads the updates of a shard in the order of time, for a listener that may be far behind.
 
-- Batches tile time. As many as have about `LISTEN_BYTES` of updates are read at once, from the first that has
-  something new.
-- One batch may have more: compaction puts any number of times together, in the order of keys. Its updates are
-  sorted by time into temporary files, which are read once from the first time to the last.
-- Memory is about three times `LISTEN_BYTES`, plus a few rows where rows are larger than that.
+- Batches cover time without gaps. The reader takes as many as have about `LISTEN_BYTES` of updates at once,
+  from the first one that has something new.
+- A single batch may have more, because compaction merges many times into one batch, in the order of keys. Its
+  updates are sorted by time into temporary files, which are read once from the first time to the last.
+- Memory is about three times `LISTEN_BYTES`, plus a few rows if rows are larger than that.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Batch, Part, ShardState
 
 LISTEN_BYTES: Final = 64 * 1024 * 1024
-"""About how many bytes of updates a listen has in memory, and gives at once; or those of one larger row."""
+"""About how many bytes of updates a listen has in memory and returns at once, or one larger row."""
 
 _CHUNK_BYTES: Final = LISTEN_BYTES // 2
 _SPILL_BYTES: Final = 1024 * 1024
@@ -41,11 +41,11 @@ class Between:
     latest: int
 
     def names(self, schema: Schema) -> list[str]:
-        """The columns that tell one row from another."""
+        """Return the columns that distinguish rows."""
         return [*schema.names, TIME]
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that are meant."""
+        """Return the rows of a batch in this interval."""
         times = values_of(rows.column(TIME))
         if not len(times) or self.earliest <= int(times.min()) <= int(times.max()) <= self.latest:
             return rows
@@ -54,7 +54,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class InTime:
-    """Updates in the order of time up to `frontier`: at once, or in `pieces` where they are too many."""
+    """Updates in the order of time up to `frontier`: at once, or in `pieces` if there are too many."""
 
     frontier: int
     table: pa.Table | None
@@ -64,10 +64,10 @@ class InTime:
 def in_time(
     machine: Machine, state: ShardState, frontier: int, end: int, beat: Callable[[], None] = lambda: None
 ) -> InTime:
-    """The next updates at times from `frontier` on and before `end`, which is at most the upper.
+    """Return the next updates at times from `frontier` on and before `end`, which is at most the upper.
 
-    Raises as `open_runs` does, and `Determinate` where there is no room for temporary files. `pieces` raise
-    nothing of the store.
+    Raises the errors of `open_runs`, and `Determinate` if there is no space for temporary files. Iterating
+    `pieces` raises no errors of the store.
     """
     schema = state.schema
     tables: list[pa.Table] = []
@@ -93,7 +93,7 @@ def in_time(
 
 def _wanted(batches: Sequence[Batch], frontier: int, end: int) -> list[Batch]:
     found = []
-    # Mostly it is the last few of many.
+    # Usually these are the last few of many.
     for batch in reversed(batches):
         if batch.upper <= frontier:
             break
@@ -105,7 +105,7 @@ def _wanted(batches: Sequence[Batch], frontier: int, end: int) -> list[Batch]:
 def _within(
     machine: Machine, schema: Schema, batch: Batch, frontier: int, end: int, most_bytes: int
 ) -> list[pa.Table] | None:
-    """The updates of a batch that are wanted; None where they are more than so many bytes."""
+    """Return the wanted updates of a batch; None if they have more than so many bytes."""
     found: list[pa.Table] = []
     held = 0
     for part in batch.parts:

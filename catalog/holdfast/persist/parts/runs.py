@@ -1,4 +1,4 @@
-"""The runs of a shard as batches of rows in the total order, read piece by piece.
+"""Reads the runs of a shard as batches of rows in the total order, piece by piece.
 
 Invariants
 - A blob's checksum is verified over the whole object, in one pass before the first row of it is decoded,
@@ -43,10 +43,10 @@ from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.state.machine import Machine, Patience, read_twice, retry
 from holdfast.persist.state.state import Part
 
-# Rows in memory of all runs together, by their size in memory: small enough for a cache to help, large
+# Rows in memory of all runs together, by their size in memory: small enough for a cache to help, and large
 # enough that a batch outweighs the engine's start.
 BUFFER_BYTES: Final = 16 * 1024 * 1024
-# A batch costs some time per column: it has so many rows at least, or so many bytes per column.
+# A batch costs some time per column, so it has at least this many rows, or bytes per column.
 _LEAST_ROWS: Final = 1024
 _LEAST_COLUMN_BYTES: Final = 16 * 1024
 _WIDE_VALUES_BYTES: Final = 4 * 1024 * 1024
@@ -61,23 +61,23 @@ Run: TypeAlias = Sequence[Part]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Rows without their times, of those up to a time: as contents at it."""
+    """Sees rows up to a time without their times: the contents at that time."""
 
     as_of: int
     earliest: int = 0
-    """From when on: with a later time than 0 these are not contents, but what changed."""
+    """The first time. If it is above 0, the rows are not contents, but a difference of contents."""
 
     @property
     def latest(self) -> int:
-        """No later row is wanted."""
+        """The latest time of wanted rows."""
         return self.as_of
 
     def names(self, schema: Schema) -> list[str]:
-        """The columns that tell one row from another."""
+        """Return the columns that distinguish rows."""
         return [*schema.names]
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The view of a batch of updates."""
+        """Return a batch of updates as this view sees it."""
         times = values_of(rows.column(TIME))
         if len(times) and not self.earliest <= int(times.min()) <= int(times.max()) <= self.as_of:
             wanted = (times >= np.uint64(self.earliest)) & (times <= np.uint64(self.as_of))
@@ -87,46 +87,46 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Rows as updates whose times below `since` are moved up to it, which keeps their order."""
+    """Sees rows as updates whose times below `since` are moved up to it, which keeps their order."""
 
     since: int
 
     @property
     def earliest(self) -> int:
-        """No earlier row is wanted."""
+        """The earliest time of wanted rows."""
         return 0
 
     @property
     def latest(self) -> int:
-        """No later row is wanted."""
+        """The latest time of wanted rows."""
         return CLOSED
 
     def names(self, schema: Schema) -> list[str]:
-        """The columns that tell one row from another."""
+        """Return the columns that distinguish rows."""
         return [*schema.names, TIME]
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The view of a batch of updates."""
+        """Return a batch of updates as this view sees it."""
         times = np.maximum(values_of(rows.column(TIME)), np.uint64(min(self.since, CLOSED - 1)))
         return rows.set_column(rows.num_columns - 2, rows.schema.field(TIME), pa.array(times, pa.uint64()))
 
 
 class View(Protocol):
-    """Which updates of a run are meant, and how they are seen."""
+    """Which updates of a run are wanted, and how they are seen."""
 
     @property
     def earliest(self) -> int:
-        """No earlier row is wanted."""
+        """The earliest time of wanted rows."""
 
     @property
     def latest(self) -> int:
-        """No later row is wanted."""
+        """The latest time of wanted rows."""
 
     def names(self, schema: Schema) -> list[str]:
-        """The columns that tell one row from another."""
+        """Return the columns that distinguish rows."""
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The view of a batch of updates."""
+        """Return a batch of updates as this view sees it."""
 
 
 def open_runs(
@@ -138,14 +138,14 @@ def open_runs(
     *,
     buffer_bytes: int | None = None,
 ) -> list[Iterator[pa.RecordBatch]]:
-    """The rows of each run that are in the range, seen through `view`, in the total order.
+    """Open the rows of each run that are in the range, seen through `view`, in the total order.
 
-    About `buffer_bytes` of rows are decoded at a time (None: `BUFFER_BYTES`). Who gives a number gets one
-    thread: each thread that decodes keeps what memory it had.
+    About `buffer_bytes` of rows are decoded at a time (None: `BUFFER_BYTES`). If it is given, one thread
+    decodes, because each decoding thread keeps the memory that it has used.
 
     Iterating raises:
         PartGone: a blob does not exist.
-        CorruptBlob: its bytes are not what was written.
+        CorruptBlob: its bytes are damaged.
         VersionTooNew: a newer version wrote it.
     """
     wanted_runs = [
@@ -171,7 +171,7 @@ def merged(
     buffer_bytes: int | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> Iterator[pa.Table]:
-    """The rows of all runs consolidated, as `merge_runs` has them. Raises as it and `open_runs` do."""
+    """Consolidate the rows of all runs with `merge_runs`. Raises its errors and those of `open_runs`."""
     opened = open_runs(machine, schema, runs, view, wanted, buffer_bytes=buffer_bytes)
     with naming_shard(machine.shard_id):
         for rows in merge_runs(view.names(schema), opened, between):
@@ -190,7 +190,7 @@ class _Reader:
     threads: bool
 
     def inline(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-        """All inline parts as one run: they are small and not sorted."""
+        """Read all inline parts as one run, because they are small and unsorted."""
         tables = [read_inline(self.machine, self.schema, part) for part in parts]
         rows = pa.concat_tables(tables).combine_chunks()
         yield from (
@@ -218,8 +218,8 @@ class _Reader:
     def _part(self, part: Part, held: Held) -> Iterator[pa.RecordBatch]:
         """The batches of a part that may have rows that are wanted.
 
-        A store that fails in the middle is asked again, within the retry deadline since the last batch: the
-        part is opened and verified anew, and goes on after the rows that came.
+        If the store fails during the read, the read is retried until the retry deadline after the last batch.
+        The part is opened and verified again, and the read continues after the rows that were yielded.
         """
         own = self.machine.schema_of(part)
         clock = self.machine.clock
@@ -273,7 +273,7 @@ class _Reader:
         for group in skipped:
             rows = self._decode(file, parquet, own, [group], Held())
             if found := sum(self._see(within(batch, part)).num_rows for batch in rows):
-                what = f"no row that is wanted in row group {group}"
+                what = f"no wanted row in row group {group}"
                 raise CorruptBlob(str(part.blob_key), what, f"{found}")
 
     def _decode(
@@ -374,11 +374,11 @@ class _Span:
 
 
 def open_part(machine: Machine, part: Part) -> "closing[pa.NativeFile]":
-    """A stored part for random access, verified against what the state says of it.
+    """Open a stored part for random access, after verifying it against the state.
 
     Raises:
         PartGone: its blob does not exist.
-        CorruptBlob: its bytes are not what was written.
+        CorruptBlob: its bytes are damaged.
     """
     key = part.blob_key
     assert key is not None

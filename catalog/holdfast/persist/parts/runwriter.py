@@ -1,11 +1,12 @@
-"""The parts of one run, written as its rows come.
+"""Writes the parts of one run while its rows come.
 
-Invariants
-- Rows come in the total order of (key, value, `_time`), so that the parts of the run follow each other in it.
-- In memory are the rows of one row group (`ROW_GROUP_BYTES`, or one row), and the encoded bytes of one part;
-  where parts are written ahead, the rows of three row groups and the bytes of two parts.
-- A run that is not finished leaves nothing behind: what was uploaded of it is deleted. An upload of unknown
-  outcome may leave a blob, which carries the writer's id.
+Invariants:
+
+- Rows come in the total order of (key, value, `_time`), so the parts of the run are sorted as a whole.
+- The rows of one row group (`ROW_GROUP_BYTES`, or one row) are in memory, and the encoded bytes of one part.
+  If parts are written ahead, it is the rows of three row groups and the bytes of two parts.
+- A run that is not finished leaves nothing behind: its uploads are deleted. An upload of unknown outcome may
+  leave a blob, whose key contains the writer's id.
 """
 
 from collections import deque
@@ -43,16 +44,16 @@ def write_run(
     ahead: bool = False,
     inline: bool = True,
 ) -> tuple[Part, ...]:
-    """Make the parts of one run of pieces that follow each other in the total order, as they come.
+    """Make the parts of one run from pieces that are sorted as a whole, as they come.
 
-    What comes out small is one part that is `inline`. `before_upload` runs before each part is made to
-    upload. With `ahead`, rows are encoded and uploaded in threads while the next come. Raises what `pieces`
-    raises, and `StorageError` where an upload fails; then nothing of the run is left.
+    With `inline`, a small result becomes one inline part. `before_upload` runs before each part that is
+    uploaded. With `ahead`, threads encode and upload rows while the next ones come. Raises the errors of
+    `pieces`, and `StorageError` if an upload fails. Then nothing of the run is left.
     """
     target = _Target(PartWriter(machine, writer_id, schema, schema_id), before_upload, inline)
     if not ahead:
         return _write(_RunWriter(target, _now, _now), pieces)
-    # One thread each: row groups follow each other, and so do uploads.
+    # One thread each, because row groups must be in order, and so must uploads.
     with ThreadPoolExecutor(1, "holdfast-encode") as encoder, ThreadPoolExecutor(1, "holdfast-upload") as up:
         return _write(_RunWriter(target, encoder.submit, up.submit), pieces)
 
@@ -100,7 +101,7 @@ class _RunWriter:
         self._parts: list[Future[Part]] = []
 
     def add(self, rows: Rows) -> None:
-        """Add rows that follow those before them."""
+        """Add rows that follow the previous ones in the order."""
         for piece in pieces_of(rows, self._group_bytes):
             self._add(piece)
 
@@ -116,7 +117,7 @@ class _RunWriter:
             self._waiting_bytes += int(piece.nbytes)
 
     def finish(self) -> tuple[Part, ...]:
-        """The parts, all uploaded."""
+        """Return the parts. All of them are uploaded."""
         if self._waiting and self._open is None and not self._parts:
             target, updates = self._target, pa.Table.from_batches(_batches(self._waiting))
             return target.parts.write(
@@ -129,7 +130,7 @@ class _RunWriter:
         return tuple(part.result() for part in self._parts)
 
     def abandon(self) -> None:
-        """Delete what was uploaded."""
+        """Delete the uploads."""
         uploaded = []
         for part in self._parts:
             with suppress(Exception):
@@ -137,7 +138,7 @@ class _RunWriter:
         delete_parts(self._target.parts.machine, uploaded)
 
     def _room(self, rows: Rows) -> int:
-        """How many such rows more the row group takes; none or fewer where it is full."""
+        """Return how many more such rows fit in the row group; 0 or less if it is full."""
         width = max(1, int(rows.nbytes) // int(rows.num_rows))
         most = min(self._group_bytes, row_group_bytes(width, rows.num_columns))
         return min(ROW_GROUP_ROWS - self._waiting_rows, (most - self._waiting_bytes) // width)
@@ -163,7 +164,7 @@ class _RunWriter:
         part, self._open = self._open, None
         assert part is not None
         if self._parts:
-            # Of finished parts no more than one waits in memory.
+            # At most one finished part waits in memory.
             self._parts[-1].result()
         encoded = self._encode(_finish, part.file, tuple(self._encoding))
         self._parts.append(self._upload(self._put, part, encoded))
@@ -178,7 +179,7 @@ class _RunWriter:
 
 @dataclass(slots=True)
 class _OpenPart:
-    """A part that is being encoded, and what is known of its rows."""
+    """A part that is being encoded, and statistics of its rows."""
 
     file: PartFile
     rows: int = 0
@@ -195,13 +196,13 @@ class _OpenPart:
 
 def _finish(file: PartFile, groups: Iterable["Future[None]"]) -> memoryview:
     for group in groups:
-        # One that failed is not in the file.
+        # A row group that failed is not in the file.
         group.result()
     return file.finish()
 
 
 def _batches(pieces: Iterable[Rows]) -> list[pa.RecordBatch]:
-    """The pieces as batches that are one table's."""
+    """Return the pieces as batches of one table."""
     return [
         batch
         for piece in pieces

@@ -1,12 +1,12 @@
-"""Snapshots: the contents of a shard at a time, at once, as a stream in order, or in pieces by key.
+"""Snapshots: the contents of a shard at a time, all at once, as a sorted stream, or in pieces by key.
 
-- A snapshot at `as_of` is right on every version with `since <= as_of < upper`; a reader whose parts went
-  plans again on the newest one, and gives up with `AsOfTooEarly` only where that can't answer. A stream goes
-  on after the last row that it gave.
-- A snapshot has the schema of the version that it was first planned on, to its end. Versions to come may have
-  a later one: contents at `as_of` were complete before that, so they are lowered again.
-- The pieces are ranges of the first column that tile all of it, wherever the cuts are: what the cuts were
-  chosen by (statistics, not verified) can only make them uneven.
+- A snapshot at `as_of` is the same on every version with `since <= as_of < upper`. If a part is gone, the
+  reader plans again on the newest version. It raises `AsOfTooEarly` only if that version can't be read at
+  `as_of`. A stream continues after the last row that it yielded.
+- A snapshot keeps the schema of the version that it was first planned on. Later versions may have a later
+  schema. The contents at `as_of` were complete before that, so they are converted back.
+- The pieces are ranges of the first column that cover all of it. The cuts are chosen by statistics, which are
+  not verified. Bad statistics can only make the pieces uneven.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,26 +41,26 @@ BATCH_ROWS = 64 * 1024
 
 
 class Pins(Protocol):
-    """Keeps the parts of a version while they are read."""
+    """Keeps the parts of a version from deletion while they are read."""
 
     @contextmanager
     def pin(self, state: ShardState) -> Iterator[None]:
-        """Hold the parts of `state` for the block."""
+        """Keep the parts of `state` while the block runs."""
 
     def beat(self) -> None:
-        """Say, where that is due, that the reader lives."""
+        """Renew the reader's lease, if that is due."""
 
     def too_early(self, as_of: int, since: int) -> AsOfTooEarly:
-        """The error for a read at `as_of` that `since` has passed."""
+        """Return the error for a read at `as_of` that `since` has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """What is needed, besides the location, to read a piece of a snapshot. Picklable.
+    """All that is needed, in addition to the location, to read a piece of a snapshot. Picklable.
 
-    The rows whose first column is from `lower` on and before `upper`, None being no limit: values as
-    `holdfast.persist.rows.order` has them (floats as ordered integers, dates and times as counts). All
-    pieces have the schema of the version that they were planned on, `schema_id`.
+    It contains the rows whose first column is at or after `lower` and before `upper`. None means no limit.
+    The values are those of `holdfast.persist.rows.order` (floats as ordered integers, dates and times as
+    counts). All pieces have the schema of the version that they were planned on, `schema_id`.
     """
 
     shard_id: str
@@ -80,15 +80,15 @@ def _limit(value: Any) -> Key | None:
 
 
 class Snapshot:
-    """The contents of a shard at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
+    """The contents of a shard at `as_of`: each (key, value) once, with `_diff` copies of it, never 0.
 
-    With a time `after`, what these have more than the contents then, or less: only what was written since
-    is read.
+    With a time `after`, it is the difference to the contents at `after`. Then it reads only what was written
+    since.
 
-    Iterate it for record batches in the total order of (key, value), read with bounded memory, or take all at
-    once with `to_table`: faster, in no order. Columns are those of the schema and `_diff` (int64). With
-    `columns` only these of them, and `_diff`: rows that differ in others are not summed, so equal rows may
-    then come several times.
+    Iterate over it to get record batches in the total order of (key, value), with bounded memory. Or call
+    `to_table` to get everything at once, which is faster and in no order. The columns are those of the schema
+    and `_diff` (int64). With `columns` they are only these and `_diff`. Rows that differ in other columns are
+    not summed, so equal rows may then come several times.
     """
 
     def __init__(
@@ -112,12 +112,13 @@ class Snapshot:
         self.as_of = as_of
 
     def to_table(self) -> pa.Table:
-        """All of it in memory.
+        """Return everything as one table.
 
         Raises:
-            AsOfTooEarly: `since` has passed `as_of` and the parts are gone.
-            CorruptBlob: a part is not what was written.
-            DiffOverflow: what was written adds up to more copies of a row than int64 holds; names the row.
+            AsOfTooEarly: `since` has passed `as_of`, and the parts are gone.
+            CorruptBlob: a part is damaged.
+            DiffOverflow: the updates add up to more copies of a row than int64 holds; the error names the
+                row.
         """
         if self._wanted != EVERYTHING or self._after is not None:
             empty = self._project(self.schema.arrow_diff.empty_table())
@@ -128,9 +129,10 @@ class Snapshot:
         return self._project(self._lower(schema, contents))
 
     def sources(self, at_least: Schema | None = None) -> tuple[Schema, list[Source]]:
-        """All updates of the shard that can be of times up to `as_of`, in memory, and their schema.
+        """Read all updates that may have times up to `as_of` into memory. Return their schema and them.
 
-        It is the shard's newest, or `at_least` where that follows it. Raises as `to_table` does.
+        It is the shard's newest schema, or `at_least` if that one follows it. Raises the same errors as
+        `to_table`.
         """
         state = self._readable()
         while True:
@@ -143,7 +145,7 @@ class Snapshot:
                 state = self._replanned(state, gone)
 
     def stored_bytes(self) -> int:
-        """About how many bytes are stored of what is read."""
+        """Estimate how many stored bytes a read covers."""
         return sum(part.size_bytes for part in self._parts(self._machine.state))
 
     def _parts(self, state: ShardState) -> Iterator[Part]:
@@ -153,7 +155,7 @@ class Snapshot:
         return lowered(rows, schema, self.schema, where=f"a part of {self._machine.shard_id}")
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """The batches in order. Raises as `to_table` does, perhaps after some of them."""
+        """Yield the batches in order. Raises the same errors as `to_table`, maybe after some batches."""
         state = self._readable()
         left, last = self._wanted, None
         while True:
@@ -162,7 +164,7 @@ class Snapshot:
                     for rows in self._merged(state, left):
                         for batch in self._project(rows).to_batches(max_chunksize=BATCH_ROWS):
                             yield batch
-                            # Of a file that is open a forked child would move the parent's place in it.
+                            # A forked child would move the parent's position in an open file.
                             self._machine.owner.check("this snapshot")
                         chunk = rows.to_batches()[-1]
                         last = RowKey(self.schema.names, chunk, chunk.num_rows - 1)
@@ -195,9 +197,9 @@ class Snapshot:
 
 
 def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) -> list[SnapshotPart]:
-    """Pieces of the snapshot by key. Raises as `ReadHandle.snapshot_parts` does."""
+    """Plan pieces of the snapshot by key. Raises the errors of `ReadHandle.snapshot_parts`."""
     if max_parts is not None and (not isinstance(max_parts, int) or max_parts < 1):
-        raise BadInput(f"a snapshot can't be cut into {shown(max_parts)} parts: at least 1")
+        raise BadInput(f"a snapshot can't be cut into {shown(max_parts)} parts: expected at least 1")
     state = check_readable(machine, as_of)
     while max_parts != 1:
         try:
@@ -211,15 +213,15 @@ def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) 
 
 
 def check_readable(machine: Machine, as_of: int, after: int | None = None) -> ShardState:
-    """A version that has contents at `as_of`, reading the newest one where the cached has not.
+    """Return a version that has contents at `as_of`. Reads the newest one if the cached version has none.
 
-    And at `after`, where that is given.
+    If `after` is given, the version also has contents at `after`.
 
     Raises:
-        BadInput: a time is none, `after` is beyond `as_of`, or the client is closed.
+        BadInput: a time is invalid, `after` is beyond `as_of`, or the client is closed.
         AsOfTooEarly: the earlier time is before `since`.
         AsOfNotYetAvailable: `as_of` is not before the upper.
-        ShardFinalized: the shard has ended.
+        ShardFinalized: the shard was finalized.
     """
     check_time(as_of)
     earliest = as_of if after is None else check_time(after)
@@ -241,10 +243,10 @@ def check_readable(machine: Machine, as_of: int, after: int | None = None) -> Sh
 
 
 def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
-    """The newest version, after a part of `planned` was not found.
+    """Return the newest version, after a part of `planned` was not found.
 
     Raises:
-        CorruptBlob: the newest version names it too: the part is lost.
+        CorruptBlob: the newest version names the part too, so it is lost.
     """
     state = machine.refresh()
     if state.seqno == planned.seqno or str(gone) in live_keys(state):
@@ -253,7 +255,7 @@ def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
 
 
 def replan_at(machine: Machine, pins: Pins, planned: ShardState, gone: PartGone, as_of: int) -> ShardState:
-    """As `replan`, for a read at `as_of`; `AsOfTooEarly` where the newest version can't answer it."""
+    """Like `replan`, for a read at `as_of`. Raises `AsOfTooEarly` if the newest since has passed it."""
     state = replan(machine, planned, gone)
     if state.since > as_of:
         raise pins.too_early(as_of, state.since) from None

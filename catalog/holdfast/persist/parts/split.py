@@ -1,8 +1,8 @@
-"""Where to cut a shard's rows into ranges of the first column with about as many rows each.
+"""Chooses where to cut a shard's rows into ranges of the first column with about equal numbers of rows.
 
-What the footers of the parts tell is enough: a row group wholly before a place counts whole, one that the
-place is within counts half. Nothing is decoded, and no checksum verified: cuts are right wherever they are.
-Values of the column are as in `holdfast.persist.rows.order`; no cut is null.
+The footers of the parts are enough for this. A row group that lies before a cut counts whole, and a row group
+that contains the cut counts half. Nothing is decoded, and no checksum is verified, because every choice of
+cuts is correct. Values of the column are as in `holdfast.persist.rows.order`. No cut is null.
 """
 
 import math
@@ -21,16 +21,16 @@ from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.machine import Machine, read_twice, retry
 from holdfast.persist.state.state import Part, ShardState
 
-# An inline part is small: a few places in it are enough.
+# An inline part is small, so a few positions in it are enough.
 _INLINE_PIECES: Final = 4
 
 
 def cuts(machine: Machine, state: ShardState, as_of: int, max_parts: int | None) -> list[Any]:
-    """At most `max_parts - 1` ascending values that cut the rows; None: as many as there are row groups.
+    """Return at most `max_parts - 1` ascending values that cut the rows; None: one per row group.
 
     Raises:
         PartGone: a part of `state` does not exist.
-        CorruptBlob: a part has no footer that can be read.
+        CorruptBlob: a part has no readable footer.
     """
     runs = [
         [
@@ -50,7 +50,7 @@ def cuts(machine: Machine, state: ShardState, as_of: int, max_parts: int | None)
 
 
 def choose(groups: list[GroupBounds], pieces: int) -> list[Any]:
-    """The values that cut rows so spread into at most so many pieces."""
+    """Return the values that cut rows with these groups into at most `pieces` pieces."""
     ends = {end for group in groups for end in (group.low, group.high) if end is not None and end != NULL}
     places = sorted(ends)
     before = _rows_before(groups, places)
@@ -61,7 +61,7 @@ def choose(groups: list[GroupBounds], pieces: int) -> list[Any]:
         index = bisect_left(before, aim)
         if index > 0 and (index == len(before) or aim - before[index - 1] <= before[index] - aim):
             index -= 1
-        # Nothing before it: the piece below would be empty.
+        # There is nothing before it, so the piece below would be empty.
         if index < len(places) and before[index] > 0:
             value = places[index][0][1]
             if not chosen or chosen[-1] < value:
@@ -70,10 +70,10 @@ def choose(groups: list[GroupBounds], pieces: int) -> list[Any]:
 
 
 def _rows_before(groups: list[GroupBounds], places: list[Key]) -> list[float]:
-    """For each of the ascending places about how many rows are before it."""
+    """Estimate for each of the ascending positions how many rows are before it."""
     steps = [0.0] * (len(places) + 1)
     for group in groups:
-        # Half of the rows at each end; they are before a place that is after that end.
+        # Half of the rows at each end. They are before a position that is after that end.
         start = 0 if group.low is None or group.low == NULL else bisect_left(places, group.low) + 1
         end = len(places) if group.high is None else bisect_left(places, group.high) + 1
         if group.high == NULL:

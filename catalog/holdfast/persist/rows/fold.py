@@ -1,12 +1,14 @@
-"""Rows in the total order with equal ones summed: the work of every merge, on one chunk in memory.
+"""Sorts rows and sums the diffs of equal rows, on one chunk in memory. Every merge uses it.
 
-Invariants
-- The answer is that of a sort by all columns and a sum over equal neighbours. Where the first column is a
-  number and tells most rows apart, neither is done in full: rows are ordered by it alone (chunks are sorted
-  runs one after the other, which the sort makes use of), equal ones are found by a hash and then compared,
-  and only what is left of the rows with one number is sorted by the rest.
-- Two rows are one only if all of their columns are equal: a hash says which to compare, never that they are.
-- Sums are exact, also those beyond int64.
+Invariants:
+
+- The result is that of a sort by all columns and a sum over equal neighbours. If the first column is a number
+  and distinguishes most rows, neither is done in full. Rows are sorted by that column alone (a chunk is a
+  sequence of sorted runs, which makes the sort fast). Equal rows are found by a hash and then compared. Of
+  the remaining rows, only those with the same number are sorted by the other columns.
+- Rows are equal only if all of their columns are equal. A hash selects which rows to compare. It never
+  decides.
+- Sums are exact, even beyond int64.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,10 +35,10 @@ _FEW_ROWS: Final = 4
 
 
 def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) -> tuple[Indices, Any]:
-    """Which of the rows to keep, in the total order of `by`, and the sum of diffs for each.
+    """Return which rows to keep, in the total order of `by`, and the sum of diffs of each.
 
-    Each row that is there is kept once, also where its sum is 0. The sums are an array of int64, or of Python
-    integers where one might not fit.
+    Each distinct row is kept once, even if its sum is 0. The sums are an array of int64, or of Python
+    integers if a sum might not fit.
     """
     if _is_ascending(by, rows):
         # One run, or one after the other.
@@ -59,7 +61,7 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
 
 
 def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices | None:
-    """The order of `kept` by all columns, where it is one by the first alone; None where it is right."""
+    """Return the order of `kept` by all columns, if it is sorted only by the first; None if it is right."""
     first = numbers(rows.column(by[0]))
     if first is None:
         return None
@@ -70,7 +72,7 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
     tied = np.zeros(len(kept), np.bool_)
     tied[1:] |= same
     tied[:-1] |= same
-    # Rows of one number are neighbours, so each group stays where it is.
+    # Rows with the same number are neighbours, so each group stays where it is.
     places = np.flatnonzero(tied)
     order = np.arange(len(kept))
     if polars_works():
@@ -98,14 +100,14 @@ def is_range(kept: Indices) -> bool:
 
 
 def _by_number(frame: pl.DataFrame, column: pa.Array) -> tuple[Indices, npt.NDArray[np.bool_]] | None:
-    """An order in which equal rows are neighbours, and which rows differ from the one before.
+    """Return an order in which equal rows are neighbours, and which rows differ from the previous one.
 
-    Rows of one number are in no order. None where the column has no numbers or hashes collide.
+    Rows with the same number are in no order. Return None if the column has no numbers, or hashes collide.
     """
     first = numbers(column)
     if first is None:
         return None
-    # Of runs one after the other the stable sort makes use, of rows in no order the other is faster.
+    # A stable sort is faster on a sequence of sorted runs, the other sort on rows in no order.
     descents = np.count_nonzero(first[1:] < first[:-1])
     order = np.argsort(first, kind="stable" if descents < len(first) // 64 else "quicksort")
     ordered = first[order]
@@ -113,7 +115,7 @@ def _by_number(frame: pl.DataFrame, column: pa.Array) -> tuple[Indices, npt.NDAr
     fresh[1:] = ordered[1:] != ordered[:-1]
     if fresh.all() or frame.width == 1:
         return order, fresh
-    # The group's number above half of a hash: the same order, with equal rows of a group side by side.
+    # The group's number above half of a hash: the same order, with the equal rows of a group as neighbours.
     hashes = frame.hash_rows().to_numpy()[order]
     labels = (np.cumsum(fresh).astype(np.uint64) << _HIGH_HALF) | (hashes >> _HIGH_HALF)
     inner = np.argsort(labels)
@@ -141,7 +143,7 @@ def _arg_sort(frame: pl.DataFrame) -> Indices:
 
 
 def _equal(frame: pl.DataFrame, left: Indices, right: Indices) -> npt.NDArray[np.bool_]:
-    """Whether these pairs of rows are equal: null equals null, and NaN equals NaN."""
+    """Whether these pairs of rows are equal. Null equals null, and NaN equals NaN."""
     equal = np.ones(len(left), np.bool_)
     for column in frame:
         equal &= column[left].eq_missing(column[right]).to_numpy()
@@ -150,7 +152,7 @@ def _equal(frame: pl.DataFrame, left: Indices, right: Indices) -> npt.NDArray[np
 
 @contextmanager
 def naming_shard(shard_id: str) -> Iterator[None]:
-    """Say of which shard the row is whose diffs overflow."""
+    """If diffs overflow in the block, name the shard of the row in the error."""
     try:
         yield
     except DiffOverflow as error:
@@ -158,17 +160,17 @@ def naming_shard(shard_id: str) -> Iterator[None]:
 
 
 def overflow(by: Sequence[str], rows: pa.RecordBatch | pa.Table, index: int) -> DiffOverflow:
-    """The error for one of the rows whose sum of diffs int64 does not hold."""
+    """Return the error for a row whose sum of diffs does not fit int64."""
     return DiffOverflow(shown_row(by, rows, index))
 
 
 def shown_row(by: Sequence[str], rows: pa.RecordBatch | pa.Table, index: int) -> str:
-    """The values of one of the rows in these columns, for a message."""
+    """Return the values of a row in these columns, for a message."""
     return ", ".join(f"{name}={_shown(rows.column(name)[index])}" for name in by)
 
 
 def first_beyond(sums: Sequence[Any] | npt.NDArray[Any]) -> int:
-    """The index of the first sum that int64 does not hold."""
+    """Return the index of the first sum that does not fit int64."""
     return next(index for index, each in enumerate(sums) if not -INT64_MAX - 1 <= each <= INT64_MAX)
 
 

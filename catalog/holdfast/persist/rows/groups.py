@@ -1,10 +1,11 @@
-"""What the footer of a Parquet part tells of its row groups: bounds of the first column and of `_time`.
+"""The bounds of the row groups of a Parquet part, from its footer: bounds of the first column and of `_time`.
 
-Invariants
-- Every row of a group is within its bounds in the total order; what the statistics leave open is None.
-  Parquet's statistics skip nulls and NaN: a null makes `low` null (first in the order), and where there may
-  be NaN (last in the order) `high` is None.
-- Bounds only save work. They stand in the file that they describe, so its checksum vouches for them.
+Invariants:
+
+- Every row of a group is within its bounds in the total order. A bound that the statistics do not determine
+  is None. Parquet's statistics skip nulls and NaN. A null makes `low` null (first in the order). If there may
+  be NaN (last in the order), `high` is None.
+- Bounds only save work. They are in the file that they describe, so its checksum covers them.
 """
 
 import json
@@ -24,7 +25,7 @@ from holdfast.persist.rows.schema import Column, Schema
 
 @dataclass(frozen=True, slots=True)
 class GroupBounds:
-    """One row group: its number of rows, the least and greatest of their first column and of their times."""
+    """One row group: its number of rows, and the bounds of their first column and of their times."""
 
     rows: int
     low: Key | None
@@ -40,7 +41,7 @@ class GroupBounds:
 
 
 def bounds_through(schema: Schema, own: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]:
-    """The bounds of each row group of a part that was written under `own`, as rows of `schema`."""
+    """Return the bounds of each row group of a part that was written under `own`, as rows of `schema`."""
     found = group_bounds(own, metadata)
     if own == schema:
         return found
@@ -51,7 +52,7 @@ def bounds_through(schema: Schema, own: Schema, metadata: pq.FileMetaData) -> li
 
 
 def group_bounds(schema: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]:
-    """The bounds of each row group of a part of the schema."""
+    """Return the bounds of each row group of a part of the schema."""
     column = schema.columns[0]
     nan = _groups_with_nan(column, metadata)
     time = len(schema.columns)
@@ -70,7 +71,7 @@ def group_bounds(schema: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]
 
 
 def _groups_with_nan(column: Column, metadata: pq.FileMetaData) -> Sequence[int] | None:
-    """The row groups that have NaN in the column; None where that is not known."""
+    """Return the row groups that have NaN in the column; None if that is unknown."""
     if not column.type.startswith("float"):
         return ()
     listed = (metadata.metadata or {}).get(KEY_HAS_NAN)
@@ -94,11 +95,11 @@ def _bounds(column: Column, found: pq.Statistics | None, rows: int) -> tuple[Key
 def _ordered(column: Column, found: pq.Statistics) -> tuple[Key, Key]:
     type_ = column.arrow.type
     if pa.types.is_temporal(type_):
-        # As counts: Python's own dates end with the year 9999.
+        # As counts, because Python's dates end with the year 9999.
         return ((True, found.min_raw),), ((True, found.max_raw),)
     values = pa.array([found.min, found.max], type_)
     if pa.types.is_floating(type_):
-        # Parquet writes the least zero as -0.0, which we don't have.
+        # Parquet writes the least zero as -0.0, which canonical rows never have.
         values = canonical_floats(values)
     low, high = python_values(values)
     return ((True, low),), ((True, high),)

@@ -1,4 +1,4 @@
-"""The merge of sorted runs into consolidated rows, in order and with bounded memory.
+"""Merges sorted runs into consolidated rows, in order and with bounded memory.
 
 Invariants
 - Input is any number of runs: batches of rows with the columns `by` and `_diff`, in the total order of `by`
@@ -154,7 +154,7 @@ def _spilled(
 
 
 def _least(live: Sequence["_Run"]) -> tuple[pa.RecordBatch, int]:
-    """Take the least row in memory from all runs: the row, and the sum of its diffs."""
+    """Take the least row in memory from all runs. Return the row and the sum of its diffs."""
     least = min(run.first for run in live)
     row, total = None, 0
     for run in live:
@@ -166,14 +166,14 @@ def _least(live: Sequence["_Run"]) -> tuple[pa.RecordBatch, int]:
 
 
 class _Carry(NamedTuple):
-    """The last row of a chunk, of which the next batch may begin with more; its sum may leave int64."""
+    """The last row of a chunk, because the next batch may have more of it. Its sum may exceed int64."""
 
     row: pa.RecordBatch
     diff: int
 
 
 class _Run:
-    """The part of a run that is in memory, and the rest of it."""
+    """The part of a run that is in memory, and the rest of the run."""
 
     def __init__(self, by: Sequence[str], batches: Iterator[pa.RecordBatch], share_bytes: int) -> None:
         self._by = by
@@ -204,14 +204,14 @@ class _Run:
 
     @property
     def large_bytes(self) -> int:
-        """About how many bytes are in memory of batches of large rows."""
+        """About how many bytes of batches with large rows are in memory."""
         batches = zip(self._pieces, self._bytes, strict=True)
         return sum(size for (rows, _), size in batches if size >= _LARGE_ROW_BYTES * rows.num_rows)
 
     def fill(self) -> bool:
-        """Have two small batches in memory while there are more, or one; False at the end of the run.
+        """Fill memory up to two small batches, or one. Return False at the end of the run.
 
-        With one, the run whose batch ends first would hold the others to what little is below that end.
+        With one, the run whose batch ends first would limit the others to the few rows below that end.
         """
         while not self.ended and (not self._pieces or self._has_room()):
             batch = next(self._rest, None)
@@ -244,7 +244,7 @@ class _Run:
 
 
 def consolidate_chunk(by: Sequence[str], pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Rows in any order, consolidated, in the total order. Raises as `merge_runs` does."""
+    """Consolidate rows in any order, into the total order. Raises the errors of `merge_runs`."""
     rows, kept, sums = _folded(by, pieces, None)
     return _with_sums(by, _taken(rows, kept), sums)
 
@@ -277,7 +277,7 @@ def _taken(rows: pa.RecordBatch, kept: Indices) -> pa.RecordBatch:
 def _folded(
     by: Sequence[str], pieces: Sequence[pa.RecordBatch], carry: _Carry | None
 ) -> tuple[pa.RecordBatch, Indices, npt.NDArray[Any]]:
-    """The rows given, which of them are left and in which order, and their sums, none 0."""
+    """Return all rows, the indexes of the rows to keep in their order, and their sums, none 0."""
     given = [carry.row, *pieces] if carry is not None else pieces
     rows = pa.concat_batches(given) if len(given) > 1 else given[0]
     diffs = values_of(rows.column(DIFF))
@@ -296,7 +296,7 @@ def _folded(
 def _with_sums(
     by: Sequence[str], rows: pa.RecordBatch, sums: npt.NDArray[Any] | Sequence[int]
 ) -> pa.RecordBatch:
-    """The rows with these sums, which all must fit, as their diffs."""
+    """Return the rows with these sums as their diffs. Raises if a sum does not fit int64."""
     try:
         diffs = pa.array(sums, pa.int64())
     except (OverflowError, pa.ArrowInvalid):

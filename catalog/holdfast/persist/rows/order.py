@@ -1,11 +1,12 @@
-"""Places in the total order: the key of a row as a Python value, and ranges of rows.
+"""Positions in the total order: the key of a row as a Python value, and ranges of rows.
 
-Invariants
-- A `Key` has one `(is not null, value)` pair per column, in the order of the schema; keys of one schema
-  compare as their rows do in the total order of (key, value). Values are those of `python_values`: floats
-  are integers with the same order, dates and times are counts of days and microseconds.
-- A shorter key stands for all rows that begin with it. A `KeyRange` has the rows at or after `lower`, before
-  `upper` and after `after`, where each that is given is compared over its own length.
+Invariants:
+
+- A `Key` has one `(is not null, value)` pair per column, in the order of the schema. Keys of one schema
+  compare as their rows do in the total order of (key, value). The values are those of `python_values`: floats
+  are integers with the same order, and dates and times are counts of days and microseconds.
+- A shorter key stands for all rows that begin with it. A `KeyRange` contains the rows at or after `lower`,
+  before `upper`, and after `after`. Each limit is compared over its own length.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,13 +26,13 @@ from holdfast.persist.rows.schema import Column, Schema
 Key: TypeAlias = tuple[tuple[bool, Any], ...]
 
 NULL: Key = ((False, None),)
-# Of so few values to look at some one by one costs less than NumPy's calls.
+# With this few values, looking at some of them one by one is faster than NumPy's calls.
 _FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Rows between two places; None is no limit."""
+    """Rows between two positions. None means no limit."""
 
     lower: Key | None = None
     upper: Key | None = None
@@ -39,18 +40,18 @@ class KeyRange:
 
     @staticmethod
     def between(schema: Schema, lower: object = None, upper: object = None) -> "KeyRange":
-        """The rows at or after `lower` and before `upper` in the total order; None is no limit.
+        """Return the rows at or after `lower` and before `upper` in the total order. None means no limit.
 
-        A limit is a value of the first column, or a tuple of values of the first columns, of which each may
-        be None for null. Nulls are first in the order, NaN is last.
+        A limit is a value of the first column, or a tuple of values of the first columns. A value in a tuple
+        may be None for null. Nulls are first in the order, and NaN is last.
 
         Raises:
-            BadInput: a value is not one of its column's type.
+            BadInput: a value does not have its column's type.
         """
         return KeyRange(_limit(schema, lower), _limit(schema, upper))
 
     def beyond(self, key: Key) -> "KeyRange":
-        """What is left of the range after the row `key`."""
+        """Return the rest of the range after the row `key`."""
         return replace(self, after=key)
 
     def may_meet(self, low: Key | None, high: Key | None) -> bool:
@@ -62,7 +63,7 @@ class KeyRange:
         return low is None or self.upper is None or low < self.upper
 
     def slice(self, names: Sequence[str], rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of the range, of rows in the total order of `names`."""
+        """Return the rows of the range. `rows` are in the total order of `names`."""
         start, end = 0, rows.num_rows
         if self.lower is not None:
             start = rows_before(names, rows, self.lower)
@@ -77,7 +78,7 @@ EVERYTHING = KeyRange()
 
 
 def following(value: Any) -> Any:
-    """The next value of a column after this one of `python_values`; None where there is no name for it."""
+    """Return the next value of a column after a value of `python_values`; None if it can't be expressed."""
     match value:
         case bool():
             return None
@@ -96,7 +97,7 @@ def _limit(schema: Schema, given: object) -> Key | None:
         return None
     values = given if isinstance(given, tuple) else (given,)
     if not values:
-        raise BadInput("a limit of a range has no value", hint="None is no limit")
+        raise BadInput("a limit of a range has no value", hint="use None for no limit")
     if len(values) > len(schema.columns):
         raise BadInput(f"a limit has {len(values)} values, but the schema has {len(schema.columns)} columns")
     return tuple(_place(column, value) for column, value in zip(schema.columns, values, strict=False))
@@ -111,9 +112,9 @@ def _place(column: Column, value: object) -> tuple[bool, Any]:
 
 
 class RowKey:
-    """The key of one row over the columns `names`, which looks at values as far as a comparison needs them.
+    """The key of one row over the columns `names`. It reads values only as far as a comparison needs them.
 
-    Compares with others of the same columns. Of wide rows, and of long values, hardly any is looked at.
+    It compares with keys of the same columns. It reads hardly anything of wide rows and of long values.
     """
 
     __slots__ = ("_known", "_names", "_row")
@@ -133,7 +134,7 @@ class RowKey:
         return self._known[index]
 
     def key(self) -> Key:
-        """All of it."""
+        """Return the whole key."""
         return tuple(self[index] for index in range(len(self)))
 
     def __lt__(self, other: "RowKey") -> bool:
@@ -153,24 +154,24 @@ class RowKey:
 
 
 def key_at(names: Sequence[str], rows: Rows, index: int) -> Key:
-    """The key of one row over the columns `names`."""
+    """Return the key of one row over the columns `names`."""
     row = rows.slice(index, 1)
     values = (python_values(_one(row.column(name)))[0] for name in names)
     return tuple((value is not None, value) for value in values)
 
 
 def rows_before(names: Sequence[str], rows: pa.RecordBatch, key: Key | RowKey) -> int:
-    """How many of the ordered rows are before `key`."""
+    """Return how many of the ordered rows are before `key`."""
     return _alike(names, rows, key)[0]
 
 
 def rows_up_to(names: Sequence[str], rows: pa.RecordBatch, key: Key | RowKey) -> int:
-    """How many of the ordered rows are before or at `key`."""
+    """Return how many of the ordered rows are before or at `key`."""
     return _alike(names, rows, key)[1]
 
 
 def numbers(column: pa.Array) -> npt.NDArray[Any] | None:
-    """Integers in the order of the column's values; None where it has nulls or is not of numbers."""
+    """Return integers in the order of the column's values; None if it has nulls or no numbers."""
     type_ = column.type
     if column.null_count:
         return None
@@ -184,7 +185,7 @@ def numbers(column: pa.Array) -> npt.NDArray[Any] | None:
 
 
 def _alike(names: Sequence[str], rows: pa.RecordBatch, key: Key | RowKey) -> tuple[int, int]:
-    """Between which of the ordered rows are those of `key`: found column by column."""
+    """Return the range of ordered rows that are equal to `key`, found column by column."""
     start, end = 0, rows.num_rows
     for index, name in enumerate(names[: len(key)]):
         if start == end:
@@ -194,7 +195,7 @@ def _alike(names: Sequence[str], rows: pa.RecordBatch, key: Key | RowKey) -> tup
 
 
 def _alike_in(column: pa.Array, start: int, end: int, wanted: tuple[bool, Any]) -> tuple[int, int]:
-    """Of the ordered values of a column from `start` to `end`, those that are this one."""
+    """Return which ordered values of a column, from `start` to `end`, are equal to `wanted`."""
     if end - start > _FEW and wanted[0] and (values := numbers(column)) is not None:
         value, limits = wanted[1], np.iinfo(values.dtype)
         if isinstance(value, int) and limits.min <= value <= limits.max:

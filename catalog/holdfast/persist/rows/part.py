@@ -1,14 +1,15 @@
-"""The two forms of a part: an inline Arrow IPC stream and a Parquet file.
+"""The two forms of a part: an inline Arrow IPC stream, and a Parquet file.
 
-Invariants
-- Both hold the columns of `Schema.arrow_updates`. A Parquet part is sorted in the total order of
-  (key, value, `_time`); any Parquet reader can open it.
-- The footer of a Parquet part names the format version, the schema id, the schema and the row groups that
-  have NaN in a column (Parquet's own statistics skip NaN, so they alone don't bound such a column).
-- Bytes that are not a part of that schema are `CorruptBlob`, a newer format is `VersionTooNew`, one that is
-  read no more `Deprecated`; nothing else is raised. Which rows come out of changed bytes only the checksum of
-  the whole object in the shard's state can vouch for (page checksums leave out the page headers): `verify`
-  before decoding.
+Invariants:
+
+- Both contain the columns of `Schema.arrow_updates`. A Parquet part is sorted in the total order of (key,
+  value, `_time`). Any Parquet reader can open it.
+- The footer of a Parquet part contains the format version, the schema id, the schema, and the row groups that
+  have NaN in a column. Parquet's own statistics skip NaN, so they alone don't bound such a column.
+- Bytes that are not a part of that schema raise `CorruptBlob`, a newer format raises `VersionTooNew`, and a
+  format that is no longer supported raises `Deprecated`. No other errors are raised. Only the checksum of the
+  whole object, in the shard's state, detects all changed bytes, because page checksums do not cover the page
+  headers. So call `verify` before decoding.
 """
 
 import json
@@ -33,7 +34,7 @@ KEY_SCHEMA_ID = b"holdfast.schema_id"
 KEY_SCHEMA = b"holdfast.schema"
 KEY_HAS_NAN = b"holdfast.has_nan"
 
-# What Arrow raises for bytes that are no file of its kind; ValueError is for names that are not UTF-8.
+# The errors that Arrow raises for bytes of another kind. ValueError is for names that are not UTF-8.
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 _CHECKSUM_BYTES = 1024 * 1024
@@ -54,10 +55,10 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def checksum(data: bytes | memoryview) -> int:
-    """CRC-32C of the bytes."""
+    """Return the CRC-32C of the bytes."""
     if isinstance(data, bytes):
         return int(google_crc32c.value(data))
-    # The library takes no view; a copy of all of it would double what a large part takes.
+    # The library takes no view, and a copy of everything would double the memory for a large part.
     crc32c = 0
     for start in range(0, len(data), _CHECKSUM_BYTES):
         crc32c = google_crc32c.extend(crc32c, bytes(data[start : start + _CHECKSUM_BYTES]))
@@ -65,7 +66,7 @@ def checksum(data: bytes | memoryview) -> int:
 
 
 def verify(data: bytes | memoryview, *, size: int, crc32c: int, key: str) -> None:
-    """Compare bytes with the size and checksum in the shard's state; `CorruptBlob` when they differ."""
+    """Compare bytes with the size and checksum in the shard's state. Raises `CorruptBlob` if they differ."""
     if len(data) != size:
         raise CorruptBlob(key, f"{size} bytes", f"{len(data)} bytes")
     if (actual := checksum(data)) != crc32c:
@@ -73,16 +74,16 @@ def verify(data: bytes | memoryview, *, size: int, crc32c: int, key: str) -> Non
 
 
 def encode_inline(batch: pa.RecordBatch, schema: Schema | None = None) -> bytes:
-    """The updates as one Arrow IPC stream of one record batch, without compression.
+    """Encode the updates as one Arrow IPC stream with one record batch, without compression.
 
-    With `schema`, of which they are updates, their Arrow schema isn't encoded again.
+    If `schema` is given, the updates have this schema, and it is not encoded again.
     """
     arrow = batch.schema
     if schema is not None and arrow.equals(schema.arrow_updates, check_metadata=True):
         begin = schema.stream_begin
     else:
         begin = arrow.serialize().to_pybytes()
-    # What a stream writer writes, at a third of its fixed cost.
+    # This writes the same as a stream writer, at a third of its fixed cost.
     return b"".join((begin, batch.serialize(), _END_OF_STREAM))
 
 
@@ -99,11 +100,11 @@ def encode_small(updates: Rows, schema: Schema, most_bytes: int) -> bytes | None
 
 
 def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
-    """The updates of an inline part; `key` names it in errors.
+    """Decode the updates of an inline part. Errors name it by `key`.
 
-    Raises `CorruptBlob` when the bytes are not exactly one batch of updates of the schema.
+    Raises `CorruptBlob` if the bytes are not exactly one batch of updates of the schema.
     """
-    # A stream that ends without its end mark is taken as complete by Arrow.
+    # Arrow accepts a stream without its end mark as complete.
     if not data.endswith(_END_OF_STREAM):
         raise CorruptBlob(key, "an Arrow stream", "a stream without an end")
     try:
@@ -121,7 +122,7 @@ def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
     except (*UNREADABLE, EOFError, StopIteration) as error:
         raise CorruptBlob(key, "an Arrow stream of one batch", _one_line(error) or "no batch") from None
     if source.tell() != len(data) - len(_END_OF_STREAM):
-        raise CorruptBlob(key, "one batch", "more data behind it")
+        raise CorruptBlob(key, "one batch", "more data after it")
     return pa.Table.from_batches([batch])
 
 
@@ -154,10 +155,10 @@ class Encoding:
 
 
 class PartFile:
-    """A Parquet part that is encoded row group by row group, the rows in total order.
+    """A Parquet part that is encoded row group by row group, with the rows in total order.
 
-    In memory are the encoded bytes. `raw_bytes` is how much the rows took before. How it is encoded is
-    decided by its first rows where it is not given.
+    The encoded bytes are in memory. `raw_bytes` is the size of the rows before encoding. If no encoding is
+    given, the first rows decide it.
     """
 
     def __init__(self, schema: Schema, schema_id: int, encoding: Encoding | None = None) -> None:
@@ -181,7 +182,7 @@ class PartFile:
         self.raw_bytes += rows.nbytes
 
     def finish(self) -> memoryview:
-        """The whole file; nothing can be added any more."""
+        """Return the whole file. Nothing can be added afterwards."""
         assert self._writer is not None
         footer = {
             KEY_FORMAT_VERSION: str(PARQUET_FORMAT_VERSION).encode(),
@@ -219,7 +220,7 @@ def encode_parquet(
     row_group_rows: int = ROW_GROUP_ROWS,
     encoding: Encoding | None = None,
 ) -> bytes:
-    """The updates, already in total order, as one Parquet file."""
+    """Encode updates that are in total order as one Parquet file."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     file = PartFile(schema, schema_id, encoding)
@@ -230,10 +231,10 @@ def encode_parquet(
 
 
 def choose_encoding(schema: Schema, sample: Rows) -> Encoding:
-    """How to encode parts of rows that are in total order and like the first of these.
+    """Choose how to encode parts of rows that are in total order and similar to `sample`, the first ones.
 
-    A dictionary of values that hardly repeat costs more than all else in encoding and is larger than the
-    values. The first column ascends: of whole numbers the differences are small.
+    A dictionary of values that hardly repeat is the most expensive part of encoding, and larger than the
+    values. The first column ascends, so the differences of its integers are small.
     """
     first = schema.arrow_updates.field(0)
     encodings = {}
@@ -257,9 +258,9 @@ def decode_parquet(
     *,
     key: str,
 ) -> pa.Table:
-    """The updates of a Parquet part, or only some of their columns; page checksums are verified.
+    """Decode the updates of a Parquet part, or only some of their columns. Page checksums are verified.
 
-    `data` is the file's bytes or an open file. Raises `CorruptBlob`, `VersionTooNew`, `Deprecated`.
+    `data` is the file's bytes or an open file. Raises `CorruptBlob`, `VersionTooNew` and `Deprecated`.
     """
     names = schema.arrow_updates.names if columns is None else list(columns)
     source = pa.BufferReader(data) if isinstance(data, bytes) else data
@@ -274,7 +275,7 @@ def decode_parquet(
 
 
 def check_footer(metadata: pq.FileMetaData, schema: Schema, *, key: str) -> None:
-    """Refuse a file that is not a part of this schema in a format this version reads."""
+    """Raise an error unless the file is a part of this schema, in a format that this version reads."""
     footer = metadata.metadata or {}
     version = footer.get(KEY_FORMAT_VERSION)
     if version is None or not version.isdigit():
@@ -308,9 +309,10 @@ def _columns_with_nan(schema: Schema, rows: pa.Table) -> list[str]:
 
 
 def read_error(error: Exception, key: str) -> HoldfastError:
-    """What an error of `UNREADABLE` means that came while a Parquet part was read from an open file.
+    """Convert an error of `UNREADABLE` that happened while an open Parquet part was read.
 
-    Where the system gave the reason, the store failed: `Determinate`. Else the bytes are no part.
+    If the system reported a reason, the store failed, and the result is `Determinate`. Otherwise the bytes
+    are not a part.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return Determinate(f"can't read {key}: {_one_line(error)}")

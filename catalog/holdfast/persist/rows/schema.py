@@ -1,11 +1,12 @@
-"""What a shard's columns are: names, types, nullability, and their Arrow form.
+"""The columns of a shard: names, types, nullability, and their Arrow form.
 
-Invariants
-- A schema has at least one column; key and value columns share one name space; names that begin with `_`
-  belong to Holdfast (`_time`, `_diff`); no name is a pattern to the query engine that sorts and merges.
-- A type has exactly one text form (`decimal128(10,2)`, never `decimal128(10, 2)`), so that equal schemas
-  are equal values and equal bytes.
-- Every type has a total order and one canonical bit pattern per value (`holdfast.persist.rows.canonical`).
+Invariants:
+
+- A schema has at least one column. Key and value columns share one name space. Names that begin with `_`
+  belong to Holdfast (`_time`, `_diff`). No name is a pattern to the query engine that sorts and merges.
+- A type has exactly one text form (`decimal128(10,2)`, never `decimal128(10, 2)`). So equal schemas are equal
+  values and have equal bytes.
+- Every type has a total order, and one canonical bit pattern per value (`holdfast.persist.rows.canonical`).
 """
 
 import functools
@@ -55,7 +56,7 @@ _MAX_DECIMAL_PRECISION = 38
 
 @functools.cache
 def arrow_type(name: str) -> pa.DataType:
-    """The Arrow type of a type name; `BadInput` when there is no such type."""
+    """Return the Arrow type for a type name. Raises `BadInput` if there is no such type."""
     if (plain := _PLAIN.get(name)) is not None:
         return plain
     if match := _DECIMAL.fullmatch(name):
@@ -66,7 +67,7 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def type_name(type_: pa.DataType) -> str:
-    """The name of an Arrow type; `BadInput` when a shard can't hold it without loss."""
+    """Return the name of an Arrow type. Raises `BadInput` if a shard can't store it without loss."""
     if pa.types.is_decimal128(type_):
         if 0 <= type_.scale <= type_.precision:
             return f"decimal128({type_.precision},{type_.scale})"
@@ -96,12 +97,12 @@ class Column:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise BadInput("a column needs a name that isn't empty")
+            raise BadInput("the name of a column must not be empty")
         if any("\ud800" <= each <= "\udfff" for each in self.name):
-            raise BadInput(f"column name {self.name!r} is no text: it has no UTF-8 form")
+            raise BadInput(f"column name {self.name!r} can't be encoded in UTF-8")
         if self.name.startswith("_"):
             raise BadInput(
-                f"column name {self.name!r} is refused: names that begin with '_' are Holdfast's own"
+                f"column name {self.name!r} is refused: names that begin with '_' belong to Holdfast"
             )
         if self.name == "*" or (self.name.startswith("^") and self.name.endswith("$")):
             raise BadInput(
@@ -128,8 +129,8 @@ class Schema:
     """The key and value columns of a shard, in order, and the user codec that made them, if any.
 
     `codec` is `(name, version)` of a codec that maps any type to `key: binary, value: binary`. A schema
-    without value columns is a multiset of keys. Raises `BadInput` for a column that is given twice, or
-    no column at all.
+    without value columns is a multiset of keys. Raises `BadInput` if a column is given twice, or if there are
+    no columns.
     """
 
     key: tuple[Column, ...]
@@ -153,16 +154,16 @@ class Schema:
         *,
         codec: tuple[str, int] | None = None,
     ) -> "Schema":
-        """A schema from `{name: type}`, where `"T?"` is a nullable T and a `Column` stands for itself."""
+        """Make a schema from `{name: type}`. `"T?"` is a nullable T. A value may also be a `Column`."""
         return cls(_columns(key), _columns(value or {}), codec)
 
     @classmethod
     def from_arrow(
         cls, schema: pa.Schema, key: Sequence[str], *, codec: tuple[str, int] | None = None
     ) -> "Schema":
-        """The schema with the fields of an Arrow schema, of which `key` (in that order) are the key.
+        """Make a schema with the fields of an Arrow schema. The fields `key`, in that order, are the key.
 
-        Raises `BadInput` naming the column when its type is not supported or `key` names none.
+        Raises `BadInput`, which names the column, if its type is not supported or `key` has an unknown name.
         """
         fields = {field.name: field for field in schema}
         if missing := [name for name in key if name not in fields]:
@@ -209,17 +210,17 @@ class Schema:
 
     @functools.cached_property
     def arrow(self) -> pa.Schema:
-        """Key and value columns as Arrow: what a caller sees without time and diff."""
+        """Key and value columns as an Arrow schema: what a caller sees without time and diff."""
         return pa.schema([column.arrow for column in self.columns])
 
     @functools.cached_property
     def arrow_diff(self) -> pa.Schema:
-        """`arrow` and `_diff`: consolidated contents."""
+        """`arrow` and `_diff`: the schema of consolidated contents."""
         return pa.schema([*self.arrow, pa.field(DIFF, pa.int64(), nullable=False)])
 
     @functools.cached_property
     def arrow_updates(self) -> pa.Schema:
-        """`arrow`, `_time` (uint64) and `_diff` (int64): updates as they are stored."""
+        """`arrow`, `_time` (uint64) and `_diff` (int64): the schema of stored updates."""
         return pa.schema(
             [
                 *self.arrow,
@@ -230,7 +231,7 @@ class Schema:
 
     @functools.cached_property
     def stream_begin(self) -> bytes:
-        """`arrow_updates` as an Arrow IPC stream of updates begins with it."""
+        """The first bytes of an Arrow IPC stream of updates, which encode `arrow_updates`."""
         return bytes(self.arrow_updates.serialize().to_pybytes())
 
     def __str__(self) -> str:
@@ -239,11 +240,11 @@ class Schema:
 
 
 _shared: WeakValueDictionary[object, Schema] = WeakValueDictionary()
-# By what it consists of and not by itself, which would keep it here for ever.
+# Keyed by its contents and not by the schema, because a key that is the schema would keep it for ever.
 
 
 def shared(schema: Schema) -> Schema:
-    """The one that stands for all that are equal: a thousand shards of one kind need one, with its Arrow."""
+    """Return one object for all equal schemas: a thousand shards need it once, with its Arrow form."""
     return _shared.setdefault((schema.key, schema.value, schema.codec), schema)
 
 

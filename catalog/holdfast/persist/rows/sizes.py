@@ -1,7 +1,7 @@
-"""How many bytes rows take, and rows in pieces of about so many bytes.
+"""Measures how many bytes rows take, and cuts rows into pieces of about so many bytes.
 
-Memory is bounded in bytes, not in rows: a row may have a hundred bytes or a hundred million. A piece has at
-least one row, so a bound is the greater of the bytes that it names and one row.
+Memory is bounded in bytes and not in rows, because a row may have a hundred bytes or a hundred million. A
+piece has at least one row. So the bound is the given number of bytes or one row, whichever is greater.
 """
 
 import math
@@ -12,14 +12,14 @@ import pyarrow as pa
 from holdfast.persist.rows.canonical import R
 
 _TOLERANCE = 1.25
-"""How much larger than asked a piece may be before it is cut again."""
+"""A piece may be larger than asked by this factor before it is cut again."""
 
 
 def pieces_of(rows: R, most_bytes: int, most_rows: int | None = None) -> Iterator[R]:
-    """The rows in order, in slices of about `most_bytes` or less, or of one row.
+    """Yield the rows in order, in slices of about `most_bytes` or less, or of one row.
 
-    Slices have equal numbers of rows where that will do. Where some rows are much larger than others, their
-    slices have fewer.
+    Slices have equal numbers of rows if possible. If some rows are much larger than others, their slices have
+    fewer.
     """
     if not rows.num_rows:
         return

@@ -61,12 +61,12 @@ class Spill:
             raise _no_room(error) from error
 
     def close(self) -> None:
-        """Give the room back."""
+        """Close the file, which frees its space."""
         self._file.close()
 
 
 def _no_room(error: OSError) -> Determinate:
     return Determinate(
         f"can't use a temporary file in {tempfile.gettempdir()}: {error.strerror or error}",
-        hint="free some space, or set TMPDIR to a folder that has more",
+        hint="free some space, or set TMPDIR to a folder with more space",
     )

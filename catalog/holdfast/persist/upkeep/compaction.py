@@ -1,13 +1,15 @@
-"""Compaction: neighbouring batches give way to one of equal contents, consolidated at since.
+"""Compaction: replaces adjacent batches by one with equal contents, consolidated at since.
 
-- The parts are written first, then committed in exchange for exactly the batches that they were made from; a
-  result whose batches are gone is dropped and its parts deleted.
-- Geometric levels: merging `compaction_fanin` batches of one level gives one of the next, so n appends leave
-  O(log n) batches and each update is rewritten O(log n) times.
-- Who merges blobs claims the batches in the state first, so that others do something else meanwhile. A claim
-  lives by the heartbeats of its writer. It saves work and protects nothing: a result is right without it.
-- Each result has a writer of its own, known before the first upload; its entry ends with the result. Once it
-  is gone the sweeper takes the parts for orphans: it never comes back, and the result is refused.
+- The new parts are written first. Then a commit exchanges them for exactly the batches that they were made
+  from. If these batches are gone, the result is dropped and its parts are deleted.
+- Levels are geometric: merging `compaction_fanin` batches of one level gives one of the next level. So n
+  appends leave O(log n) batches, and each update is rewritten O(log n) times.
+- A process that merges blobs first claims the batches in the state, so that others do something else. A claim
+  lives by the heartbeats of its writer. It saves work and protects nothing: a result is correct without a
+  claim.
+- Each result has its own writer, which registers before the first upload. Its entry ends with the result.
+  Once the entry is gone, the sweeper treats the parts as orphans. The entry never comes back, and the result
+  is refused.
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -55,10 +57,10 @@ class CompactionTask:
 def plan_compaction(
     batches: Sequence[Batch], config: PersistConfig, claimed: frozenset[int] = frozenset()
 ) -> tuple[Batch, ...]:
-    """The neighbouring batches to merge next: the newest run of one level that is long enough.
+    """Return the adjacent batches to merge next: the newest run of one level that is long enough.
 
-    Merging `fanin` batches of a level gives one of the next, so n appends leave O(log n) batches and each
-    update is rewritten O(log n) times. Batches that are `claimed` are left to who claimed them.
+    Merging `fanin` batches of a level gives one of the next level, so n appends leave O(log n) batches and
+    each update is rewritten O(log n) times. Batches that are `claimed` are left to their claimants.
     """
     end = len(batches)
     while end > 0:
@@ -79,12 +81,12 @@ def plan_compaction(
 
 
 def claimed_batches(state: ShardState) -> frozenset[int]:
-    """The batches that somebody has claimed."""
+    """Return the ids of all claimed batches."""
     return frozenset(id_ for claim in state.claims.values() for id_ in claim.batch_ids)
 
 
 def next_compaction(state: ShardState, config: PersistConfig, upper: int = CLOSED) -> tuple[Batch, ...]:
-    """The batches of a shard to merge next, none where nothing is due; what reaches past `upper` waits."""
+    """Return a shard's batches to merge next, or (). Batches that reach past `upper` are left for later."""
     if state.finalized:
         return ()
     batches = state.batches
@@ -95,7 +97,7 @@ def next_compaction(state: ShardState, config: PersistConfig, upper: int = CLOSE
 
 
 def all_batches(state: ShardState) -> tuple[Batch, ...]:
-    """All batches of a shard, to be merged into one; none where that would gain nothing."""
+    """Return all batches of a shard, to merge them into one; () if that would gain nothing."""
     if state.finalized:
         return ()
     gains = len(state.batches) > 1 or any(batch.since < state.since for batch in state.batches)
@@ -105,7 +107,7 @@ def all_batches(state: ShardState) -> tuple[Batch, ...]:
 def claim_compaction(
     machine: Machine, writer: Handle, batches: Sequence[Batch] | None = None
 ) -> CompactionTask | None:
-    """Claim `batches`, or those to merge next; None where there are none, or another was first."""
+    """Claim `batches`, or the batches to merge next. Return None if there are none, or others were first."""
     state = machine.state
     wanted = batches or next_compaction(state, machine.config)
     if not wanted:
@@ -129,7 +131,7 @@ def _task(
 
 
 def for_one_result(writer: Handle) -> Handle:
-    """The handle under which one result is uploaded."""
+    """Return the handle for uploading one result."""
     return replace(writer, id=new_id("w"))
 
 
@@ -140,18 +142,18 @@ def _claim(machine: Machine, task: CompactionTask, heartbeat: int) -> bool:
 
 
 def renew(machine: Machine, task: CompactionTask) -> bool:
-    """Say that the work goes on; whether the claim still stands, or stands again.
+    """Renew the claim. Return whether it still exists, or exists again.
 
-    It never does once it was silent for the lease.
+    Once its writer sent no heartbeat for the length of the lease, it never exists again.
     """
     known = machine.refresh().writers.get(task.writer.id)
     return _claim(machine, task, known.heartbeats + 1 if known else 1)
 
 
 def renewal(machine: Machine, task: CompactionTask) -> Callable[[], None]:
-    """What renews a claim when that is due, for a caller who works on it and calls often.
+    """Return a function that renews a claim if that is due. Call it often while you work on the claim.
 
-    It raises `HandleExpired` once the claim was silent for the lease.
+    It raises `HandleExpired` once no heartbeat was sent for the length of the lease.
     """
     wait_s = task.writer.lease_ms / 4000
     next_beat = machine.clock.monotonic() + wait_s
@@ -161,7 +163,8 @@ def renewal(machine: Machine, task: CompactionTask) -> Callable[[], None]:
         machine.check_open()
         if machine.clock.monotonic() < next_beat:
             return
-        # A claim that can't be renewed may die: then another does the same work, no more.
+        # If the claim can't be renewed, it may end. Then another process does the same work, which is
+        # harmless.
         with suppress(HoldfastError):
             renew(machine, task)
         if task.writer.id not in machine.state.writers:
@@ -172,9 +175,9 @@ def renewal(machine: Machine, task: CompactionTask) -> Callable[[], None]:
 
 
 def registration(machine: Machine, state: ShardState, writer: Handle) -> Callable[[], None]:
-    """What makes a writer known before its first upload, and says that it lives with those that follow.
+    """Return a function that registers a writer before its first upload, and renews its lease before others.
 
-    It raises `HandleExpired` once the entry is gone, `ShardFinalized` where the shard has ended.
+    It raises `HandleExpired` once the entry is gone, and `ShardFinalized` if the shard was finalized.
     """
     next_beat: float | None = None
 
@@ -193,14 +196,14 @@ def registration(machine: Machine, state: ShardState, writer: Handle) -> Callabl
 
 
 def release(machine: Machine, task: CompactionTask) -> None:
-    """Give the claim up; the batches are as they were."""
+    """Release the claim. The batches do not change."""
     commit([(machine, ReleaseClaim(task.claim_id))])
 
 
 def end_claims(machine: Machine, purposes: Container[str]) -> None:
-    """End the claims that were made with one of these purposes, whoever has them.
+    """End the claims with one of these purposes, of any process.
 
-    No result of theirs is installed from then on, but one that is in the state itself.
+    Their results can't be installed any more, unless a result is part of the state already.
     """
     while True:
         state = machine.refresh()
@@ -217,9 +220,9 @@ def end_claims(machine: Machine, purposes: Container[str]) -> None:
 
 @contextmanager
 def batches_of(machine: Machine, task: CompactionTask) -> Iterator[tuple[ShardState, tuple[Batch, ...]]]:
-    """A version that has the batches of a task, and these, for a block that reads them.
+    """Provide a version that has the batches of a task, and the batches, for a block that reads them.
 
-    Raises `HandleExpired` where they are gone, before the block or in it.
+    Raises `HandleExpired` if they are gone, before the block or in it.
     """
     state = machine.state if neighbours(machine.state, task.batch_ids) else machine.refresh()
     batches = neighbours(state, task.batch_ids)
@@ -239,13 +242,13 @@ def _gone(task: CompactionTask) -> HandleExpired:
 def merge_task(
     machine: Machine, task: CompactionTask, between: Callable[[], None] = lambda: None
 ) -> tuple[Part, ...]:
-    """Merge the batches of a task into parts that `install` takes, renewing the claim meanwhile.
+    """Merge the batches of a task into parts for `install`, and renew the claim meanwhile.
 
-    What is in blobs is merged piece by piece: memory holds about one part of the result.
+    Blobs are merged piece by piece: about one part of the result is in memory.
 
     Raises:
-        HandleExpired: the batches are gone: another has merged them, or the shard has ended; or the writer
-            was silent for too long.
+        HandleExpired: the batches are gone, because another process has merged them or the shard was
+            finalized; or the writer sent no heartbeat for too long.
     """
     with batches_of(machine, task) as (state, batches):
         renew_when_due = renewal(machine, task)
@@ -258,10 +261,10 @@ def merge_task(
 
 
 def install(machine: Machine, task: CompactionTask, parts: tuple[Part, ...]) -> bool:
-    """Put a result in the place of exactly the batches that it was made from; whether that was done.
+    """Replace exactly the batches that a result was made from by the result. Return whether that happened.
 
-    If not, others were there, or the writer's entry is gone, and the parts are deleted. The claims on the
-    batches end with them. Where it raises the parts stay: it may have been done before.
+    If not, the batches had changed or the writer's entry is gone, and the parts are deleted. The claims on
+    the batches end with them. If the function raises, the parts stay, because they may have been installed.
     """
     now_ms = machine.store_ms()
     command = InstallCompaction(task.batch_ids, task.since, parts, task.writer.id, now_ms, task.fingerprint)
@@ -274,7 +277,7 @@ def install(machine: Machine, task: CompactionTask, parts: tuple[Part, ...]) -> 
 def compact(
     machine: Machine, writer: Handle, between: Callable[[], None] = lambda: None, upper: int = CLOSED
 ) -> bool:
-    """Merge one run of batches; whether there was one. `between` is called now and then meanwhile.
+    """Merge one run of batches. Return whether there was one. Calls `between` from time to time.
 
     Batches that reach past `upper` are left for later.
     """
@@ -283,7 +286,7 @@ def compact(
     if not batches:
         return False
     if all(part.inline is not None for batch in batches for part in batch.parts):
-        # A claim would cost as much as the work, and so would a fingerprint: nobody else installs the result.
+        # A claim or a fingerprint would cost as much as the work. Nobody else installs the result.
         task = _task(machine, writer, batches)
         register = registration(machine, state, task.writer)
         with suppress(HandleExpired, ShardFinalized):
@@ -297,7 +300,7 @@ def compact(
     except HandleExpired:
         return True
     except BaseException:
-        # Whatever went wrong, running out of memory too: a claim that stays would keep others from the work.
+        # After any error, even lack of memory: a claim that stays would keep others from the work.
         with suppress(HoldfastError):
             release(machine, claimed)
         raise
@@ -330,11 +333,11 @@ def consolidated(
     between: Callable[[], None] = lambda: None,
     wanted: KeyRange = EVERYTHING,
 ) -> Iterator[pa.Table]:
-    """The updates of batches in a range, seen through `schema`, consolidated at since, in the total order."""
+    """Yield the updates of batches in a range, in `schema`, consolidated at since, in the total order."""
     runs = [run for batch in batches for run in batch.runs]
     inline = [part for run in runs for part in run if part.inline is not None]
     if len(inline) == sum(map(len, runs)) and wanted == EVERYTHING:
-        # Small: the stream's fixed cost would be most of it.
+        # The batches are small, so the stream's fixed cost would dominate.
         sources = [read_inline(machine, schema, part) for part in inline]
         with naming_shard(machine.shard_id):
             updates = consolidate_updates(schema, sources, since)
