@@ -1,11 +1,12 @@
 """Builds one append of any size, with updates in any order, in bounded memory.
 
-- Updates are gathered up to a share of the memory, sorted and consolidated, and spilled to a temporary file.
-  Files are merged into longer ones where there are many, and in the end into the parts of one run.
-- Memory is bounded in bytes: a chunk of a share of it, and of each file that is merged a batch. Of rows that
-  are larger than that it takes about ten.
-- Nothing is uploaded before the append is prepared, and what an append that was not committed has uploaded
-  goes with the builder.
+- Updates are gathered up to a share of the memory, sorted, consolidated, and spilled to a temporary file. If
+  there are many files, they are merged into longer ones. In the end they are merged into the parts of one
+  run.
+- Memory is bounded in bytes: a chunk takes a share of it, and each file that is merged takes a batch. If rows
+  are larger than that, about ten rows are in memory.
+- Nothing is uploaded before the append is prepared. If the append is not committed, its uploads are deleted
+  with the builder.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

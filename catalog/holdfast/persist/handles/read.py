@@ -90,7 +90,7 @@ class Listen:
         self._pins = pins
         self._end = CLOSED if until is None else until + 1
         self._first: list[Event] = []
-        # What is too much to be given at once, and up to which time that is.
+        # Updates that are too many to return at once, and the time up to which they reach.
         self._rest: Iterator[pa.Table] | None = None
         self._rest_end = 0
         self._failed = False
@@ -105,7 +105,7 @@ class Listen:
         self._first = list(events)
 
     def begin_with(self, contents: Iterator[pa.Table], as_of: int) -> None:
-        """Give the contents at `as_of` first, a batch in each call, and then the progress beyond it."""
+        """First emit the contents at `as_of`, one batch per call, and then the progress beyond it."""
         self._rest, self._rest_end, self.frontier = contents, as_of + 1, as_of
 
     def next(self, timeout: float | None = None) -> list[Event]:

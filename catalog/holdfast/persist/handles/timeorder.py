@@ -131,7 +131,7 @@ def _tables(machine: Machine, schema: Schema, part: Part, frontier: int, end: in
 def _sorted_by_time(
     machine: Machine, schema: Schema, batch: Batch, frontier: int, until: int, beat: Callable[[], None]
 ) -> Iterator[pa.Table]:
-    """The updates of a batch, consolidated, by time: all of them are in temporary files when this returns."""
+    """Sort the updates of a batch by time, consolidated. When it returns, all are in temporary files."""
     by = [TIME, *schema.names]
     spills: list[Spill] = []
     waiting: list[pa.RecordBatch] = []

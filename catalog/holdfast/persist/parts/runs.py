@@ -1,16 +1,17 @@
 """Reads the runs of a shard as batches of rows in the total order, piece by piece.
 
-Invariants
-- A blob's checksum is verified over the whole object, in one pass before the first row of it is decoded,
-  through the same open file; also where only some row groups are read: nothing that was not vouched for
-  decides what is skipped. That costs a second read of the bytes, which are in the page cache by then.
-- A row group is skipped only where its bounds exclude every row that is wanted; `audit_pushdown` reads it all
-  the same and refuses the part where one is found.
-- In memory is one batch per run, what it is read through, and what a store holds of an open object. A batch
-  is a run's share of `BUFFER_BYTES`, or `_LEAST_COLUMN_BYTES` for each column but no more than its share of
-  `_WIDE_BYTES`; of large values it has at most `_WIDE_VALUES_BYTES`; or it is one row. It is read through the
-  pages of a row group that has more than a batch, or one page of each column. A row group that is a batch is
-  read as a whole, and nothing is held of it.
+Invariants:
+
+- A blob's checksum is verified over the whole object, in one pass before its first row is decoded, through
+  the same open file. This is also true if only some row groups are read, so unverified bytes never decide
+  what is skipped. It costs a second read of the bytes, which are in the page cache by then.
+- A row group is skipped only if its bounds exclude every wanted row. `audit_pushdown` reads it anyway, and
+  raises an error if there is a wanted row in it.
+- One batch per run is in memory, the buffers that it is read through, and what a store keeps of an open
+  object. A batch has a run's share of `BUFFER_BYTES`, or `_LEAST_COLUMN_BYTES` per column, but at most its
+  share of `_WIDE_BYTES`. A batch of large values has at most `_WIDE_VALUES_BYTES`. If a single row is larger,
+  the batch is that row. The buffers are the pages of a row group that exceeds a batch, or one page of each
+  column. A row group that is one batch is read as a whole, without buffers afterwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,7 +52,7 @@ _LEAST_ROWS: Final = 1024
 _LEAST_COLUMN_BYTES: Final = 16 * 1024
 _WIDE_VALUES_BYTES: Final = 4 * 1024 * 1024
 _WIDE_BYTES: Final = MERGE_BYTES * 3 // 4
-# Of each column of a row group that is larger than a batch so much is read ahead.
+# How much of each column is read ahead, for a row group that is larger than a batch.
 _COLUMN_BUFFER: Final = 64 * 1024
 _LEAST_PAGE_ROWS: Final = 1024
 _READ_BYTES: Final = 1024 * 1024
@@ -198,7 +199,7 @@ class _Reader:
         )
 
     def stored(self, run: Run) -> HeldRows:
-        """The parts of a run one after the other."""
+        """Read the parts of a run one after the other."""
         held = Held()
         return HeldRows(self._parts(run, held), held)
 
@@ -216,7 +217,7 @@ class _Reader:
                 yield rows
 
     def _part(self, part: Part, held: Held) -> Iterator[pa.RecordBatch]:
-        """The batches of a part that may have rows that are wanted.
+        """Yield the batches of a part that may have wanted rows.
 
         If the store fails during the read, the read is retried until the retry deadline after the last batch.
         The part is opened and verified again, and the read continues after the rows that were yielded.
@@ -244,7 +245,7 @@ class _Reader:
     def _batches(
         self, file: pa.NativeFile, part: Part, own: Schema, given: int, held: Held
     ) -> Iterator[pa.RecordBatch]:
-        """The row groups that may have rows that are wanted, of a part written under `own`, in batches.
+        """Yield the row groups that may have wanted rows, of a part that was written under `own`, in batches.
 
         The first `given` rows are left out.
         """
@@ -297,14 +298,14 @@ class _Reader:
                 left -= batch.num_rows
                 held.size = span.held_bytes
                 if not left:
-                    # What the last batch was read through goes before it is used.
+                    # Free the reader's buffers before the last batch is used.
                     held.size = 0
                     batches.close()
-                # The columns are those of the schema: so the footer says.
+                # The columns are those of the schema, because the footer says so.
                 yield upgraded(batch.replace_schema_metadata(), own, self.schema)
 
     def _spans(self, metadata: pq.FileMetaData, size: int, groups: Sequence[int]) -> Iterator["_Span"]:
-        """The row groups as they are read: some that make a batch, or one that has more than a batch."""
+        """Yield the row groups as they are read: several that make a batch, or one that exceeds a batch."""
         waiting: list[int] = []
         waiting_rows = waiting_bytes = 0
         for index in groups:
@@ -324,23 +325,23 @@ class _Reader:
             yield _Span(waiting, waiting_rows, waiting_rows)
 
     def _large(self, group: pq.RowGroupMetaData, index: int, width: int, stored_bytes: int) -> "_Span":
-        """A row group that is read through its pages, or as a whole where that takes no more."""
+        """Plan a large row group: read it page by page, or as a whole if that takes no more memory."""
         columns, rows, raw_bytes = group.num_columns, group.num_rows, group.total_byte_size
         batch_rows = self._batch_rows(width)
         is_buffered = columns * _COLUMN_BUFFER < stored_bytes
         held = columns * _COLUMN_BUFFER if is_buffered else stored_bytes
-        # A page has so many rows at least. Besides it there is a dictionary.
+        # A page has at least this many rows. There is a dictionary in addition.
         held += raw_bytes if rows <= _LEAST_PAGE_ROWS else min(raw_bytes, columns * 2 * PAGE_BYTES)
         if rows * width <= batch_rows * width + held and self.threads:
             return _Span([index], rows, rows)
         return _Span([index], rows, batch_rows, held, is_buffered)
 
     def _width(self, group: pq.RowGroupMetaData) -> int:
-        # What dictionaries and bit packing save in the file is there again in memory.
+        # Dictionaries and bit packing save space only in the file, not in memory.
         return int(max(self.least_width, group.total_byte_size // max(1, group.num_rows)))
 
     def _share(self, width: int) -> int:
-        """How many bytes of rows so wide make a batch."""
+        """Return how many bytes of rows of this width make a batch."""
         columns = len(self.schema.columns)
         if has_wide_values(width, columns):
             # Larger batches would save nothing.
@@ -353,7 +354,7 @@ class _Reader:
 
 
 def _least_width(schema: Schema) -> int:
-    """About the fewest bytes that a row takes in memory: of text there is an offset, and a few bytes."""
+    """Estimate the fewest bytes that a row takes in memory. A text takes an offset and a few bytes."""
     return sum(
         16
         if pa.types.is_binary(field.type) or pa.types.is_string(field.type)
@@ -364,7 +365,7 @@ def _least_width(schema: Schema) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Row groups that are read at once, in batches of so many rows, and what is held between two of them."""
+    """Row groups that are read together, their rows per batch, and the bytes held between two batches."""
 
     groups: list[int]
     rows: int

@@ -30,7 +30,7 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 INT64_MAX: Final = 2**63 - 1
 _HIGH_HALF: Final = np.uint64(32)
-# Comparing so few rows one by one costs less than a query.
+# Comparing this few rows one by one is faster than a query.
 _FEW_ROWS: Final = 4
 
 
@@ -41,7 +41,7 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
     integers if a sum might not fit.
     """
     if _is_ascending(by, rows):
-        # One run, or one after the other.
+        # A single run, or a sequence of runs.
         return np.arange(rows.num_rows), diffs
     if polars_works():
         frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
@@ -84,7 +84,7 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
 
 
 def _is_ascending(by: Sequence[str], rows: pa.RecordBatch) -> bool:
-    """Whether each row is known to be after the one before it; False where finding out may cost something."""
+    """Whether each row is known to follow the previous one. False if it would take time to find out."""
     first = numbers(rows.column(by[0]))
     if first is not None and (first[1:] > first[:-1]).all():
         return True
@@ -95,7 +95,7 @@ def _is_ascending(by: Sequence[str], rows: pa.RecordBatch) -> bool:
 
 
 def is_range(kept: Indices) -> bool:
-    """Whether these are neighbours in their order, and some."""
+    """Whether these indexes are consecutive, and not empty."""
     return len(kept) > 0 and bool((kept[1:] - kept[:-1] == 1).all())
 
 

@@ -33,7 +33,7 @@ class GroupBounds:
     earliest: int
     latest: int = CLOSED
     weight: float = 1
-    """How much it is of a usual row group."""
+    """The size of the group relative to a usual row group."""
 
     def may_meet(self, wanted: KeyRange, earliest: int, latest: int) -> bool:
         """Whether the group can have rows of the range at times from `earliest` to `latest`."""

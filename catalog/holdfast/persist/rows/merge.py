@@ -1,18 +1,20 @@
 """Merges sorted runs into consolidated rows, in order and with bounded memory.
 
-Invariants
-- Input is any number of runs: batches of rows with the columns `by` and `_diff`, in the total order of `by`
-  within a batch and from batch to batch. Output has each row of `by` once, in that order, with the sum of its
-  diffs, never 0; a sum beyond int64 is an error, one that only passes beyond it is not.
-- All runs together have about `MERGE_BYTES` in memory, whatever their number, or a batch of each of
-  `_FAN_IN` runs where batches are larger. Where it would be more, some of the runs become one that is in a
-  temporary file. A run has one batch in memory, or two of no more than its share of half of `MERGE_BYTES`.
-- Of the output one chunk is in memory. The least of the last keys in memory bounds a chunk: every row up to
-  it, of every run, is there, but for more rows equal to it. So the last row of a chunk is carried over to the
-  next one. Runs that are in memory to their end bound no chunk, where all rows are few.
-- A chunk is in memory several times while it is sorted. Where there are more than `_LARGE_BYTES`
-  of rows of many MiB, a chunk is one row, which needs no sorting: memory is a few rows more than that of the
-  runs.
+Invariants:
+
+- The input is any number of runs: batches of rows with the columns `by` and `_diff`, in the total order of
+  `by` within a batch and across batches. The output has each row of `by` once, in that order, with the sum of
+  its diffs, which is never 0. A sum beyond int64 is an error. A sum that exceeds int64 only in between is
+  not.
+- All runs together have about `MERGE_BYTES` in memory, for any number of runs. If batches are larger, it is
+  one batch of each of `_FAN_IN` runs. If the runs would take more, some of them are merged into one run in a
+  temporary file. A run has one batch in memory, or two if they have at most its share of half of
+  `MERGE_BYTES`.
+- One chunk of the output is in memory. The least of the last keys in memory bounds a chunk: every row up to
+  it, of every run, is in memory, except for further rows that equal it. So the last row of a chunk is carried
+  over to the next one. If all rows are few, a run that is in memory to its end bounds no chunk.
+- A chunk is in memory several times while it is sorted. If there are more than `_LARGE_BYTES` of rows of many
+  MiB, a chunk is one row, which needs no sorting. Then memory is that of the runs and a few more rows.
 """
 
 from collections import deque
@@ -31,10 +33,10 @@ from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.spill import Spill
 
 MERGE_BYTES: Final = 128 * 1024 * 1024
-"""About what all runs of a merge have in memory, with what they are read through."""
+"""About how many bytes all runs of a merge have in memory, including their read buffers."""
 
 _FAN_IN: Final = 4
-"""So many runs are merged at once, however large their batches are."""
+"""At least this many runs are merged at once, even if their batches are large."""
 
 _SPILL_BYTES: Final = 1024 * 1024
 _FEW_ROWS: Final = 2
@@ -44,14 +46,14 @@ _LARGE_ROW_BYTES: Final = 4 * 1024 * 1024
 
 
 class Held:
-    """About how many bytes are held to read the next batches of a run, besides those that it gave."""
+    """About how many bytes of buffers a run holds to read its next batches."""
 
     def __init__(self) -> None:
         self.size = 0
 
 
 class HeldRows(Iterator[pa.RecordBatch]):
-    """The batches of a run, and what is held to read the next ones."""
+    """The batches of a run, and the buffers that it holds to read the next ones."""
 
     def __init__(self, rows: Iterator[pa.RecordBatch], held: Held) -> None:
         self._rows = rows
@@ -66,13 +68,13 @@ def merge_runs(
     runs: Iterable[Iterator[pa.RecordBatch]],
     between: Callable[[], None] = lambda: None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of all runs consolidated: batches of `by` and `_diff`, in the total order, none empty.
+    """Yield the rows of all runs, consolidated: batches of `by` and `_diff`, in the total order, none empty.
 
-    `between` is called now and then where much is done before the next batch.
+    `between` is called from time to time if the next batch takes long.
 
     Raises:
-        DiffOverflow: a sum of diffs leaves int64.
-        Determinate: there is no room for a temporary file.
+        DiffOverflow: a sum of diffs does not fit int64.
+        Determinate: there is no space for a temporary file.
     """
     given = list(runs)
     live = [_Run(by, run, MERGE_BYTES // 4 // max(1, len(given))) for run in given]
@@ -104,7 +106,7 @@ def _merged(
             bound = min((run.last for run in live if not (small and run.ended)), default=None)
             pieces = [piece for run in live for piece in run.take(bound)]
             chunk, carry = _consolidated(by, pieces, carry, with_sums, is_last=bound is None)
-            # Nothing of the chunk is needed while the next one is read.
+            # Free the chunk before the next one is read.
             pieces.clear()
             if chunk.num_rows:
                 yield chunk
@@ -119,7 +121,7 @@ def _merged(
 def _filled(
     by: Sequence[str], live: Iterable["_Run"], spills: list[Spill], between: Callable[[], None]
 ) -> list["_Run"]:
-    """The runs that have more, each with rows in memory: fewer than before where all would be too much."""
+    """Fill the runs and return those with rows. If they take too much memory, merge some of them first."""
     waiting, filled = deque(live), list["_Run"]()
     held = sum(run.held_bytes for run in waiting)
     while waiting:
@@ -131,7 +133,7 @@ def _filled(
         filled.append(run)
         if held > MERGE_BYTES and len(filled) >= _FAN_IN and waiting:
             held -= sum(each.held_bytes for each in filled)
-            # The first are the shortest: a merged one goes to the end.
+            # The first ones are the shortest. A merged one goes to the end.
             waiting.append(_spilled(by, filled, spills, between))
             filled = []
     return filled
@@ -140,7 +142,7 @@ def _filled(
 def _spilled(
     by: Sequence[str], runs: list["_Run"], spills: list[Spill], between: Callable[[], None]
 ) -> "_Run":
-    """What is left of some runs, merged into a temporary file, as one run."""
+    """Merge the rest of some runs into a temporary file. Return it as one run."""
 
     def pieces() -> Iterator[pa.RecordBatch]:
         for rows in _merged(by, runs, between, _with_parts_of_sums):
@@ -183,9 +185,9 @@ class _Run:
         self._held = batches.held if isinstance(batches, HeldRows) else Held()
         self._size = 0
         self.share_bytes = share_bytes
-        """Of no more than so many bytes two batches are in memory."""
+        """If a batch has at most this many bytes, a second one is in memory."""
         self.ended = False
-        """Whether all the rest is in memory."""
+        """Whether the rest of the run is in memory."""
 
     @property
     def first(self) -> RowKey:
@@ -199,7 +201,7 @@ class _Run:
 
     @property
     def held_bytes(self) -> int:
-        """About how many bytes are in memory, with what the run is read through."""
+        """About how many bytes the run has in memory, including its buffers."""
         return self._size + self._held.size
 
     @property
@@ -231,13 +233,13 @@ class _Run:
         )
 
     def take(self, bound: RowKey | None) -> Iterator[pa.RecordBatch]:
-        """Remove the rows up to `bound`; all where it is None."""
+        """Remove and yield the rows up to `bound`, or all rows if it is None."""
         while self._pieces and (bound is None or self._pieces[0][1] <= bound):
             self._size -= self._bytes.popleft()
             yield self._pieces.popleft()[0]
         if self._pieces and bound is not None:
             batch, last = self._pieces[0]
-            # The last is beyond the bound.
+            # The last row is beyond the bound.
             if batch.num_rows > 1 and (count := rows_up_to(self._by, batch, bound)):
                 self._pieces[0] = (batch.slice(count), last)
                 yield batch.slice(0, count)
@@ -257,7 +259,7 @@ def _consolidated(
     *,
     is_last: bool,
 ) -> tuple[pa.RecordBatch, _Carry | None]:
-    """The rows of a chunk: but for the last, which is the next carry, where there may be more equal to it."""
+    """Return the consolidated rows of a chunk. Its last row is the next carry, if more rows may equal it."""
     rows, kept, sums = _folded(by, pieces, carry)
     if not len(kept):
         return rows.slice(0, 0), None
@@ -268,7 +270,7 @@ def _consolidated(
 
 
 def _taken(rows: pa.RecordBatch, kept: Indices) -> pa.RecordBatch:
-    # A slice keeps all rows in memory.
+    # A slice would keep all rows in memory.
     if 4 * len(kept) > 3 * rows.num_rows and is_range(kept):
         return rows.slice(int(kept[0]), len(kept))
     return rows.take(pa.array(kept))
@@ -307,7 +309,7 @@ def _with_sums(
 def _with_parts_of_sums(
     by: Sequence[str], rows: pa.RecordBatch, sums: npt.NDArray[Any] | Sequence[int]
 ) -> pa.RecordBatch:
-    """The same for rows that are merged again: one whose sum does not fit comes several times."""
+    """Like `_with_sums`, for rows that are merged again: a row whose sum does not fit comes several times."""
     if isinstance(sums, np.ndarray) and sums.dtype != np.object_:
         return _with_sums(by, rows, sums)
     indices, parts = [], []

@@ -42,14 +42,14 @@ ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 """The most bytes of a row group in memory, or one larger row."""
 PAGE_BYTES = 128 * 1024
-"""About the most bytes of a page: of a large row group a reader holds one of each column."""
-# Of values so large, row groups have fewer bytes: a reader that merges many runs holds one of each run.
+"""About the most bytes of a page. A reader holds one page per column of a large row group."""
+# Row groups of values this large have fewer bytes, because a merge of many runs holds one row group per run.
 _WIDE_VALUE_BYTES = 16 * 1024
 _WIDE_GROUP_BYTES = 1024 * 1024
-# Of many columns of so few bytes in a row group each, the start of zstd costs more than all else in decoding.
+# With many columns of this few bytes per row group, starting zstd is the largest cost of decoding.
 _MANY_COLUMNS = 64
 _SMALL_CHUNK_BYTES = 16 * 1024
-# Rows by which it is decided how to encode the columns of a part.
+# The number of first rows that decide how to encode the columns of a part.
 _SAMPLE_ROWS = 16 * 1024
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -110,7 +110,7 @@ def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
     try:
         source = pa.BufferReader(data)
         if data.startswith(schema.stream_begin):
-            # A stream reader parses the schema again, which costs four times as much as all else.
+            # A stream reader would parse the schema again, which takes four times as long as the rest.
             source.seek(len(schema.stream_begin))
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema.arrow_updates)
         else:
@@ -132,21 +132,21 @@ def has_wide_values(width: int, columns: int) -> bool:
 
 
 def row_group_bytes(width: int, columns: int) -> int:
-    """How many bytes of rows of `width` bytes in so many columns make a row group, or one larger row."""
+    """Return how many bytes make a row group, for rows of `width` bytes, or one larger row."""
     return _WIDE_GROUP_BYTES if has_wide_values(width, columns) else ROW_GROUP_BYTES
 
 
 def group_weight(size: int, rows: int, columns: int) -> float:
-    """How much a row group of so many bytes is of a usual one: less than 1 where values are large."""
+    """Return the size of a row group relative to a usual one. It is below 1 if values are large."""
     wide = rows > 0 and row_group_bytes(size // rows, columns) < ROW_GROUP_BYTES
     return min(1.0, size / ROW_GROUP_BYTES) if wide else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The columns of a part that have a dictionary, and the encodings of others that are not plain.
+    """The columns of a part that have a dictionary, and the encodings of the others that are not plain.
 
-    `compression` is that of all columns.
+    `compression` is the compression of all columns.
     """
 
     dictionary: tuple[str, ...]
@@ -289,7 +289,7 @@ def check_footer(metadata: pq.FileMetaData, schema: Schema, *, key: str) -> None
 
 
 def schema_json(schema: Schema) -> str:
-    """The schema as it stands in the footer: canonical JSON."""
+    """Return the schema as the footer contains it: canonical JSON."""
     return schema.as_json
 
 

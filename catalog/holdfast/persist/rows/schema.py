@@ -199,7 +199,7 @@ class Schema:
 
     @functools.cached_property
     def as_json(self) -> str:
-        """The schema as it stands in the footer of a part: canonical JSON."""
+        """The schema as the footer of a part contains it: canonical JSON."""
         value: dict[str, Any] = {
             "key": [_column_json(column) for column in self.key],
             "value": [_column_json(column) for column in self.value],

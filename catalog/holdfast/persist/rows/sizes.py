@@ -39,7 +39,7 @@ def pieces_of(rows: R, most_bytes: int, most_rows: int | None = None) -> Iterato
 
 
 def gathered(pieces: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[pa.Table]:
-    """The pieces, none empty, together in tables of at least so many bytes, but for the last."""
+    """Join non-empty pieces into tables of at least so many bytes, except for the last one."""
     waiting: list[pa.RecordBatch] = []
     held = 0
     for piece in pieces:

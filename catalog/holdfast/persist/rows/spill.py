@@ -1,6 +1,6 @@
-"""Sorted rows that don't fit in memory, in temporary files: written once, read any number of times.
+"""Sorted rows that don't fit in memory, in temporary files that are written once and read repeatedly.
 
-A temporary file has no name: it is gone with the process, however that ends.
+A temporary file has no name. It is deleted when the process ends in any way.
 """
 
 import tempfile
@@ -15,9 +15,9 @@ _FILE_BUFFER: Final = 256 * 1024
 
 
 class Spill:
-    """Sorted rows in a temporary file without a name: `batches` are written, and read any number of times.
+    """Sorted rows in a temporary file without a name. It writes `batches`, and can be read repeatedly.
 
-    Raises `Determinate` where there is no room for it.
+    Raises `Determinate` if there is no space for it.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch], level: int = 0) -> None:

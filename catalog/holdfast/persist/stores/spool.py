@@ -1,4 +1,4 @@
-"""Objects that are open for random access, outside of memory where they are large."""
+"""Opens the bytes of an object for random access. Large objects are put in a temporary file."""
 
 import tempfile
 from contextlib import suppress
@@ -7,11 +7,11 @@ from typing import Final
 import pyarrow as pa
 
 IN_MEMORY_BYTES: Final = 1024 * 1024
-"""A larger object is in a temporary file while it is open: who merges many has many open."""
+"""A larger object is in a temporary file while it is open, because a merge may have many objects open."""
 
 
 def opened(data: bytes) -> pa.NativeFile:
-    """The bytes as an open file: in a temporary file without a name, or in memory where that can't be."""
+    """Open the bytes as a temporary file without a name, or in memory if they are small or that fails."""
     if len(data) > IN_MEMORY_BYTES:
         with suppress(OSError):
             return _in_file(data)
