@@ -131,7 +131,7 @@ def test_a_client_of_an_unknown_mode_is_refused(tmp_path: Path, mode: Any) -> No
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_by_its_name(name: str, value: Any) -> None:
-    with pytest.raises(BadInput, match=rf"PersistConfig\.{name} is .*, not {value!r}"):
+    with pytest.raises(BadInput, match=rf"PersistConfig\.{name} must be .*, not {value!r}"):
         PersistConfig(**{name: value})
 
 

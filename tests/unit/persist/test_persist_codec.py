@@ -175,7 +175,7 @@ def test_a_codec_that_fails_is_told_from_what_it_was_given(stores: Stores) -> No
     writer.compare_and_append([TypedUpdate(("ok", 1), Order(Decimal(1)))], 0, 1)
     before = stores.stored()
     for bad, words in (
-        ("short", "made 0 rows of 1"),
+        ("short", "encoded 1 rows into 0"),
         ("text", "binary arrays without nulls"),
         ("null", "binary arrays without nulls"),
     ):
