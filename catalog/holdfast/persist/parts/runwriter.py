@@ -156,7 +156,7 @@ class _RunWriter:
         while len(self._encoding) >= _GROUPS_AHEAD:
             self._encoding.popleft().result()
         self._encoding.append(self._encode(part.file.write_group, group))
-        # Groups are a little smaller than they may be: another one would be beyond it.
+        # Groups are slightly below the limit, because one more slice would exceed it.
         if part.raw_bytes >= self._target.parts.machine.config.part_target_bytes - self._group_bytes // 2:
             self._close_part()
 
