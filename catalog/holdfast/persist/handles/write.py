@@ -381,12 +381,12 @@ class WriteHandle:
             self._retire = self._retiring()
             self._in_flight.settle()
         elif now - self._beaten_s > self._machine.config.lease_s / 4:
-            # Use keeps a handle alive, also if all its appends are rejected because others are faster.
+            # Use renews the lease, even if all appends are rejected because others are faster.
             self._register()
         self._seen_s = now
 
     def _retiring(self) -> "weakref.finalize[[str], InFlight]":
-        # A handle that is no longer used, by a prepared append either, is as good as closed.
+        # A handle without references, including from prepared appends, is as good as closed.
         retire = weakref.finalize(self._in_flight, self._machine.closed.add, self._handle.id)
         retire.atexit = False
         return retire

@@ -108,7 +108,7 @@ class ForkGuard:
         self._read_only: Final = read_only
         self._lock: Final = threading.Lock()
         self.ended: LogRegressed | None = None
-        """The error with which this client met another history."""
+        """The error that ended this client, because it met another history; None while there is none."""
         self._line: str | None = None
 
     def check(self) -> None:
@@ -164,7 +164,7 @@ class ForkGuard:
             raise self.ended.again() from None
 
     def _leave_all(self, error: LogRegressed, wall_ms: int) -> bool:
-        """Leave a marker for every shard that the client knows; whether all of them are there."""
+        """Leave a marker for every shard that the client knows. Return whether all markers were written."""
         try:
             for shard_id, seqno, known in self._known():
                 self._leave(shard_id, seqno, known, None, 0, wall_ms)
@@ -320,7 +320,7 @@ def unknown_rollups(machine: Refreshing) -> Iterator[Doubt]:
 
 
 def read_rollup(location: Location, shard_id: str, key: str, seqno: int) -> ShardState | None:
-    """The version in a rollup; None if it is gone. Raises `CorruptBlob`."""
+    """Return the version in a rollup; None if it is gone. Raises `CorruptBlob`."""
     data = location.blob.direct.get(key)
     if data is None:
         return None
@@ -400,7 +400,7 @@ def _marker_names(blob: Blob, shard_id: str) -> Iterator[re.Match[str]]:
 
 
 def read_marker(blob: Blob, key: str) -> Marker | None:
-    """The marker at a key; None if it is gone. Raises `CorruptBlob`."""
+    """Return the marker at a key; None if it is gone. Raises `CorruptBlob`."""
     data = blob.direct.get(key)
     return None if data is None else decode_marker(data, key)
 
