@@ -114,7 +114,7 @@ def test_the_name_of_a_shard_that_ended_tells_so(stores: Stores) -> None:
     client = stores.open()
     shard = client.create_or_load("orders", SCHEMA)
     client.finalize(shard)
-    with pytest.raises(ShardFinalized, match="'orders' stands for") as ended:
+    with pytest.raises(ShardFinalized, match="'orders' belongs to shard") as ended:
         client.create_or_load("orders", SCHEMA)
     assert "forget" in ended.value.hint
     client.forget("orders", finalize=True)
