@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import holdfast
 from holdfast.persist import PersistClient, Schema
-from holdfast.stash import Update, open_stash
+from holdfast.stash import StashUpdate, open_stash
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string", "price": "float64", "at": "timestamp_utc"})
 TEN = range(10)
@@ -42,7 +42,9 @@ def stash_work(kind: str, url: str) -> Iterator[Callable[[], object]]:
 
         def append() -> None:
             at = next(times)
-            stash.append([Update(1, b"key-%d-%d" % (number, at), value, 1) for number in range(rows)], at)
+            stash.append(
+                [StashUpdate(1, b"key-%d-%d" % (number, at), value, 1) for number in range(rows)], at
+            )
 
         append()
         yield append

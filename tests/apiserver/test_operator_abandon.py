@@ -86,7 +86,8 @@ def test_a_deletion_waits_for_its_store_until_somebody_abandons_the_data(
     first = world.condition("catalog/demo", "Stalled")
     assert first["message"].endswith(command)
     assert (
-        f"which has failed since {first['lastTransitionTime']}; the deletion continues when it" in first["message"]
+        f"which has failed since {first['lastTransitionTime']}; the deletion continues when it"
+        in first["message"]
     )
     assert world.status("catalog/demo")["deletion"]["storeFailedSeconds"] < 600
     described = world.kubectl("describe", "catalog/demo")

@@ -5,13 +5,13 @@ It prints the rows at that time, as text.
 
 import sys
 
-from holdfast.stash import Update, open_stash
+from holdfast.stash import StashUpdate, open_stash
 
 url, at = sys.argv[1], int(sys.argv[2])
 with open_stash(url, create=True, read_only=False, names={1: "one"}) as stash:
-    updates = [Update(1, b"key%d" % at, b"value" * 100, 1)]
+    updates = [StashUpdate(1, b"key%d" % at, b"value" * 100, 1)]
     if at:
-        updates.append(Update(1, b"key%d" % (at - 1), b"value" * 100, -1))
+        updates.append(StashUpdate(1, b"key%d" % (at - 1), b"value" * 100, -1))
     stash.append(updates, at)
     stash.hold("somebody", stash.frontiers().since)
     stash.release("somebody")

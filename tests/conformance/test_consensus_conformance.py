@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
-from holdfast.persist.stores import Consensus, Digest, Entry, Expect, Head, Put, Row, digest_of
+from holdfast.persist.stores import Consensus, Digest, Entry, Expect, Head, LogRow, Put, digest_of
 from testbed.faults import FaultyConsensus
 
 UNICODE_KEY = "sch\u00f6n/\u65e5\u672c\u8a9e/\U0001f984 'quoted' \"too\""
@@ -324,7 +324,7 @@ def test_the_same_number_with_other_bytes_is_refused(consensus: Consensus, key: 
     assert not consensus.compare_and_set([Put("t", 2, b"x", digest_of(_framed(5)))], [Expect(key, 2, other)])
     assert not consensus.compare_and_set([Put("new", 1, b"x")], [Expect(key, 2, other)])
     assert not consensus.compare_and_set([Put(key, 3, b"x")], [Expect(key, 2, other)])
-    assert consensus.truncate(key, 2, Row(2, other)) == 0
+    assert consensus.truncate(key, 2, LogRow(2, other)) == 0
     assert [entry.seqno for entry in consensus.scan(key, 0, 9)] == [1, 2]
     assert consensus.heads(["t", "new"]) == {"t": Head(1, _framed(5))}
 
@@ -362,12 +362,12 @@ def test_a_truncation_needs_the_entry_that_the_caller_knows(consensus: Consensus
     for number in range(1, 6):
         assert consensus.compare_and_set([Put("a", number, _framed(number))])
 
-    assert consensus.truncate("a", 5, Row(seqno, digest_of(_framed(seqno + 1)))) == 0
-    assert consensus.truncate("a", seqno, Row(6, digest_of(_framed(6)))) == 0
-    assert consensus.truncate("a", seqno, Row(5, digest_of(_framed(6)))) == 0
-    assert consensus.truncate("a", seqno, Row(5, digest_of(_framed(5)))) == seqno - 1
+    assert consensus.truncate("a", 5, LogRow(seqno, digest_of(_framed(seqno + 1)))) == 0
+    assert consensus.truncate("a", seqno, LogRow(6, digest_of(_framed(6)))) == 0
+    assert consensus.truncate("a", seqno, LogRow(5, digest_of(_framed(6)))) == 0
+    assert consensus.truncate("a", seqno, LogRow(5, digest_of(_framed(5)))) == seqno - 1
     assert consensus.digests("a", 0, 1) == [(seqno, digest_of(_framed(seqno)))]
-    assert consensus.truncate("a", 5, Row(seqno, digest_of(_framed(seqno)))) == 5 - seqno
+    assert consensus.truncate("a", 5, LogRow(seqno, digest_of(_framed(seqno)))) == 5 - seqno
     assert consensus.digests("a", 0, 1) == [(5, digest_of(_framed(5)))]
 
 

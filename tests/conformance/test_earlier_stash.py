@@ -1,4 +1,4 @@
-"""An earlier Holdfast and this one write a stash in SQLite in turns. The stash keeps its copies and checksums."""
+"""An earlier Holdfast and this one write a stash in SQLite in turns. It keeps its copies and checksums."""
 
 import os
 import sqlite3
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CorruptBlob
-from holdfast.stash import Update, open_stash
+from holdfast.stash import StashUpdate, open_stash
 from testbed.earlier import EarlierHoldfast
 from testbed.errors import Unavailable
 from testbed.require import Tier, required
@@ -153,7 +153,7 @@ def test_a_file_that_is_locked_gets_its_checksums_later(
         other.execute("ROLLBACK")
     assert not has_checksums(file)
     with stash:
-        stash.append([Update(1, b"another", b"value" * 100, 1)], 1)
+        stash.append([StashUpdate(1, b"another", b"value" * 100, 1)], 1)
     assert has_checksums(file)
     assert unchecked(file) == 0
     flip_each_value(file)

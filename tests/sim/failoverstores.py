@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.persist.stores import Blob, Consensus, Digest, Entry, Expect, Head, Put, Row
+from holdfast.persist.stores import Blob, Consensus, Digest, Entry, Expect, Head, LogRow, Put
 from holdfast.persist.stores.traits import NOTHING_KNOWN
 from sim.stores import SimBlob, _Calls
 from sim.story import short
@@ -72,7 +72,7 @@ class FailoverConsensus(Consensus):
         what = "cas " + " ".join(f"{short(put.key)} v{put.seqno}" for put in puts)
         return self._calls.write(what, effect)
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         server = self._session.reach()
 
         def effect() -> int:

@@ -15,9 +15,9 @@ from holdfast.persist.stores import (
     Entry,
     Expect,
     Head,
+    LogRow,
     MemoryConsensus,
     Put,
-    Row,
 )
 from holdfast.persist.stores.traits import NOTHING_KNOWN
 from sim.audit import Auditor
@@ -127,7 +127,7 @@ class SimConsensus(Consensus):
         what = "cas " + " ".join(f"{short(put.key)} v{put.seqno}" for put in puts)
         return self._calls.write(what, effect)
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         def effect() -> int:
             self._auditor.truncated(key, seqno)
             return self._inner.truncate(key, seqno, known)

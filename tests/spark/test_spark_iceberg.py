@@ -37,7 +37,7 @@ from holdfast.persist import Schema
 from holdfast.spark import scan
 from holdfast.spark.jobs import icebergcommit, icebergfiles, snapshot
 from holdfast.spark.jobs.icebergcommit import Replacement
-from holdfast.spark.jobs.icebergfiles import Place
+from holdfast.spark.jobs.icebergfiles import TableLocation
 from holdfast.spark.jobs.icebergtable import evolve, make_table, open_catalog
 from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
 from spark.attempts import again, killed_at, record_of
@@ -345,7 +345,7 @@ class Written:
     catalog: Catalog
     target: IcebergTarget
     wanted: Replacement
-    place: Place
+    place: TableLocation
 
     @classmethod
     def of(
@@ -356,7 +356,9 @@ class Written:
         catalog = catalog or open_catalog(target)
         found = scan.find(spec.reading(spec.collection, spec.as_of))
         table, run = make_table(catalog, target, found.schema), icebergfiles.run_name(spec.attempt)
-        place = Place.of(table, evolve(table.transaction(), target, found.schema), f"{spec.job_id}/{run}")
+        place = TableLocation.of(
+            table, evolve(table.transaction(), target, found.schema), f"{spec.job_id}/{run}"
+        )
         written = [
             icebergfiles.write_task(each, schema=found.schema, place=place)
             for each in enumerate(scan.plan(found))

@@ -30,8 +30,8 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    LogRow,
     Put,
-    Row,
 )
 from holdfast.persist.stores.watch import Watch
 
@@ -229,7 +229,7 @@ class FaultyConsensus(Consensus):
         operation = Operation("consensus.compare_and_set", tuple(put.key for put in puts))
         return suffer(self._plan, operation, lambda: self._inner.compare_and_set(puts, expect))
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         operation = Operation("consensus.truncate", (key,))
         return suffer(self._plan, operation, lambda: self._inner.truncate(key, seqno, known))
 

@@ -22,7 +22,7 @@ from holdfast.catalog.initialize import Bootstrap
 from holdfast.catalog.interfaces import Loaded, OpenableCatalog
 from holdfast.catalog.opening import (
     Backing,
-    Put,
+    PutContents,
     Read,
     StoredCatalog,
     kept_young,
@@ -137,7 +137,9 @@ class OneStore(Backing):
     def raise_fence(self, at_least: int, mine: FenceToken, deploy_generation: int | None) -> FenceToken:
         return takeover.raise_fence(self.store, at_least, self._claim(mine, deploy_generation))
 
-    def load(self, put: Put, mine: FenceToken, deploy_generation: int | None, *, rehearse: bool) -> Loaded:
+    def load(
+        self, put: PutContents, mine: FenceToken, deploy_generation: int | None, *, rehearse: bool
+    ) -> Loaded:
         return put(self.store, self._claim(mine, deploy_generation), rehearse)
 
     def open_writable(self, mine: FenceToken, bootstrap: Bootstrap) -> tuple[WritableHandle, CatalogStore]:

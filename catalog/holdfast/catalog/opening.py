@@ -44,7 +44,7 @@ T = TypeVar("T")
 Read = Callable[[CatalogStore, Preamble], T]
 """Computes something from a store and the preamble of its latest state."""
 
-Put = Callable[[CatalogStore, takeover.Claim, bool], Loaded]
+PutContents = Callable[[CatalogStore, takeover.Claim, bool], Loaded]
 """Loads contents into a store under a claim. With True it writes nothing. See `takeover.load`."""
 
 
@@ -120,7 +120,9 @@ class Backing(ABC):
     def raise_fence(self, at_least: int, mine: FenceToken, deploy_generation: int | None) -> FenceToken: ...
 
     @abstractmethod
-    def load(self, put: Put, mine: FenceToken, deploy_generation: int | None, *, rehearse: bool) -> Loaded:
+    def load(
+        self, put: PutContents, mine: FenceToken, deploy_generation: int | None, *, rehearse: bool
+    ) -> Loaded:
         """Take over, and load contents into the store that has the catalog."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ _BAR_WIDTH: Final = 24
 _ROOM_FOR_BAR: Final = 72
 
 
-class Progress:
+class ProgressLine:
     """One line on stderr: the work, a bar if the total is known, and the current item."""
 
     def __init__(self, what: str, *, shown: bool = True) -> None:

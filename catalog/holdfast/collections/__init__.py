@@ -5,7 +5,7 @@
 even if several processes run it.
 """
 
-from holdfast.collections.advance import Due, Step, StepKind, Wait
+from holdfast.collections.advance import AdvanceStep, Due, StepKind, Wait
 from holdfast.collections.appending import Position, PreparedAppend
 from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.capabilities import CollectionHold, DurableHold, WriteCapability
@@ -34,6 +34,7 @@ from holdfast.collections.snapshot import CollectionPart, CollectionSnapshot, re
 from holdfast.collections.writer import CollectionWriter
 
 __all__ = [
+    "AdvanceStep",
     "BulkAppend",
     "ChangesPart",
     "CollectionHold",
@@ -63,7 +64,6 @@ __all__ = [
     "ReplicatedRenditionWriter",
     "ReplicatedWriter",
     "RestoreSource",
-    "Step",
     "StepKind",
     "StorageController",
     "Wait",

@@ -34,7 +34,7 @@ class StepKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AdvanceStep:
     """Work that is due for the collection or for one of its renditions."""
 
     kind: StepKind
@@ -59,7 +59,7 @@ class Wait:
 class Due:
     """The work that is due (as a result of `advance`: the work done), and what the rest waits for."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[AdvanceStep, ...]
     waits: tuple[Wait, ...]
 
 
@@ -89,7 +89,7 @@ def due(now: Situation) -> Due:
             held = [f"held by {_keeper(hold)}" for hold in now.holds if not hold.own]
             used = [f"in use by {job}" for job in now.jobs]
             if not (held or used):
-                return Due((Step(StepKind.DROP_COLLECTION),), ())
+                return Due((AdvanceStep(StepKind.DROP_COLLECTION),), ())
             return Due((), tuple(Wait("", why) for why in (*held, *used)))
         case CollectionState.ACTIVE:
             each = [_due_of(now, rendition) for rendition in info.live]
@@ -101,7 +101,7 @@ def due(now: Situation) -> Due:
             assert_never(info.state)
 
 
-def _order(step: Step) -> int:
+def _order(step: AdvanceStep) -> int:
     return list(StepKind).index(step.kind)
 
 
@@ -139,7 +139,7 @@ def _due_of_holding(now: Situation, rendition: RenditionInfo) -> Due:
     if upper >= rendition.held_from:
         return Due((*_release(now, rendition), *_difference(now, rendition)), ())
     if rendition.recipe is not Recipe.SOURCE:
-        return Due((Step(StepKind.TAIL, rendition.id),), ())
+        return Due((AdvanceStep(StepKind.TAIL, rendition.id),), ())
     why = f"took over at {rendition.held_from}, and its source has written up to {upper}"
     return Due((), (Wait(rendition.id, why),))
 
@@ -151,21 +151,21 @@ def _due_of_retired(now: Situation, rendition: RenditionInfo) -> Due:
         why = f"current up to {rendition.held_to}, and its source has written up to {written}"
         return Due(steps, (Wait(rendition.id, why),))
     if now.since >= rendition.held_to:
-        return Due((*steps, Step(StepKind.DROP_RENDITION, rendition.id)), ())
+        return Due((*steps, AdvanceStep(StepKind.DROP_RENDITION, rendition.id)), ())
     keepers = [hold for hold in now.holds if rendition.id in hold.keeps]
     waits = tuple(Wait(rendition.id, f"kept by {_keeper(hold)}") for hold in keepers)
     # If nobody moves the since, it stays at the last hold, even after that hold ended.
     return Due(steps, waits or (Wait(rendition.id, f"kept by the since, which is {now.since}"),))
 
 
-def _release(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
+def _release(now: Situation, rendition: RenditionInfo) -> tuple[AdvanceStep, ...]:
     # Only the critical hold. The lease of a process that fills it, or that died, ends by itself.
     purpose = rendition_hold(rendition.id)
     held = any(hold.own and hold.durable and hold.purpose == purpose for hold in now.holds)
-    return (Step(StepKind.RELEASE, rendition.id),) if held else ()
+    return (AdvanceStep(StepKind.RELEASE, rendition.id),) if held else ()
 
 
-def _difference(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
+def _difference(now: Situation, rendition: RenditionInfo) -> tuple[AdvanceStep, ...]:
     # The conditions of `Renditions.make_difference`: both are complete before the handover, which is
     # readable.
     before = now.info.held_before(rendition)
@@ -175,7 +175,7 @@ def _difference(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
         return ()
     written = min(now.uppers[each.id] for each in (before, rendition))
     if now.since < rendition.held_from <= written:
-        return (Step(StepKind.DIFFERENCE, rendition.id),)
+        return (AdvanceStep(StepKind.DIFFERENCE, rendition.id),)
     return ()
 
 
@@ -190,13 +190,13 @@ def _keeper(hold: CollectionHold) -> str:
     return text
 
 
-def advance(look: Callable[[], Situation], do: Callable[[Step], None]) -> Due:
+def advance(look: Callable[[], Situation], do: Callable[[AdvanceStep], None]) -> Due:
     """Do what is due until nothing is. Returns what was done and what the rest waits for.
 
     Nothing is done twice. If the same work is due again, another process made it so, and the next call does
     it.
     """
-    done: list[Step] = []
+    done: list[AdvanceStep] = []
     while True:
         now = due(look())
         fresh = [step for step in now.steps if step not in done]

@@ -18,7 +18,7 @@ from holdfast.collections.evolved import seen_through
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo
 from holdfast.collections.routing import split_rows
-from holdfast.collections.uppers import View, common_upper
+from holdfast.collections.uppers import CollectionView, common_upper
 from holdfast.errors import (
     CLOSED,
     AsOfTooEarly,
@@ -38,7 +38,7 @@ from holdfast.persist.rows.schema import TIME
 
 _MEMORY_BYTES: Final = 256 << 20
 
-Progress = Callable[[int, int], object]
+OnProgress = Callable[[int, int], object]
 """Called with the rows done and the total: the number of stored rows, of which some may cancel out."""
 
 
@@ -47,7 +47,7 @@ def rendition_hold(rendition_id: str) -> str:
     return f"rendition {rendition_id}"
 
 
-def bring_tail(client: PersistClient, view: View, describe: Callable[[], CollectionInfo]) -> None:
+def bring_tail(client: PersistClient, view: CollectionView, describe: Callable[[], CollectionInfo]) -> None:
     """Copy the tail to the current rendition: what was written before the handover and is not yet in it.
 
     Raises `HandoverInProgress` if only the source of the rendition can write that.
@@ -71,7 +71,7 @@ def bring(
     rendition: RenditionInfo,
     upper: int,
     describe: Callable[[], CollectionInfo],
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> tuple[int, int]:
     """Copy to a rendition up to `upper`, at most the collection's upper. Returns its uppers before and after.
 
@@ -101,7 +101,7 @@ def brought(
     upper: int,
     describe: Callable[[], CollectionInfo],
     *,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Iterator[Callable[[], list[Prepared]]]:
     """The steps that take a rendition from `lower` to `upper`, at most the collection's upper, with its hold.
 
@@ -167,7 +167,7 @@ def _changes(
     describe: Callable[[], CollectionInfo],
     lower: int,
     upper: int,
-    progress: Progress | None,
+    progress: OnProgress | None,
 ) -> tuple[Schema, Iterable[pa.RecordBatch]]:
     """Updates at `upper - 1` that add up to the collection's changes in `[lower, upper)`, and a schema.
 
@@ -200,7 +200,7 @@ def at_time(
             tell(len(batch))
 
 
-def _counted(total: int, progress: Progress) -> Callable[[int], None]:
+def _counted(total: int, progress: OnProgress) -> Callable[[int], None]:
     """A function that adds rows to the progress."""
     done = 0
     progress(0, total)

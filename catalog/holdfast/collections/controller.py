@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NoReturn, Self, assert_never
 
-from holdfast.collections.advance import Due, Situation, Step, StepKind, advance
-from holdfast.collections.bringing import Progress
+from holdfast.collections.advance import AdvanceStep, Due, Situation, StepKind, advance
+from holdfast.collections.bringing import OnProgress
 from holdfast.collections.capabilities import Capabilities, CollectionHold, DurableHold, WriteCapability
 from holdfast.collections.controller_log import ControllerLog, Guard
 from holdfast.collections.differences import difference_shards
@@ -269,7 +269,7 @@ class StorageController(JobCommands):
             _refuse_dropped(info)
         return Frontiers(metadata.since, self.renditions.view(info).upper)
 
-    def hydrate(self, id_or_name: str, rendition_id: str, *, progress: Progress | None = None) -> int:
+    def hydrate(self, id_or_name: str, rendition_id: str, *, progress: OnProgress | None = None) -> int:
         """Fill a rendition of recipe COPY from the collection, in this process. Returns its upper afterwards.
 
         Its contents are committed together with the record of a job of kind "hydrate", whose slot is the id
@@ -384,7 +384,7 @@ class StorageController(JobCommands):
         uppers = {**view.uppers, **filled}
         return Situation(view.info, uppers, since, view.upper, self.holds(collection_id))
 
-    def _do(self, collection_id: str, step: Step) -> None:
+    def _do(self, collection_id: str, step: AdvanceStep) -> None:
         match step.kind:
             case StepKind.TAIL:
                 self.renditions.bring_tail(collection_id)

@@ -21,7 +21,14 @@ from typing import Final, TypeVar, assert_never
 import pyarrow as pa
 
 from holdfast.collections.record.codec import CONTROLLER_SCHEMA, decode, encode_key, encode_value
-from holdfast.collections.record.state import Commit, ControllerState, NoOp, Outcome, Record, Reject
+from holdfast.collections.record.state import (
+    ControllerState,
+    Outcome,
+    Record,
+    RecordCommit,
+    RecordNoOp,
+    RecordReject,
+)
 from holdfast.errors import AsOfTooEarly, HandleExpired, Indeterminate, StorageError, UpperMismatch
 from holdfast.forks import OwnerProcess
 from holdfast.persist import (
@@ -109,7 +116,7 @@ class ControllerLog:
         2. Another command commits in between. The append fails with `UpperMismatch` on this shard and changes
            nothing, because a multi-write changes all of its shards or none. The loop reads on, and runs the
            transition again on the new records. If the other process did the same command, the transition
-           returns its recorded result as a `NoOp`.
+           returns its recorded result as a `RecordNoOp`.
         3. The guard's condition is lost in between. The mismatch is on the guard's shard. The loop calls the
            guard again, which returns a new condition or raises.
         4. An effect fails on its own shard. The reason may be another command whose records this process has
@@ -130,11 +137,11 @@ class ControllerLog:
                 state = self.sync()
                 outcome = transition(state)
                 match outcome:
-                    case Reject(error):
+                    case RecordReject(error):
                         raise error
-                    case NoOp(result):
+                    case RecordNoOp(result):
                         return result
-                    case Commit(result, puts, removals):
+                    case RecordCommit(result, puts, removals):
                         if lost is not None:
                             raise lost
                         # Rows and upper of the version that was decided on: effects may read a newer one.

@@ -17,7 +17,7 @@ from holdfast.collections.record.rendition_transitions import record_difference
 from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
 from holdfast.collections.record.transitions import Origin
 from holdfast.collections.retention import RETENTION_PURPOSE
-from holdfast.collections.uppers import View
+from holdfast.collections.uppers import CollectionView
 from holdfast.errors import AsOfTooEarly, ShardFinalized
 from holdfast.persist import PersistClient
 from holdfast.persist.ids import shard_id
@@ -41,7 +41,7 @@ def difference_shards(
 def make_difference(
     client: PersistClient,
     log: ControllerLog,
-    view: View,
+    view: CollectionView,
     describe: Callable[[], CollectionInfo],
     origin: Origin,
 ) -> str | None:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
-from holdfast.collections.bringing import Progress, brought
+from holdfast.collections.bringing import OnProgress, brought
 from holdfast.collections.record.jobs import JobRecord, JobState, Json, job_id, one_line
 from holdfast.collections.record.spec import (
     CollectionInfo,
@@ -52,7 +52,7 @@ SPARK_ROWS: Final = 20_000_000
 """The stored rows of a collection from which on you should not hydrate it in one process."""
 
 Fill: TypeAlias = Callable[
-    [CollectionInfo, RenditionInfo, int, Progress], AbstractContextManager[Callable[[], list[Prepared]]]
+    [CollectionInfo, RenditionInfo, int, OnProgress], AbstractContextManager[Callable[[], list[Prepared]]]
 ]
 """Returns the steps that take an empty rendition to an upper, at most the collection's, like `brought`."""
 
@@ -116,7 +116,7 @@ class Hydration:
         controller: Controls,
         info: CollectionInfo,
         rendition_id: str,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
         *,
         fill: Fill | None = None,
         attempt: int | None = None,
@@ -208,7 +208,7 @@ class Hydration:
                 raise
 
     def _here(
-        self, info: CollectionInfo, rendition: RenditionInfo, upper: int, progress: Progress
+        self, info: CollectionInfo, rendition: RenditionInfo, upper: int, progress: OnProgress
     ) -> AbstractContextManager[Callable[[], list[Prepared]]]:
         """Fill the rendition through this process."""
         describe = partial(self._controller.describe, self._id)

@@ -28,7 +28,7 @@ from holdfast.persist.rows.evolution import newest, upgraded
 from holdfast.persist.rows.schema import TIME
 
 
-class Renditions(Protocol):
+class RenditionSource(Protocol):
     """What a listen needs at a handover of its collection."""
 
     def described(self, rendition_id: str) -> RenditionInfo:
@@ -92,7 +92,7 @@ class CollectionListen:
 
     def __init__(
         self,
-        renditions: Renditions,
+        renditions: RenditionSource,
         rendition: RenditionInfo,
         shards: Iterable[Listen],
         metadata: Listen,

@@ -50,7 +50,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from holdfast.collections.bringing import Progress, bring, bring_tail, rendition_hold
+from holdfast.collections.bringing import OnProgress, bring, bring_tail, rendition_hold
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.differences import difference_shards, make_difference
 from holdfast.collections.metadata import METADATA_SCHEMA, handover
@@ -65,7 +65,7 @@ from holdfast.collections.record.spec import (
 from holdfast.collections.record.state import ControllerState
 from holdfast.collections.record.transitions import Origin
 from holdfast.collections.retention import RETENTION_PURPOSE
-from holdfast.collections.uppers import View, common_upper, look
+from holdfast.collections.uppers import CollectionView, common_upper, look
 from holdfast.errors import (
     CLOSED,
     AsOfTooEarly,
@@ -182,7 +182,7 @@ class Renditions:
             *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in made.shards),
         ]
 
-    def catch_up(self, collection: str, rendition_id: str, *, progress: Progress | None = None) -> int:
+    def catch_up(self, collection: str, rendition_id: str, *, progress: OnProgress | None = None) -> int:
         """Copy to a rendition that is being filled all that the collection has. Returns its upper afterwards.
 
         Also copies what is written meanwhile, until a round copies only a little, or no less than the round
@@ -197,7 +197,7 @@ class Renditions:
                 return upper
             before = upper - lower
 
-    def _catch_up(self, collection: str, rendition_id: str, progress: Progress | None) -> tuple[int, int]:
+    def _catch_up(self, collection: str, rendition_id: str, progress: OnProgress | None) -> tuple[int, int]:
         """Copy what there is now. Returns the uppers of the rendition before and after."""
         view = self.look(collection)
         rendition = self._hydrating(view.info, rendition_id)
@@ -349,7 +349,7 @@ class Renditions:
         differences = [] if follower is None else difference_shards(self._client, info, [follower])
         return [*self._end(retired), *map(self._client.prepare_finalize, differences)]
 
-    def _turn(self, view: View, rendition_id: str, at: int, _: ControllerState) -> list[Prepared]:
+    def _turn(self, view: CollectionView, rendition_id: str, at: int, _: ControllerState) -> list[Prepared]:
         """The steps of a handover at `at` on the shards. The module's docstring explains them."""
         info, client = view.info, self._client
         old, new = info.holding, info.rendition(rendition_id)
@@ -367,14 +367,14 @@ class Renditions:
         writers = [client.writer(shard, info.schema, purpose=_HANDOVER_PURPOSE) for shard in old.shards]
         return [*steps, *(writer.prepare_seal(upper, at) for writer in writers)]
 
-    def _own_times(self, view: View, rendition_id: str) -> list[int]:
+    def _own_times(self, view: CollectionView, rendition_id: str) -> list[int]:
         """The least times of a handover that the uppers of the two renditions allow."""
         old = view.info.holding
         new = view.info.find(rendition_id)
         # A pipeline may have written the old rendition beyond the promise before it became current.
         return [view.uppers[old.id], *([] if new is None else [new.start + 1])]
 
-    def _check_lag(self, view: View, rendition_id: str, max_lag_ms: int) -> None:
+    def _check_lag(self, view: CollectionView, rendition_id: str, max_lag_ms: int) -> None:
         known = view.info.find(rendition_id)
         if known is None or known.state is not RenditionState.HYDRATING or known.recipe is Recipe.SOURCE:
             return  # The transition refuses a rendition that can't take over.
@@ -400,7 +400,7 @@ class Renditions:
         known = info.find(rendition_id)
         return RESTORED_UPPER + 1 if known is not None and known.recipe is Recipe.RESTORED else 0
 
-    def _check_time(self, info: CollectionInfo, time: int, view: View) -> None:
+    def _check_time(self, info: CollectionInfo, time: int, view: CollectionView) -> None:
         if time > max(view.promised, self._client.now_ms() + FARTHEST_MS):
             raise BadInput(
                 f"a handover of collection {info.name} at {time} would seal the collection up to that time",
@@ -413,11 +413,11 @@ class Renditions:
             return known
         raise BadInput(f"collection {info.name} has no rendition {rendition_id} that is being filled")
 
-    def look(self, collection: str) -> View:
+    def look(self, collection: str) -> CollectionView:
         """A collection as it is now (linearized)."""
         return self.view(self._describe(collection))
 
-    def view(self, info: CollectionInfo) -> View:
+    def view(self, info: CollectionInfo) -> CollectionView:
         """Like `look`, for a collection that was just described."""
         return look(
             lambda: self._describe(info.collection_id),

@@ -45,7 +45,7 @@ from holdfast.persist.rows.schema import DIFF, TIME, Schema
 _BATCH_ROWS: Final = 64 * 1024
 _MEMORY_BYTES: Final = 256 << 20
 
-Progress = Callable[[int], None]
+OnRows = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Restores:
         *,
         rendition_id: str = "",
         command_id: str | None = None,
-        progress: Progress | None = None,
+        progress: OnRows | None = None,
     ) -> RenditionInfo:
         """See `StorageController.restore_collection`."""
         info = self._describe(collection)
@@ -163,7 +163,7 @@ class Restores:
         )
 
     def _fill(
-        self, collection_id: str, rendition: RenditionInfo, source: RestoreSource, progress: Progress
+        self, collection_id: str, rendition: RenditionInfo, source: RestoreSource, progress: OnRows
     ) -> None:
         client, purpose = self._client, rendition_hold(rendition.id)
         info = self._describe(collection_id)
@@ -184,7 +184,7 @@ class Restores:
         source: RestoreSource,
         schema: Schema,
         purpose: str,
-        progress: Progress,
+        progress: OnRows,
     ) -> None:
         client = self._client
         with ExitStack() as stack:

@@ -19,7 +19,7 @@ Uppers: TypeAlias = Callable[[Sequence[str]], Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class CollectionView:
     """A collection at one moment.
 
     `promised` is the upper of the metadata shard. `info` has every handover below it. `uppers` are those of
@@ -32,7 +32,7 @@ class View:
     upper: int
 
 
-def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], read: Uppers) -> View:
+def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], read: Uppers) -> CollectionView:
     """Read the state of a collection now: its record, its promise and the uppers of its shards, linearized.
 
     Raises `TornRendition` if the shards of a rendition have different uppers at one moment.
@@ -44,7 +44,7 @@ def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], rea
         held = [Held(each.held_from, each.held_to, uppers[each.id]) for each in info.held]
         upper = collection_upper(held, promised)
         if upper < promised or promised == (promised := promise()):
-            return View(info, promised, uppers, upper)
+            return CollectionView(info, promised, uppers, upper)
 
 
 def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Uppers) -> int:

@@ -28,7 +28,7 @@ from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.metadata import METADATA_SCHEMA
 from holdfast.collections.record.spec import CollectionInfo, Recipe
 from holdfast.collections.uploaded import UploadedAppend
-from holdfast.collections.uppers import View, look
+from holdfast.collections.uppers import CollectionView, look
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
@@ -182,7 +182,7 @@ class CollectionWriter:
                 if view.info.holding.id == before.info.holding.id:
                     raise
 
-    def _found(self, view: View) -> tuple[Route, int]:
+    def _found(self, view: CollectionView) -> tuple[Route, int]:
         """Like `_find`, from a view. Raises `ShardFinalized` if its current rendition is gone."""
         while view.uppers[view.info.holding.id] < view.info.holding.held_from:
             bring_tail(self._client, view, self._describe)
@@ -199,7 +199,7 @@ class CollectionWriter:
         self._route = Route(rendition, schema, shards, view.promised)
         return self._route, view.upper
 
-    def _written_by_all(self) -> View:
+    def _written_by_all(self) -> CollectionView:
         """The collection now.
 
         Raises `BadInput` if only a pipeline writes it; a handover may change that any time.
@@ -214,7 +214,7 @@ class CollectionWriter:
             )
         return view
 
-    def _look(self) -> View:
+    def _look(self) -> CollectionView:
         view = look(self._describe, self._metadata.upper, self._client.recent_uppers)
         if view.info.dropped or (
             view.upper == CLOSED and self._client.inspect(self.info.metadata_shard).finalized

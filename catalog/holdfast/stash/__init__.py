@@ -9,11 +9,11 @@ from holdfast.stash.stash import (
     MAX_STATEMENT_BYTES,
     MAX_TIME,
     Columns,
-    Frontiers,
     KnownPast,
     Past,
     Stash,
-    Update,
+    StashFrontiers,
+    StashUpdate,
 )
 from holdfast.stash.url import DEFAULT_SCHEMA, check_url, open_stash
 
@@ -23,11 +23,11 @@ __all__ = [
     "MAX_STATEMENT_BYTES",
     "MAX_TIME",
     "Columns",
-    "Frontiers",
     "KnownPast",
     "Past",
     "Stash",
-    "Update",
+    "StashFrontiers",
+    "StashUpdate",
     "check_url",
     "open_stash",
 ]

@@ -47,11 +47,11 @@ from holdfast.stash.stash import (
     ROW_OVERHEAD_BYTES,
     STATEMENT_BYTES,
     Columns,
-    Frontiers,
     KnownPast,
     Past,
     Stash,
-    Update,
+    StashFrontiers,
+    StashUpdate,
     check_as_of,
     check_commit_time,
     check_held,
@@ -164,7 +164,7 @@ class PostgresStash(Stash):
     def description(self) -> str:
         return f"stash in {self._address.description}"
 
-    def frontiers(self, *, history: KnownPast | None = None) -> Frontiers:
+    def frontiers(self, *, history: KnownPast | None = None) -> StashFrontiers:
         with self._connection() as connection:
             try:
                 found = self._frontiers(connection)
@@ -176,10 +176,10 @@ class PostgresStash(Stash):
 
     def append(
         self,
-        updates: Iterable[Update],
+        updates: Iterable[StashUpdate],
         at: int,
         *,
-        sole: Update | None = None,
+        sole: StashUpdate | None = None,
         upper: int | None = None,
         history: KnownPast | None = None,
     ) -> None:
@@ -195,10 +195,10 @@ class PostgresStash(Stash):
     def _put_in(
         self,
         connection: Connection,
-        updates: Iterable[Update],
+        updates: Iterable[StashUpdate],
         at: int,
         after: int,
-        sole: Update | None,
+        sole: StashUpdate | None,
         history: KnownPast | None,
     ) -> Past | None:
         """Everything of a commit but COMMIT; with `history`, the past after it."""
@@ -260,7 +260,7 @@ class PostgresStash(Stash):
         return _past_of(connection.execute(self._sql(_PAST), (upper,)), upper)
 
     def _before(
-        self, connection: Connection, sole: Update | None, before: int
+        self, connection: Connection, sole: StashUpdate | None, before: int
     ) -> "psycopg.Cursor[tuple[Any, ...]]":
         """What the collection of `sole` held before a time."""
         id_ = None if sole is None else sole.collection
@@ -291,16 +291,16 @@ class PostgresStash(Stash):
         *,
         but: Collection[int] = (),
         history: KnownPast | None = None,
-    ) -> Iterator[Update]:
+    ) -> Iterator[StashUpdate]:
         if not collections:
             for some in self._fetched(as_of, but, history):
-                yield from map(Update._make, some)
+                yield from map(StashUpdate._make, some)
             return
         with self._snapshot() as connection:
             self._begin(connection, as_of, history)
             connection.execute(_BY_INDEX)
             statement = b"COPY (%s) TO STDOUT (FORMAT binary)" % self._rows(as_of, collections, but)
-            yield from map(Update._make, self._stream(connection, statement, _ROW_TYPES))
+            yield from map(StashUpdate._make, self._stream(connection, statement, _ROW_TYPES))
 
     def columns(
         self, as_of: int, *, but: Collection[int] = (), history: KnownPast | None = None
@@ -351,9 +351,9 @@ class PostgresStash(Stash):
         lower: int,
         upper: int | None = None,
         *,
-        sole: Update | None = None,
+        sole: StashUpdate | None = None,
         history: KnownPast | None = None,
-    ) -> Iterator[tuple[int, Update]]:
+    ) -> Iterator[tuple[int, StashUpdate]]:
         with self._snapshot() as connection:
             frontiers = self._frontiers(connection)
             if sole is not None:
@@ -366,7 +366,7 @@ class PostgresStash(Stash):
             self._learn(connection, history, until)
             statement = self._sql(_CHANGES, lower=sql.Literal(lower), upper=sql.Literal(until))
             for time, *row in self._stream(connection, statement, _CHANGE_TYPES):
-                yield time, Update(*row)
+                yield time, StashUpdate(*row)
 
     def allow_compaction(self, since: int) -> None:
         with self._transaction() as connection:
@@ -395,14 +395,14 @@ class PostgresStash(Stash):
                 return False
         return True
 
-    def _retractions(self) -> Iterator[Update]:
+    def _retractions(self) -> Iterator[StashUpdate]:
         with self._snapshot() as connection:
             since = self._frontiers(connection).since
             statement = self._sql(_RETRACTIONS, since=sql.Literal(since))
             for row in self._stream(connection, statement, _ROW_TYPES):
-                yield Update(*row)
+                yield StashUpdate(*row)
 
-    def _consolidate(self, rows: Sequence[Update]) -> bool:
+    def _consolidate(self, rows: Sequence[StashUpdate]) -> bool:
         """Leave one row with the sum of each, or none; False while another process is at it."""
         with self._transaction() as connection:
             claimed = connection.execute(self._sql(_CLAIM_CONSOLIDATION)).fetchall()
@@ -426,7 +426,7 @@ class PostgresStash(Stash):
         schema = sql.Identifier(self._address.schema)
         return sql.SQL(statement).format(schema=schema, **parts).as_bytes(None)
 
-    def _frontiers(self, connection: Connection) -> Frontiers:
+    def _frontiers(self, connection: Connection) -> StashFrontiers:
         return _frontiers_of(connection.execute(self._sql(_FRONTIERS)), self.description)
 
     @contextmanager
@@ -492,11 +492,11 @@ class PostgresStash(Stash):
         return kind(f"{self.description}: {told(error)}")
 
 
-def _frontiers_of(cursor: "psycopg.Cursor[tuple[int, int]]", description: str) -> Frontiers:
+def _frontiers_of(cursor: "psycopg.Cursor[tuple[int, int]]", description: str) -> StashFrontiers:
     rows = cursor.fetchall()
     if len(rows) != 1:
         raise Determinate(f"{description}: one of sinces and uppers has not one row")
-    return Frontiers(*rows[0])
+    return StashFrontiers(*rows[0])
 
 
 def _past_of(cursor: "psycopg.Cursor[tuple[Any, ...]]", upper: int) -> Past:

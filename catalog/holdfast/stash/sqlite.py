@@ -72,10 +72,10 @@ from holdfast.stash.sqlitefile import (
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,
-    Frontiers,
     KnownPast,
     Stash,
-    Update,
+    StashFrontiers,
+    StashUpdate,
     check_as_of,
     check_commit_time,
     check_held,
@@ -207,16 +207,16 @@ class SqliteStash(Stash):
     def description(self) -> str:
         return f"stash {self._path}"
 
-    def frontiers(self, *, history: KnownPast | None = None) -> Frontiers:  # noqa: ARG002 - see above
+    def frontiers(self, *, history: KnownPast | None = None) -> StashFrontiers:  # noqa: ARG002 - see above
         with self._snapshot() as connection:
             return self._frontiers(connection)
 
     def append(
         self,
-        updates: Iterable[Update],
+        updates: Iterable[StashUpdate],
         at: int,
         *,
-        sole: Update | None = None,
+        sole: StashUpdate | None = None,
         upper: int | None = None,
         history: KnownPast | None = None,  # noqa: ARG002 - see above
     ) -> None:
@@ -250,12 +250,12 @@ class SqliteStash(Stash):
         *,
         but: Collection[int] = (),
         history: KnownPast | None = None,  # noqa: ARG002 - see above
-    ) -> Iterator[Update]:
+    ) -> Iterator[StashUpdate]:
         with self._snapshot() as connection:
             check_as_of(as_of, self._frontiers(connection))
             stored = collections or self._collections(connection)
             for id_ in sorted(set(stored) - set(but)):
-                yield from map(Update._make, self._summed(_find(connection, _ROWS, (id_, as_of))))
+                yield from map(StashUpdate._make, self._summed(_find(connection, _ROWS, (id_, as_of))))
 
     def sizes(self, as_of: int) -> dict[int, int]:
         with self._snapshot() as connection:
@@ -273,9 +273,9 @@ class SqliteStash(Stash):
         lower: int,
         upper: int | None = None,
         *,
-        sole: Update | None = None,
+        sole: StashUpdate | None = None,
         history: KnownPast | None = None,  # noqa: ARG002 - see above
-    ) -> Iterator[tuple[int, Update]]:
+    ) -> Iterator[tuple[int, StashUpdate]]:
         with self._snapshot() as connection:
             frontiers = self._frontiers(connection)
             if sole is not None:
@@ -284,9 +284,9 @@ class SqliteStash(Stash):
             self._check_sole(connection, sole, lower)
             until = frontiers.upper if upper is None else min(upper, frontiers.upper)
             for time_, *row in self._summed(_find(connection, _CHANGES, (min(lower, until), until))):
-                yield time_, Update(*row)
+                yield time_, StashUpdate(*row)
 
-    def _check_sole(self, connection: Connection, sole: Update | None, before: int) -> None:
+    def _check_sole(self, connection: Connection, sole: StashUpdate | None, before: int) -> None:
         if sole is not None:
             found = _find(connection, _BEFORE, (sole.collection, before))
             check_sole((tuple(row) for row in self._summed(found)), sole, self.description)
@@ -353,7 +353,7 @@ class SqliteStash(Stash):
                     self._consolidate(connection, row, since)
         return True
 
-    def _consolidate(self, connection: Connection, row: Update, since: int) -> None:
+    def _consolidate(self, connection: Connection, row: StashUpdate, since: int) -> None:
         """Leave one row with the sum of the row's copies, or none."""
         copies = connection.execute(_COPIES, (*row[:3], since)).fetchall()
         for each in copies:
@@ -367,13 +367,13 @@ class SqliteStash(Stash):
             checksum = checksum_of(*row[:3], total, latest)
             connection.execute(_PUT, (*row[:3], latest, total, checksum))
 
-    def _frontiers(self, connection: Connection) -> Frontiers:
+    def _frontiers(self, connection: Connection) -> StashFrontiers:
         found = _find(connection, _FRONTIERS).fetchall()
         if len(found) != 1 or not all(isinstance(each, int) and each >= 0 for each in found[0][:2]):
             raise CorruptBlob("the frontiers of the stash", "one since and one upper", f"{len(found)} rows")
         if found[0][:2] != found[0][2:]:
             raise self._damaged("frontiers that are not as their copies")
-        return Frontiers(*found[0][:2])
+        return StashFrontiers(*found[0][:2])
 
     def _holds(self, connection: Connection) -> dict[str, int]:
         found = _find(connection, _HOLDS).fetchall()
@@ -387,10 +387,10 @@ class SqliteStash(Stash):
             raise self._damaged("a collection that is not as its copy")
         return [id_ for id_, _ in found]
 
-    def _retractions(self) -> Iterator[Update]:
+    def _retractions(self) -> Iterator[StashUpdate]:
         with self._snapshot() as connection:
             since = self._frontiers(connection).since
-            yield from map(Update._make, connection.execute(_RETRACTIONS, (since,)))
+            yield from map(StashUpdate._make, connection.execute(_RETRACTIONS, (since,)))
 
     def close(self) -> None:
         if not self._owner.is_here:

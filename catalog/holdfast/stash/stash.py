@@ -49,7 +49,7 @@ CONSOLIDATION_ROWS: Final = 1000
 INT64: Final = range(-(1 << 63), 1 << 63)
 
 
-class Update(NamedTuple):
+class StashUpdate(NamedTuple):
     """A change of how often a row occurs in a collection; or, read at a time, how often it occurs."""
 
     collection: int
@@ -67,7 +67,7 @@ class Columns(NamedTuple):
     diffs: Sequence[int]
 
 
-class Frontiers(NamedTuple):
+class StashFrontiers(NamedTuple):
     """What can be read: times from `since` on, below `upper`."""
 
     since: int
@@ -112,16 +112,16 @@ class Stash(ABC):
         """Where it is, for messages; without user and password."""
 
     @abstractmethod
-    def frontiers(self, *, history: KnownPast | None = None) -> Frontiers:
+    def frontiers(self, *, history: KnownPast | None = None) -> StashFrontiers:
         """Since and upper, linearized; `OtherHistory` where the stash does not go on from `history`."""
 
     @abstractmethod
     def append(
         self,
-        updates: Iterable[Update],
+        updates: Iterable[StashUpdate],
         at: int,
         *,
-        sole: Update | None = None,
+        sole: StashUpdate | None = None,
         upper: int | None = None,
         history: KnownPast | None = None,
     ) -> None:
@@ -149,7 +149,7 @@ class Stash(ABC):
         *,
         but: Collection[int] = (),
         history: KnownPast | None = None,
-    ) -> Iterator[Update]:
+    ) -> Iterator[StashUpdate]:
         """The rows at `as_of`, of the given collections or of all, `but` for those of some; consolidated.
 
         In no particular order. A `history` that knows nothing is the one up to `as_of` from the first row on;
@@ -163,7 +163,7 @@ class Stash(ABC):
         self, as_of: int, *, but: Collection[int] = (), history: KnownPast | None = None
     ) -> Iterator[Columns]:
         """The rows at `as_of`, some at a time, of `STATEMENT_BYTES` or one. See `rows`."""
-        batch: list[Update] = []
+        batch: list[StashUpdate] = []
         bytes_ = 0
         for update in self.rows(as_of, but=but, history=history):
             more = len(update.key) + len(update.value) + ROW_OVERHEAD_BYTES
@@ -185,9 +185,9 @@ class Stash(ABC):
         lower: int,
         upper: int | None = None,
         *,
-        sole: Update | None = None,
+        sole: StashUpdate | None = None,
         history: KnownPast | None = None,
-    ) -> Iterator[tuple[int, Update]]:
+    ) -> Iterator[tuple[int, StashUpdate]]:
         """The updates at times in `[lower, upper)`, below the stash's own upper, by time, consolidated.
 
         With `sole`, which is what its collection held before `lower`, `OtherHistory` where it held something
@@ -244,12 +244,12 @@ class Stash(ABC):
         self.close()
 
 
-def in_statements(updates: Iterable[Update], names: Mapping[int, str]) -> Iterator[list[Update]]:
+def in_statements(updates: Iterable[StashUpdate], names: Mapping[int, str]) -> Iterator[list[StashUpdate]]:
     """The updates, checked, in batches of which each fits one statement; `BadInput` for one that never would.
 
     `names` are for messages.
     """
-    batch: list[Update] = []
+    batch: list[StashUpdate] = []
     size = 0
     for update in updates:
         bytes_ = _check_update(update, names)
@@ -262,7 +262,7 @@ def in_statements(updates: Iterable[Update], names: Mapping[int, str]) -> Iterat
         yield batch
 
 
-def _check_update(update: Update, names: Mapping[int, str]) -> int:
+def _check_update(update: StashUpdate, names: Mapping[int, str]) -> int:
     """The bytes that it takes in a statement."""
     collection, key, value, diff = update
     if type(key) is not bytes or type(value) is not bytes:
@@ -280,9 +280,9 @@ def _check_update(update: Update, names: Mapping[int, str]) -> int:
     return size + ROW_OVERHEAD_BYTES
 
 
-def in_batches(rows: Iterable[Update], size: int) -> Iterator[list[Update]]:
+def in_batches(rows: Iterable[StashUpdate], size: int) -> Iterator[list[StashUpdate]]:
     """Different rows, for one transaction of a consolidation each."""
-    batch: dict[tuple[int, bytes, bytes], Update] = {}
+    batch: dict[tuple[int, bytes, bytes], StashUpdate] = {}
     bytes_ = 0
     for row in rows:
         more = len(row.key) + len(row.value) + ROW_OVERHEAD_BYTES
@@ -310,7 +310,7 @@ def check_commit_time(at: int, upper: int | None) -> int:
     return after
 
 
-def check_as_of(as_of: int, frontiers: Frontiers) -> None:
+def check_as_of(as_of: int, frontiers: StashFrontiers) -> None:
     """Raise `AsOfTooEarly` or `AsOfNotYetAvailable` for a time that can't be read."""
     if as_of < frontiers.since:
         raise AsOfTooEarly(as_of, frontiers.since)
@@ -318,13 +318,13 @@ def check_as_of(as_of: int, frontiers: Frontiers) -> None:
         raise AsOfNotYetAvailable(as_of, frontiers.upper)
 
 
-def check_lower(lower: int, frontiers: Frontiers) -> None:
+def check_lower(lower: int, frontiers: StashFrontiers) -> None:
     """Raise `AsOfTooEarly` when changes from `lower` on may be forgotten."""
     if lower <= frontiers.since and (lower, frontiers.since) != (0, 0):
         raise AsOfTooEarly(lower - 1, frontiers.since)
 
 
-def check_reached(time: int, frontiers: Frontiers, where: str) -> None:
+def check_reached(time: int, frontiers: StashFrontiers, where: str) -> None:
     """Raise `OtherHistory` for an upper that is known to be reached, and isn't."""
     if frontiers.upper < time:
         raise OtherHistory(where)
@@ -336,13 +336,13 @@ def check_past(known: Past, found: Past | None, where: str) -> None:
         raise OtherHistory(where)
 
 
-def check_sole(found: Iterable[tuple[int, bytes, bytes, int]], sole: Update, where: str) -> None:
+def check_sole(found: Iterable[tuple[int, bytes, bytes, int]], sole: StashUpdate, where: str) -> None:
     """Raise `OtherHistory` unless `sole` is all that was found in its collection."""
     if list(found) != [tuple(sole)]:
         raise OtherHistory(where)
 
 
-def check_since(since: int, frontiers: Frontiers) -> None:
+def check_since(since: int, frontiers: StashFrontiers) -> None:
     """Raise `BadInput` for a since after which nothing could be read."""
     if not 0 <= since < max(frontiers.upper, 1):
         raise BadInput(f"since {since} is not in [0, {max(frontiers.upper, 1)}), below the upper")

@@ -15,7 +15,7 @@ from holdfast.persist import PersistClient, Prepared
 
 _EXPIRIES: Final = 3
 
-Commit = Callable[[Callable[[], Sequence[Prepared]]], object]
+CommitBatch = Callable[[Callable[[], Sequence[Prepared]]], object]
 """Commits the prepared steps that its argument returns, like `PersistClient.multi_write`."""
 
 
@@ -32,7 +32,7 @@ def load(
     client: PersistClient,
     writer: CollectionWriter,
     bulk: BulkAppend,
-    commit: Commit,
+    commit: CommitBatch,
     *,
     at: int | None = None,
     new_upper: int | None = None,

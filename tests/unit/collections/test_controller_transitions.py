@@ -9,12 +9,12 @@ from holdfast.collections.record import transitions
 from holdfast.collections.record.jobs import JobRecord, JobState, job_id
 from holdfast.collections.record.spec import CollectionInfo, CollectionSpec, CollectionState
 from holdfast.collections.record.state import (
-    Commit,
     ControllerState,
-    NoOp,
     Outcome,
     Record,
-    Reject,
+    RecordCommit,
+    RecordNoOp,
+    RecordReject,
     record_id,
 )
 from holdfast.collections.record.transitions import COMMANDS_KEPT_MS, Origin, ShardIds
@@ -39,7 +39,7 @@ def origin(command_id: str, at_ms: int = 0) -> Origin:
 
 
 def do(state: ControllerState, outcome: Outcome[T]) -> T:
-    assert isinstance(outcome, Commit), outcome
+    assert isinstance(outcome, RecordCommit), outcome
     tables: dict[str, Record] = {**state.collections, **state.commands, **state.jobs}
     replaced = [tables[record_id(record)] for record in outcome.puts if record_id(record) in tables]
     state.apply([*replaced, *outcome.removals], outcome.puts)
@@ -47,7 +47,7 @@ def do(state: ControllerState, outcome: Outcome[T]) -> T:
 
 
 def refused(outcome: Outcome[T]) -> HoldfastError:
-    assert isinstance(outcome, Reject), outcome
+    assert isinstance(outcome, RecordReject), outcome
     return outcome.error
 
 
@@ -64,7 +64,7 @@ def test_a_collection_is_created_once_whatever_the_command(state: ControllerStat
     info = created(state)
     for command in ("k1", "k2"):
         again = transitions.create_collection(state, SPEC, ShardIds("m9", ("d9",)), origin(command))
-        assert again == NoOp(info)
+        assert again == RecordNoOp(info)
     assert info.renditions[0].shards == ("d1", "d2")
     assert info.hash_columns == ("id",)
 
@@ -108,7 +108,7 @@ def test_an_id_is_never_used_again(state: ControllerState) -> None:
     error = refused(transitions.create_collection(state, SPEC, SHARDS, origin("k3")))
     assert "was dropped" in str(error)
     replayed = transitions.create_collection(state, SPEC, SHARDS, origin("k1"))
-    assert isinstance(replayed, NoOp)
+    assert isinstance(replayed, RecordNoOp)
     assert replayed.result.dropped
 
 
@@ -120,18 +120,18 @@ def test_a_drop_that_did_not_begin_is_not_finished(state: ControllerState) -> No
 def test_a_drop_is_done_once(state: ControllerState) -> None:
     created(state)
     do(state, transitions.begin_drop(state, "db.flights", origin("k2")))
-    assert isinstance(transitions.begin_drop(state, "c1", origin("k2")), NoOp)
-    assert isinstance(transitions.begin_drop(state, "c1", origin("k3")), NoOp)
+    assert isinstance(transitions.begin_drop(state, "c1", origin("k2")), RecordNoOp)
+    assert isinstance(transitions.begin_drop(state, "c1", origin("k3")), RecordNoOp)
     gone = do(state, transitions.finish_drop(state, "c1", 7))
     assert gone.dropped_ms == 7
-    assert transitions.finish_drop(state, "c1", 8) == NoOp(gone)
+    assert transitions.finish_drop(state, "c1", 8) == RecordNoOp(gone)
 
 
 def test_commands_are_forgotten_after_thirty_days(state: ControllerState) -> None:
     created(state)
     second = CollectionSpec("c2", "b", SCHEMA)
     outcome = transitions.create_collection(state, second, SHARDS, origin("k2", COMMANDS_KEPT_MS))
-    assert isinstance(outcome, Commit)
+    assert isinstance(outcome, RecordCommit)
     assert outcome.removals == ()
     do(state, transitions.create_collection(state, second, SHARDS, origin("k2", COMMANDS_KEPT_MS + 1)))
     assert list(state.commands) == ["k2"]
@@ -165,7 +165,7 @@ def test_no_job_begins_for_what_is_dropped(state: ControllerState, how: str) -> 
         error = refused(outcome)
         assert isinstance(error, CollectionNotFound)
         assert str(error) == f"collection db.flights (c1) {how} dropped"
-    assert transitions.start_job(state, JOB) == NoOp(state.jobs[JOB.job_id])
+    assert transitions.start_job(state, JOB) == RecordNoOp(state.jobs[JOB.job_id])
 
 
 JOB = JobRecord(job_id("c1", "snapshot", "1"), "c1", "snapshot", "1", 1, JobState.RUNNING, {"as_of": 3})
@@ -174,7 +174,7 @@ JOB = JobRecord(job_id("c1", "snapshot", "1"), "c1", "snapshot", "1", 1, JobStat
 def test_a_job_is_started_once_and_its_first_spec_stays(state: ControllerState) -> None:
     do(state, transitions.start_job(state, JOB))
     other = JobRecord(JOB.job_id, "c1", "snapshot", "1", 1, JobState.RUNNING, {"as_of": 9})
-    assert transitions.start_job(state, other) == NoOp(JOB)
+    assert transitions.start_job(state, other) == RecordNoOp(JOB)
 
 
 def test_a_zombie_is_fenced(state: ControllerState) -> None:
@@ -184,7 +184,7 @@ def test_a_zombie_is_fenced(state: ControllerState) -> None:
     assert (second.attempt, second.state, second.spec) == (2, JobState.RUNNING, {"as_of": 3})
     assert isinstance(refused(transitions.finish_job(state, JOB.job_id, 1, {"rows": 1}, 2)), Fenced)
     assert isinstance(refused(transitions.fail_job(state, JOB.job_id, 1, "late", 2)), Fenced)
-    assert transitions.retry_job(state, JOB.job_id, 1, abandoned=1) == NoOp(second)
+    assert transitions.retry_job(state, JOB.job_id, 1, abandoned=1) == RecordNoOp(second)
     done = do(state, transitions.finish_job(state, JOB.job_id, 2, {"rows": 2}, 3))
     assert (done.state, done.result, done.finished_ms) == (JobState.DONE, {"rows": 2}, 3)
 
@@ -201,7 +201,7 @@ def test_a_failed_job_can_be_tried_again(state: ControllerState) -> None:
     do(state, transitions.start_job(state, JOB))
     failed = do(state, transitions.fail_job(state, JOB.job_id, 1, "no memory", 2))
     assert (failed.state, failed.error) == (JobState.FAILED, "no memory")
-    assert transitions.fail_job(state, JOB.job_id, 1, "again", 3) == NoOp(failed)
+    assert transitions.fail_job(state, JOB.job_id, 1, "again", 3) == RecordNoOp(failed)
     again = do(state, transitions.retry_job(state, JOB.job_id, 4))
     assert (again.attempt, again.state, again.error, again.started_ms) == (2, JobState.RUNNING, "", 4)
 
@@ -219,7 +219,7 @@ def test_jobs_that_are_over_are_forgotten_and_their_late_attempts_commit_nothing
     do(state, transitions.fail_job(state, other.job_id, 1, "no", 3))
     do(state, transitions.forget_jobs(state, [JOB.job_id, other.job_id, "never there"]))
     assert state.jobs == {}
-    assert transitions.forget_jobs(state, [JOB.job_id]) == NoOp(None)
+    assert transitions.forget_jobs(state, [JOB.job_id]) == RecordNoOp(None)
     assert "there is no job" in str(refused(transitions.finish_job(state, other.job_id, 1, {}, 4)))
 
 

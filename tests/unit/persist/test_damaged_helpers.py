@@ -12,7 +12,7 @@ from holdfast.persist.ids import rollup_key
 from holdfast.persist.state.codec import encode_state
 from holdfast.persist.state.cuts import cut_log, damaged_digests, decode_digests
 from holdfast.persist.state.divergence import Marker, encode_marker, marker_keys, why_keep
-from holdfast.persist.stores import Digest, Row
+from holdfast.persist.stores import Digest, LogRow
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -101,7 +101,7 @@ def test_a_cut_that_is_done_again_writes_what_was_damaged(
     spoil(stores, key, damage)
     machine = client.session.machine(SHARD)
     state, digest = machine.version
-    assert cut_log(machine.location, SHARD, log_begins(stores), Row(state.seqno, digest))
+    assert cut_log(machine.location, SHARD, log_begins(stores), LogRow(state.seqno, digest))
     data = stores.blob.get(key)
     assert data is not None
     assert decode_digests(data, key)[0] == log_begins(stores)

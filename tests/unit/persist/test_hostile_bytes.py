@@ -26,8 +26,8 @@ from holdfast.persist.stores import (
     Expect,
     Head,
     Location,
+    LogRow,
     Put,
-    Row,
 )
 from holdfast.persist.stores.traits import NOTHING_KNOWN
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, HandClock, Stores, changes, rows
@@ -113,7 +113,7 @@ class FrozenConsensus(Consensus):
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         raise AssertionError(f"a reader wrote {puts}")
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         raise AssertionError(f"a reader truncated {key}")
 
     def list_keys(self) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.persist import Listen, PersistClient, PersistConfig, Progress, Updates
-from holdfast.persist.stores import Consensus, Digest, Entry, Expect, Head, Location, Put, Row, Watch
+from holdfast.persist.stores import Consensus, Digest, Entry, Expect, Head, Location, LogRow, Put, Watch
 from holdfast.persist.stores.traits import NOTHING_KNOWN
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
 
@@ -57,7 +57,7 @@ class Mute(Consensus):
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         return self._inner.compare_and_set(puts, expect)
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         return self._inner.truncate(key, seqno, known)
 
     def list_keys(self) -> list[str]:

@@ -13,7 +13,7 @@ from holdfast.persist.admin.verify import Verified, verify
 from holdfast.persist.ids import rollup_key
 from holdfast.persist.rows.part import checksum, decode_parquet, encode_parquet
 from holdfast.persist.state.codec import encode_diff, encode_state
-from holdfast.persist.state.state import Part, Put, Rollup, ShardState, StateDiff
+from holdfast.persist.state.state import Part, PutEntry, Rollup, ShardState, StateDiff
 from holdfast.persist.stores import Entry
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, updates
 
@@ -122,7 +122,7 @@ def replant(stores: Stores, state: ShardState) -> None:
     key = rollup_key(SHARD, state.seqno)
     stores.blob.put(key, data)
     rollup = Rollup(state.seqno, key, len(data), checksum(data))
-    diff = StateDiff(state.seqno + 1, SHARD, "0", state.wall_ms + 1, "ship", rollup, (Put(rollup),))
+    diff = StateDiff(state.seqno + 1, SHARD, "0", state.wall_ms + 1, "ship", rollup, (PutEntry(rollup),))
     stores.consensus._logs[SHARD] = [Entry(diff.seqno, encode_diff(diff))]
 
 

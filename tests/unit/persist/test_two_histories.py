@@ -19,7 +19,7 @@ from holdfast.persist.state.cuts import MOST_DIGESTS, decode_digests, encode_dig
 from holdfast.persist.state.divergence import lines_of, markers_of, why_keep
 from holdfast.persist.state.machine import commit
 from holdfast.persist.state.state import Rollup
-from holdfast.persist.stores import BlobMeta, Entry, MemoryConsensus, Row
+from holdfast.persist.stores import BlobMeta, Entry, LogRow, MemoryConsensus
 from holdfast.persist.upkeep.compaction import claim_compaction, install, merge_task
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
@@ -266,7 +266,7 @@ def test_a_cut_that_meets_a_failover_needs_the_row_that_names_the_rollup(
     if finalized:
         a.finalize(SHARD)
 
-    def late(key: str, seqno: int, known: Row | None = None) -> int:
+    def late(key: str, seqno: int, known: LogRow | None = None) -> int:
         while stores.consensus._logs[SHARD][-1].seqno > seqno - finalized:
             stores.consensus._logs[SHARD].pop()
         return truncate(key, seqno, known)

@@ -4,14 +4,14 @@ import resource
 import sys
 from collections.abc import Iterator
 
-from holdfast.stash import Update, open_stash
+from holdfast.stash import StashUpdate, open_stash
 
 
-def rows() -> Iterator[Update]:
+def rows() -> Iterator[StashUpdate]:
     for number in range(40):
-        yield Update(1, b"%d" % number, number.to_bytes(1, "big") * (4 << 20), 1)
+        yield StashUpdate(1, b"%d" % number, number.to_bytes(1, "big") * (4 << 20), 1)
     for number in range(10_000):
-        yield Update(2, b"%d" % number, bytes(200), 1)
+        yield StashUpdate(2, b"%d" % number, bytes(200), 1)
 
 
 def peak() -> int:
@@ -19,7 +19,7 @@ def peak() -> int:
 
 
 with open_stash(sys.argv[1], create=True) as stash:
-    stash.append([Update(1, b"", bytes(4 << 20), 1)], 0)
+    stash.append([StashUpdate(1, b"", bytes(4 << 20), 1)], 0)
     sum(1 for _ in stash.rows(0))
     before = peak()
     stash.append(rows(), 1)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from holdfast.errors import Determinate, Indeterminate, StoreUnreachable, UpperMismatch
-from holdfast.stash import Stash, Update, open_stash
+from holdfast.stash import Stash, StashUpdate, open_stash
 
 PARENT = os.getppid()
 ROWS = 3
@@ -23,7 +23,7 @@ def commit(stash: Stash, payload: bytes) -> int:
 
     A commit of unknown outcome happened or not once the upper is past it; before, the same is tried again.
     """
-    rows = [Update(number, payload, b"", 1) for number in range(ROWS)]
+    rows = [StashUpdate(number, payload, b"", 1) for number in range(ROWS)]
     unknown: int | None = None
     while True:
         if os.getppid() != PARENT:
@@ -44,9 +44,9 @@ def commit(stash: Stash, payload: bytes) -> int:
             unknown = upper
 
 
-def hanging(count: int) -> Iterator[Update]:
+def hanging(count: int) -> Iterator[StashUpdate]:
     for number in range(count):
-        yield Update(1, b"half %d" % number, bytes(1000), 1)
+        yield StashUpdate(1, b"half %d" % number, bytes(1000), 1)
     print("hanging", flush=True)
     sys.stdin.read()
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.stash import Frontiers, Stash, Update, open_stash
+from holdfast.stash import Stash, StashFrontiers, StashUpdate, open_stash
 from testbed.forking import in_child, public_names
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
-ROW = Update(0, b"key", b"value", 1)
-MANY = [Update(1, b"%05d" % number, bytes(4096), 1) for number in range(5000)]
+ROW = StashUpdate(0, b"key", b"value", 1)
+MANY = [StashUpdate(1, b"%05d" % number, bytes(4096), 1) for number in range(5000)]
 """More than the buffers of a connection hold: the server is still at it while a test reads the first."""
 CALLS: dict[str, Callable[[Stash], object]] = {
     "frontiers": lambda stash: stash.frontiers(),
@@ -46,7 +46,7 @@ def test_every_call_raises(stash: Stash) -> None:
     assert in_child(calls) == dict.fromkeys(calls, "UsedAfterFork")
     named = public_names(type(stash)) - {"description", "close", "abandon"}
     assert set(CALLS) == named
-    assert stash.frontiers() == Frontiers(0, 1)
+    assert stash.frontiers() == StashFrontiers(0, 1)
 
 
 def test_closing_in_a_child_ends_nothing_of_the_parent(stash: Stash) -> None:

@@ -15,10 +15,10 @@ from holdfast.errors import (
     NotWritable,
     UpperMismatch,
 )
-from holdfast.stash import MAX_ROW_BYTES, MAX_TIME, Frontiers, Stash, Update, open_stash, sqlite
+from holdfast.stash import MAX_ROW_BYTES, MAX_TIME, Stash, StashFrontiers, StashUpdate, open_stash, sqlite
 from holdfast.stash.postgres import PostgresStash
 
-A, B = Update(1, b"a", b"1", 1), Update(2, b"b", b"2", 1)
+A, B = StashUpdate(1, b"a", b"1", 1), StashUpdate(2, b"b", b"2", 1)
 Contents = Counter[tuple[int, bytes, bytes]]
 
 
@@ -28,7 +28,7 @@ def stash(stash_url: str) -> Iterator[Stash]:
         yield stash
 
 
-def retracted(update: Update) -> Update:
+def retracted(update: StashUpdate) -> StashUpdate:
     return update._replace(diff=-update.diff)
 
 
@@ -41,12 +41,12 @@ def contents(stash: Stash, as_of: int, *collections: int) -> Contents:
 
 
 def test_what_is_committed_is_read_at_its_time_and_later(stash: Stash) -> None:
-    assert stash.frontiers() == Frontiers(0, 0)
+    assert stash.frontiers() == StashFrontiers(0, 0)
     stash.append([A, B], 0)
     stash.append([retracted(A), A._replace(value=b"3")], 1)
     stash.append([], 2)
 
-    assert stash.frontiers() == Frontiers(0, 3)
+    assert stash.frontiers() == StashFrontiers(0, 3)
     assert contents(stash, 0) == {(1, b"a", b"1"): 1, (2, b"b", b"2"): 1}
     assert contents(stash, 2) == contents(stash, 1) == {(1, b"a", b"3"): 1, (2, b"b", b"2"): 1}
     assert contents(stash, 2, 2) == {(2, b"b", b"2"): 1}
@@ -68,8 +68,8 @@ def test_a_commit_for_another_upper_changes_nothing(stash: Stash) -> None:
 
 
 def test_updates_that_end_in_an_error_leave_nothing(stash: Stash) -> None:
-    def updates() -> Iterator[Update]:
-        yield from [Update(1, b"%d" % number, bytes(1000), 1) for number in range(10_000)]
+    def updates() -> Iterator[StashUpdate]:
+        yield from [StashUpdate(1, b"%d" % number, bytes(1000), 1) for number in range(10_000)]
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError, match="no more"):
@@ -80,10 +80,10 @@ def test_updates_that_end_in_an_error_leave_nothing(stash: Stash) -> None:
 
 
 def test_updates_may_be_made_from_what_is_read(stash: Stash) -> None:
-    before = [Update(1, b"%d" % number, b"v", 1) for number in range(5000)]
+    before = [StashUpdate(1, b"%d" % number, b"v", 1) for number in range(5000)]
     stash.append(before, 0)
 
-    def upgraded() -> Iterator[Update]:
+    def upgraded() -> Iterator[StashUpdate]:
         for row in stash.rows(0, [1]):
             yield retracted(row)
             yield row._replace(value=b"w")
@@ -109,7 +109,7 @@ def test_any_history_reads_as_it_was_written(stash_url: str, seed: int) -> None:
                         key = chance.choice([b"", b"k", b"long" * 400])
                         row = (chance.randrange(2), key, chance.choice([b"", b"v"]))
                         diff = chance.choice([-1, 1, 1, 2])
-                        updates.append(Update(*row, diff))
+                        updates.append(StashUpdate(*row, diff))
                         now[row] += diff
                     stash.append(updates, len(model))
                     model.append(Counter({row: count for row, count in now.items() if count}))
@@ -127,14 +127,14 @@ def test_any_history_reads_as_it_was_written(stash_url: str, seed: int) -> None:
                     for _, update in stash.changes(lower):
                         seen[update[:3]] += update.diff
                     assert Counter({row: count for row, count in seen.items() if count}) == model[-1]
-        assert stash.frontiers() == Frontiers(since, len(model))
+        assert stash.frontiers() == StashFrontiers(since, len(model))
         for as_of in range(since, len(model)):
             assert contents(stash, as_of) == model[as_of]
 
 
 def test_consolidation_removes_what_cancels_out(stash: Stash) -> None:
     for time in range(10):
-        row = Update(1, b"k", b"%d" % time, 1)
+        row = StashUpdate(1, b"k", b"%d" % time, 1)
         before = row._replace(value=b"%d" % (time - 1))
         stash.append([row] if time == 0 else [retracted(before), row], time)
     stash.allow_compaction(8)
@@ -155,7 +155,7 @@ def test_consolidation_removes_what_cancels_out(stash: Stash) -> None:
 
 def test_since_passes_no_time_that_is_held(stash: Stash) -> None:
     for time in range(10):
-        row = Update(1, b"k", b"%d" % time, 1)
+        row = StashUpdate(1, b"k", b"%d" % time, 1)
         before = row._replace(value=b"%d" % (time - 1))
         stash.append([row] if time == 0 else [retracted(before), row], time)
     assert stash.holds() == {}
@@ -199,8 +199,8 @@ def test_a_read_that_is_overtaken_by_a_consolidation_is_of_its_time(
     owner = "sqlite" if stash_url.startswith("sqlite") else "postgres.PostgresStash"
     looked = []
 
-    def meddling(look: Callable[..., Frontiers]) -> Callable[..., Frontiers]:
-        def look_and_wait(*args: object) -> Frontiers:
+    def meddling(look: Callable[..., StashFrontiers]) -> Callable[..., StashFrontiers]:
+        def look_and_wait(*args: object) -> StashFrontiers:
             found = look(*args)
             if not looked:
                 looked.append(found)
@@ -216,14 +216,14 @@ def test_a_read_that_is_overtaken_by_a_consolidation_is_of_its_time(
     original = sqlite._frontiers if owner == "sqlite" else PostgresStash._frontiers
     monkeypatch.setattr(f"holdfast.stash.{owner}._frontiers", meddling(original))
     assert contents(stash, 0) == {A[:3]: 1, B[:3]: 1}
-    assert looked == [Frontiers(0, 1)]
+    assert looked == [StashFrontiers(0, 1)]
     assert contents(stash, 2) == {B[:3]: 1}
 
 
 def test_consolidation_goes_batch_by_batch(stash: Stash, monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("sqlite", "postgres"):
         monkeypatch.setattr(f"holdfast.stash.{engine}.CONSOLIDATION_ROWS", 3)
-    rows = [Update(1, b"%d" % number, b"v", 1) for number in range(10)]
+    rows = [StashUpdate(1, b"%d" % number, b"v", 1) for number in range(10)]
     stash.append(rows, 0)
     stash.append(map(retracted, rows), 1)
     stash.append([A], 2)
@@ -234,7 +234,7 @@ def test_consolidation_goes_batch_by_batch(stash: Stash, monkeypatch: pytest.Mon
 
 
 def test_a_stream_sees_what_was_there_when_it_began(stash: Stash) -> None:
-    rows = [Update(1, b"%d" % number, bytes(300), 1) for number in range(3000)]
+    rows = [StashUpdate(1, b"%d" % number, bytes(300), 1) for number in range(3000)]
     stash.append(rows, 0)
     stream = stash.rows(0)
     first = next(stream)
@@ -248,13 +248,13 @@ def test_a_stream_sees_what_was_there_when_it_began(stash: Stash) -> None:
 
 
 def test_a_stream_that_is_not_read_to_its_end_is_of_no_consequence(stash: Stash) -> None:
-    stash.append((Update(1, b"%d" % number, bytes(1000), 1) for number in range(3000)), 0)
+    stash.append((StashUpdate(1, b"%d" % number, bytes(1000), 1) for number in range(3000)), 0)
     for _ in range(20):
         stream = stash.rows(0)
         next(stream)
         stream.close()  # type: ignore[attr-defined]
     stash.append([A], 1)
-    assert stash.frontiers() == Frontiers(0, 2)
+    assert stash.frontiers() == StashFrontiers(0, 2)
 
 
 def test_times_that_cannot_be_read(stash: Stash) -> None:
@@ -273,21 +273,21 @@ def test_times_that_cannot_be_read(stash: Stash) -> None:
             stash.allow_compaction(since)
     stash.allow_compaction(1)
     stash.allow_compaction(0)
-    assert stash.frontiers() == Frontiers(1, 2)
+    assert stash.frontiers() == StashFrontiers(1, 2)
 
 
 @pytest.mark.parametrize(
     ("update", "told"),
     [
-        (Update(1, b"k", bytes(MAX_ROW_BYTES), 1), "a row of things has 16,711,681 bytes"),
-        (Update(1, b"k", b"v", 0), "diff"),
-        (Update(1, b"k", b"v", 1 << 63), "diff"),
-        (Update(-1, b"k", b"v", 1), "collection"),
-        (Update(1 << 31, b"k", b"v", 1), "collection"),
-        (Update(1, "k", b"v", 1), "bytes"),  # type: ignore[arg-type]
+        (StashUpdate(1, b"k", bytes(MAX_ROW_BYTES), 1), "a row of things has 16,711,681 bytes"),
+        (StashUpdate(1, b"k", b"v", 0), "diff"),
+        (StashUpdate(1, b"k", b"v", 1 << 63), "diff"),
+        (StashUpdate(-1, b"k", b"v", 1), "collection"),
+        (StashUpdate(1 << 31, b"k", b"v", 1), "collection"),
+        (StashUpdate(1, "k", b"v", 1), "bytes"),  # type: ignore[arg-type]
     ],
 )
-def test_what_a_stash_cannot_hold_is_refused_whole(stash: Stash, update: Update, told: str) -> None:
+def test_what_a_stash_cannot_hold_is_refused_whole(stash: Stash, update: StashUpdate, told: str) -> None:
     with pytest.raises(BadInput, match=told) as raised:
         stash.append([A, update], 0)
     assert "\n" not in str(raised.value)

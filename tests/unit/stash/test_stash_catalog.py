@@ -14,7 +14,7 @@ from holdfast.catalog.objects.registry import COLLECTIONS, SETTINGS, Kind
 from holdfast.catalog.stores import stash as stash_store
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import AsOfTooEarly, BadInput, CorruptBlob, NoLocation, NotWritable, Uninitialized
-from holdfast.stash import Stash, Update, open_stash
+from holdfast.stash import Stash, StashUpdate, open_stash
 
 HOLDER = {"holder": "me", "purpose": "a test of the catalog"}
 
@@ -132,6 +132,6 @@ def test_a_stash_guards_no_writes_on_persist(catalog: Catalog) -> None:
 
 
 def test_a_kind_of_a_newer_version_is_an_error(catalog: Catalog, stash: Stash) -> None:
-    stash.append([Update(999, b"k", b"v", 1)], 1)
+    stash.append([StashUpdate(999, b"k", b"v", 1)], 1)
     with pytest.raises(CorruptBlob, match="tag 03e7"):
         catalog.sync()

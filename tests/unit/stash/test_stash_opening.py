@@ -20,10 +20,10 @@ from holdfast.errors import (
 )
 from holdfast.persist.stores.postgres import PostgresConsensus
 from holdfast.persist.stores.sqlite import SqliteConsensus
-from holdfast.stash import Frontiers, Update, open_stash
+from holdfast.stash import StashFrontiers, StashUpdate, open_stash
 from testbed.postgres import PostgresServer
 
-ROW = Update(1, b"k", b"v", 1)
+ROW = StashUpdate(1, b"k", b"v", 1)
 SECRET = "hush%2Fhush"
 
 
@@ -149,7 +149,7 @@ def test_a_file_that_vanished_takes_no_commits(tmp_path: Path) -> None:
         with pytest.raises(StoreUnreachable, match="No such file"):
             stash.append([ROW], 1)
         (tmp_path / "away").rename(tmp_path / "stash.db")
-        assert stash.frontiers() == Frontiers(0, 1)
+        assert stash.frontiers() == StashFrontiers(0, 1)
 
 
 @pytest.mark.postgres
@@ -161,7 +161,7 @@ def test_two_schemas_of_a_database_are_two_stashes(postgres_url: str) -> None:
         one.append([], 1)
         one.allow_compaction(1)
         one.consolidate()
-        assert two.frontiers() == Frontiers(0, 0)
+        assert two.frontiers() == StashFrontiers(0, 0)
         two.append([ROW._replace(key=b"other")], 0)
         assert [row.key for row in (*one.rows(1), *two.rows(0))] == [b"k", b"other"]
     with pytest.raises(NoLocation):

@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.errors import Determinate, HoldfastError, Indeterminate, StoreUnreachable, UpperMismatch
 from holdfast.pgsession import PostgresAddress
-from holdfast.stash import Frontiers, Stash, Update, open_stash, postgres
+from holdfast.stash import Stash, StashFrontiers, StashUpdate, open_stash, postgres
 
 pytestmark = pytest.mark.postgres
 
 Session = psycopg.Connection[tuple[object, ...]]
-ROW = Update(1, b"k", b"v", 1)
+ROW = StashUpdate(1, b"k", b"v", 1)
 OTHERS = "INSERT INTO data VALUES (1, 'other', 'v', 0, 1)"
 
 
@@ -66,7 +66,7 @@ def test_who_waited_for_a_commit_finds_its_upper_gone(stash: Stash, other: Sessi
         until_blocked(watcher, other)
         other.execute("COMMIT")
         assert type(told.exception(60)) is UpperMismatch
-    assert (stash.frontiers(), keys(stash, 0)) == (Frontiers(0, 1), {b"other"})
+    assert (stash.frontiers(), keys(stash, 0)) == (StashFrontiers(0, 1), {b"other"})
 
 
 def test_without_its_condition_the_upper_would_be_committed_to_twice(
@@ -95,13 +95,13 @@ def test_who_waited_for_a_commit_that_did_not_happen_goes_on(
         until_blocked(watcher, other)
         other.execute("ROLLBACK")
         assert told.exception(60) is None
-    assert (stash.frontiers(), keys(stash, 0)) == (Frontiers(0, 1), {b"k"})
+    assert (stash.frontiers(), keys(stash, 0)) == (StashFrontiers(0, 1), {b"k"})
 
 
 def test_a_long_commit_holds_up_nobody_and_loses(stash: Stash, postgres_url: str) -> None:
     """So who takes a catalog over needn't wait for whom it fences."""
 
-    def updates() -> Iterator[Update]:
+    def updates() -> Iterator[StashUpdate]:
         for number in range(10_000):
             yield ROW._replace(key=b"late %d" % number, value=bytes(1000))
         with open_stash(postgres_url) as another:
@@ -109,7 +109,7 @@ def test_a_long_commit_holds_up_nobody_and_loses(stash: Stash, postgres_url: str
 
     with pytest.raises(UpperMismatch):
         stash.append(updates(), 0)
-    assert (stash.frontiers(), keys(stash, 0)) == (Frontiers(0, 1), {b"k"})
+    assert (stash.frontiers(), keys(stash, 0)) == (StashFrontiers(0, 1), {b"k"})
 
 
 def hold_up(other: Session, statement: str) -> None:
@@ -142,7 +142,7 @@ def test_a_connection_that_is_lost(
         assert type(told.exception(60)) is kind
     other.execute("SELECT pg_advisory_unlock(7)")
     other.execute("DROP TRIGGER hold ON uppers")
-    assert stash.frontiers() == Frontiers(0, 0)
+    assert stash.frontiers() == StashFrontiers(0, 0)
     stash.append([ROW], 0)
     assert keys(stash, 0) == {b"k"}
 
@@ -167,25 +167,25 @@ def test_a_consolidation_that_is_cut_off_changes_nothing(
 
 
 def test_rows_are_the_same_some_at_a_time_and_one_by_one(stash: Stash) -> None:
-    small = [Update(1, str(number).encode(), b"v", 1) for number in range(2 * postgres.FETCHED_ROWS + 1)]
+    small = [StashUpdate(1, str(number).encode(), b"v", 1) for number in range(2 * postgres.FETCHED_ROWS + 1)]
     stash.append(small, 0)
-    large = Update(2, b"large", bytes(postgres.STATEMENT_BYTES // postgres.LEAST_FETCHED_ROWS), 1)
+    large = StashUpdate(2, b"large", bytes(postgres.STATEMENT_BYTES // postgres.LEAST_FETCHED_ROWS), 1)
     stash.append([large], 1)
-    stash.append([Update(1, small[0].key, b"v", -1)], 2)
+    stash.append([StashUpdate(1, small[0].key, b"v", -1)], 2)
     # With the large row there, rows come one by one, whatever is asked for.
     assert sorted(stash.rows(1)) == sorted([*small, large])
     assert sorted(stash.rows(2, but=[2])) == sorted(small[1:])
 
 
 def test_a_stash_that_never_held_a_large_row_is_read_some_at_a_time(stash: Stash) -> None:
-    rows = [Update(1, str(number).encode(), b"v", 1) for number in range(2 * postgres.FETCHED_ROWS + 1)]
+    rows = [StashUpdate(1, str(number).encode(), b"v", 1) for number in range(2 * postgres.FETCHED_ROWS + 1)]
     stash.append(rows, 0)
     assert sorted(stash.rows(0)) == sorted(rows)
     assert sorted(stash.rows(0, but=[1])) == []
     reading = stash.rows(0)
     some = [next(reading) for _ in range(postgres.FETCHED_ROWS)]
     # A commit meanwhile is not among them, even a consolidation.
-    stash.append([Update(1, row.key, b"v", -1) for row in rows], 1)
+    stash.append([StashUpdate(1, row.key, b"v", -1) for row in rows], 1)
     stash.allow_compaction(1)
     stash.consolidate()
     assert sorted([*some, *reading]) == sorted(rows)
@@ -194,7 +194,9 @@ def test_a_stash_that_never_held_a_large_row_is_read_some_at_a_time(stash: Stash
 def test_a_connection_that_is_lost_between_two_fetches_is_no_end_of_the_rows(
     stash: Stash, other: Session
 ) -> None:
-    stash.append((Update(1, str(number).encode(), b"v", 1) for number in range(2 * postgres.FETCHED_ROWS)), 0)
+    stash.append(
+        (StashUpdate(1, str(number).encode(), b"v", 1) for number in range(2 * postgres.FETCHED_ROWS)), 0
+    )
     reading = stash.rows(0)
     next(reading)
     other.execute(
@@ -244,13 +246,13 @@ def test_nothing_is_inserted_while_a_restore_has_not_made_the_primary_key(
     stash.append([ROW], 0)
     stash.hold("there", 0)
     step = {
-        "collections": lambda: stash.append([Update(2, b"k", b"v", 1)], 1),
+        "collections": lambda: stash.append([StashUpdate(2, b"k", b"v", 1)], 1),
         "holds": lambda: stash.hold("new", 0),
     }[table]
     column = {"collections": "id", "holds": "name"}[table]
     other.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey".encode())
     with pytest.raises(Determinate, match="lacks its primary key"):
         step()
-    assert (stash.frontiers(), stash.holds()) == (Frontiers(0, 1), {"there": 0})
+    assert (stash.frontiers(), stash.holds()) == (StashFrontiers(0, 1), {"there": 0})
     other.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column})".encode())
     step()

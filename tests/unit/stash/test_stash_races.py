@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StorageError, StoreUnreachable
-from holdfast.stash import Stash, Update, open_stash
+from holdfast.stash import Stash, StashUpdate, open_stash
 from testbed.postgres import PostgresServer
 
 WRITER = Path(__file__).with_name("stash_writer.py")
@@ -58,7 +58,7 @@ def claims_of(lines: Sequence[str]) -> list[Claim]:
 
 def judge(stash: Stash, claims: Sequence[Claim]) -> int:
     """Every claimed commit is at its time, whole and alone; how many are there that nobody claimed."""
-    stored: dict[int, list[Update]] = {time: [] for time in range(stash.frontiers().upper)}
+    stored: dict[int, list[StashUpdate]] = {time: [] for time in range(stash.frontiers().upper)}
     for time, update in stash.changes(0):
         stored[time].append(update)
     for time, updates in stored.items():
@@ -84,8 +84,8 @@ def test_one_commit_for_each_upper(stash_url: str) -> None:
 def test_the_judge_convicts(stash_url: str) -> None:
     """The negative control: commits that went past the upper, and claims of what did not happen."""
 
-    def rows(name: str) -> list[Update]:
-        return [Update(number, name.encode(), b"", 1) for number in range(ROWS)]
+    def rows(name: str) -> list[StashUpdate]:
+        return [StashUpdate(number, name.encode(), b"", 1) for number in range(ROWS)]
 
     with open_stash(stash_url, create=True) as stash:
         stash.append(rows("a/0"), 0)
@@ -109,22 +109,22 @@ def test_killed_processes_lose_nothing_that_they_told(stash_url: str) -> None:
             lines += rest(process)
     with open_stash(stash_url) as stash:
         assert judge(stash, claims_of(lines)) <= 3, "each may have made one commit that it could not tell"
-        stash.append([Update(number, b"on", b"", 1) for number in range(ROWS)], stash.frontiers().upper)
+        stash.append([StashUpdate(number, b"on", b"", 1) for number in range(ROWS)], stash.frontiers().upper)
 
 
 def test_a_process_killed_in_a_commit_leaves_nothing_of_it(stash_url: str) -> None:
     """It has sent 10 MB, in several statements, and stands still before the end."""
     with open_stash(stash_url, create=True) as stash:
-        stash.append([Update(1, b"k", b"v", 1)], 0)
+        stash.append([StashUpdate(1, b"k", b"v", 1)], 0)
         with started(stash_url, "hang", "a", count=10_000) as (process,):
             assert line(process) == "hanging\n"
-            assert list(stash.rows(0)) == [Update(1, b"k", b"v", 1)], "nobody sees half of it"
-        stash.append([Update(1, b"l", b"v", 1)], 1)
+            assert list(stash.rows(0)) == [StashUpdate(1, b"k", b"v", 1)], "nobody sees half of it"
+        stash.append([StashUpdate(1, b"l", b"v", 1)], 1)
         assert {row.key for row in stash.rows(1)} == {b"k", b"l"}
 
 
 def test_a_process_killed_while_it_consolidates_changes_no_read(stash_url: str) -> None:
-    rows = [Update(1, b"%d" % number, b"v", 1) for number in range(5000)]
+    rows = [StashUpdate(1, b"%d" % number, b"v", 1) for number in range(5000)]
     with open_stash(stash_url, create=True) as stash:
         stash.append(rows, 0)
         stash.append((row._replace(diff=-1) for row in rows), 1)
@@ -167,7 +167,7 @@ def test_a_server_that_goes_and_comes_loses_nothing() -> None:
 
 @pytest.mark.postgres
 def test_an_open_stash_outlives_an_outage() -> None:
-    row = Update(1, b"k", b"v", 1)
+    row = StashUpdate(1, b"k", b"v", 1)
     with PostgresServer.start() as server, open_stash(server.url(), create=True) as stash:
         stash.append([row], 0)
         server.kill()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, Update, open_stash
+from holdfast.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, StashUpdate, open_stash
 from testbed.postgres import PostgresServer
 from testbed.wiretap import WireTap
 
@@ -60,19 +60,19 @@ def counted(
         tap.close()
 
 
-def many_rows() -> Iterator[Update]:
-    return (Update(number % 7, b"%d" % number, bytes(900), 1) for number in range(20_000))
+def many_rows() -> Iterator[StashUpdate]:
+    return (StashUpdate(number % 7, b"%d" % number, bytes(900), 1) for number in range(20_000))
 
 
-def large_rows() -> Iterator[Update]:
+def large_rows() -> Iterator[StashUpdate]:
     noise = random.Random(1).randbytes(MAX_ROW_BYTES)
     for number, size in enumerate((MAX_ROW_BYTES, 9 << 20, 9 << 20, 3 << 20, 3 << 20, 100)):
-        yield Update(1, b"%d" % number, noise[: size - 1], 1)
+        yield StashUpdate(1, b"%d" % number, noise[: size - 1], 1)
 
 
 @pytest.mark.parametrize("rows", [many_rows, large_rows])
 def test_no_statement_is_too_large(
-    counted: tuple[str, list[int]], rows: Callable[[], Iterator[Update]]
+    counted: tuple[str, list[int]], rows: Callable[[], Iterator[StashUpdate]]
 ) -> None:
     url, statements = counted
     payload = sum(len(row.key) + len(row.value) for row in rows())
@@ -97,7 +97,7 @@ def test_the_count_would_find_a_large_statement(
     url, statements = counted
     monkeypatch.setattr("holdfast.stash.stash.MAX_ROW_BYTES", 1 << 30)
     with open_stash(url, create=True) as stash:
-        stash.append([Update(1, b"k", bytes(MAX_STATEMENT_BYTES), 1)], 0)
+        stash.append([StashUpdate(1, b"k", bytes(MAX_STATEMENT_BYTES), 1)], 0)
     assert max(statements) > MAX_STATEMENT_BYTES
 
 

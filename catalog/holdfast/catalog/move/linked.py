@@ -38,7 +38,7 @@ from holdfast.catalog.move.two_stores import (
     read_both,
 )
 from holdfast.catalog.one_store import OneStoreCatalog
-from holdfast.catalog.opening import Backing, Put, Read, StoredCatalog, kept_young
+from holdfast.catalog.opening import Backing, PutContents, Read, StoredCatalog, kept_young
 from holdfast.catalog.shadow.side import OnDiverged
 from holdfast.catalog.stores.preamble import READS, Preamble
 from holdfast.catalog.stores.standing import Standing
@@ -223,7 +223,9 @@ class LinkedStore(Backing):
             return seen.token
         return self._hold(replace(mine, epoch=at_least), check, None).token
 
-    def load(self, put: Put, mine: FenceToken, deploy_generation: int | None, *, rehearse: bool) -> Loaded:
+    def load(
+        self, put: PutContents, mine: FenceToken, deploy_generation: int | None, *, rehearse: bool
+    ) -> Loaded:
         seen = read_both(self.stores)
         claim = of_generation(seen, deploy_generation, mine)
 

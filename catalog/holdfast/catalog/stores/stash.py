@@ -33,8 +33,16 @@ from holdfast.catalog.stores.store import (
 )
 from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable, OtherHistory
 from holdfast.persist import Prepared
-from holdfast.stash import MAX_ROW_BYTES, Frontiers, KnownPast, Past, Stash, check_url, open_stash
-from holdfast.stash import Update as StashUpdate
+from holdfast.stash import (
+    MAX_ROW_BYTES,
+    KnownPast,
+    Past,
+    Stash,
+    StashFrontiers,
+    StashUpdate,
+    check_url,
+    open_stash,
+)
 
 POLL_S = 0.1
 """How often a subscriber asks for new commits, in seconds."""
@@ -200,11 +208,11 @@ class StashStore(CatalogStore):
         if stash is not None:
             stash.close()
 
-    def _frontiers(self) -> Frontiers:
+    def _frontiers(self) -> StashFrontiers:
         try:
             return self._open().frontiers()
         except NoLocation:
-            return Frontiers(0, 0)
+            return StashFrontiers(0, 0)
 
     def _open(self, *, create: bool = False) -> Stash:
         if self._stash is None:

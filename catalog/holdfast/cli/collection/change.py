@@ -12,7 +12,7 @@ from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.collection.place import columns_of, controller_of, location_option, refuse_dropped, time
 from holdfast.cli.facts import count, shown_moment
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.progress import Progress
+from holdfast.cli.progress import ProgressLine
 from holdfast.errors import BadInput, NotCaughtUp
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def handover(
                 id_, shards=shards, hash_columns=hash_columns, rendition_id=rendition_id or ""
             )
             click.echo(f"rendition {found.id} with {count(shards, 'shard')} is being filled", err=True)
-        with Progress(f"filling {found.id}") as progress:
+        with ProgressLine(f"filling {found.id}") as progress:
             taken = _hand_over(controller, id_, found, at, progress)
             progress.begin("finding differences")
             # A listener that follows the handover reads this difference instead of both renditions.
@@ -116,7 +116,7 @@ def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
         confirm(f"Restore {info.name} as of {as_of}, {count(source.manifest.rows, 'row')}?")
     with (
         controller_of(open_to_write(url, create=False)) as controller,
-        Progress(f"restoring {info.name}") as progress,
+        ProgressLine(f"restoring {info.name}") as progress,
     ):
         progress("checking the files")
         restored = controller.restore_collection(
@@ -271,7 +271,7 @@ def _hand_over(
     id_: str,
     rendition: "RenditionInfo",
     at: int | None,
-    progress: Progress,
+    progress: ProgressLine,
 ) -> "RenditionInfo":
     """Fill the rendition and hand over to it. Try again if writers were faster than the filling."""
     from holdfast.collections import Recipe

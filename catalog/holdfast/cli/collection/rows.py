@@ -13,7 +13,7 @@ import click
 
 from holdfast.cli.collection.place import controller_of, location_option, table_of, time
 from holdfast.cli.location import open_to_look
-from holdfast.cli.progress import Progress
+from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, cell_of
 from holdfast.errors import AsOfNotYetAvailable, BadInput
 
@@ -85,7 +85,7 @@ def diff(
     with table_of(open_to_look(url), name) as table:
         if not table.upper:
             raise BadInput(f"collection {name} is empty: nothing has been written yet")
-        with Progress("comparing") as progress:
+        with ProgressLine("comparing") as progress:
             progress(f"{name} at two times")
             found = table.diff(start, end)
         from holdfast.cli.rows.show import show_rows

@@ -17,7 +17,7 @@ import click
 from holdfast.cli.collection.place import controller_of, location_option, opened_table, refuse_dropped, time
 from holdfast.cli.facts import count, moment, shown
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.progress import Progress
+from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, check_file
 from holdfast.errors import BadInput, WrittenBefore
 
@@ -138,7 +138,7 @@ def _append(
 
     file_name = Path(source.name).name
     with ExitStack() as stack:
-        progress = stack.enter_context(Progress(f"hashing {file_name}"))
+        progress = stack.enter_context(ProgressLine(f"hashing {file_name}"))
         contents = source.fingerprint(progress.part)
         records = [each for each in known if (each.kind, each.slot) == (WRITE, contents)]
         if records and not again:

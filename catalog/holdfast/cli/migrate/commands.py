@@ -224,7 +224,7 @@ def _run(
     """
     from holdfast.catalog.move.attempt import Verify
     from holdfast.cli.migrate.show import at, progress_line
-    from holdfast.cli.progress import Progress as Line
+    from holdfast.cli.progress import ProgressLine as Line
 
     if verify == "shadow":
         raise BadInput(

@@ -7,7 +7,7 @@ import click
 
 from holdfast.cli.facts import count, emit_json, json_option, size
 from holdfast.cli.persist.arguments import location_arguments
-from holdfast.cli.progress import Progress
+from holdfast.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from holdfast.persist.admin.backup import Copied
@@ -30,7 +30,7 @@ def backup(url: str, consensus: str | None, target: Path, as_json: bool) -> None
     whole, blob = (url, None) if consensus is None else (None, url)
     blobs, log = open_stores(whole, blob=blob, consensus=consensus, create=False, read_only=True)
     try:
-        with Progress("copying") as progress:
+        with ProgressLine("copying") as progress:
             copied = back_up(blobs, log, target.absolute(), looking_at=progress)
     finally:
         log.close()
@@ -52,7 +52,7 @@ def restore(source: Path, url: str, as_json: bool) -> None:
     from holdfast.persist.admin.backup import restore as restored
     from holdfast.persist.stores.url import folder_of
 
-    with Progress("copying") as progress:
+    with ProgressLine("copying") as progress:
         copied = restored(source.absolute(), folder_of(url), looking_at=progress)
     _show(copied, f"restored to {url}", as_json)
 

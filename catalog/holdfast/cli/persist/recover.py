@@ -13,7 +13,7 @@ import click
 from holdfast.cli.facts import count, emit_json, json_option, moment, shown_moment
 from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.cli.persist.arguments import location_arguments
-from holdfast.cli.progress import Progress
+from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import render
 from holdfast.errors import BadInput, HoldfastError
 
@@ -91,7 +91,7 @@ def recover(
         )
         stack.callback(blobs.close)
         stack.callback(logs.close)
-        with Progress("looking at") as progress:
+        with ProgressLine("looking at") as progress:
             recovery = Recovery(blobs, logs, choice=choice, looking_at=progress)
         plan = recovery.plan
         found = _look(recovery.preview())
@@ -168,7 +168,7 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> Non
     click.echo(f"the log's history is kept; what only the other one has {became} garbage", err=True)
     if not yes:
         click.echo(
-            "nothing was written: pass --yes to do it, also while clients write; to keep the other history instead,"
+            "nothing was written: pass --yes to do it, also while clients write; to keep the other history,"
             " stop all clients, and restore the newer state of the consensus store or see what"
             " 'holdfast persist recover' without --accept can bring back",
             err=True,

@@ -5,7 +5,7 @@ import click
 from holdfast.cli.facts import age, count, emit_json, json_option, size
 from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.cli.persist.arguments import chosen, location_arguments
-from holdfast.cli.progress import Progress
+from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import render
 
 retain_option = click.option(
@@ -39,7 +39,7 @@ def gc(
 
     with (
         open_to_write(url, consensus, create=False, gc_grace_s=grace, retain_for_s=retain) as client,
-        Progress("collecting garbage of") as progress,
+        ProgressLine("collecting garbage of") as progress,
     ):
         done = [manual.collect(client, each) for each in progress.over(chosen(client, shard))]
     if as_json:
@@ -66,7 +66,7 @@ def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_j
     """Compact the batches that are due in all shards of the location at URL, or in one."""
     from holdfast.persist.admin import manual
 
-    with open_to_write(url, consensus, create=False) as client, Progress("compacting") as progress:
+    with open_to_write(url, consensus, create=False) as client, ProgressLine("compacting") as progress:
         done = [manual.compact_now(client, each, full=full) for each in progress.over(chosen(client, shard))]
     if as_json:
         emit_json(done)
@@ -116,7 +116,7 @@ def sweep(
         if delete
         else open_to_look(url, consensus)
     )
-    with client, Progress("looking at blobs of") as progress:
+    with client, ProgressLine("looking at blobs of") as progress:
         found = list(find(client, older_than_s=older_than_s, delete=delete, looking_at=progress))
     if as_json:
         emit_json({"deleted": delete, "shards": [each for each in found if each.orphans or each.refused]})

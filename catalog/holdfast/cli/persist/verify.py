@@ -5,7 +5,7 @@ import click
 from holdfast.cli.facts import count, emit_json, json_option
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist.arguments import chosen, location_arguments
-from holdfast.cli.progress import Progress
+from holdfast.cli.progress import ProgressLine
 
 
 @click.command(short_help="Read all shards again and check them.")
@@ -21,7 +21,7 @@ def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | Non
     from holdfast.persist.admin.verify import of_store, without_log
     from holdfast.persist.admin.verify import verify as audit
 
-    with open_to_look(url, consensus) as client, Progress("reading") as progress:
+    with open_to_look(url, consensus) as client, ProgressLine("reading") as progress:
         lost = of_store(client)
         # If the store itself is damaged, its logs can't be read at all.
         found = [] if lost else [audit(client, each, looking_at=progress) for each in chosen(client, shard)]

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 
 from holdfast.cli.files import regular_target, replacing
-from holdfast.cli.progress import Progress
+from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.formats import bytes_as_text, without_bytes, write_json_lines
 from holdfast.cli.rows.text import format_by_suffix
 from holdfast.errors import BadInput
@@ -43,7 +43,7 @@ def write_batches(
     try:
         with (
             # Rows that are shown at the terminal are progress enough.
-            Progress("writing", shown=file is not None or not sys.stdout.isatty()) as progress,
+            ProgressLine("writing", shown=file is not None or not sys.stdout.isatty()) as progress,
             output as stream,
             _writer(form, stream, columns if diff else columns.remove(len(columns) - 1)) as writer,
         ):

@@ -12,7 +12,14 @@ from holdfast.collections.record.comments import changed_comments, check_comment
 from holdfast.collections.record.jobs import Json
 from holdfast.collections.record.rendition_transitions import create_rendition, refuse_unless_active
 from holdfast.collections.record.spec import CollectionInfo, Holder, RenditionInfo, RenditionState
-from holdfast.collections.record.state import CommandKind, Commit, ControllerState, NoOp, Outcome, Reject
+from holdfast.collections.record.state import (
+    CommandKind,
+    ControllerState,
+    Outcome,
+    RecordCommit,
+    RecordNoOp,
+    RecordReject,
+)
 from holdfast.collections.record.transitions import Origin, expired, seen_before
 from holdfast.errors import BadInput, CodecMismatch, HandleExpired
 from holdfast.persist.rows.evolution import check_evolution
@@ -30,11 +37,11 @@ def evolve_collection(
     if (refused := refuse_unless_active(info)) is not None:
         return refused
     if info.schema == schema:
-        return NoOp(info)
+        return RecordNoOp(info)
     try:
         check_evolution(info.schema, schema, shard=f"collection {info.name}")
     except CodecMismatch as error:
-        return Reject(error)
+        return RecordReject(error)
     evolved = replace(info, schema=schema)
     told = {"from": str(info.schema), "to": str(schema)}
     return _changed(state, evolved, kind, told, origin)
@@ -48,14 +55,14 @@ def comment_columns(
     try:
         asked = check_comments(comments, info.schema, f"collection {info.name}")
     except BadInput as error:
-        return Reject(error)
+        return RecordReject(error)
     kind, told = CommandKind.COMMENT_COLUMNS, {"comments": asked}
     if (seen := seen_before(state, origin, kind, collection_id, **told)) is not None:
         return seen
     if (refused := refuse_unless_active(info)) is not None:
         return refused
     changed = replace(info, comments=changed_comments(info.comments, asked))
-    return NoOp(info) if changed == info else _changed(state, changed, kind, told, origin)
+    return RecordNoOp(info) if changed == info else _changed(state, changed, kind, told, origin)
 
 
 def begin_restore(
@@ -74,27 +81,27 @@ def begin_restore(
     """
     asked = {"rendition": rendition.id} if named else {}
     seen = seen_before(state, origin, CommandKind.RESTORE_COLLECTION, collection_id, **asked)
-    if isinstance(seen, Reject):
+    if isinstance(seen, RecordReject):
         return seen
     info = state.find(collection_id)
     known = _restored(state, info, origin.command_id if seen is not None else None, snapshot)
     if known is None and seen is not None:
-        return Reject(
+        return RecordReject(
             BadInput(
                 f"command {origin.command_id} restored collection {info.name} from another snapshot",
                 hint="give every command an id of its own",
             )
         )
     if known is not None and known.state is RenditionState.ABORTED:
-        return Reject(BadInput(f"rendition {known.id} of collection {info.name} was aborted"))
+        return RecordReject(BadInput(f"rendition {known.id} of collection {info.name} was aborted"))
     if known is not None and (seen is not None or not named or known.id == rendition.id):
-        return NoOp(known)
+        return RecordNoOp(known)
     outcome = create_rendition(
         state, collection_id, rendition, origin, CommandKind.RESTORE_COLLECTION, snapshot
     )
-    if isinstance(outcome, NoOp):
+    if isinstance(outcome, RecordNoOp):
         # It was created by another command, and it is unknown from what it is filled.
-        return Reject(BadInput(f"collection {info.name} has a rendition {rendition.id}"))
+        return RecordReject(BadInput(f"collection {info.name} has a rendition {rendition.id}"))
     return outcome
 
 
@@ -125,15 +132,15 @@ def acquire(
     """
     told = _told(purpose, writes=writes)
     seen = seen_before(state, origin, CommandKind.ACQUIRE, collection_id, **told)
-    if isinstance(seen, Reject):
+    if isinstance(seen, RecordReject):
         return seen
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
         return refused
     if holder_of(info, purpose, writes=writes) is not None:
-        return NoOp(info)
+        return RecordNoOp(info)
     if seen is not None:
-        return Reject(HandleExpired(f"the hold '{purpose}' on collection {info.name} was released"))
+        return RecordReject(HandleExpired(f"the hold '{purpose}' on collection {info.name} was released"))
     holder = Holder(purpose, writes, origin.who, origin.host, origin.at_ms)
     changed = replace(info, holders=(*info.holders, holder))
     return _changed(state, changed, CommandKind.ACQUIRE, told, origin)
@@ -149,7 +156,7 @@ def release(
     info = state.find(collection_id)
     holder = holder_of(info, purpose, writes=writes)
     if holder is None:
-        return NoOp(info)
+        return RecordNoOp(info)
     changed = replace(info, holders=tuple(each for each in info.holders if each != holder))
     return _changed(state, changed, CommandKind.RELEASE, told, origin)
 
@@ -169,6 +176,6 @@ def _changed(
     kind: CommandKind,
     told: Json,
     origin: Origin,
-) -> Commit[CollectionInfo]:
+) -> RecordCommit[CollectionInfo]:
     command = origin.record(kind, changed.collection_id, told)
-    return Commit(changed, (changed, command), expired(state, origin.at_ms))
+    return RecordCommit(changed, (changed, command), expired(state, origin.at_ms))

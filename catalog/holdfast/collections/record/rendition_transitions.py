@@ -14,7 +14,14 @@ from itertools import count
 
 from holdfast.collections.record.jobs import Json
 from holdfast.collections.record.spec import CollectionInfo, CollectionState, RenditionInfo, RenditionState
-from holdfast.collections.record.state import CommandKind, Commit, ControllerState, NoOp, Outcome, Reject
+from holdfast.collections.record.state import (
+    CommandKind,
+    ControllerState,
+    Outcome,
+    RecordCommit,
+    RecordNoOp,
+    RecordReject,
+)
 from holdfast.collections.record.transitions import Origin, expired, seen_before
 from holdfast.errors import CLOSED, BadInput, UpperMismatch
 
@@ -47,17 +54,17 @@ def create_rendition(
     if rendition.id:
         asked["rendition"] = rendition.id
     seen = seen_before(state, origin, kind, collection_id, **asked)
-    if isinstance(seen, Reject):
+    if isinstance(seen, RecordReject):
         return seen
     if seen is not None:
-        return NoOp(info.rendition(str(state.commands[origin.command_id].result["rendition"])))
+        return RecordNoOp(info.rendition(str(state.commands[origin.command_id].result["rendition"])))
     rendition = replace(rendition, id=rendition.id or next_rendition_id(info))
     known = info.find(rendition.id)
     if known is not None:
         alike = (len(known.shards), known.hash_columns, known.recipe)
         if not known.dropped and alike == (len(rendition.shards), rendition.hash_columns, rendition.recipe):
-            return NoOp(known)
-        return Reject(
+            return RecordNoOp(known)
+        return RecordReject(
             BadInput(
                 f"collection {info.name} has or had another rendition {rendition.id}",
                 hint="choose another id: ids are never reused",
@@ -73,7 +80,7 @@ def create_rendition(
     told = _told(made, shards=len(made.shards), recipe=made.recipe.name, **(more or {}))
     command = origin.record(kind, info.collection_id, told)
     changed = info.with_renditions(made)
-    return Commit(made, (changed, command), expired(state, origin.at_ms))
+    return RecordCommit(made, (changed, command), expired(state, origin.at_ms))
 
 
 def abort_rendition(
@@ -86,9 +93,9 @@ def abort_rendition(
     info = state.find(collection_id)
     known = info.known(rendition_id)
     if known.dropped:
-        return NoOp(info)
+        return RecordNoOp(info)
     if known.state is not RenditionState.HYDRATING:
-        return Reject(
+        return RecordReject(
             BadInput(
                 f"rendition {rendition_id} of collection {info.name} is {known.state.name}, not HYDRATING",
                 hint="hand the collection over to another rendition; then it retires",
@@ -110,9 +117,9 @@ def begin_rendition(
     known = info.known(rendition_id)
     if known.start or known.state is not RenditionState.HYDRATING:
         # Another process began or aborted it, and the caller has not seen that yet.
-        return NoOp(False)
+        return RecordNoOp(False)
     changed = info.with_renditions(replace(known, start=start))
-    return Commit(True, (changed,))
+    return RecordCommit(True, (changed,))
 
 
 def hand_over(
@@ -131,15 +138,15 @@ def hand_over(
         return refused
     known = info.known(rendition_id)
     if known.state is RenditionState.HOLDING:
-        return NoOp(info)
+        return RecordNoOp(info)
     if known.state is not RenditionState.HYDRATING:
-        return Reject(
+        return RecordReject(
             BadInput(
                 f"rendition {rendition_id} of collection {info.name} is {known.state.name}, not HYDRATING"
             )
         )
     if known.suspect:
-        return Reject(
+        return RecordReject(
             BadInput(
                 f"rendition {rendition_id} of collection {info.name} is suspect: {known.suspect}",
                 hint="abort it and create another one",
@@ -147,7 +154,7 @@ def hand_over(
         )
     old = info.holding
     if at <= known.start:
-        return Reject(
+        return RecordReject(
             BadInput(
                 f"rendition {rendition_id} of collection {info.name} has contents from {known.start} on: it"
                 f" can't take over at {at}",
@@ -156,13 +163,13 @@ def hand_over(
         )
     if at <= old.held_from:
         # Another process was faster: `at` was chosen from an older state.
-        return Reject(UpperMismatch(at, old.held_from + 1, shard_id=f"collection {info.name}"))
+        return RecordReject(UpperMismatch(at, old.held_from + 1, shard_id=f"collection {info.name}"))
     retired = replace(old, state=RenditionState.RETIRED, held_to=at)
     holding = replace(known, state=RenditionState.HOLDING, held_from=at)
     changed = info.with_renditions(retired, holding)
     told = _told(holding, at=at, old=old.id, shards=len(holding.shards))
     command = origin.record(kind, info.collection_id, told)
-    return Commit(changed, (changed, command), expired(state, origin.at_ms))
+    return RecordCommit(changed, (changed, command), expired(state, origin.at_ms))
 
 
 def drop_rendition(
@@ -175,9 +182,9 @@ def drop_rendition(
     info = state.find(collection_id)
     known = info.known(rendition_id)
     if known.dropped:
-        return NoOp(info)
+        return RecordNoOp(info)
     if known.state is not RenditionState.RETIRED:
-        return Reject(
+        return RecordReject(
             BadInput(f"rendition {rendition_id} of collection {info.name} is {known.state.name}, not RETIRED")
         )
     gone = [_gone(known, RenditionState.DROPPED)]
@@ -202,7 +209,7 @@ def record_difference(
         return refused
     known = info.known(rendition_id)
     if known.difference_shard or known.dropped or info.held_before(known) is None:
-        return NoOp(info)
+        return RecordNoOp(info)
     made = replace(known, difference_shard=shard)
     return _changed(state, info, [made], kind, origin)
 
@@ -217,15 +224,15 @@ def suspect_rendition(
     info = state.find(collection_id)
     known = info.known(rendition_id)
     if known.suspect or known.dropped:
-        return NoOp(info)
+        return RecordNoOp(info)
     return _changed(state, info, [replace(known, suspect=why)], kind, origin)
 
 
-def refuse_unless_active(info: CollectionInfo) -> Reject | None:
+def refuse_unless_active(info: CollectionInfo) -> RecordReject | None:
     """The refusal for a collection that is not active."""
     if info.state is CollectionState.ACTIVE:
         return None
-    return Reject(BadInput(f"collection {info.name} ({info.collection_id}) is {info.state.name}"))
+    return RecordReject(BadInput(f"collection {info.name} ({info.collection_id}) is {info.state.name}"))
 
 
 def _changed(
@@ -234,10 +241,10 @@ def _changed(
     renditions: Sequence[RenditionInfo],
     kind: CommandKind,
     origin: Origin,
-) -> Commit[CollectionInfo]:
+) -> RecordCommit[CollectionInfo]:
     changed = info.with_renditions(*renditions)
     command = origin.record(kind, info.collection_id, _told(renditions[0]))
-    return Commit(changed, (changed, command), expired(state, origin.at_ms))
+    return RecordCommit(changed, (changed, command), expired(state, origin.at_ms))
 
 
 def _told(rendition: RenditionInfo, **more: object) -> dict[str, object]:

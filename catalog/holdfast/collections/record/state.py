@@ -1,7 +1,7 @@
 """The contents of a location's controller shard in memory, and the outcomes of transitions.
 
 `ControllerState` is built only from the updates of the shard. Transitions read it and never change it. They
-return the changes that they want in a `Commit`, and these changes come back through the shard.
+return the changes that they want in a `RecordCommit`, and these changes come back through the shard.
 """
 
 from collections.abc import Iterable
@@ -63,7 +63,7 @@ def record_id(record: Record) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit(Generic[T]):
+class RecordCommit(Generic[T]):
     """Write the records `puts`, each replacing the one with its id, and remove `removals`, in one commit."""
 
     result: T
@@ -72,20 +72,20 @@ class Commit(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class NoOp(Generic[T]):
+class RecordNoOp(Generic[T]):
     """The requested state already exists. Nothing is written."""
 
     result: T
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
+class RecordReject:
     """The command is refused. Nothing is written."""
 
     error: HoldfastError
 
 
-Outcome = Commit[T] | NoOp[T] | Reject
+Outcome = RecordCommit[T] | RecordNoOp[T] | RecordReject
 
 
 class ControllerState:

@@ -22,12 +22,12 @@ from holdfast.collections.record.spec import (
 from holdfast.collections.record.state import (
     CommandKind,
     CommandRecord,
-    Commit,
     ControllerState,
-    NoOp,
     Outcome,
     Record,
-    Reject,
+    RecordCommit,
+    RecordNoOp,
+    RecordReject,
 )
 from holdfast.errors import BadInput, CollectionInUse, CollectionNotFound, Fenced, UniquenessViolation
 from holdfast.persist.rows.evolution import evolution_fault
@@ -75,12 +75,12 @@ def create_collection(
     of its columns have changed.
     """
     seen = seen_before(state, origin, CommandKind.CREATE_COLLECTION, spec.collection_id)
-    if isinstance(seen, Reject):
+    if isinstance(seen, RecordReject):
         return seen
     known = state.collections.get(spec.collection_id)
     if known is not None:
         if known.dropped and seen is None:
-            return Reject(
+            return RecordReject(
                 BadInput(
                     f"collection {spec.collection_id} ('{known.name}') was dropped",
                     hint="create it with a new id: ids are never reused",
@@ -90,10 +90,12 @@ def create_collection(
             # The same command is repeated after the collection evolved.
             spec = replace(spec, schema=known.schema)
         if differing := difference(known, spec):
-            return Reject(BadInput(f"collection {spec.collection_id} exists with another spec: {differing}"))
-        return NoOp(known)
+            return RecordReject(
+                BadInput(f"collection {spec.collection_id} exists with another spec: {differing}")
+            )
+        return RecordNoOp(known)
     if (owner := state.names.get(spec.name)) is not None:
-        return Reject(
+        return RecordReject(
             UniquenessViolation(
                 f"the name '{spec.name}' belongs to collection {owner}",
                 hint=f"choose another name, or use that one: see 'holdfast collection describe {owner}'",
@@ -113,7 +115,7 @@ def create_collection(
     )
     told = {"shards": spec.shards}
     command = origin.record(CommandKind.CREATE_COLLECTION, spec.collection_id, told)
-    return Commit(info, (info, command), expired(state, origin.at_ms))
+    return RecordCommit(info, (info, command), expired(state, origin.at_ms))
 
 
 def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Outcome[CollectionInfo]:
@@ -122,10 +124,10 @@ def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Ou
         return seen
     known = state.find(collection_id)
     if known.dropped:
-        return NoOp(known)
+        return RecordNoOp(known)
     dropping = replace(known, state=CollectionState.DROPPING)
     command = origin.record(CommandKind.DROP_COLLECTION, known.collection_id)
-    return Commit(dropping, (dropping, command), expired(state, origin.at_ms))
+    return RecordCommit(dropping, (dropping, command), expired(state, origin.at_ms))
 
 
 def finish_drop(
@@ -137,12 +139,12 @@ def finish_drop(
     """
     known = state.collections[collection_id]
     if known.state is CollectionState.DROPPED:
-        return NoOp(known)
+        return RecordNoOp(known)
     if known.state is not CollectionState.DROPPING:
-        return Reject(BadInput(f"collection {collection_id} is not being dropped"))
+        return RecordReject(BadInput(f"collection {collection_id} is not being dropped"))
     running = state.running(collection_id)
     if running and not force:
-        return Reject(
+        return RecordReject(
             CollectionInUse(
                 f"collection {known.name} is being dropped, and still in use by"
                 f" {', '.join(map(str, running))}",
@@ -154,7 +156,7 @@ def finish_drop(
         for job in running
     )
     dropped = replace(known, state=CollectionState.DROPPED, dropped_ms=now_ms, holders=())
-    return Commit(dropped, (dropped, *ended))
+    return RecordCommit(dropped, (dropped, *ended))
 
 
 def start_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
@@ -164,23 +166,23 @@ def start_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
     """
     known = state.jobs.get(job.job_id)
     if known is not None:
-        return NoOp(known)
-    return _ended(state, job) or Commit(job, (job,))
+        return RecordNoOp(known)
+    return _ended(state, job) or RecordCommit(job, (job,))
 
 
 def record_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
     """Record a job that was done in one attempt. A job that is already recorded is returned unchanged."""
     known = state.jobs.get(job.job_id)
-    return Commit(job, (job,)) if known is None else NoOp(known)
+    return RecordCommit(job, (job,)) if known is None else RecordNoOp(known)
 
 
 def record_batch(state: ControllerState, job: JobRecord, batch: int) -> Outcome[bool]:
     """Record that a batch of a stream was written, unless it or a later one is recorded."""
     known = state.jobs.get(job.job_id)
     if known is not None and known.result[BATCH] >= batch:
-        return NoOp(False)
+        return RecordNoOp(False)
     first_ms = job.started_ms if known is None else known.started_ms
-    return Commit(True, (replace(job, started_ms=first_ms, result={**job.result, BATCH: batch}),))
+    return RecordCommit(True, (replace(job, started_ms=first_ms, result={**job.result, BATCH: batch}),))
 
 
 def retry_job(
@@ -196,11 +198,11 @@ def retry_job(
         return _no_job(job_id)
     match known.state:
         case JobState.DONE:
-            return Reject(BadInput(f"job {job_id} ({known.kind}) is done and can't run again"))
+            return RecordReject(BadInput(f"job {job_id} ({known.kind}) is done and can't run again"))
         case JobState.RUNNING if abandoned is not None and abandoned < known.attempt:
-            return NoOp(known)
+            return RecordNoOp(known)
         case JobState.RUNNING if abandoned != known.attempt:
-            return Reject(
+            return RecordReject(
                 BadInput(
                     f"attempt {known.attempt} of job {job_id} ({known.kind}) is running",
                     hint="let it end, or abandon it, so that it can't commit any more",
@@ -218,13 +220,13 @@ def retry_job(
                 by=by,
                 failures=known.failures if by == known.by else 0,
             )
-            return _ended(state, known) or Commit(again, (again,))
+            return _ended(state, known) or RecordCommit(again, (again,))
 
 
-def _ended(state: ControllerState, job: JobRecord) -> Reject | None:
+def _ended(state: ControllerState, job: JobRecord) -> RecordReject | None:
     """The refusal if the job's collection is dropped or being dropped: a drop doesn't wait for new work."""
     known = state.collections.get(job.object_id)
-    return Reject(CollectionNotFound(known.end)) if known is not None and known.dropped else None
+    return RecordReject(CollectionNotFound(known.end)) if known is not None and known.dropped else None
 
 
 def check_running(state: ControllerState, job_id: str, attempt: int) -> Outcome[JobRecord]:
@@ -232,7 +234,7 @@ def check_running(state: ControllerState, job_id: str, attempt: int) -> Outcome[
     known = state.jobs.get(job_id)
     if known is None:
         return _no_job(job_id)
-    return _fenced(known, attempt) or _ended(state, known) or Commit(known)
+    return _fenced(known, attempt) or _ended(state, known) or RecordCommit(known)
 
 
 def finish_job(
@@ -245,7 +247,7 @@ def finish_job(
     if (fenced := _fenced(known, attempt)) is not None:
         return fenced
     done = replace(known, state=JobState.DONE, result=result, error="", finished_ms=now_ms)
-    return Commit(done, (done,))
+    return RecordCommit(done, (done,))
 
 
 def fail_job(
@@ -259,12 +261,12 @@ def fail_job(
     if known is None:
         return _no_job(job_id)
     if known.state is JobState.FAILED and known.attempt == attempt:
-        return NoOp(known)
+        return RecordNoOp(known)
     if (fenced := _fenced(known, attempt)) is not None:
         return fenced
     failures = known.failures + (0 if stopped else 1)
     failed = replace(known, state=JobState.FAILED, error=error, finished_ms=now_ms, failures=failures)
-    return Commit(failed, (failed,))
+    return RecordCommit(failed, (failed,))
 
 
 def forget_jobs(state: ControllerState, job_ids: Collection[str]) -> Outcome[None]:
@@ -272,13 +274,13 @@ def forget_jobs(state: ControllerState, job_ids: Collection[str]) -> Outcome[Non
     known = tuple(state.jobs[each] for each in job_ids if each in state.jobs)
     for job in known:
         if job.state is JobState.RUNNING:
-            return Reject(BadInput(f"{job} is running", hint="let it end, or fail it"))
-    return Commit(None, removals=known) if known else NoOp(None)
+            return RecordReject(BadInput(f"{job} is running", hint="let it end, or fail it"))
+    return RecordCommit(None, removals=known) if known else RecordNoOp(None)
 
 
 def seen_before(
     state: ControllerState, origin: Origin, kind: CommandKind, object_id: str, **arguments: object
-) -> NoOp[CollectionInfo] | Reject | None:
+) -> RecordNoOp[CollectionInfo] | RecordReject | None:
     """The outcome of a command id that was used before: its result, or a refusal if the command differs.
 
     `arguments` are compared with the recorded result. Arguments that the result doesn't contain are not
@@ -291,10 +293,10 @@ def seen_before(
     same = command.kind is kind and known is not None and object_id in {known.collection_id, known.name}
     told = {name: command.result[name] for name in arguments if same and name in command.result}
     if known is not None and same and all(arguments[name] == value for name, value in told.items()):
-        return NoOp(known)
+        return RecordNoOp(known)
     was = f"{command.kind.name.lower()} of {command.object_id}"
     with_ = ", ".join(f"{name} {value}" for name, value in told.items())
-    return Reject(
+    return RecordReject(
         BadInput(
             f"command {origin.command_id} was {was}{f' with {with_}' if with_ else ''}",
             hint="give each command its own id",
@@ -311,12 +313,12 @@ def expired(state: ControllerState, now_ms: int) -> tuple[Record, ...]:
     return tuple(record for _, record in zip(range(_REMOVALS_PER_COMMIT), old(), strict=False))
 
 
-def _fenced(known: JobRecord, attempt: int) -> Reject | None:
+def _fenced(known: JobRecord, attempt: int) -> RecordReject | None:
     if known.state is JobState.RUNNING and known.attempt == attempt:
         return None
     durable = f"attempt {known.attempt} ({known.state.name.lower()})"
-    return Reject(Fenced(f"attempt {attempt}", durable, what=f"job {known.job_id} ({known.kind})"))
+    return RecordReject(Fenced(f"attempt {attempt}", durable, what=f"job {known.job_id} ({known.kind})"))
 
 
-def _no_job(job_id: str) -> Reject:
-    return Reject(BadInput(f"there is no job {job_id}", hint="start it first"))
+def _no_job(job_id: str) -> RecordReject:
+    return RecordReject(BadInput(f"there is no job {job_id}", hint="start it first"))

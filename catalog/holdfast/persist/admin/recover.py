@@ -38,7 +38,7 @@ from holdfast.persist.state.machine import APPLIER_VERSION, Machine
 from holdfast.persist.state.state import (
     Change,
     Garbage,
-    Put,
+    PutEntry,
     Rollup,
     ShardState,
     StateDiff,
@@ -206,7 +206,7 @@ class Recovery:
         data = encode_state(begun)
         rollup = Rollup(seqno, rollup_key(plan.shard_id, seqno), len(data), checksum(data))
         location.blob.put(rollup.blob_key, data)
-        changes: tuple[Change, ...] = (Put(rollup),)
+        changes: tuple[Change, ...] = (PutEntry(rollup),)
         hostname = self._config.hostname
         diff = StateDiff(
             seqno + 1, plan.shard_id, APPLIER_VERSION, begun.wall_ms + 1, hostname, rollup, changes

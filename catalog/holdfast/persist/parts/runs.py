@@ -30,7 +30,7 @@ from holdfast.persist.rows.canonical import sort_updates, values_of
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.groups import bounds_through
-from holdfast.persist.rows.merge import MERGE_BYTES, Held, HeldRows, merge_runs
+from holdfast.persist.rows.merge import MERGE_BYTES, Buffered, HeldRows, merge_runs
 from holdfast.persist.rows.order import EVERYTHING, KeyRange, RowKey
 from holdfast.persist.rows.part import (
     PAGE_BYTES,
@@ -112,7 +112,7 @@ class Since:
         return rows.set_column(rows.num_columns - 2, rows.schema.field(TIME), pa.array(times, pa.uint64()))
 
 
-class View(Protocol):
+class RowView(Protocol):
     """Which updates of a run are wanted, and how they are seen."""
 
     @property
@@ -134,7 +134,7 @@ def open_runs(
     machine: Machine,
     schema: Schema,
     runs: Iterable[Run],
-    view: View,
+    view: RowView,
     wanted: KeyRange = EVERYTHING,
     *,
     buffer_bytes: int | None = None,
@@ -166,7 +166,7 @@ def merged(
     machine: Machine,
     schema: Schema,
     runs: Iterable[Run],
-    view: View,
+    view: RowView,
     wanted: KeyRange = EVERYTHING,
     *,
     buffer_bytes: int | None = None,
@@ -183,7 +183,7 @@ def merged(
 class _Reader:
     machine: Machine
     schema: Schema
-    view: View
+    view: RowView
     wanted: KeyRange
     buffer_bytes: int
     most_bytes: int
@@ -200,10 +200,10 @@ class _Reader:
 
     def stored(self, run: Run) -> HeldRows:
         """Read the parts of a run one after the other."""
-        held = Held()
+        held = Buffered()
         return HeldRows(self._parts(run, held), held)
 
-    def _parts(self, run: Run, held: Held) -> Iterator[pa.RecordBatch]:
+    def _parts(self, run: Run, held: Buffered) -> Iterator[pa.RecordBatch]:
         names = self.view.names(self.schema)
         last: RowKey | None = None
         for part in run:
@@ -216,7 +216,7 @@ class _Reader:
                 last = RowKey(names, rows, rows.num_rows - 1)
                 yield rows
 
-    def _part(self, part: Part, held: Held) -> Iterator[pa.RecordBatch]:
+    def _part(self, part: Part, held: Buffered) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a part that may have wanted rows.
 
         If the store fails during the read, the read is retried until the retry deadline after the last batch.
@@ -243,7 +243,7 @@ class _Reader:
         return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
 
     def _batches(
-        self, file: pa.NativeFile, part: Part, own: Schema, given: int, held: Held
+        self, file: pa.NativeFile, part: Part, own: Schema, given: int, held: Buffered
     ) -> Iterator[pa.RecordBatch]:
         """Yield the row groups that may have wanted rows, of a part that was written under `own`, in batches.
 
@@ -272,7 +272,7 @@ class _Reader:
         self, file: pa.NativeFile, parquet: pq.ParquetFile, part: Part, own: Schema, skipped: Sequence[int]
     ) -> None:
         for group in skipped:
-            rows = self._decode(file, parquet, own, [group], Held())
+            rows = self._decode(file, parquet, own, [group], Buffered())
             if found := sum(self._see(within(batch, part)).num_rows for batch in rows):
                 what = f"no wanted row in row group {group}"
                 raise CorruptBlob(str(part.blob_key), what, f"{found}")
@@ -283,7 +283,7 @@ class _Reader:
         parquet: pq.ParquetFile,
         own: Schema,
         groups: Sequence[int],
-        held: Held,
+        held: Buffered,
     ) -> Iterator[pa.RecordBatch]:
         buffered: pq.ParquetFile | None = None
         for span in self._spans(parquet.metadata, file.size(), groups):

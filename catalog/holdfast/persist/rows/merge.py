@@ -45,7 +45,7 @@ _LARGE_BYTES: Final = 32 * 1024 * 1024
 _LARGE_ROW_BYTES: Final = 4 * 1024 * 1024
 
 
-class Held:
+class Buffered:
     """About how many bytes of buffers a run holds to read its next batches."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Held:
 class HeldRows(Iterator[pa.RecordBatch]):
     """The batches of a run, and the buffers that it holds to read the next ones."""
 
-    def __init__(self, rows: Iterator[pa.RecordBatch], held: Held) -> None:
+    def __init__(self, rows: Iterator[pa.RecordBatch], held: Buffered) -> None:
         self._rows = rows
         self.held = held
 
@@ -182,7 +182,7 @@ class _Run:
         self._rest = batches
         self._pieces: deque[tuple[pa.RecordBatch, RowKey]] = deque()
         self._bytes: deque[int] = deque()
-        self._held = batches.held if isinstance(batches, HeldRows) else Held()
+        self._held = batches.held if isinstance(batches, HeldRows) else Buffered()
         self._size = 0
         self.share_bytes = share_bytes
         """If a batch has at most this many bytes, a second one is in memory."""

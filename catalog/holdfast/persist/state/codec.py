@@ -26,7 +26,7 @@ from holdfast.persist.state.state import (
     LeasedReader,
     Part,
     PendingBatch,
-    Put,
+    PutEntry,
     PutSchema,
     ReplaceBatches,
     Rollup,
@@ -286,7 +286,7 @@ _KIND_OF: Final[dict[str, type]] = {
 
 def _change_to(message: pb.Change, change: Change) -> None:
     match change:
-        case Put(value):
+        case PutEntry(value):
             _fill(getattr(message, _PUT_FIELDS[type(value)]), value)
         case AppendBatch(batch):
             _fill(message.append, batch)
@@ -343,4 +343,4 @@ def _change_from(message: pb.Change, key: str) -> Change:
             raise VersionTooNew(f"{key} has a kind of change that this Holdfast does not know")
     kind = _KIND_OF[name]
     value = getattr(message, name)
-    return Put(_DECODERS[kind](value)) if name.startswith("put_") else Drop(kind, value)
+    return PutEntry(_DECODERS[kind](value)) if name.startswith("put_") else Drop(kind, value)

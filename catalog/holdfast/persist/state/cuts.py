@@ -31,7 +31,7 @@ from typing import Final
 
 from holdfast.errors import CorruptBlob
 from holdfast.persist.ids import CUT_NAME
-from holdfast.persist.stores import Consensus, Digest, Location, Row
+from holdfast.persist.stores import Consensus, Digest, Location, LogRow
 from holdfast.persist.stores.frame import seal, unseal
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def decode_digests(data: bytes, key: str) -> tuple[int, bytes]:
     return _FIRST.unpack_from(body)[0], body[_FIRST.size :]
 
 
-def cut_log(location: Location, shard_id: str, seqno: int, known: Row) -> bool:
+def cut_log(location: Location, shard_id: str, seqno: int, known: LogRow) -> bool:
     """Remove the rows below `seqno` and keep their digests. Return False if the log has no row `seqno`.
 
     `known` is a version that names the rollup of version `seqno`.
@@ -91,7 +91,7 @@ def cut_log(location: Location, shard_id: str, seqno: int, known: Row) -> bool:
     return True
 
 
-def cut_finalized_log(location: Location, shard_id: str, seqno: int, known: Row) -> None:
+def cut_finalized_log(location: Location, shard_id: str, seqno: int, known: LogRow) -> None:
     """Remove the rows below `seqno` if the log has `known`, and delete the digests of earlier cuts."""
     oldest = _anchor(location.consensus, shard_id)
     if location.consensus.truncate(shard_id, seqno, known) and oldest is not None:

@@ -14,7 +14,7 @@ from holdfast.persist.state.state import (
     Batch,
     ExtendUpper,
     PendingBatch,
-    Put,
+    PutEntry,
     ReplaceBatches,
     SealPending,
     ShardState,
@@ -101,7 +101,7 @@ def _has_made(row: StateDiff, state: ShardState) -> bool:
             case ReplaceBatches(ids, None):
                 if any(batch.id in ids for batch in state.batches):
                     return False
-            case Put(PendingBatch()) if sealed:
+            case PutEntry(PendingBatch()) if sealed:
                 pass
             case _:
                 again.append(change)

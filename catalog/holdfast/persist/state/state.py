@@ -276,7 +276,7 @@ class SetSince:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PutEntry:
     """Adds a value, or replaces the value with the same id."""
 
     value: LeasedReader | CriticalReader | Writer | Rollup | CompactionClaim | Garbage | PendingBatch
@@ -310,7 +310,7 @@ Change = (
     | SealPending
     | ReplaceBatches
     | SetSince
-    | Put
+    | PutEntry
     | Drop
     | SetGcSeqno
     | Finalize
@@ -346,7 +346,9 @@ def next_diff(
 ) -> StateDiff:
     """Return the diff that makes the next version of `state`. Its time is later than the time of `state`."""
     added = [
-        change.value for change in changes if isinstance(change, Put) and isinstance(change.value, Rollup)
+        change.value
+        for change in changes
+        if isinstance(change, PutEntry) and isinstance(change.value, Rollup)
     ]
     return StateDiff(
         state.seqno + 1,
@@ -375,7 +377,7 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
         match change:
             case AppendBatch(batch):
                 batches = (*batches, batch)
-            case Put(value):
+            case PutEntry(value):
                 kind = type(value)
                 values, id_ = _table(state, tables, kind), getattr(value, TABLES[kind][1])
                 # Move it to the end, so that writers are in the order of their last append.

@@ -63,7 +63,7 @@ from holdfast.persist.state.state import (
     Garbage,
     LeasedReader,
     PendingBatch,
-    Put,
+    PutEntry,
     PutSchema,
     ReplaceBatches,
     Rollup,
@@ -153,10 +153,10 @@ def _register_writer(state: ShardState, command: RegisterWriter) -> Outcome:
     if known is None:
         if command.heartbeat:
             return _silent(command.writer)
-        return Commit((*changes, Put(_writer(command.writer))), schema_id)
+        return Commit((*changes, PutEntry(_writer(command.writer))), schema_id)
     if known.heartbeats >= command.heartbeat:
         return NoOp(schema_id)
-    return Commit((Put(replace(known, heartbeats=command.heartbeat)),), schema_id)
+    return Commit((PutEntry(replace(known, heartbeats=command.heartbeat)),), schema_id)
 
 
 def _silent(writer: Handle) -> Reject:
@@ -207,7 +207,7 @@ def _written(state: ShardState, command: Append | Write | Seal) -> Outcome:
             added = sealed(state, upper)
         case _:
             assert_never(command)
-    return Commit((*changes, Put(writer), *added), upper)
+    return Commit((*changes, PutEntry(writer), *added), upper)
 
 
 def _check_written(state: ShardState, command: Append | Write | Seal) -> Reject | None:
@@ -252,7 +252,7 @@ def _register_reader(state: ShardState, command: RegisterReader) -> Outcome:
     reader = LeasedReader(
         handle.id, state.since, state.seqno + 1, 0, handle.lease_ms, handle.purpose, handle.hostname
     )
-    return Commit((Put(reader),), reader)
+    return Commit((PutEntry(reader),), reader)
 
 
 def _advance_since(state: ShardState, holds: Sequence[int]) -> tuple[Change, ...]:
@@ -279,7 +279,7 @@ def _downgrade_reader(state: ShardState, command: DowngradeReader) -> Outcome:
     # A hold may be ahead of the upper. A repeated downgrade then moves since; a mere heartbeat does not.
     asked = command.since >= reader.since
     changes = _advance_since(state, [moved.since, *others, *critical]) if asked else ()
-    return Commit((Put(moved), *changes), moved)
+    return Commit((PutEntry(moved), *changes), moved)
 
 
 def _drop(state: ShardState, kind: type, table: object, id_: str) -> Outcome:
@@ -334,7 +334,7 @@ def _register_critical(state: ShardState, command: RegisterCritical) -> Outcome:
     if command.not_past is not None and state.since > command.not_past:
         return Reject(AsOfTooEarly(command.not_past, state.since))
     reader = CriticalReader(id_, state.since, command.purpose, command.opaque)
-    return Commit((Put(reader),), reader)
+    return Commit((PutEntry(reader),), reader)
 
 
 def _downgrade_critical(state: ShardState, command: DowngradeCritical) -> Outcome:
@@ -353,7 +353,7 @@ def _downgrade_critical(state: ShardState, command: DowngradeCritical) -> Outcom
     changes = _advance_since(state, [moved.since, *others, *leased]) if asked else ()
     if moved == reader and not changes:
         return NoOp(reader)
-    return Commit((Put(moved), *changes), moved)
+    return Commit((PutEntry(moved), *changes), moved)
 
 
 def _expect_upper(state: ShardState, upper: int) -> Outcome:
@@ -371,10 +371,10 @@ def _add_rollup(state: ShardState, command: AddRollup) -> Outcome:
     if command.rollup.blob_key in state.garbage:
         # A sweeper took the blob for an orphan, and will delete it.
         return NoOp(False)
-    changes: list[Change] = [Put(command.rollup)]
+    changes: list[Change] = [PutEntry(command.rollup)]
     for old in state.rollups.values():
         changes.append(Drop(Rollup, old.seqno))
-        changes.append(Put(Garbage(old.blob_key, state.seqno + 1, command.wall_ms)))
+        changes.append(PutEntry(Garbage(old.blob_key, state.seqno + 1, command.wall_ms)))
     return Commit(tuple(changes), True)
 
 

@@ -16,7 +16,7 @@ from holdfast.persist.state.state import (
     Garbage,
     Part,
     PendingBatch,
-    Put,
+    PutEntry,
     SealPending,
     ShardState,
     Writer,
@@ -31,7 +31,7 @@ def written(command: Write, runs: Runs) -> tuple[Change, ...]:
     """Return the changes of a write. `runs` are its runs with the shard's id of their schema."""
     if not runs:
         return ()
-    return (Put(PendingBatch(command.batch_id, command.writer.id, *bounds_of(runs), runs)),)
+    return (PutEntry(PendingBatch(command.batch_id, command.writer.id, *bounds_of(runs), runs)),)
 
 
 def sealed(state: ShardState, upper: int) -> tuple[Change, ...]:
@@ -54,11 +54,11 @@ def garbage_of(
     gone: Iterable[Batch | PendingBatch],
     kept: Iterable[Batch | PendingBatch],
     wall_ms: int,
-) -> list[Put]:
+) -> list[PutEntry]:
     """Return the garbage of a change: blobs that removed batches name and kept batches don't."""
     named = set(blob_keys(kept))
     keys = dict.fromkeys(key for key in blob_keys(gone) if key not in named)
-    return [Put(Garbage(key, state.seqno + 1, wall_ms)) for key in keys]
+    return [PutEntry(Garbage(key, state.seqno + 1, wall_ms)) for key in keys]
 
 
 def install_pending(state: ShardState, command: InstallPending) -> Outcome:
@@ -76,7 +76,9 @@ def install_pending(state: ShardState, command: InstallPending) -> Outcome:
     if command.runs:
         level = max(batch.level for batch in command.replaced) + 1
         bounds = bounds_of(command.runs)
-        changes.append(Put(PendingBatch(command.batch_id, command.writer_id, *bounds, command.runs, level)))
+        changes.append(
+            PutEntry(PendingBatch(command.batch_id, command.writer_id, *bounds, command.runs, level))
+        )
     gone = {batch.id for batch in command.replaced}
     kept = [batch for batch in state.pending.values() if batch.id not in gone]
     changes += garbage_of(state, command.replaced, [*state.batches, *kept], command.wall_ms)

@@ -28,7 +28,7 @@ from holdfast.persist.state.state import (
     CompactionClaim,
     Drop,
     Garbage,
-    Put,
+    PutEntry,
     ReplaceBatches,
     ShardState,
     Writer,
@@ -76,7 +76,9 @@ def _claim_batches(state: ShardState, command: ClaimBatches) -> Outcome:
     fresh = Writer(handle.id, 0, handle.lease_ms, handle.purpose, handle.hostname)
     beats = max(command.heartbeat, known.heartbeats + 1 if known else 0)
     writer = replace(known or fresh, heartbeats=beats)
-    return Commit((Put(writer), Put(CompactionClaim(command.claim_id, handle.id, command.batch_ids))), True)
+    return Commit(
+        (PutEntry(writer), PutEntry(CompactionClaim(command.claim_id, handle.id, command.batch_ids))), True
+    )
 
 
 def neighbours(state: ShardState, ids: tuple[int, ...]) -> tuple[Batch, ...]:
@@ -164,5 +166,5 @@ def _condemn_orphans(state: ShardState, command: CondemnOrphans) -> Outcome:
             continue
         condemned.append(key)
         if key not in state.garbage:
-            changes.append(Put(Garbage(key, state.seqno + 1, put_ms)))
+            changes.append(PutEntry(Garbage(key, state.seqno + 1, put_ms)))
     return Commit(tuple(changes), tuple(condemned)) if changes else NoOp(tuple(condemned))

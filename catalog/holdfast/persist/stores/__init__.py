@@ -14,8 +14,8 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    LogRow,
     Put,
-    Row,
     digest_of,
 )
 from holdfast.persist.stores.watch import Watch
@@ -33,12 +33,12 @@ __all__ = [
     "FileBlob",
     "Head",
     "Location",
+    "LogRow",
     "MemoryBlob",
     "MemoryConsensus",
     "Observation",
     "OperationStats",
     "Put",
-    "Row",
     "SqliteConsensus",
     "StoreMetrics",
     "Watch",

@@ -19,9 +19,9 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    LogRow,
     Lost,
     Put,
-    Row,
 )
 from holdfast.persist.stores.watch import Watch
 
@@ -92,7 +92,7 @@ class ConsensusLayer(Consensus):
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         return self.inner.compare_and_set(puts, expect)
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         return self.inner.truncate(key, seqno, known)
 
     def list_keys(self) -> list[str]:

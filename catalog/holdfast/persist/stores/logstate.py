@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from holdfast.errors import CorruptBlob
-from holdfast.persist.stores.traits import Digest, Entry, Expect, Put, Row, digest_of
+from holdfast.persist.stores.traits import Digest, Entry, Expect, LogRow, Put, digest_of
 
 RECENT: Final = 1024
 """How many tokens a state remembers. They show whether a put of unknown outcome is part of the log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class LogAppend:
     """A compare-and-set."""
 
     puts: tuple[Put, ...]
@@ -34,10 +34,10 @@ class Truncate:
 
     key: str
     seqno: int
-    known: Row | None = None
+    known: LogRow | None = None
 
 
-Command = Append | Truncate
+Command = LogAppend | Truncate
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def draft(state: LogState, commands: Iterable[Command]) -> Draft:
 
     for number, command in enumerate(commands):
         match command:
-            case Append():
+            case LogAppend():
                 wanted = [Expect(put.key, put.seqno - 1, put.after) for put in command.puts]
                 wanted += command.expect
                 if any(state.head(key) > head for key, head, _ in wanted):

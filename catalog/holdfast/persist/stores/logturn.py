@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from holdfast.errors import Indeterminate
-from holdfast.persist.stores.logstate import Append, Command, Floor, LogObject, LogState
+from holdfast.persist.stores.logstate import Command, Floor, LogAppend, LogObject, LogState
 from holdfast.persist.stores.objects import NO_TAG
 
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -23,11 +23,11 @@ class Request:
     def __init__(self, command: Command) -> None:
         self.command: Final = command
         self.answer: Final[Future[bool | int]] = Future()
-        self.size: Final = sum(len(put.data) for put in command.puts) if isinstance(command, Append) else 0
+        self.size: Final = sum(len(put.data) for put in command.puts) if isinstance(command, LogAppend) else 0
         self.is_taken = False
 
 
-class Step(NamedTuple):
+class ReadObject(NamedTuple):
     """An object that is part of the state, and the tag of its version, if known."""
 
     position: int
@@ -88,14 +88,14 @@ class Turns:
                 self._is_led = False
                 self._turn.notify_all()
 
-    def steps(self, first: int, last: int) -> list[Step]:
+    def steps(self, first: int, last: int) -> list[ReadObject]:
         """Return the objects from `first` to `last` that must exist. The caller holds the lock.
 
         Objects below the floor that the state was opened by need not exist: the checkpoint replaces them.
         """
         first = max(first, self.opened_by.floor)
         state = self.state
-        return [Step(p, state.token_at(p), self._tags.get(p, NO_TAG)) for p in range(first, last + 1)]
+        return [ReadObject(p, state.token_at(p), self._tags.get(p, NO_TAG)) for p in range(first, last + 1)]
 
     def add(self, added: LogObject, tag: str) -> bool:
         """Add an object that was read, unless the state has it. Return False if it does not follow."""

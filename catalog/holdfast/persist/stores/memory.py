@@ -18,8 +18,8 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    LogRow,
     Put,
-    Row,
     check_commands,
     check_key,
     check_prefix,
@@ -120,7 +120,7 @@ class MemoryConsensus(Consensus):
         self._watches.ring(put.key for put in puts)
         return True
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         check_key(key)
         with self._lock:
             log = self._logs.get(key)

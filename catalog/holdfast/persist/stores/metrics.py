@@ -31,8 +31,8 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    LogRow,
     Put,
-    Row,
 )
 
 T = TypeVar("T")
@@ -217,7 +217,7 @@ class MeteredConsensus(ConsensusLayer):
             "consensus.compare_and_set", lambda: self.inner.compare_and_set(puts, expect), out=_size(puts)
         )
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         return self._measure("consensus.truncate", lambda: self.inner.truncate(key, seqno, known))
 
     def list_keys(self) -> list[str]:

@@ -57,8 +57,8 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    LogRow,
     Put,
-    Row,
     check_commands,
     check_key,
     check_scan,
@@ -241,7 +241,7 @@ class PostgresConsensus(Consensus):
             self._hints.appended(keys)
         return done
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         check_key(key)
         at, (size, crc) = known or (None, (None, None))
         values = {"key": key, "seqno": max(0, min(seqno, MAX_SEQNO)), "known": at, "size": size, "crc": crc}

@@ -44,8 +44,8 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    LogRow,
     Put,
-    Row,
 )
 
 T = TypeVar("T")
@@ -196,7 +196,7 @@ class RetryingConsensus(ConsensusLayer):
             "compare_and_set", lambda: self.inner.compare_and_set(puts, expect), again_if_unknown=False
         )
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         return self._policy.run(
             "truncate", lambda: self.inner.truncate(key, seqno, known), again_if_unknown=False
         )

@@ -113,8 +113,8 @@ from holdfast.persist.stores.loglosses import (
     regressed,
 )
 from holdfast.persist.stores.logrestart import last_position, next_beginning, restarted
-from holdfast.persist.stores.logstate import Append, Command, Floor, LogObject, LogState, Truncate, draft
-from holdfast.persist.stores.logturn import Request, Step, Turns, settle
+from holdfast.persist.stores.logstate import Command, Floor, LogAppend, LogObject, LogState, Truncate, draft
+from holdfast.persist.stores.logturn import ReadObject, Request, Turns, settle
 from holdfast.persist.stores.objects import NO_TAG, Found, Objects
 from holdfast.persist.stores.retry import TimeLeft
 from holdfast.persist.stores.traits import (
@@ -123,9 +123,9 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    LogRow,
     Lost,
     Put,
-    Row,
     check_commands,
     check_key,
     check_scan,
@@ -216,9 +216,9 @@ class S3LogConsensus(Consensus):
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         check_commands(puts, expect)
         copied = tuple(Put(put.key, put.seqno, bytes(put.data), put.after) for put in puts)
-        return bool(self._submit(Append(copied, tuple(expect))))
+        return bool(self._submit(LogAppend(copied, tuple(expect))))
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         check_key(key)
         return int(self._submit(Truncate(key, seqno, known)))
 
@@ -600,7 +600,7 @@ class S3LogConsensus(Consensus):
             turns.looked_s = now_s
         return floor
 
-    def _difference(self, step: Step, found: Found | list[int] | None) -> str:
+    def _difference(self, step: ReadObject, found: Found | list[int] | None) -> str:
         """Return what is in place of an object, or "" if the object is there."""
         assert not isinstance(found, list)
         if found is None:

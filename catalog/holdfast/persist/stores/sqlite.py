@@ -57,8 +57,8 @@ from holdfast.persist.stores.traits import (
     Entry,
     Expect,
     Head,
+    LogRow,
     Put,
-    Row,
     check_commands,
     check_key,
     check_scan,
@@ -243,7 +243,7 @@ class SqliteConsensus(Consensus):
             self._watches.ring(put.key for put in puts)
         return done
 
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         check_key(key)
         row = (None, None, None) if known is None else (known.seqno, *known.digest)
         return self._write(_TRUNCATE, (key, max(0, min(seqno, MAX_SEQNO)), *row))

@@ -174,7 +174,7 @@ def digest_of(data: bytes | memoryview) -> Digest:
     return Digest(len(data), bytes(data[8:12]))
 
 
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     """The number and digest of an entry that a caller knows. They identify all entries up to it."""
 
     seqno: int
@@ -266,7 +266,7 @@ class Consensus(ABC):
         """
 
     @abstractmethod
-    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
         """Remove the entries below `seqno`, but never the head. Return how many were removed.
 
         With `known`, nothing is removed unless the log has that entry.

@@ -39,7 +39,7 @@ from holdfast.persist.state.cuts import cut_finalized_log, cut_log
 from holdfast.persist.state.divergence import why_keep
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import Garbage, ShardState
-from holdfast.persist.stores import Row
+from holdfast.persist.stores import LogRow
 from holdfast.persist.upkeep.rollup import rollup_due, write_rollup
 
 
@@ -120,7 +120,7 @@ def collect_garbage(machine: Machine) -> None:
     if (not dead and gc_seqno <= state.gc_seqno) or machine.keeps_everything():
         return
     assert digest is not None  # A shard without a version has nothing to delete.
-    known = Row(state.seqno, digest)
+    known = LogRow(state.seqno, digest)
     why = why_keep(machine)
     machine.keep_everything(why)
     if why:

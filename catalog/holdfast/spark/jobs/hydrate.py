@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pyspark.sql import SparkSession
 
 from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
-from holdfast.collections.bringing import Progress, hold_moved, rendition_hold
+from holdfast.collections.bringing import OnProgress, hold_moved, rendition_hold
 from holdfast.collections.hydration import Hydration
 from holdfast.errors import StorageError
 from holdfast.persist import PersistClient, Prepared, WriteHandle
@@ -68,7 +68,7 @@ def _filled(
     info: CollectionInfo,
     rendition: RenditionInfo,
     upper: int,
-    progress: Progress,
+    progress: OnProgress,
 ) -> Iterator[Callable[[], list[Prepared]]]:
     """The steps that take an empty rendition to `upper`, uploaded by executors. Like `bringing.brought`."""
     found = scan.find(spec.reading(info.collection_id, upper - 1))

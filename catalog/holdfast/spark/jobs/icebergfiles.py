@@ -40,7 +40,7 @@ _RUN: Final = re.compile(r"attempt-(\d+)-[0-9a-f]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TableLocation:
     """Where files are written and how: a folder, how to open it, and the schema and settings of the table."""
 
     folder: str
@@ -50,7 +50,7 @@ class Place:
     settings: Mapping[str, str]
 
     @classmethod
-    def of(cls, table: Table, schema: IcebergSchema, folder: str) -> "Place":
+    def of(cls, table: Table, schema: IcebergSchema, folder: str) -> "TableLocation":
         """A folder in the table's data.
 
         The properties that open it may contain credentials of the catalog.
@@ -122,7 +122,7 @@ def export(
     context: SparkContext,
     tasks: Sequence[scan.ScanTask],
     schema: Schema,
-    place: Place,
+    place: TableLocation,
     *,
     progress: Callable[[int], None],
 ) -> tuple[IcebergFile, ...]:
@@ -141,7 +141,9 @@ def _listed(io: FileIO, folder: str) -> tuple[FileSystem, str] | None:
     return io.fs_by_scheme(scheme, host), path
 
 
-def write_task(numbered: tuple[int, scan.ScanTask], *, schema: Schema, place: Place) -> IcebergFile | None:
+def write_task(
+    numbered: tuple[int, scan.ScanTask], *, schema: Schema, place: TableLocation
+) -> IcebergFile | None:
     """Read the pieces of one task and write their rows to one file.
 
     Without rows, returns None and writes no file.

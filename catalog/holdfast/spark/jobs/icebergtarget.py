@@ -13,7 +13,7 @@ from holdfast.collections.snapshots.manifest import SnapshotFile, SnapshotManife
 from holdfast.errors import BadInput, Fenced
 from holdfast.spark import scan
 from holdfast.spark.jobs import icebergcommit, icebergfiles
-from holdfast.spark.jobs.icebergfiles import IcebergFile, Place
+from holdfast.spark.jobs.icebergfiles import IcebergFile, TableLocation
 from holdfast.spark.jobs.icebergtable import evolve, make_table, open_catalog
 from holdfast.spark.jobs.program import Say
 from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
@@ -33,7 +33,7 @@ class IcebergTableTarget(Target):
         self._check_current = check_current
         self._catalog = open_catalog(target)
         self._comments = NO_COMMENTS
-        self._place: Place | None = None
+        self._place: TableLocation | None = None
         self._files: tuple[IcebergFile, ...] = ()
         self._table: Table | None = None
         self._committed = ""
@@ -56,7 +56,7 @@ class IcebergTableTarget(Target):
         )
         self._comments = found.comments
         written_as = evolve(table.transaction(), self._target, found.schema, found.comments)
-        self._place = Place.of(table, written_as, f"{self._job_id}/{self._run}")
+        self._place = TableLocation.of(table, written_as, f"{self._job_id}/{self._run}")
         return None
 
     def export(

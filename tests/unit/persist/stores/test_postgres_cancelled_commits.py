@@ -17,7 +17,7 @@ from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Entry, Put
 from holdfast.persist.stores.postgres import PostgresConsensus
 from holdfast.pgsession import PostgresAddress, Sessions
-from holdfast.stash import Stash, Update, open_stash
+from holdfast.stash import Stash, StashUpdate, open_stash
 from testbed.postgres import PostgresServer
 from unit.persist.open_stores import SCHEMA, SHARD, contents, rows
 
@@ -177,7 +177,7 @@ def test_every_commit_of_a_stash_is_in_doubt_until_the_standby_has_it(
 ) -> None:
     with open_stash(url, create=True) as stash:
         for time, diff in enumerate((1, -1, 1)):
-            stash.append([Update(1, b"k", b"v", diff)], time)
+            stash.append([StashUpdate(1, b"k", b"v", diff)], time)
         if step is STEPS["consolidate"]:
             stash.allow_compaction(1)
         stash.hold("there", 2)

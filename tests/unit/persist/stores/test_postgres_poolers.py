@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import StoreUnreachable
 from holdfast.persist.stores import Entry, Put
 from holdfast.persist.stores.postgres import PostgresConsensus
-from holdfast.stash import Update, open_stash
+from holdfast.stash import StashUpdate, open_stash
 from testbed import pgbouncer
 from testbed.errors import Unavailable
 from testbed.postgres import PostgresServer
@@ -73,7 +73,7 @@ def test_a_pooler_that_shares_no_session_serves_both_stores(postgres: PostgresSe
                 assert store.compare_and_set([Put("a", seqno, b"x")])
                 assert store.scan("a", seqno, 9) == [Entry(seqno, b"x")]
         with open_stash(url, create=True) as stash:
-            stash.append([Update(1, b"k", b"v", 1)], 0)
+            stash.append([StashUpdate(1, b"k", b"v", 1)], 0)
         with open_stash(url, create=False) as stash:
             assert [row.key for row in stash.rows(0)] == [b"k"]
 

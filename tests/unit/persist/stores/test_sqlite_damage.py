@@ -18,7 +18,7 @@ from holdfast.errors import CorruptBlob, Determinate, StorageError
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.stores import MemoryConsensus, Put, SqliteConsensus
 from holdfast.persist.stores.layer import ConsensusLayer
-from holdfast.stash import Update, open_stash
+from holdfast.stash import StashUpdate, open_stash
 
 SHARD = "s00000000-0000-4000-8000-000000000001"
 SCHEMA = Schema.of({"k": "int64"}, {"v": "string"})
@@ -151,7 +151,7 @@ def test_upkeep_finds_it_in_a_large_file(tmp_path: Path, caplog: pytest.LogCaptu
 def stash_file(path: Path) -> None:
     with open_stash(f"sqlite://{path}", create=True) as stash:
         for time in range(20):
-            stash.append([Update(1, b"key-%03d" % time, b"value", 1)], time)
+            stash.append([StashUpdate(1, b"key-%03d" % time, b"value", 1)], time)
         stash.allow_compaction(10)
     data = bytearray(path.read_bytes())
     # The second of two is in the table, or in the index by key.

@@ -20,7 +20,7 @@ from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.lock import LOCK_KEY, decode_lock
 from holdfast.persist.stores import Entry, Location, SqliteConsensus
 from holdfast.persist.stores.location import CONSENSUS_KEY, decode_location
-from holdfast.stash import Update, open_stash
+from holdfast.stash import StashUpdate, open_stash
 from unit.persist.open_stores import SCHEMA, SHARD, rows
 
 EVERY = bool(os.environ.get("HOLDFAST_EVERY_FLIP"))
@@ -174,8 +174,10 @@ def test_no_flipped_bit_of_a_stash_gives_a_wrong_answer(tmp_path: Path) -> None:
     file = tmp_path / "stash.db"
     with open_stash(f"sqlite://{file}", create=True, names={1: "one", 2: "two"}) as stash:
         for time in range(4):
-            stash.append([Update(1 + time % 2, b"key%d" % time, b"value", 1)], time)
-        stash.append([Update(1, b"key0", b"value", -1), Update(2, b"large", bytes(range(256)) * 5, 3)], 4)
+            stash.append([StashUpdate(1 + time % 2, b"key%d" % time, b"value", 1)], time)
+        stash.append(
+            [StashUpdate(1, b"key0", b"value", -1), StashUpdate(2, b"large", bytes(range(256)) * 5, 3)], 4
+        )
         stash.hold("somebody", 1)
     right = stash_contents(file)
     assert len(right[2]) == 5

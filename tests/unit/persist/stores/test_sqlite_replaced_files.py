@@ -16,10 +16,10 @@ from holdfast.persist import Clock, PersistClient, PersistConfig, Schema
 from holdfast.persist.config import Maintenance
 from holdfast.persist.stores import Put, SqliteConsensus
 from holdfast.sqliteguard import OpenFiles
-from holdfast.stash import Stash, Update, open_stash
+from holdfast.stash import Stash, StashUpdate, open_stash
 
 SCHEMA = Schema.of({"k": "int64"})
-ROW = Update(1, b"k", b"v", 1)
+ROW = StashUpdate(1, b"k", b"v", 1)
 
 
 class Client:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import CorruptBlob
 from holdfast.persist.stores import Put, SqliteConsensus
-from holdfast.stash import Update, open_stash
+from holdfast.stash import StashUpdate, open_stash
 
 COMMITS = 8
 FRAME = 24 + 4096
@@ -32,7 +32,7 @@ def read_consensus(file: Path) -> int:
 def make_stash(file: Path) -> Callable[[], None]:
     stash = open_stash(f"sqlite://{file}", create=True)
     for time in range(COMMITS):
-        stash.append([Update(1, b"key%d" % time, b"value", 1)], time)
+        stash.append([StashUpdate(1, b"key%d" % time, b"value", 1)], time)
     return stash.close
 
 
