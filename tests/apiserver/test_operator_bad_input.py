@@ -67,6 +67,7 @@ SPARK_CONF = (
 )
 
 
+@pytest.mark.long
 def test_the_api_server_refuses_what_has_no_meaning(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

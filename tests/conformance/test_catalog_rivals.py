@@ -196,6 +196,7 @@ def test_changes_that_ignore_the_fence_are_found(
 
 
 @pytest.mark.parametrize("catalogs", SHARED, indirect=True)
+@pytest.mark.long
 def test_processes_that_race_and_are_killed_break_nothing(catalogs: Catalogs, catalog: Catalog) -> None:
     """Two of four are killed between an attempt and its answer."""
     rounds, killed = 8, {"b": 3, "d": 5}

@@ -157,6 +157,7 @@ def run(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("commit", [CATALOG_OF_15, WITH_STASH])
+@pytest.mark.long
 def test_the_collections_of_an_earlier_holdfast_are_read_and_written_by_both(
     earlier: Earlier, commit: str, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ TURNS = {
 
 
 @pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.long
 def test_an_earlier_holdfast_and_this_one_move_a_linked_catalog_in_turns(
     earlier: Earlier, tmp_path: Path, turns: str
 ) -> None:

@@ -55,6 +55,7 @@ def test_killed_processes_lose_nothing_that_they_were_told(postgres_url: str, ke
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.long
 def test_a_server_that_goes_and_comes_under_load_loses_nothing(how: str) -> None:
     """Every append ends in a claim, however it was cut off: nothing is lost and nothing is there twice."""
     with PostgresServer.start() as server:

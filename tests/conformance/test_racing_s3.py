@@ -57,6 +57,7 @@ def test_killed_processes_lose_nothing_that_they_were_told(minio: Minio, bucket:
     store.close()
 
 
+@pytest.mark.long
 def test_a_server_that_goes_and_comes_under_load_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from sim.report import tell
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.long
 def test_nothing_is_lost_wherever_a_move_ends(request: pytest.FixtureRequest) -> None:
     visited = campaign.crashes(filter(campaign.is_quick, campaign.all_acts()))
     tell(request.config, campaign.told(visited))

@@ -31,6 +31,7 @@ ALL = COMMANDS | FILLED | HOLDS | HANDOVERS | PIPELINES | REPLICAS
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.long
 def test_commands_on_collections_end_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     visited = Visited()
     for act in acts(snapshot(tmp_path, SNAPSHOT), Counter(SNAPSHOT)):

@@ -101,6 +101,7 @@ def test_the_count_would_find_a_large_statement(
     assert max(statements) > MAX_STATEMENT_BYTES
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_a_commit_or_a_read(stash_url: str) -> None:
     """160 MB in rows of 4 MB, and many small ones, go through a process that keeps none of them."""
     done = subprocess.run(
