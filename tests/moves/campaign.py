@@ -1,4 +1,4 @@
-"""What is proved in `make test`, and what `make soak` takes more time for."""
+"""What the tests prove, and what `make soak` takes more time for."""
 
 from collections.abc import Iterator
 from itertools import product
