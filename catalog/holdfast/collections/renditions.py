@@ -13,9 +13,8 @@ A writer that appends below the promise touches only the data shards. A writer t
 the promise, expecting it where it was read. So these interleavings of a write with a handover are possible:
 
 1. The write commits first. If it moved the uppers of the old shards or the promise, the handover's
-multi-write
-   fails on them, because it expects the old values. `hand_over` reads the collection again and chooses a
-   later `t_h`. The rows are in the old rendition, below `t_h`.
+   multi-write fails on them, because it expects the old values. `hand_over` reads the collection again and
+   chooses a later `t_h`. The rows are in the old rendition, below `t_h`.
 2. The handover commits first, and the write stays below the promise that its writer knows. The old shards are
    sealed to `t_h`, which is not below that promise. So the write fails, and the writer learns from the record
    that the upper of the collection is now `t_h`. Its next append goes to the new rendition.
@@ -25,14 +24,12 @@ multi-write
    uppers, so one of them fails. It reads again, and finds that its rendition is current already, or hands
    over from the new one.
 5. The process dies after the commit. The handover is complete as a decision, but the new rendition may lack
-the
-   tail: the updates below `t_h` that it has not copied. Until then its upper is below `t_h`. So no append at
-   `t_h` or later can succeed, and no reader sees an incomplete time. Reads below `t_h` still use the old
-   rendition. The next writer, handover or `advance` finds the tail missing and copies it. All of them
-   copy the same rows, and one append of them succeeds. No other handover begins before that.
+   the tail: the updates below `t_h` that it has not copied. Until then its upper is below `t_h`. So no append
+   at `t_h` or later can succeed, and no reader sees an incomplete time. Reads below `t_h` still use the old
+   rendition. The next writer, handover or `advance` finds the tail missing and copies it. All of them copy
+   the same rows, and one append of them succeeds. No other handover begins before that.
 6. The outcome of the commit is unknown. `hand_over` raises `Indeterminate`. Repeat the command with the same
-id:
-   it finds what happened in the record.
+   id: it finds what happened in the record.
 
 If pipelines (recipe SOURCE) write both renditions, nothing is sealed and no tail is copied. The pipeline of
 the old one writes up to `t_h`, and then gets `HandedOver`. The new one's writes from `t_h` on, and readers

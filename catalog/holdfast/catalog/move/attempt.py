@@ -8,25 +8,19 @@ tombstone of the last step.
 These things can happen meanwhile:
 
 1. A process has the catalog open for writing. The first step fences it. A commit of it either lands before,
-and
-   is read with the source, or fails, because it expects its own token in the store.
+   and is read with the source, or fails, because it expects its own token in the store.
 2. The attempt dies before the last step. The source of truth has not moved, so the contents of the target
-don't
-   matter. Others can't write until the deadline in the record of the migration. Any process can resume it
-   with the same id, or give it up.
+   don't matter. Others can't write until the deadline in the record of the migration. Any process can resume
+   it with the same id, or give it up.
 3. Somebody takes over. Each step first finds the attempt's token in both stores, and each commit expects it.
-So
-   the next step or commit raises `Fenced`, and nothing has moved.
+   So the next step or commit raises `Fenced`, and nothing has moved.
 4. The source is restored to an older state after it was read. It may have the same upper, token and config.
-So
-   just before the last commit, whatever the verification is, the source is read again and its digests are
+   So just before the last commit, whatever the verification is, the source is read again and its digests are
    compared with those of before.
 5. The target is restored to an older state after it was filled. Then it lacks the number of this move, which
-is
-   written with the contents and checked before the last commit.
+   is written with the contents and checked before the last commit.
 6. The attempt dies after the last commit, or never learns its outcome. The tombstones show whether the source
-of
-   truth moved. The next attempt, or the next open for writing, writes the remaining records.
+   of truth moved. The next attempt, or the next open for writing, writes the remaining records.
 
 What remains is a restore between the checks of 4 and 5 and the last commit. Without verification, if the
 replaced store is also the one with the last tombstone, one commit does both.
