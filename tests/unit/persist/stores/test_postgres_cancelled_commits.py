@@ -45,13 +45,6 @@ class Standby:
         with psycopg.connect(self.server.url(), autocommit=True) as fresh:
             while fresh.execute("SHOW synchronous_standby_names").fetchone() != (names,):
                 pass
-            if names:
-                # A commit waits only once the checkpointer has read the setting too.
-                warnings: list[object] = []
-                fresh.add_notice_handler(warnings.append)
-                fresh.execute("SET statement_timeout = 50")
-                while not warnings:
-                    fresh.execute("SELECT pg_current_xact_id()")
 
     def breaks_off(self, how: str) -> None:
         """Break off the wait of a session, once there is one."""
