@@ -1,7 +1,7 @@
-"""The legacy time-varying key-value store of catalogs: in a schema of Postgres, or in a SQLite file.
+"""The stash: an older store for a catalog, in a schema of a Postgres database or in a SQLite file.
 
-`open_stash` gives a `Stash`: collections of `(key, value, time, diff)`, all of them on one timeline, which
-only moves by commits that name its upper.
+`open_stash` returns a `Stash`: collections of `(key, value, time, diff)`. All collections share one timeline.
+A commit moves it forward, and succeeds only if it names the current upper.
 """
 
 from holdfast.stash.stash import (

@@ -1,6 +1,7 @@
-"""The schema of a stash in Postgres: whether it is one, its tables, and how it is made.
+"""The schema of a stash in Postgres: its tables, how it is created, and the check that a schema is a stash.
 
-It is made in one transaction, under an advisory lock of its name: whole or not at all, whoever else makes it.
+One transaction creates everything, under an advisory lock on the schema's name. So the schema is complete or
+absent, even if several processes create it at once.
 """
 
 import zlib
@@ -12,14 +13,14 @@ from holdfast.errors import BadInput, NoLocation
 from holdfast.pgsession import Connection, PostgresAddress
 from holdfast.stash.stash import LAYOUT_VERSION, check_layout
 
-_LOCK_CLASS: Final = 0x48465354  # "HFST", of the advisory lock under which a schema is made
+_LOCK_CLASS: Final = 0x48465354  # "HFST": the class of the advisory lock
 
 CREATE: Final = (
     "CREATE TABLE {schema}.collections (id integer PRIMARY KEY, name text NOT NULL)",
     """CREATE TABLE {schema}.data (collection_id integer NOT NULL, key bytea NOT NULL, value bytea NOT NULL,
       time bigint NOT NULL, diff bigint NOT NULL)""",
     "CREATE INDEX data_by_time ON {schema}.data (time)",
-    # Of a long key its beginning: an index entry has at most a third of a page.
+    # The index has only the beginning of a long key, because an entry can take at most a third of a page.
     "CREATE INDEX data_by_key ON {schema}.data (collection_id, substring(key, 1, 1024))",
     "CREATE INDEX data_retractions ON {schema}.data (time) WHERE diff < 0",
     "CREATE TABLE {schema}.sinces (since bigint NOT NULL)",
@@ -33,13 +34,13 @@ TABLES: Final = frozenset({"stash", "collections", "data", "sinces", "uppers", "
 
 
 def prepare(connection: Connection, address: PostgresAddress, *, create: bool) -> None:
-    """Check the layout, and make schema and tables where there are none and `create` is set."""
+    """Check the layout. If there are no tables and `create` is set, create the schema and its tables."""
     layout = _layout(connection, address)
     if layout is None and create:
         with connection.transaction():
             name = zlib.crc32(address.schema.encode()) - (1 << 31)
             connection.execute("SELECT pg_advisory_xact_lock(%s::int, %s::int)", (_LOCK_CLASS, name))
-            if _layout(connection, address) is None:  # else another process was faster
+            if _layout(connection, address) is None:  # otherwise another process was faster
                 _create(connection, address)
         layout = LAYOUT_VERSION
     if layout is None:
@@ -61,7 +62,7 @@ def _create(connection: Connection, address: PostgresAddress) -> None:
 
 
 def _layout(connection: Connection, address: PostgresAddress) -> int | None:
-    """The version of the tables, None where there are none; `BadInput` where they are somebody else's."""
+    """The version of the tables. None if there are none. Raises `BadInput` if they are not a stash's."""
     listing = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename"
     found = [str(name) for (name,) in connection.execute(listing, (address.schema,))]
     if not found:

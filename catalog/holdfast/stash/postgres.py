@@ -1,25 +1,27 @@
 # ruff: noqa: D102 - the base class documents its methods
 """A stash in one schema of a Postgres database (13 or newer), for any number of hosts.
 
-Tables: see `pgschema`; `sinces` and `uppers` have one row.
+`pgschema` describes the tables. `sinces` and `uppers` have one row each. All transactions that write use READ
+COMMITTED and a durable commit.
 
-Why it is safe, all commits being under READ COMMITTED with a durable commit
-- A commit ends with `UPDATE uppers ... WHERE upper = <the one it was made for>`. Of several that run at once
-  the row's lock lets one through; the others wait for it, look at the row as it is then, and find another
-  upper: they are rolled back with all that they put in. So it is one commit for each upper, and the row is
-  locked only from then to COMMIT: who takes a catalog over never waits for a long commit of somebody else.
-  What a commit is conditional on beside the upper is read after that statement, and so under the same lock.
-- Rows of a time are seen with the upper above it or not at all, for they become visible in one step. A read
-  takes frontiers and rows from one snapshot (REPEATABLE READ).
-- What a consolidation deletes, it puts in again as one row with the sum, in the same statement, from what
-  that very statement deleted: sums are the same before and after, whoever else runs. Commits are at times
-  above `since`, and so never among what it looks at.
-- All before COMMIT is determinate: a transaction of a lost connection is rolled back. A connection that is
-  lost in COMMIT leaves it indeterminate; an error that the connection survives is the server's word.
-- After a failover another commit may stand at an upper that somebody has seen, under the same fence row. So
-  the digest of the last commit is compared with the one that the caller knows. It is made of the rows, so
-  that commits of any client have one. A session stays with its server: what it has compared once, it
-  compares again only when the upper has moved.
+Why it is safe
+- A commit inserts its rows and then runs `UPDATE uppers ... WHERE upper = <the expected upper>`. If several
+  commits run at once, the lock on that row lets one of them continue. The others wait, read the row again,
+  find another upper, and are rolled back with all their rows. So each upper gets one commit. The row is
+  locked only from this statement to COMMIT, so a process that takes over a catalog never waits for a long
+  commit. The other conditions of a commit are read after this statement, under the same lock.
+- The rows of a time and the upper above it become visible in one step. A read takes frontiers and rows from
+  one snapshot (REPEATABLE READ).
+- A consolidation is one statement: it deletes rows and inserts one row with the sum of exactly the rows that
+  it deleted. So sums stay the same, even if other transactions run. Commits write at times above `since`,
+  and a consolidation reads none of these.
+- An error before COMMIT is determinate, because the server rolls back the transaction of a lost connection.
+  If the connection is lost during COMMIT, the outcome is indeterminate. If the connection survives an error
+  of COMMIT, the server has rolled back.
+- After a failover, a different commit may have an upper that somebody has already seen, under the same fence
+  row. So a call compares the digest of the last commit with the digest that the caller knows. The digest is
+  computed from the rows, so the commits of every client have one. A session stays with one server, so it
+  compares again only after the upper has moved.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -67,17 +69,20 @@ from holdfast.stash.stash import (
 
 POOL_SIZE: Final = 8
 FETCHED_ROWS: Final = 4000
-"""The most rows that are read at a time; together they have `STATEMENT_BYTES` at most."""
+"""The most rows that one fetch reads. Together they have at most `STATEMENT_BYTES`."""
 LEAST_FETCHED_ROWS: Final = 50
-"""Where larger ones leave room for less, rows are read one by one: each fetch waits for the server."""
+"""If rows are so large that a fetch would read fewer, they are streamed one by one with COPY instead.
+
+Each fetch waits for the server.
+"""
 _SETTINGS: Final = {
-    # It holds no lock, but the past of all tables, until somebody gives it up.
+    # An idle reader holds no lock, but VACUUM can't remove old rows of any table until it ends.
     "idle_in_transaction_session_timeout": "1h",
 }
 
 _FRONTIERS: Final = "SELECT since, upper FROM {schema}.sinces, {schema}.uppers"
-# The server's own hash takes a fifth of the time of a cryptographic one. It is kept in memory only: where
-# another major version hashes otherwise, a reader reads anew for nothing.
+# The server's own hash takes a fifth of the time of a cryptographic one. It is kept only in memory. If
+# another major version hashes differently, a reader only reads everything again without need.
 _PAST: Final = """SELECT last.time, (
     SELECT concat(count(*), ' ', sum(
       hash_array_extended(ARRAY[key, value], (collection_id::bigint << 32) # diff)))
@@ -89,9 +94,9 @@ _NAME: Final = """INSERT INTO {schema}.collections
   SELECT id, name FROM unnest(%s::int[], %s::text[]) AS new(id, name) ORDER BY id
   ON CONFLICT (id) DO NOTHING"""
 _MOVE_UPPER: Final = "UPDATE {schema}.uppers SET upper = %s::bigint WHERE upper = %s::bigint"
-# From here on the upper's row is locked: a client that freezes now would hold up all others.
+# After this statement the upper's row is locked, and a client that freezes would block all others.
 _HURRY: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
-# In a statement before the one that reads the holds, so that this one sees all that were put until then.
+# A separate statement before the one that reads the holds, so that the latter sees all holds set until then.
 _LOCK_SINCE: Final = "SELECT since FROM {schema}.sinces FOR UPDATE"
 _MOVE_SINCE: Final = """UPDATE {schema}.sinces
   SET since = greatest(since, least(%s::bigint, (SELECT min(time) FROM {schema}.holds)))"""
@@ -102,8 +107,8 @@ _RELEASE: Final = "DELETE FROM {schema}.holds WHERE name = %s"
 _ROWS: Final = """SELECT collection_id, key, value, sum(diff)::bigint FROM {schema}.data
   WHERE time <= {as_of} AND {wanted} AND {other} GROUP BY collection_id, key, value HAVING sum(diff) <> 0"""
 _LARGEST: Final = "SELECT max(octet_length(key) + octet_length(value)) FROM {schema}.data"
-# All rows of a cursor are wanted, not the first ones soon; and to add up 100,000 of them in memory takes half
-# the time of sorting them on disk.
+# The cursor reads all rows, so the planner should not favor the first ones. Summing 100,000 rows in memory
+# takes half the time of sorting them on disk.
 _TO_THE_END: Final = b"""SELECT set_config('cursor_tuple_fraction', '1', true), set_config(
   'work_mem', greatest(pg_size_bytes(current_setting('work_mem')), 64 << 20) / 1024 || 'kB', true)"""
 _BEFORE: Final = """SELECT collection_id, key, value, sum(diff)::bigint FROM {schema}.data
@@ -120,7 +125,7 @@ _RETRACTIONS: Final = """COPY (SELECT collection_id, key, value, diff FROM {sche
 _ROW_TYPES: Final = ("int4", "bytea", "bytea", "int8")
 _CHANGE_TYPES: Final = ("int8", "int4", "bytea", "bytea", "int8")
 _CLAIM_CONSOLIDATION: Final = "SELECT since FROM {schema}.sinces FOR UPDATE SKIP LOCKED"
-# Bytes in binary (%b): as text they take twice as much.
+# Bytes are sent in binary (%b): as text they are twice as large.
 _CONSOLIDATE: Final = """WITH
   wanted AS (SELECT * FROM unnest(%s::int[], %b::bytea[], %b::bytea[]) AS w(id, key, value)),
   gone AS (DELETE FROM {schema}.data AS d USING wanted AS w
@@ -128,7 +133,7 @@ _CONSOLIDATE: Final = """WITH
       AND d.key = w.key AND d.value = w.value AND d.time <= %s::bigint RETURNING d.*)
   INSERT INTO {schema}.data SELECT collection_id, key, value, max(time), sum(diff) FROM gone
     GROUP BY collection_id, key, value HAVING sum(diff) <> 0"""
-# The server knows nothing of a batch's size, nor much of a table that was just filled.
+# The planner doesn't know the size of a batch, and knows little about a table that was just filled.
 _BY_INDEX: Final = b"""SELECT set_config(name, 'off', true)
   FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) AS each(name)"""
 
@@ -137,7 +142,10 @@ _WHAT: Final = "this stash"
 
 
 class PostgresStash(Stash):
-    """The stash at `address`, whose schema and tables are made where `create` is set. See `open_stash`."""
+    """The stash at `address`. If `create` is set, creates a missing schema and its tables.
+
+    See `open_stash`.
+    """
 
     def __init__(
         self, address: PostgresAddress, *, create: bool, read_only: bool, names: Mapping[int, str]
@@ -168,7 +176,7 @@ class PostgresStash(Stash):
         with self._connection() as connection:
             try:
                 found = self._frontiers(connection)
-                # What is below the upper does not change: this needs no snapshot.
+                # Contents below the upper don't change, so this needs no snapshot.
                 self._compare(connection, history, found.upper)
             except psycopg.Error as error:
                 raise self._failed(error, connection) from None
@@ -201,7 +209,7 @@ class PostgresStash(Stash):
         sole: StashUpdate | None,
         history: KnownPast | None,
     ) -> Past | None:
-        """Everything of a commit but COMMIT; with `history`, the past after it."""
+        """Do everything of a commit except COMMIT. With `history`, returns the past after the commit."""
         known = self._uncompared(connection, history, at)
         past = made = None
         with connection.pipeline():
@@ -228,7 +236,7 @@ class PostgresStash(Stash):
             moved = connection.execute(self._sql(_MOVE_UPPER), (after, at))
             found = self._before(connection, sole, at)
         if moved.rowcount != 1:
-            # Another statement sees what that one waited for.
+            # A new statement sees the commit that the UPDATE waited for.
             self._check_upper(connection.execute(self._sql(_FRONTIERS)), at)
             raise Determinate(f"{self.description}: the upper did not move")
         if sole is not None:
@@ -236,7 +244,7 @@ class PostgresStash(Stash):
         return None if made is None else _past_of(made, after)
 
     def _uncompared(self, connection: Connection, history: KnownPast | None, upper: int) -> Past | None:
-        """What is to be compared in this session, where the upper is `upper`."""
+        """The past that this session must still compare at `upper`. None if there is nothing to compare."""
         known = None if history is None else history.past
         if known is None or (upper == known.upper and self._compared.get(connection) == known):
             return None
@@ -252,7 +260,7 @@ class PostgresStash(Stash):
         self._compared[connection] = known
 
     def _learn(self, connection: Connection, history: KnownPast | None, upper: int) -> None:
-        """Let `history` be the one up to `upper`."""
+        """Set `history` to the past up to `upper`."""
         if history is not None and (history.past is None or history.past.upper != upper):
             history.past = self._compared[connection] = self._past(connection, upper)
 
@@ -262,7 +270,7 @@ class PostgresStash(Stash):
     def _before(
         self, connection: Connection, sole: StashUpdate | None, before: int
     ) -> "psycopg.Cursor[tuple[Any, ...]]":
-        """What the collection of `sole` held before a time."""
+        """The rows that the collection of `sole` had before a time."""
         id_ = None if sole is None else sole.collection
         return connection.execute(self._sql(_BEFORE), (id_, before))
 
@@ -308,7 +316,7 @@ class PostgresStash(Stash):
         return (Columns(*zip(*some, strict=True)) for some in self._fetched(as_of, but, history))
 
     def _begin(self, connection: Connection, as_of: int, history: KnownPast | None) -> None:
-        """Check in a snapshot that `as_of` can be read, and compare what is known, or learn it."""
+        """Check in a snapshot that `as_of` can be read. Compare the known past, or set it if it is None."""
         frontiers = self._frontiers(connection)
         check_as_of(as_of, frontiers)
         self._compare(connection, history, frontiers.upper)
@@ -323,7 +331,7 @@ class PostgresStash(Stash):
     def _fetched(
         self, as_of: int, but: Collection[int], history: KnownPast | None
     ) -> Iterator[list[tuple[int, bytes, bytes, int]]]:
-        """The rows at `as_of`, some at a time: it takes a quarter of the processor's time of a COPY."""
+        """The rows at `as_of`, in pieces. This takes a quarter of the CPU time of a COPY."""
         statement = self._rows(as_of, (), but)
         with self._snapshot() as connection:
             self._begin(connection, as_of, history)
@@ -403,7 +411,10 @@ class PostgresStash(Stash):
                 yield StashUpdate(*row)
 
     def _consolidate(self, rows: Sequence[StashUpdate]) -> bool:
-        """Leave one row with the sum of each, or none; False while another process is at it."""
+        """Replace the copies of each row by one with their sum, or by none if it is 0.
+
+        Returns False if another process consolidates.
+        """
         with self._transaction() as connection:
             claimed = connection.execute(self._sql(_CLAIM_CONSOLIDATION)).fetchall()
             if claimed:
@@ -422,7 +433,7 @@ class PostgresStash(Stash):
             raise NotWritable(f"{self.description} was opened for reading only")
 
     def _sql(self, statement: str, **parts: sql.Composable) -> bytes:
-        """With the schema's name pasted in, quoted, and numbers where COPY takes no parameters."""
+        """The statement with the quoted schema name, and with literals because COPY takes no parameters."""
         schema = sql.Identifier(self._address.schema)
         return sql.SQL(statement).format(schema=schema, **parts).as_bytes(None)
 
@@ -441,7 +452,7 @@ class PostgresStash(Stash):
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """A connection in a transaction, which is committed at the end."""
+        """A connection in a transaction that commits at the end of the block."""
         self._check_writable()
         with self._connection() as connection:
             with self._rolled_back(connection):
@@ -451,7 +462,7 @@ class PostgresStash(Stash):
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection]:
-        """A connection that sees the database as it is now."""
+        """A connection with a snapshot of the database as it is now."""
         with self._connection() as connection, self._rolled_back(connection):
             connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
@@ -459,7 +470,7 @@ class PostgresStash(Stash):
 
     @contextmanager
     def _rolled_back(self, connection: Connection) -> Iterator[None]:
-        """Roll back what fails within; an error of the server is told as `_failed` has it."""
+        """Roll back if the block fails. Raises an error of the server as `_failed` converts it."""
         try:
             yield
         except psycopg.Error as error:
@@ -475,7 +486,7 @@ class PostgresStash(Stash):
     def _stream(
         self, connection: Connection, statement: bytes, types: Sequence[str]
     ) -> Iterator[tuple[Any, ...]]:
-        """The rows of a COPY, as they come: memory is that of one row, whatever their number and size."""
+        """Stream the rows of a COPY. Only one row is in memory at a time."""
         with connection.cursor() as cursor, cursor.copy(statement) as copy:
             copy.set_types(types)
             for row in copy.rows():
@@ -483,7 +494,7 @@ class PostgresStash(Stash):
                 self._owner.check(_WHAT)
 
     def _failed(self, error: psycopg.Error, connection: Connection) -> HoldfastError:
-        """What a failure is that has changed nothing."""
+        """The error to raise for a failure that changed nothing."""
         if isinstance(error, errors.NumericValueOutOfRange):
             return DiffOverflow(f"one of the {self.description}")
         if missing := without_key(error, self.description):
@@ -505,7 +516,7 @@ def _past_of(cursor: "psycopg.Cursor[tuple[Any, ...]]", upper: int) -> Past:
 
 
 def _roll_back(connection: Connection) -> None:
-    """End the transaction; where that fails the session ends, and its transaction with it."""
+    """End the transaction. If that fails, close the session, which also ends the transaction."""
     try:
         connection.execute(b"ROLLBACK")
     except psycopg.Error:

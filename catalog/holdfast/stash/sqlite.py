@@ -1,23 +1,24 @@
 # ruff: noqa: D102 - the base class documents its methods
-"""A stash in one SQLite file, for the threads and processes of one host; never on a network file system.
+"""A stash in one SQLite file, for the threads and processes of one host. Don't use a network file system.
 
-The tables are those of a stash in Postgres but for `stash`, see `sqlitefile`.
+The tables are those of a stash in Postgres, except `stash`. See `sqlitefile`.
 
 Why it is safe
-- A commit begins with BEGIN IMMEDIATE: it has the file's one write lock before it looks at the upper, and
-  until COMMIT. So it is one commit for each upper.
-- WAL with synchronous=FULL: a commit is on disk when it is reported, and one that was cut short is not there
-  after the next open. A read takes frontiers and rows from one snapshot and waits for no writer.
-- A consolidation puts in the sum of what it deletes in one transaction, at times that no commit has any more.
-- Each stream has a connection of its own. The first one to open and the last one to close is a reading one,
-  which can't delete the WAL: so a process that only reads makes no file.
-- The device and inode of the three files are compared before each call and after each commit, see
-  `sqliteguard`. A file of up to 4 MB is checked for damage when it is opened, a larger one when it is
-  consolidated. All that a stash has is in two places or has a checksum, see `sqlitefile`, and a read compares
-  what it gives. Once damage was found, every call raises.
-- No connection is used on both sides of a fork: in a child every call raises.
-- A commit that another process has seen is lost only with the file, which the comparison of device and inode
-  finds: nobody can go on without it at the same upper. So no history is compared.
+- A commit begins with BEGIN IMMEDIATE. It takes the file's only write lock before it reads the upper, and
+  keeps it until COMMIT. So each upper gets one commit.
+- The file uses a WAL and synchronous=FULL. A commit is on disk when it returns, and an incomplete commit is
+  gone after the next open. A read takes frontiers and rows from one snapshot, and waits for no writer.
+- In one transaction, a consolidation deletes rows and inserts their sum, at times that no commit can write
+  any more.
+- Each stream has its own connection. A read-only connection is opened first and closed last. It can't delete
+  the WAL, so a process that only reads creates no file.
+- Device and inode of the three files are compared before each call and after each commit (see
+  `sqliteguard`). A file of up to 4 MB is checked for damage at each open, and a larger one when it is
+  consolidated. Everything in a stash is stored twice or has a checksum (see `sqlitefile`), and a read checks
+  the rows that it returns. After damage was found, every call raises.
+- No connection is used on both sides of a fork. In a child every call raises.
+- A commit that another process has seen can be lost only together with the file, and the comparison of device
+  and inode finds that. So no other commit can get the same upper, and calls need not compare the history.
 """
 
 import logging
@@ -93,10 +94,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S: Final = 30.0
-"""How long a call waits for a writer of another process."""
+"""How long a call waits for a writer of another process, in seconds."""
 _MOST_LOG_BYTES: Final = 64 << 20
 _CHECK_EVERY_S: Final = 3600.0
-"""How often a consolidation looks for damaged pages."""
+"""How often a consolidation looks for damaged pages, in seconds."""
 
 _FRONTIERS: Final = "SELECT since, upper, ~sinces.copy, ~uppers.copy FROM sinces, uppers"
 _PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff, checksum) VALUES (?, ?, ?, ?, ?, ?)"
@@ -107,13 +108,13 @@ _HOLD: Final = "INSERT OR REPLACE INTO holds VALUES (?, ?)"
 _HOLDS: Final = "SELECT name, time, ~copy FROM holds"
 _RELEASE: Final = "DELETE FROM holds WHERE name = ?"
 _COLLECTIONS: Final = "SELECT id, copy IS id || ' ' || name FROM collections"
-# The index gives all updates of a key one after the other. A sorter would keep rows in memory, however large.
+# The index returns the updates of a key one after the other. A sort would keep all rows in memory.
 _ROWS: Final = """SELECT collection_id, key, value, diff, time, checksum FROM data
   WHERE collection_id = ? AND time <= ? ORDER BY key"""
 _BEFORE: Final = """SELECT collection_id, key, value, diff, time, checksum FROM data
   WHERE collection_id = ? AND time < ? ORDER BY key"""
 _SIZES: Final = "SELECT collection_id, key, value, diff, time, checksum FROM data WHERE time <= ?"
-# For the same reason values are not sorted, but looked up; the LIMIT keeps the two steps apart.
+# For the same reason, values are not sorted but looked up. The LIMIT separates the two steps.
 _CHANGES: Final = """SELECT d.time, d.collection_id, d.key, d.value, d.diff, d.time, checksum
   FROM (SELECT rowid AS id FROM data WHERE time >= ? AND time < ? ORDER BY time, collection_id, key LIMIT -1)
   CROSS JOIN data AS d ON d.rowid = id"""
@@ -127,9 +128,10 @@ _EARLIER: Final = {
     _HOLDS: "SELECT name, time, time FROM holds",
     _COLLECTIONS: "SELECT id, 1 FROM collections",
 } | {each: each.replace("checksum", "NULL") for each in (_ROWS, _BEFORE, _SIZES, _CHANGES)}
-"""What a reader asks of a file that has no checksums yet."""
+"""The statements for a file that has no checksums yet."""
 
-# Refused before anything reached the log. SQLITE_FULL too: a frame that did not fit is no commit.
+# Errors that SQLite raises before a commit is in the WAL. This includes SQLITE_FULL: a commit whose last
+# frame does not fit is not in the WAL.
 _NOT_DONE: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -148,7 +150,10 @@ _WHAT: Final = "this stash"
 
 
 class SqliteStash(Stash):
-    """The stash in the file `path`, which is made with its folder where `create` is set. See `open_stash`."""
+    """The stash in the file `path`. If `create` is set, creates a missing file and its folder.
+
+    See `open_stash`.
+    """
 
     def __init__(
         self,
@@ -168,12 +173,12 @@ class SqliteStash(Stash):
         self._lock = threading.Lock()
         self._closed = False
         self._damage: CorruptBlob | None = None
-        # Whether every row had a checksum when they were last compared; not yet looked at in a large file.
+        # Whether every row had a checksum at the last check. A large file is not checked at the open.
         self._all_checked = True
-        # Collections whose name is in the file.
+        # The collections with a name in the file.
         self._named: set[int] = set()
         self._next_check_s = 0.0
-        # The main file as it was when the writer last dropped its page cache.
+        # The state of the main file when the writer last dropped its page cache.
         self._cached = (0, 0)
         self._writer: Connection | None = None
         self._keeper: Connection | None = None
@@ -292,9 +297,9 @@ class SqliteStash(Stash):
             check_sole((tuple(row) for row in self._summed(found)), sole, self.description)
 
     def _summed(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The same with the diffs of equal rows added up: last come value and diff, before them the key.
+        """Sum the diffs of equal rows. Yields the columns up to the key, then value and diff.
 
-        The last six columns of `rows` are those of `is_sound`.
+        The last six columns of `rows` are the arguments of `is_sound`.
         """
         for key, updates in groupby(rows, lambda row: row[:-4]):
             self._owner.check(_WHAT)
@@ -313,7 +318,7 @@ class SqliteStash(Stash):
             raise self._damaged("a row of data that is not as its checksum")
 
     def _damaged(self, found: str) -> CorruptBlob:
-        """What this call raises, and each later one."""
+        """Record damage, so that each later call raises it too. Returns the error."""
         self._damage = damaged(self._path, found)
         return self._damage
 
@@ -354,7 +359,7 @@ class SqliteStash(Stash):
         return True
 
     def _consolidate(self, connection: Connection, row: StashUpdate, since: int) -> None:
-        """Leave one row with the sum of the row's copies, or none."""
+        """Replace the copies of a row by one with their sum, or by none if it is 0."""
         copies = connection.execute(_COPIES, (*row[:3], since)).fetchall()
         for each in copies:
             self._check_row(each[1:])
@@ -404,9 +409,9 @@ class SqliteStash(Stash):
             writer, self._writer = self._writer, None
             keeper, self._keeper = self._keeper, None
         if writer is not None and self._damage is not None:
-            writer.close()  # What is in the WAL must not be mixed into a damaged file.
+            writer.close()  # The WAL must not be written into a damaged file.
         elif writer is not None:
-            with suppress(sqlite3.Error):  # what is in the WAL is durable; the next open reads it there
+            with suppress(sqlite3.Error):  # The WAL is durable, and the next open reads it.
                 writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             writer.close()
         if keeper is not None:
@@ -415,7 +420,7 @@ class SqliteStash(Stash):
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection]:
-        """A connection of its own that sees the file as it is now."""
+        """A new connection with a snapshot of the file as it is now."""
         self._check_open()
         connection = self._open("ro")
         try:
@@ -431,7 +436,7 @@ class SqliteStash(Stash):
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """The writing connection, with the write lock, until a COMMIT; rolled back where the body raises."""
+        """The writing connection with the write lock. Commits after the block, or rolls back if it raises."""
         self._check_writable()
         with self._lock:
             self._check_open()
@@ -441,7 +446,7 @@ class SqliteStash(Stash):
             try:
                 with self._translated(Determinate):
                     if self._cached != self._files.contents:
-                        # Somebody wrote to the main file: what is cached may be another's.
+                        # Another process wrote to the main file, so cached pages may be out of date.
                         connection.execute("PRAGMA shrink_memory")
                         self._named = set()
                         self._cached = self._files.contents
@@ -449,7 +454,7 @@ class SqliteStash(Stash):
                     yield connection
                 with self._translated(Indeterminate):
                     connection.execute("COMMIT")
-                # A commit into a file that was removed meanwhile is seen by nobody who opens the stash later.
+                # If the file was removed before the commit, nobody who opens the stash later sees the commit.
                 self._files.check(Indeterminate)
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -460,7 +465,7 @@ class SqliteStash(Stash):
                 raise
 
     def _open_writer(self) -> Connection:
-        """A writing connection, once the file has what it needs to store checksums."""
+        """A writing connection. First adds the columns for checksums if the file has none."""
         connection = self._open("rw")
         with ExitStack() as undo:
             undo.callback(connection.close)
@@ -477,7 +482,7 @@ class SqliteStash(Stash):
             raise NotWritable(f"{self.description} was opened for reading only")
 
     def _check_integrity(self) -> None:
-        """Look for damaged pages, on a connection of its own. Raises `CorruptBlob`, then and later."""
+        """Look for damage on a new connection. If it finds any, this and later calls raise `CorruptBlob`."""
         self._next_check_s = time.monotonic() + _CHECK_EVERY_S
         try:
             with closing(self._open("ro")) as connection, self._translated(Determinate):
@@ -490,7 +495,7 @@ class SqliteStash(Stash):
             raise
 
     def _add_checksums(self, has_checksums: bool = True) -> None:
-        """Give what earlier clients wrote its checksums. If the file is locked, the next open does it."""
+        """Add checksums to rows of earlier clients. If the file is locked, the next open adds them."""
         if self._all_checked and has_checksums:
             return
         with self._translated(StoreUnreachable), closing(self._open("rw")) as connection:
@@ -513,7 +518,7 @@ class SqliteStash(Stash):
             self._check_integrity()
 
     def _open(self, mode: str) -> Connection:
-        # Writers wait in `_again_while_busy`; a reader waits only for a log that is being recovered.
+        # Writers wait in `_again_while_busy`. A reader waits only while another process recovers the WAL.
         with self._translated(StoreUnreachable):
             connection = connect(self._path, mode, timeout_s=0 if mode == "rw" else self._busy_timeout_s)
         with ExitStack() as undo:
@@ -524,13 +529,13 @@ class SqliteStash(Stash):
                     connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
                 check_is_stash(connection, self._path)
                 if mode == "rw":
-                    # Does nothing, except to a copy that SQLite made by VACUUM INTO, or from a dump.
+                    # Changes only a copy made by VACUUM INTO or from a dump. Other files already have a WAL.
                     connection.execute("PRAGMA journal_mode = WAL").fetchall()
             undo.pop_all()
         return connection
 
     def _again_while_busy(self, action: Callable[[], T]) -> T:
-        """Do `action` until no other process holds the write lock, or the time is over."""
+        """Retry `action` while another process holds the write lock, until the timeout."""
         patience = BusyPatience(self._busy_timeout_s)
         while True:
             try:
@@ -541,7 +546,7 @@ class SqliteStash(Stash):
 
     @contextmanager
     def _translated(self, kind: type[StorageError]) -> Iterator[None]:
-        """Errors of SQLite as ours: `kind`, unless the code says more."""
+        """Convert errors of SQLite: to `kind`, or to a more specific error if the code shows one."""
         try:
             yield
         except FOREIGN as error:
@@ -581,7 +586,7 @@ def _find(connection: Connection, statement: str, values: tuple[Any, ...] = ()) 
     return connection.execute(statement if connection.has_checksums else _EARLIER[statement], values)
 
 
-# What a child of a fork inherited is kept for ever: to close it would end the parent's locks.
+# A forked child keeps its inherited connections forever: closing them would release the parent's locks.
 _live: Final[weakref.WeakSet[SqliteStash]] = weakref.WeakSet()
 _abandoned: Final[list[Any]] = []
 

@@ -1,15 +1,17 @@
-"""The file of a stash in SQLite: whether it is one, its tables, and how it is made.
+"""The file of a stash in SQLite: its tables, how it is created, and the check that a file is a stash.
 
-`application_id` and `user_version` show what it is and which layout it has. It is made whole or not at all,
-also if another process makes it at the same time.
+`application_id` marks the file as a stash, and `user_version` is the version of its layout. The file is
+created complete or not at all, even if another process creates it at the same time.
 
-SQLite has no checksums, so the tables have their own, in the same pages:
-- Each row of `data` has a checksum, which the client that puts it in computes. A row of an earlier client,
-  which doesn't know of it, has NULL. It gets its checksum when a client that may write looks for damage.
-- Each row of the other tables has a second form of its values in `copy`, which SQLite computes whoever
-  writes. `integrity_check` compares it, because the table has a CHECK for it.
-The rest has a second copy in an index, which `integrity_check` compares with its table. A file that an
-earlier client made gets all this at its next open for writing.
+SQLite has no checksums, so the tables contain their own:
+- Each row of `data` has a checksum. The client that inserts the row computes it. A row from an earlier
+  client, which writes no checksums, has NULL. It gets its checksum when a client that may write looks for
+  damage.
+- Each row of the other tables has a second form of its values in the column `copy`. SQLite computes it for
+  every client. `integrity_check` compares it, because the table has a CHECK constraint for it.
+- Everything else is also in an index, which `integrity_check` compares with its table.
+
+A file from an earlier client gets all of this at its next open for writing.
 """
 
 import os
@@ -48,7 +50,7 @@ _SMALL_TABLES: Final = {
     "holds": """CREATE TABLE holds (name TEXT PRIMARY KEY, time INTEGER NOT NULL,
       copy INTEGER AS (~time) STORED, CHECK (copy IS ~time))""",
 }
-# As `_ADD_CHECKSUM` leaves it.
+# The same text as after `_ADD_CHECKSUM`.
 _CREATE_DATA: Final = f"{_DATA}, checksum INTEGER)"
 _CREATE: Final = (_CREATE_DATA, *_INDEXES, *_SMALL_TABLES.values())
 _FIRST_ROWS: Final = ("INSERT INTO sinces VALUES (0)", "INSERT INTO uppers VALUES (0)")
@@ -60,7 +62,7 @@ _CREATED_EARLIER: Final = (
     "CREATE TABLE uppers (upper INTEGER NOT NULL)",
     "CREATE TABLE holds (name TEXT PRIMARY KEY, time INTEGER NOT NULL)",
 )
-# What some files have in place of checksums.
+# Indexes that some files have in place of checksums.
 _COPIES: Final = ("data_copy", "sinces_copy", "uppers_copy", "holds_copy", "collections_copy")
 TABLES: Final = frozenset({"collections", "data", "sinces", "uppers", "holds"})
 _LISTING: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
@@ -78,11 +80,11 @@ class Connection(sqlite3.Connection):
     """A connection to the file of a stash."""
 
     has_checksums = False
-    """Whether the file had them when `check_is_stash` looked. It never loses them."""
+    """Whether the file had checksums at the last `check_is_stash`. A file never loses them."""
 
 
 def connect(path: Path, mode: str, *, timeout_s: float) -> Connection:
-    """A connection in autocommit mode, which waits for other processes for so long."""
+    """A connection in autocommit mode. It waits up to `timeout_s` for locks of other processes."""
     return sqlite3.connect(
         f"file:{quote(str(path))}?mode={mode}",
         uri=True,
@@ -94,14 +96,14 @@ def connect(path: Path, mode: str, *, timeout_s: float) -> Connection:
 
 
 def make_file(path: Path) -> None:
-    """Make the tables where the file is empty or missing; whole or not at all, whoever else does."""
+    """Create the tables if the file is empty or missing: all or none, even if other processes do the same."""
     with closing(connect(path, "rwc", timeout_s=0)) as connection:
         connection.execute("PRAGMA synchronous = FULL")
         if connection.execute(_LISTING).fetchall() or _number(connection, "PRAGMA application_id"):
             return
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute("BEGIN IMMEDIATE")
-        if not connection.execute(_LISTING).fetchall():  # else another process was faster
+        if not connection.execute(_LISTING).fetchall():  # otherwise another process was faster
             for statement in (*_CREATE, *_FIRST_ROWS):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -110,14 +112,14 @@ def make_file(path: Path) -> None:
 
 
 def checksum_of(collection: int, key: bytes, value: bytes, diff: int, time: int) -> int:
-    """The CRC-32C of four numbers of 8 bytes, little-endian, key and value; see FORMAT.md."""
+    """The CRC-32C of four little-endian 8-byte numbers, followed by key and value. See FORMAT.md."""
     return _crc32c(_numbers(collection, time, diff, len(key)) + key + value)
 
 
 def is_sound(
     collection: object, key: object, value: object, diff: object, time: object, checksum: object
 ) -> bool:
-    """Whether a row of `data` is as it was put in, as far as one without a checksum shows it."""
+    """Whether a row of `data` is undamaged. Without a checksum, only the types of its values are checked."""
     if checksum is None:
         return tuple(map(type, (collection, key, value, diff, time))) == _ROW_TYPES
     computed = _checksum_or_null(collection, key, value, diff, time)
@@ -132,7 +134,7 @@ def _checksum_or_null(*row: Any) -> int | None:
 
 
 def check_rows(connection: Connection, path: Path) -> bool:
-    """Compare each row of `data` with its checksum; whether all have one. Raises `CorruptBlob`."""
+    """Compare each row of `data` with its checksum. Returns whether all have one. Raises `CorruptBlob`."""
     if not connection.has_checksums:
         return False
     complete = True
@@ -164,7 +166,7 @@ def add_checksums(connection: Connection) -> None:
 
 
 def _make_anew(connection: Connection, table: str, statement: str) -> None:
-    """Make a table again with a column that is computed, which SQLite can't add to one."""
+    """Create a table again with a stored computed column, which SQLite can't add to an existing table."""
     rows = connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - a name of ours
     connection.execute(f"DROP TABLE {table}")
     connection.execute(statement)
@@ -177,11 +179,12 @@ def _has_checksums(connection: Connection) -> bool:
 
 
 def check_is_stash(connection: Connection, path: Path) -> None:
-    """Raise what `open_stash` does for a file that is empty, of something else, or of another version.
+    """Raise like `open_stash` if the file is empty, isn't a stash, or has another version.
 
-    The connection knows then whether there are checksums.
+    Also sets `has_checksums` of the connection.
     """
-    connection.execute("BEGIN")  # its mark and its tables at one instant, whoever makes it meanwhile
+    # Read mark and tables in one snapshot, because another process may create the stash now.
+    connection.execute("BEGIN")
     application = _number(connection, "PRAGMA application_id")
     version = _number(connection, "PRAGMA user_version")
     tables = [str(name) for (name,) in connection.execute(_LISTING)]
@@ -201,7 +204,7 @@ def check_is_stash(connection: Connection, path: Path) -> None:
 
 
 def check_usable_file(path: Path, *, create: bool, write: bool) -> bool:
-    """Whether there is a file; `UnusablePath` for anything else, or one that this process may not use."""
+    """Whether the file exists. Raises `UnusablePath` if it isn't a file, or this process may not use it."""
     try:
         path.lstat()
     except FileNotFoundError:

@@ -1,17 +1,18 @@
-"""What a stash is: collections of `(key, value, time, diff)` in one database, and what each engine promises.
+"""The interface of a stash: collections of `(key, value, time, diff)` in one database.
 
-Invariants, whatever the engine
-- All collections of a stash have one `since` and one `upper`. A commit at `upper` is one transaction: it puts
-  in its updates and moves the upper to `upper + 1`, or does neither. For each upper at most one succeeds.
-- At `as_of` in `[since, upper)` a row occurs as often as the diffs of its updates at times up to `as_of` add
-  up to. Neither a commit nor a consolidation ever changes that.
-- No statement carries more than `MAX_STATEMENT_BYTES`, whatever is committed: updates go in statements of
-  `STATEMENT_BYTES`, counted in bytes, and a row that needs more has one of its own, up to `MAX_ROW_BYTES`.
-- Updates are taken one by one and rows given one by one: memory does not grow with the size of either.
-- A failover may lose a commit that others have seen, and its writer may go on at the same upper. So a caller
-  compares the last commit that it knows, in the snapshot or transaction of each call (`KnownPast`).
+Invariants of every engine
+- All collections of a stash have one `since` and one `upper`. A commit at `upper` is one transaction: it
+  inserts its updates and moves the upper to `upper + 1`, or does neither. For each upper at most one commit
+  succeeds.
+- A row's count at `as_of` in `[since, upper)` is the sum of the diffs of its updates at times up to `as_of`.
+  Neither a commit nor a consolidation ever changes it.
+- No statement is larger than `MAX_STATEMENT_BYTES`. A commit sends its updates in statements of up to
+  `STATEMENT_BYTES`. A larger row gets a statement of its own, up to `MAX_ROW_BYTES`.
+- Updates are read one by one, and rows are returned one by one. So memory does not grow with their number.
+- A failover may lose a commit that others have seen, and another commit may then get the same upper. So each
+  call compares the last commit that the caller knows, in its own snapshot or transaction (`KnownPast`).
 
-Times are integers from 0 to `MAX_TIME` and diffs are not 0 and within int64: what a database calls bigint.
+Times are integers from 0 to `MAX_TIME`. Diffs are int64 and never 0. Databases call this type bigint.
 """
 
 from abc import ABC, abstractmethod
@@ -30,27 +31,27 @@ from holdfast.errors import (
 from holdfast.forks import OwnerProcess
 
 LAYOUT_VERSION: Final = 1
-"""The version of the tables; every one from 1 on is still read."""
+"""The version of the tables. This version and all earlier ones, from 1, can be read."""
 
 MAX_STATEMENT_BYTES: Final = 16 << 20
 MAX_ROW_BYTES: Final = MAX_STATEMENT_BYTES - (64 << 10)
-"""The most bytes of a key and its value together."""
+"""The largest size of a row: the bytes of its key and its value together."""
 STATEMENT_BYTES: Final = 4 << 20
-"""How many bytes of updates go into one statement, a single larger row apart."""
+"""The most bytes of updates in one statement, unless it has a single larger row."""
 ROW_OVERHEAD_BYTES: Final = 64
-"""What numbers and lengths of a row take in a statement, at most."""
+"""The most bytes that the numbers and lengths of a row take in a statement."""
 MAX_TIME: Final = (1 << 63) - 2
-"""The last time of a commit: the upper after it is the greatest bigint."""
+"""The latest time of a commit: the upper after it is the greatest bigint."""
 MAX_COLLECTION: Final = (1 << 31) - 1
 
 CONSOLIDATION_ROWS: Final = 1000
-"""The most rows that one transaction of a consolidation looks at."""
+"""The most retractions that one transaction of a consolidation handles."""
 
 INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 class StashUpdate(NamedTuple):
-    """A change of how often a row occurs in a collection; or, read at a time, how often it occurs."""
+    """A change of a row's count in a collection. In the contents at a time, `diff` is the count itself."""
 
     collection: int
     key: bytes
@@ -59,7 +60,7 @@ class StashUpdate(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Some updates, field by field: the same number of each."""
+    """Several updates as columns of equal length."""
 
     collections: Sequence[int]
     keys: Sequence[bytes]
@@ -68,14 +69,14 @@ class Columns(NamedTuple):
 
 
 class StashFrontiers(NamedTuple):
-    """What can be read: times from `since` on, below `upper`."""
+    """The times that can be read: from `since`, and below `upper`."""
 
     since: int
     upper: int
 
 
 class Past(NamedTuple):
-    """The last commit below `upper` that changed something; `time` is -1 where there is none."""
+    """The last commit below `upper` that changed contents. `time` is -1 if there is none."""
 
     upper: int
     time: int
@@ -83,9 +84,9 @@ class Past(NamedTuple):
 
 
 class KnownPast:
-    """What a caller knows of a stash: a call compares `past`, and may replace it by what it has read.
+    """The past of a stash that a caller knows. A call compares `past`, and may set it to what it has read.
 
-    None: the caller knows nothing, or the stash never loses a commit that others have seen.
+    `past` is None if the caller knows nothing, or if the stash never loses a commit that others have seen.
     """
 
     def __init__(self, past: Past | None = None) -> None:
@@ -93,14 +94,14 @@ class KnownPast:
 
 
 class Stash(ABC):
-    """An open stash. Thread-safe, but for an append from within the updates of another.
+    """An open stash. Thread-safe, but the updates of an append must not append themselves.
 
-    In a forked child every call raises `UsedAfterFork`, and so do open streams; `close` does nothing.
+    In a forked child every call raises `UsedAfterFork`, and so do open streams. `close` does nothing there.
 
-    Every call that asks the database raises `StoreUnreachable` when it can't be reached, `Determinate` when
-    it refuses, and `CorruptBlob` for a file that is damaged; none of them has changed anything. Every call
-    that changes something raises `Indeterminate` when the connection is lost in the commit, or when the
-    synchronous standby may lack it: it may have happened.
+    Every call that uses the database raises `StoreUnreachable` if the database can't be reached,
+    `Determinate` if it refuses, and `CorruptBlob` if the file is damaged. After these errors nothing has
+    changed. Every call that changes something raises `Indeterminate` if the connection is lost during the
+    commit, or if the synchronous standby may not have the commit. Then the change may have happened.
     """
 
     def __init__(self) -> None:
@@ -109,11 +110,11 @@ class Stash(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """Where it is, for messages; without user and password."""
+        """The place of the stash, as messages show it, without user and password."""
 
     @abstractmethod
     def frontiers(self, *, history: KnownPast | None = None) -> StashFrontiers:
-        """Since and upper, linearized; `OtherHistory` where the stash does not go on from `history`."""
+        """Since and upper, linearized. Raises `OtherHistory` if the stash does not continue `history`."""
 
     @abstractmethod
     def append(
@@ -125,20 +126,21 @@ class Stash(ABC):
         upper: int | None = None,
         history: KnownPast | None = None,
     ) -> None:
-        """Commit updates at time `at`, all or none, and make `upper` the upper: `at + 1` if it isn't given.
+        """Commit updates at time `at`, all or none, and move the upper to `upper`, by default `at + 1`.
 
-        With `sole`, only where its collection holds this row, as often as `diff` says, and no other. With
-        `history`, only where the stash goes on from it; it is then the one after the commit.
+        With `sole`, commits only if its collection holds exactly this row with the count `diff`, and no other
+        row. With `history`, commits only if the stash continues it. `history` then includes the commit.
 
-        The updates may come from an iterator, which is read once; what it raises ends the append, of which
-        nothing is kept. It may read the stash.
+        The updates may be an iterator, which is read once and may read the stash. If it raises an error, the
+        append raises that error and changes nothing.
 
         Raises:
             UpperMismatch: `at` isn't the upper.
-            OtherHistory: the collection of `sole` holds something else, or `history` is another one.
-            BadInput: an update that a stash can't hold, such as a row of more than `MAX_ROW_BYTES`.
+            OtherHistory: the collection of `sole` has other contents, or the stash does not continue
+                `history`.
+            BadInput: a stash can't hold an update, such as a row of more than `MAX_ROW_BYTES`.
             NotWritable: the stash was opened for reading.
-            Indeterminate: it may have happened.
+            Indeterminate: the commit may have happened.
         """
 
     @abstractmethod
@@ -150,19 +152,20 @@ class Stash(ABC):
         but: Collection[int] = (),
         history: KnownPast | None = None,
     ) -> Iterator[StashUpdate]:
-        """The rows at `as_of`, of the given collections or of all, `but` for those of some; consolidated.
+        """The consolidated rows at `as_of`, in any order.
 
-        In no particular order. A `history` that knows nothing is the one up to `as_of` from the first row on;
-        `OtherHistory` where the stash does not go on from what it knows.
+        Returns the rows of the given collections, or of all if none are given, except those in `but`. If
+        `history` knows nothing yet, it is set to the past up to `as_of` before the first row is returned.
 
-        Raises `AsOfTooEarly` and `AsOfNotYetAvailable`, and `DiffOverflow` where the diffs of a row add up
-        to what int64 doesn't hold; all with the first row.
+        Requesting the first row raises `AsOfTooEarly`, `AsOfNotYetAvailable`, `OtherHistory` if the stash
+        does not continue `history`, and `DiffOverflow` if the diffs of a row add up to more than an int64
+        holds.
         """
 
     def columns(
         self, as_of: int, *, but: Collection[int] = (), history: KnownPast | None = None
     ) -> Iterator[Columns]:
-        """The rows at `as_of`, some at a time, of `STATEMENT_BYTES` or one. See `rows`."""
+        """The rows at `as_of`, in pieces of up to `STATEMENT_BYTES` or of one larger row. See `rows`."""
         batch: list[StashUpdate] = []
         bytes_ = 0
         for update in self.rows(as_of, but=but, history=history):
@@ -177,7 +180,7 @@ class Stash(ABC):
 
     @abstractmethod
     def sizes(self, as_of: int) -> dict[int, int]:
-        """How many rows the collections have at `as_of`, each row as often as it occurs. Raises as `rows`."""
+        """The number of rows of each collection at `as_of`, counting duplicates. Raises like `rows`."""
 
     @abstractmethod
     def changes(
@@ -188,52 +191,56 @@ class Stash(ABC):
         sole: StashUpdate | None = None,
         history: KnownPast | None = None,
     ) -> Iterator[tuple[int, StashUpdate]]:
-        """The updates at times in `[lower, upper)`, below the stash's own upper, by time, consolidated.
+        """The consolidated updates at times in `[lower, upper)`, below the stash's upper, in order of time.
 
-        With `sole`, which is what its collection held before `lower`, `OtherHistory` where it held something
-        else, or where the stash's upper is below one of the two times: an older stash was restored. The same
-        where the stash does not go on from `history`; it is then the one up to the last of the times.
+        `sole` is the only row that its collection had before `lower`. With `sole`, raises `OtherHistory` if
+        the collection had other contents, or if the stash's upper is below `lower` or `upper`: an older stash
+        was restored. Also raises `OtherHistory` if the stash does not continue `history`. Otherwise `history`
+        is set to the past up to the end of the updates.
 
-        Raises `AsOfTooEarly` when `lower - 1` is before `since`: what is not forgotten yet might be soon. At
-        time 0 everything is a change. Raises with the first update.
+        Raises `AsOfTooEarly` if `lower - 1` is before `since`, because compaction may already have merged
+        these updates. If both are 0, everything that was ever written counts as a change. Requesting the
+        first update raises these errors.
         """
 
     @abstractmethod
     def allow_compaction(self, since: int) -> None:
-        """Let the distinction of times before `since` be forgotten, as far as no hold needs it.
+        """Allow compaction of the times before `since`, except those that a hold needs.
 
-        Never moves back.
+        Never moves the since back.
 
-        Raises `BadInput` for a time at or above the upper, but for 0.
+        Raises `BadInput` for a time at or above the upper, except 0.
         """
 
     @abstractmethod
     def hold(self, name: str, time: int) -> None:
-        """Keep what is at `time` readable until the hold of this name is released or put at another time.
+        """Keep `time` readable until the hold with this name is released or moved to another time.
 
         Raises `AsOfTooEarly` for a time before `since`.
         """
 
     @abstractmethod
     def holds(self) -> dict[str, int]:
-        """The times that are held, by the names of the holds."""
+        """The held times, by the names of the holds."""
 
     @abstractmethod
     def release(self, name: str) -> None:
-        """End a hold; nothing to do where there is none of that name."""
+        """End a hold. Does nothing if there is no hold with that name."""
 
     @abstractmethod
     def consolidate(self, *, max_batches: int | None = None) -> bool:
-        """Remove retractions at times up to `since` with what they cancel; whether it got to the end.
+        """Cancel retractions at times up to `since` against the rows that they retract.
 
-        Each batch is a transaction of at most `CONSOLIDATION_ROWS` of them, after which readers see what they
-        saw before it: a crash between two of them is of no consequence, and the next call goes on. It ends
-        early where another process is at it.
+        Returns whether it reached the end. It stops early after `max_batches`, or if another process
+        consolidates.
+
+        Each batch is a transaction with at most `CONSOLIDATION_ROWS` retractions. It doesn't change what
+        readers see, so a crash between two batches does no harm, and the next call continues.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close its connections; a stream of rows that is being read may end with an error."""
+        """Close the connections. A stream of rows that is still open may end with an error."""
 
     def __enter__(self) -> Self:
         return self
@@ -245,9 +252,9 @@ class Stash(ABC):
 
 
 def in_statements(updates: Iterable[StashUpdate], names: Mapping[int, str]) -> Iterator[list[StashUpdate]]:
-    """The updates, checked, in batches of which each fits one statement; `BadInput` for one that never would.
+    """Check the updates, and return them in batches that fit one statement each.
 
-    `names` are for messages.
+    Raises `BadInput` for an update that a stash can't hold. `names` are used in messages.
     """
     batch: list[StashUpdate] = []
     size = 0
@@ -263,7 +270,7 @@ def in_statements(updates: Iterable[StashUpdate], names: Mapping[int, str]) -> I
 
 
 def _check_update(update: StashUpdate, names: Mapping[int, str]) -> int:
-    """The bytes that it takes in a statement."""
+    """Check an update, and return the bytes that it takes in a statement."""
     collection, key, value, diff = update
     if type(key) is not bytes or type(value) is not bytes:
         raise BadInput(f"key and value of a row are bytes, not {type(key).__name__}, {type(value).__name__}")
@@ -281,7 +288,7 @@ def _check_update(update: StashUpdate, names: Mapping[int, str]) -> int:
 
 
 def in_batches(rows: Iterable[StashUpdate], size: int) -> Iterator[list[StashUpdate]]:
-    """Different rows, for one transaction of a consolidation each."""
+    """Batches of distinct rows, one for each transaction of a consolidation."""
     batch: dict[tuple[int, bytes, bytes], StashUpdate] = {}
     bytes_ = 0
     for row in rows:
@@ -296,12 +303,12 @@ def in_batches(rows: Iterable[StashUpdate], size: int) -> Iterator[list[StashUpd
 
 
 def name_of(collection: int, names: Mapping[int, str]) -> str:
-    """What people call a collection."""
+    """The name of a collection, as messages show it."""
     return names.get(collection, f"collection {collection}")
 
 
 def check_commit_time(at: int, upper: int | None) -> int:
-    """The upper after a commit at `at`; `BadInput` for a time that none can have, or one not after it."""
+    """The upper after a commit at `at`. Raises `BadInput` for an invalid time, or an upper not after it."""
     if not 0 <= at <= MAX_TIME:
         raise BadInput(f"time {at} is not in [0, {MAX_TIME}]")
     after = at + 1 if upper is None else upper
@@ -319,43 +326,43 @@ def check_as_of(as_of: int, frontiers: StashFrontiers) -> None:
 
 
 def check_lower(lower: int, frontiers: StashFrontiers) -> None:
-    """Raise `AsOfTooEarly` when changes from `lower` on may be forgotten."""
+    """Raise `AsOfTooEarly` if compaction may have merged changes from `lower` on."""
     if lower <= frontiers.since and (lower, frontiers.since) != (0, 0):
         raise AsOfTooEarly(lower - 1, frontiers.since)
 
 
 def check_reached(time: int, frontiers: StashFrontiers, where: str) -> None:
-    """Raise `OtherHistory` for an upper that is known to be reached, and isn't."""
+    """Raise `OtherHistory` if the upper is below `time`, a time that it reached before."""
     if frontiers.upper < time:
         raise OtherHistory(where)
 
 
 def check_past(known: Past, found: Past | None, where: str) -> None:
-    """Raise `OtherHistory` where another commit is found than the one that is known."""
+    """Raise `OtherHistory` if the commit found is not the known one."""
     if found != known:
         raise OtherHistory(where)
 
 
 def check_sole(found: Iterable[tuple[int, bytes, bytes, int]], sole: StashUpdate, where: str) -> None:
-    """Raise `OtherHistory` unless `sole` is all that was found in its collection."""
+    """Raise `OtherHistory` unless `sole` is the only row found in its collection."""
     if list(found) != [tuple(sole)]:
         raise OtherHistory(where)
 
 
 def check_since(since: int, frontiers: StashFrontiers) -> None:
-    """Raise `BadInput` for a since after which nothing could be read."""
+    """Raise `BadInput` for a since that would leave no time readable."""
     if not 0 <= since < max(frontiers.upper, 1):
         raise BadInput(f"since {since} is not in [0, {max(frontiers.upper, 1)}), below the upper")
 
 
 def check_held(time: int, since: int) -> None:
-    """Raise `AsOfTooEarly` for a time that can't be kept readable any more."""
+    """Raise `AsOfTooEarly` for a time that is already unreadable."""
     if time < since:
         raise AsOfTooEarly(time, since)
 
 
 def check_layout(version: int, where: str) -> None:
-    """Raise `VersionTooNew` or `Deprecated` for tables that this version doesn't know."""
+    """Raise `VersionTooNew` or `Deprecated` for a version of the tables that this Holdfast can't read."""
     if version > LAYOUT_VERSION:
         raise VersionTooNew(f"{where} has layout {version}, this Holdfast reads up to {LAYOUT_VERSION}")
     if version < 1:

@@ -1,4 +1,4 @@
-"""From the URL of a stash to an open one. Messages repeat scheme and path only: the rest may hold secrets."""
+"""Opens a stash by its URL. Messages show only scheme and path of a URL: the rest may hold secrets."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -27,15 +27,15 @@ def open_stash(
 ) -> Stash:
     """Open the stash at `postgresql://user@host/database?schema=name` or `sqlite:///path`.
 
-    In Postgres it is one schema, `DEFAULT_SCHEMA` if none is given; the password may be in the URL,
-    $PGPASSWORD or libpq's password file. Where nothing is, it is made if `create` is set; else, or with
-    `read_only`, nothing is made or written. `names` are what people call the collections, by their ids.
+    In Postgres a stash is one schema, by default `DEFAULT_SCHEMA`. The password may be in the URL, in
+    $PGPASSWORD or in libpq's password file. If there is no stash at the URL, it is created if `create` is
+    set and `read_only` is not. `names` maps the ids of collections to their names.
 
     Raises:
-        BadInput: a URL without meaning, or one that leads to tables that are not a stash's.
-        NoLocation: there is nothing, and it is not to be made.
+        BadInput: the URL is invalid, or the tables at the URL are not a stash's.
+        NoLocation: there is no stash at the URL, and it may not be created.
         StoreUnreachable: the server or the file can't be opened.
-        VersionTooNew, Deprecated: its tables are of another version.
+        VersionTooNew, Deprecated: the tables have another version.
     """
     check_url(url)
     create = create and not read_only
@@ -45,10 +45,10 @@ def open_stash(
 
 
 def check_url(url: str) -> str:
-    """What messages call the place of a stash; `BadInput` for what is no URL of one. Asks nobody."""
+    """The place of a stash, as messages show it. Raises `BadInput` for an invalid URL. Does no I/O."""
     scheme, separator, _ = url.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
-        # Perhaps a user and a password, so it isn't repeated.
+        # The text may contain a user and a password, so the message doesn't show it.
         raise BadInput("the URL of the stash has no scheme", hint=f"known forms: {_FORMS}")
     if scheme in _POSTGRES:
         with _needs_psycopg():
