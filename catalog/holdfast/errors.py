@@ -1,8 +1,9 @@
-"""The errors that Holdfast raises: one hierarchy, each message telling what, where and what to do.
+"""The errors that Holdfast raises. All are subclasses of `HoldfastError`.
 
-From storage only two kinds come: `Determinate` (the operation certainly did not happen) and
-`Indeterminate` (it may have happened; the default for anything unknown). All others are answers of the
-domain and are certain.
+A message says what failed and where. Its `hint` says what to do.
+
+A failed operation on a store is `Determinate` (it certainly did not happen) or `Indeterminate` (it may have
+happened; this is the default if the outcome is unknown). The outcome of all other errors is certain.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,10 @@ def _frontier(value: int) -> str:
 
 
 class HoldfastError(Exception):
-    """The base of every error of Holdfast.
+    """The base class of all errors of Holdfast.
 
-    `hint` is one sentence on what to do next, empty where the message says it all: a traceback ends with it.
-    `exit_code` is what the command line exits with.
+    `hint` is one sentence that says what to do next. It is empty if the message is enough. A traceback ends
+    with it. `exit_code` is the exit code of the command line.
     """
 
     exit_code: ClassVar[int] = 1
@@ -42,9 +43,9 @@ class HoldfastError(Exception):
             self.add_note(f"hint: {self.hint}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A copy, in this process or another, has the same message, hint, fields and notes.
+        """Copies and pickled errors keep message, hint, fields and notes.
 
-        It is made without `__init__`, whose arguments each class has of its own.
+        They are created without `__init__`, because each class has different arguments.
         """
         state = self.__dict__ | {"__notes__": list(getattr(self, "__notes__", ()))}
         return _made, (type(self), self.args), state
@@ -55,27 +56,27 @@ def _made(kind: type[HoldfastError], args: tuple[object, ...]) -> HoldfastError:
 
 
 class BadInput(HoldfastError):
-    """The caller asked for something that has no meaning; nothing durable changed."""
+    """The request is invalid. Nothing durable changed."""
 
     exit_code = 2
 
 
 class NoMultiset(BadInput):
-    """A row is there less than not at all: more of it was taken out than was put in."""
+    """A row has a negative count: it was deleted more often than it was inserted."""
 
 
 class StorageError(HoldfastError):
     """A storage operation failed.
 
-    Where it is `lasting`, nothing tries the operation again: it fails until somebody repairs the store, or
-    the store itself has tried it for as long as it may take.
+    If `lasting` is set, nothing retries the operation: it fails until somebody repairs the store, or the
+    store has already retried it for as long as it may.
     """
 
     exit_code = 3
     lasting: bool = False
 
     def for_good(self) -> Self:
-        """This error, as a lasting one."""
+        """Set `lasting`, and return this error."""
         self.lasting = True
         return self
 
@@ -89,21 +90,21 @@ class Indeterminate(StorageError):
 
 
 class StoreUnreachable(StorageError):
-    """The store can't be reached or opened; nothing was changed."""
+    """The store can't be reached or opened. Nothing was changed."""
 
 
 class NoLocation(StoreUnreachable):
-    """There is nothing where the URL points to; a client that writes would begin a location there."""
+    """There is nothing at the URL. A client that may write would create a location there."""
 
 
 class UnusablePath(BadInput, StoreUnreachable):
-    """The path that was given for a store can't be one: no folder, or not to be written by this process."""
+    """A path can't hold a store: it is not a folder, or this process can't write to it."""
 
     hint = "give a path that this process can write, or make this one so"
 
 
 class CorruptBlob(StorageError):
-    """Stored bytes are not what was written."""
+    """Stored bytes differ from what was written."""
 
     hint = (
         "see what else is wrong with 'holdfast persist verify'; if the consensus store was restored from an"
@@ -116,11 +117,11 @@ class CorruptBlob(StorageError):
 
 
 class LogRegressed(CorruptBlob):
-    """The log of a shard has another history than the one that was read, or is shorter.
+    """The log of a shard is shorter than the log that this client read, or has another history.
 
     The consensus store went back in time: a lagging standby was promoted, or an older copy was restored. All
-    handles of the client end with this error. A new client goes on with the history that the store has now.
-    `key` says which log in which store, `expected` what the client saw, and `actual` what the store has.
+    handles of the client end with this error. A new client continues with the history that the store has now.
+    `key` names the log and its store, `expected` is what the client saw, and `actual` is what the store has.
     """
 
     hint = (
@@ -144,11 +145,11 @@ class LogRegressed(CorruptBlob):
         self.key, self.expected, self.actual = key, expected, actual
 
     def again(self) -> Self:
-        """The same error, to be raised once more."""
+        """A copy of the error, to raise it again."""
         return copy(self)
 
     def kept(self) -> Self:
-        """The same error, after a marker was left that keeps the blobs of both histories."""
+        """A copy of the error, raised after a marker was left that keeps the blobs of both histories."""
         error = copy(self)
         error.hint = f"nothing of either history is deleted until somebody decides: {type(self).hint}"
         error.__notes__ = [f"hint: {error.hint}"]
@@ -168,7 +169,7 @@ class Deprecated(HoldfastError):
 
 
 class UpgradeNeeded(HoldfastError):
-    """A catalog is at an older version of its format, and nothing that only reads may upgrade it."""
+    """A catalog has an older version of its format, and a reader can't upgrade it."""
 
     hint = (
         "an open for writing upgrades it, which 'holdfast catalog upgrade-check' tries without changing"
@@ -177,7 +178,7 @@ class UpgradeNeeded(HoldfastError):
 
 
 class DiffOverflow(HoldfastError):
-    """The diffs of a row that writers committed add up to what int64 does not hold: it can't be read."""
+    """The committed diffs of a row add up to more than an int64 holds, so the row can't be read."""
 
     hint = "append the row with the opposite _diff at a later time, and read at that time or a later one"
 
@@ -188,7 +189,7 @@ class DiffOverflow(HoldfastError):
 
 
 class UpperMismatch(HoldfastError):
-    """A compare-and-append expected another upper than the shard has."""
+    """A compare-and-append expected an upper that is not the shard's."""
 
     def __init__(self, expected: int, actual: int, *, shard_id: str = "") -> None:
         super().__init__(
@@ -199,7 +200,7 @@ class UpperMismatch(HoldfastError):
 
 
 class AsOfTooEarly(HoldfastError):
-    """The distinction between times up to `since` is gone; `as_of` lies before it."""
+    """`as_of` is before `since`: compaction may have merged the times before `since`."""
 
     def __init__(self, as_of: int, since: int) -> None:
         super().__init__(
@@ -209,7 +210,7 @@ class AsOfTooEarly(HoldfastError):
 
 
 class AsOfNotYetAvailable(HoldfastError):
-    """`as_of` is not below the upper yet: its contents are not complete."""
+    """`as_of` is not below the upper yet, so its contents are not complete."""
 
     def __init__(self, as_of: int, upper: int) -> None:
         if upper:
@@ -221,7 +222,7 @@ class AsOfNotYetAvailable(HoldfastError):
 
 
 class Fenced(HoldfastError):
-    """A greater fence token is in the store: this process must stop."""
+    """The store has a greater fence token, so this process must stop."""
 
     exit_code = 4
 
@@ -231,7 +232,7 @@ class Fenced(HoldfastError):
 
 
 class FencedByMove(Fenced):
-    """The catalog was moved away and has come back, and nobody has taken it over since: open it again."""
+    """The catalog was moved away and back, and nobody has taken it over since. Open it again."""
 
     hint = "open it again; 'reopened' does"
 
@@ -240,16 +241,16 @@ class FencedByMove(Fenced):
 
 
 class LockHeld(HoldfastError):
-    """Somebody else has the write lock of the location."""
+    """Another process holds the write lock of the location."""
 
 
 class FenceRegressed(HoldfastError):
-    """The durable fence token is lower than mine: the store was restored from an older state."""
+    """The durable fence token is lower than this process's: the store was restored from an older state."""
 
     exit_code = 4
 
     def __init__(self, mine: object, durable: object, *, at_least: int | None = None) -> None:
-        """`at_least` is the epoch that a restored catalog must be raised to before it is written again."""
+        """`at_least` is the lowest epoch that a restored catalog may have when it is written again."""
         then = (
             ""
             if at_least is None
@@ -264,25 +265,25 @@ class FenceRegressed(HoldfastError):
 
 
 class CodecMismatch(BadInput):
-    """A schema or codec does not fit what the shard has."""
+    """A schema or codec does not fit the shard's."""
 
 
 class NotWritable(HoldfastError):
-    """The handle, or the client, was opened for reading only."""
+    """The handle or the client is read-only."""
 
 
 class ShardFinalized(HoldfastError):
-    """The shard was finalized: its data is gone for ever."""
+    """The shard was finalized. Its data is permanently gone."""
 
 
 class HandleExpired(HoldfastError):
-    """The handle's lease was lost; open a new handle."""
+    """The lease of the handle was lost. Open a new handle."""
 
     hint = "open a new handle"
 
 
 class LeaseLost(HandleExpired, AsOfTooEarly):
-    """A reader's lease was lost while its process slept, and what it was to read next is gone."""
+    """A reader's lease was lost while its process slept, and the next time to read is no longer readable."""
 
     def __init__(self, reader_id: str, as_of: int, since: int) -> None:
         HoldfastError.__init__(
@@ -297,7 +298,7 @@ class LeaseLost(HandleExpired, AsOfTooEarly):
 class UsedAfterFork(HoldfastError):
     """A client, handle, table or catalog was used in a forked child of the process that opened it.
 
-    Nothing happened, and the parent can go on with it.
+    Nothing happened, and the parent can continue to use the object.
     """
 
     exit_code = 2
@@ -311,7 +312,7 @@ class UsedAfterFork(HoldfastError):
 
 
 class LocationMismatch(HoldfastError):
-    """Blob and consensus, or two shards, belong to different locations."""
+    """A blob store and a consensus store, or two shards, belong to different locations."""
 
     exit_code = 2
 
@@ -323,13 +324,13 @@ class Uninitialized(HoldfastError):
 
 
 class CatalogOutOfSync(HoldfastError):
-    """Somebody else committed to the catalog; the transaction was not applied."""
+    """Somebody else committed to the catalog. The transaction was not applied."""
 
     hint = "sync and try again"
 
 
 class OtherHistory(CatalogOutOfSync):
-    """The store does not go on from what was read: a failover lost commits, or an older state was restored.
+    """The store does not continue what was read: a failover lost commits, or an older state was restored.
 
     Nothing happened.
     """
@@ -344,9 +345,9 @@ class OtherHistory(CatalogOutOfSync):
 
 
 class NotSourceOfTruth(HoldfastError):
-    """The catalog is in the other one of its two linked stores; this one must not be read or written.
+    """The catalog is in the other one of its two linked stores. This store must not be read or written.
 
-    `truth` is where it is (`Stash`, `Persist`), `place` the store that was used.
+    `truth` is the store that holds the catalog (`Stash` or `Persist`). `place` is the store that was used.
     """
 
     exit_code = 4
@@ -360,50 +361,53 @@ class NotSourceOfTruth(HoldfastError):
 
 
 class LinkedElsewhere(HoldfastError):
-    """The store is one of two that are linked, and alone it doesn't tell which is the source of truth."""
+    """The store is one of two linked stores, and doesn't show by itself which one is the source of truth."""
 
     exit_code = 4
     hint = "open it with both of its stores, the stash and persist"
 
 
 class NeedsPersist(HoldfastError):
-    """The stash alone doesn't tell that the catalog is in it, so that persist is needed to open it."""
+    """The stash doesn't show by itself that it holds the catalog, so persist is needed to open it."""
 
     exit_code = 4
     hint = "bring persist back, and open the catalog with both of its stores"
 
 
 class LinkConflict(HoldfastError):
-    """Two stores can't be linked, or aren't those that were: which one is the truth is for people to say."""
+    """Two stores can't be linked, or were not linked with each other.
+
+    A person must decide which store is the source of truth.
+    """
 
     exit_code = 2
 
 
 class StrategyMismatch(BadInput):
-    """The catalog was linked with another migration strategy, which it keeps."""
+    """The catalog was linked with another migration strategy, which can't change."""
 
 
 class MigrationInProgress(HoldfastError):
-    """A migration has the catalog: it can't be opened for writing before it ends or its time is over."""
+    """A migration is running. You can open the catalog for writing when it ends or its deadline is over."""
 
     exit_code = 4
     hint = "wait and try again; 'holdfast migrate status' shows how far it is"
 
     def __init__(self, migration_id: str, holder: str, deadline_ms: int | None = None) -> None:
-        """`deadline_ms`, since the epoch, is until when it shuts others out, where that is known."""
+        """`deadline_ms` is the time, in milliseconds since 1970, until which others can't write, if known."""
         until = "" if deadline_ms is None else _until(deadline_ms)
         super().__init__(f"migration {migration_id} of the catalog is in progress ({holder}){until}")
         self.migration_id, self.holder, self.deadline_ms = migration_id, holder, deadline_ms
 
 
 class MigrationConflict(HoldfastError):
-    """Another migration of the catalog is in progress, or this one was begun with another target."""
+    """Another migration of the catalog is running, or this one was begun with another target."""
 
     exit_code = 4
 
 
 class MigrationTimedOut(HoldfastError):
-    """The time of a migration is over: it stopped before its next step, and others may take the catalog over.
+    """A migration exceeded its timeout and stopped before its next step. Others may take over the catalog.
 
     The source of truth has not moved.
     """
@@ -416,9 +420,9 @@ class MigrationTimedOut(HoldfastError):
 
 
 class ContentsDiffer(HoldfastError):
-    """A migration has written what it read, and finds something else: its source of truth did not move.
+    """The contents that a migration wrote differ from what it read. The source of truth did not move.
 
-    `object_types` are the names of those that differ.
+    `object_types` are the names of the object types that differ.
     """
 
     hint = "run it again, which writes all of it anew; if it finds this again, one of the stores is damaged"
@@ -429,7 +433,7 @@ class ContentsDiffer(HoldfastError):
 
 
 class ShadowDiverged(HoldfastError):
-    """The two sides of a shadow catalog differ: one of two implementations, or of two stores, is wrong."""
+    """The two sides of a shadow catalog differ. One of the implementations or stores is wrong."""
 
     hint = "the primary is what counts; the next open for writing makes the secondary anew from it"
 
@@ -441,11 +445,11 @@ class ShadowDiverged(HoldfastError):
 
 
 class UniquenessViolation(BadInput):
-    """A catalog object would have the same unique name or id as another."""
+    """A catalog object would have the same unique name or id as another object."""
 
 
 class TransactionInProgress(HoldfastError):
-    """The catalog handle has a transaction open already."""
+    """The catalog handle already has an open transaction."""
 
     hint = "commit or close the open transaction first"
 
@@ -455,17 +459,17 @@ class CollectionNotFound(BadInput):
 
 
 class WrittenBefore(HoldfastError):
-    """A file with the same contents was written to the collection before; nothing was written now."""
+    """A file with the same contents was already written to the collection. Nothing was written now."""
 
 
 class HandoverInProgress(HoldfastError):
-    """A rendition has taken over and doesn't have yet what was written before that time."""
+    """A rendition has taken over, but doesn't have all earlier contents yet."""
 
     hint = "try again: whoever writes its contents goes on"
 
 
 class HandedOver(HoldfastError):
-    """A rendition doesn't hold any more at times from `at` on: `follower` does. Nothing was written."""
+    """A rendition is no longer current from time `at`: `follower` took over. Nothing was written."""
 
     def __init__(self, collection: str, rendition: str, at: int, follower: str) -> None:
         super().__init__(
@@ -477,7 +481,7 @@ class HandedOver(HoldfastError):
 
 
 class ConflictingWrite(HoldfastError):
-    """Writers that should be identical wrote different rows at the same times; `rows` shows the first."""
+    """Writers that should be identical wrote different rows at the same times. `rows` has the first ones."""
 
     hint = "stop the writers and find out which is wrong; a new rendition replaces what was written"
 
@@ -491,9 +495,9 @@ class ConflictingWrite(HoldfastError):
 
 
 class Overtaken(UpperMismatch):
-    """A handover took times that nobody had written yet: rows there were not written, and can't be any more.
+    """A handover closed times that nobody wrote. Rows at these times were not written, and can't be any more.
 
-    What this writer gave for times below `written` is there; the rest is to come at `actual` or later.
+    This writer's rows at times below `written` are stored. Write the rest at `actual` or later.
     """
 
     def __init__(self, collection: str, written: int, at: int) -> None:
@@ -507,7 +511,7 @@ class Overtaken(UpperMismatch):
 
 
 class NotComparable(HoldfastError):
-    """What another writer wrote can't be told any more: its times have been compacted."""
+    """The rows of another writer can't be compared any more, because their times were compacted."""
 
     hint = "open the writer anew, and go on from the upper that it tells"
 
@@ -517,11 +521,11 @@ class NotCaughtUp(HoldfastError):
 
 
 class CollectionInUse(HoldfastError):
-    """A collection can't be dropped yet: readers hold it."""
+    """A collection can't be dropped yet, because readers hold it."""
 
 
 class TornRendition(HoldfastError):
-    """The shards of a rendition have different uppers: somebody wrote to one past the collection."""
+    """The shards of a rendition have different uppers. Somebody wrote to a shard directly."""
 
     def __init__(self, collection: str, rendition: str, uppers: Mapping[str, int]) -> None:
         each = ", ".join(f"{shard} at {_frontier(upper)}" for shard, upper in uppers.items())
