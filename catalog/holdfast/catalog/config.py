@@ -19,9 +19,9 @@ MIGRATION_STRATEGY = "migration_strategy"
 TRUTH = "truth"
 """1 in a linked store that is certainly the source of truth. It is removed before that can change."""
 TRUTH_SINCE = "truth_since"
-"""The time from which on this store's contents are the catalog's.
+"""The earliest time of this store whose contents are the catalog's.
 
-Earlier contents are not part of its history.
+Contents at earlier times are not part of its history.
 """
 SETTLING = "settling"
 """On persist, while somebody decides by hand which store counts: 1 for the stash, 2 for persist."""
@@ -30,8 +30,8 @@ MIGRATION_DEADLINE = "migration_deadline"
 
 BOOLEANS = frozenset({TOMBSTONE, STASH_LINKED, TRUTH})
 
-# Only an open, an upgrade or a migration may write these keys: they decide whether and by whom a catalog is
-# read.
+# Only an open, an upgrade or a migration may write these keys, because they decide which processes can read
+# a catalog.
 RESERVED = frozenset(
     {
         USER_VERSION,
@@ -50,7 +50,7 @@ MIGRATION_RECORD = "migration/"
 MIGRATION_TARGET = "migration_target/"
 """In the stash: the prefix of the keys with the target of each migration: 1 for the stash, 2 for persist."""
 LINK_NOTE = "link_note/"
-"""In both stores: the prefix of what each store notes about the other one. See `move.notes`."""
+"""In both stores: the prefix of the keys with each store's notes about the other one. See `move.notes`."""
 
 
 def is_reserved(key: str) -> bool:

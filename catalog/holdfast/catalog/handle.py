@@ -81,7 +81,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         # True if it is not confirmed yet that the contents in memory were the catalog's.
         self._unconfirmed = False
         # True if everything was read again because of another history, and the other store was not asked
-        # since.
+        # since then.
         self._anew = False
         self._store = store
         self._cache = cache
@@ -166,7 +166,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
             self._confirm()
 
     def _floor(self, time: int) -> int:
-        """The time from which on the store's contents are the catalog's, for a read at `time`."""
+        """The earliest time at which the store's contents are the catalog's, for a read at `time`."""
         # The state in memory doesn't show where the catalog was at later times.
         return self._standing.confirm(self._store) if time >= self._upper else self._truth_since
 
@@ -228,7 +228,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
                 self._end(error)
             if since < self._upper:
                 break
-            # The catalog was in the other store meanwhile, and came back.
+            # The catalog was moved to the other store and back.
             self._sync_to(self._store.upper())
         if self._config(config.LINK) is not None:
             try:
@@ -245,7 +245,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     @contextmanager
     def _ready(self) -> Iterator[Cache]:
-        """Take the lock, with memory fit for use. Raises the error that ended the handle, if one did."""
+        """Take the lock, and bring memory up to a usable state. Raises the error that ended the handle."""
         self._check_process()
         with self._lock:
             if self._ended is not None:
@@ -369,7 +369,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
                         self._commit(updates)
                         return
                     except UpperMismatch:
-                        # The loop tries again only if nothing but progress without contents came between.
+                        # The loop tries again only if the upper moved without a change of contents.
                         self._sync_to(self._store.upper())
 
     def confirm_leadership(self) -> None:

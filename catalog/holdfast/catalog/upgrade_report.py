@@ -1,4 +1,4 @@
-"""What an upgrade did, for those who watch it: rows and bytes of every object type before and after."""
+"""The report of an upgrade: rows and bytes of every object type before and after."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Size:
-    """How many rows there are, and how many bytes their keys and values have."""
+    """The number of rows, and the bytes of their keys and values."""
 
     rows: int = 0
     bytes: int = 0
@@ -14,9 +14,9 @@ class Size:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step, committed: sizes by the name of the object type, and what it took, in seconds.
+    """A committed step: sizes by the name of the object type, and its duration in seconds.
 
-    Object types that no step may change are left out.
+    Object types that no step may change are not included.
     """
 
     source: int
@@ -37,7 +37,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class UpgradeReport:
-    """An upgrade of a catalog from version `source` to `target`; `seconds` is all of it."""
+    """An upgrade of a catalog from version `source` to `target`. `seconds` is its total duration."""
 
     source: int
     target: int

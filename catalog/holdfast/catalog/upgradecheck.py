@@ -1,8 +1,8 @@
-"""Whether this Holdfast could open a catalog, without leaving a trace in it.
+"""Checks whether this Holdfast can open and upgrade a catalog, without changing it.
 
 Invariants
-- It reads by a savepoint: nothing is written, nobody is fenced, and a client that writes nothing is enough.
-- What it answers holds for the state that it read: a process that runs may commit something else at any time.
+- The check uses a savepoint. It writes nothing, fences nobody, and a read-only client is enough.
+- The result is valid for the state that was read. A running process may commit something else at any time.
 """
 
 from collections.abc import Collection as SizeSet
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 _MOST_SIZES = 10
-# Only in the memory of the savepoint, so that no deployment that takes over meanwhile fences it.
+# The greatest generation, so that no deployment can fence the savepoint. It is only in memory.
 _ANY_GENERATION = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Upgradable:
-    """What was found: the version of the stored catalog, the version after an open, and how many objects."""
+    """The version of the stored catalog, its version after an open, and the number of its objects."""
 
     version: int
     upgraded: int
@@ -35,19 +35,19 @@ class Upgradable:
 
 
 def check_upgrade(openable: OpenableCatalog, *, replica_sizes: SizeSet[str] | None = None) -> Upgradable:
-    """Open and upgrade a catalog in memory, and decode all that it holds.
+    """Open and upgrade a catalog in memory, and decode all of its objects.
 
-    With `replica_sizes`, the size of every cluster replica and every managed cluster must be among them.
+    With `replica_sizes`, the size of every cluster replica and every managed cluster must be one of them.
 
     Raises:
         Uninitialized: there is no catalog.
-        VersionTooNew, Deprecated: it is of a version that this Holdfast doesn't know.
-        CorruptBlob: a row does not decode, or two objects share what must be unique.
-        BadInput: a size is not among `replica_sizes`.
-        StorageError: the store failed, or changes too fast to be read, which says nothing about the catalog.
+        VersionTooNew, Deprecated: this Holdfast doesn't know the version of the catalog.
+        CorruptBlob: a row does not decode, or two objects share a unique field.
+        BadInput: a size is not in `replica_sizes`.
+        StorageError: the store failed, or changes too fast to be read. The catalog may still be upgradable.
     """
     for _ in range(READS):
-        # A savepoint holds nothing of what it reads.
+        # A savepoint has no hold on the state that it reads, so read again if it is gone.
         with suppress(AsOfTooEarly, OtherHistory):
             return _checked(openable, replica_sizes)
     raise Determinate(
@@ -77,7 +77,7 @@ def _check_sizes(catalog: "ReadOnlyCatalog", allowed: SizeSet[str]) -> None:
 
 
 def _sizes(catalog: "ReadOnlyCatalog") -> Iterator[tuple[str, str]]:
-    """What has a size, and its size."""
+    """The names of the clusters and replicas that have a size, each with its size."""
     clusters: dict[bytes, Any] = {}
     for cluster in catalog.objects(CLUSTERS):
         clusters[cluster.key.id.SerializeToString(deterministic=True)] = cluster.value

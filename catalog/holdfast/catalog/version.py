@@ -1,7 +1,8 @@
-"""The versions of the catalog's format. `proto/generate.py` reads them as text: keep one plain number a line.
+"""The versions of the catalog's format. `proto/generate.py` reads this as text: keep one plain number a line.
 
-`CATALOG_VERSION` is what this Holdfast writes, `MIN_VERSION` the oldest that it can read and upgrade. What
-belongs to versions up to `RELEASED_VERSION` never changes: a release raises it to `CATALOG_VERSION`.
+`CATALOG_VERSION` is the version that this Holdfast writes. `MIN_VERSION` is the oldest version that it can
+read and upgrade. The formats and steps up to `RELEASED_VERSION` never change. A release raises
+`RELEASED_VERSION` to `CATALOG_VERSION`.
 """
 
 MIN_VERSION = 14

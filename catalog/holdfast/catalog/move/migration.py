@@ -147,9 +147,10 @@ class BackendMigration:
         return None if self._attempt is None else self._attempt.next_step
 
     def plan(self) -> MigrationPlan:
-        """Return what it would do. Reads only: changes nothing and fences nobody.
+        """Return what the migration would do. Changes nothing and fences nobody.
 
-        Raises what would refuse it, except the state of the source of truth, which is part of the plan.
+        Raises the errors that would refuse the migration. If only the source of truth can't be read, the plan
+        shows that instead.
         """
         return plan_of(self._catalog.stores, self.migration_id, self.target, rollback=self.rollback)
 

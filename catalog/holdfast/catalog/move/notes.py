@@ -43,7 +43,7 @@ _COUNTS = 1 << 24
 
 @dataclass(frozen=True)
 class Move:
-    """A move: its number, and the time from which on its contents are the catalog's."""
+    """A move: its number, and the earliest time at which its contents are the catalog's."""
 
     number: int
     since: int
@@ -166,7 +166,7 @@ def holds_other_contents(seen: Seen, truth: Backend) -> bool:
 
 
 def held_a_catalog(seen: Seen, truth: Backend) -> bool:
-    """Whether anything shows that there was a catalog, whatever the truth holds now."""
+    """Whether anything shows that there was a catalog, even if the truth is empty now."""
     other = seen.of(truth.other)
     return (
         other.is_initialized

@@ -6,8 +6,7 @@ no common commit. So a process that opens a linked catalog for writing
 1. reads the preambles (fence token and config) of both stores as they were at one moment;
 2. checks all reasons to refuse the open, and chooses a token above the tokens of both;
 3. appends the token to the stash, and then to persist. Each append expects the state that was read, and
-replaces
-   only a lower token;
+   replaces only a lower token;
 4. links the stores under that token, if they aren't linked yet.
 
 The source of truth is moved only under a greater token that is in both stores. So a process whose token was
@@ -15,24 +14,20 @@ written to both knows that the truth stays where it is until it is fenced itself
 processes. These interleavings are possible:
 
 1. A has finished, and B begins. B fences A in the stash first. If the stash is the truth, A's next commit
-fails.
-   If persist is the truth, A may still commit there until B's second append. That is right, because B's open
-   has not returned. B applies A's commits before it returns.
+   fails. If persist is the truth, A may still commit there until B's second append. That is right, because
+   B's open has not returned. B applies A's commits before it returns.
 2. A and B read the same state, and A appends to the stash first. B's append fails and changes nothing. B
-reads
-   again. If A's token is not lower than B's, B starts again with a greater one, after a random pause.
+   reads again. If A's token is not lower than B's, B starts again with a greater one, after a random pause.
    Otherwise B replaces A's token.
 3. A has fenced the stash. B reads that, chooses a greater token, and fences both stores. A's append to
-persist
-   fails, A finds a token that is not lower, and starts again. Its open has not returned, so nobody relied on
-   it.
+   persist fails, A finds a token that is not lower, and starts again. A's open has not returned, so nobody
+   relied on it.
 4. A has fenced the stash, B replaces A's token there, and then A appends to persist before B does. A's open
    succeeds, though the stash no longer has its token. That is right: if the stash is the truth, A's commits
    fail there at once. If persist is the truth, A may commit until B fences it there, as in 1.
 5. A dies after its first append. The stash has its token and persist an older one. The next open chooses a
-token
-   above both. The reverse, a stash whose token is below persist's, never arises this way: it means that the
-   stash was restored from an older state or is another one, and raises `LinkConflict`.
+   token above both. The reverse, a stash whose token is below persist's, never arises this way. It means that
+   the stash was restored from an older state or is another one, and raises `LinkConflict`.
 6. The outcome of an append is unknown. The open raises `Indeterminate`. The stores are then as in 5, or both
    fenced. In either case the next open works.
 
@@ -67,7 +62,7 @@ from holdfast.catalog.stores.store import CatalogStore
 from holdfast.errors import AsOfTooEarly, Fenced, StorageError
 
 ATTEMPTS = 12
-"""How often an open that others overtake starts again."""
+"""How often an open starts again after others overtook it."""
 READINGS = 50
 """How often both stores are read until nothing changes in between."""
 
@@ -227,12 +222,12 @@ def take_over_both(
 ) -> Taken:
     """Put one token into both stores, and link them if they aren't linked.
 
-    `check` is called for every new reading, and raises to refuse: before the first append, or, if somebody
-    changes the second store meanwhile, before that one is changed. `also` returns what is written to a store
-    in the same append as its fence. It is called with the state that the append expects. The token has at
-    least the epoch of `claim`.
+    `check` is called after every read of the stores, and raises an error to refuse. It is always called
+    before the first append. If somebody else changes the second store after that, it is called again before
+    the second append. `also` returns the updates that are written in the same append as the fence of a store.
+    It gets the state that the append expects. The token has at least the epoch of `claim`.
 
-    Raises `Fenced` for a generation below the durable one, and if others took over each time. Raises
+    Raises `Fenced` for a generation below the durable one, and if others took over at every attempt. Raises
     `LinkConflict`, `StrategyMismatch`, what `check` raises, and `Indeterminate`.
     """
     left = pauses()

@@ -1,6 +1,6 @@
-"""The steps between the versions of the catalog's format, by the version that each starts from.
+"""The upgrade steps between versions of the catalog's format, by the version that each step starts from.
 
-A step that was released never changes: `proto/hashes.json` pins its module.
+A released step never changes: `proto/hashes.json` pins its module.
 """
 
 from collections.abc import Mapping

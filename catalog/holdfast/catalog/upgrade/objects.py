@@ -1,7 +1,7 @@
-"""The objects of any version of the catalog's format, between rows and the JSON of dumps.
+"""Converts objects of any version of the catalog's format between rows and the JSON of dumps.
 
-Steps have their two versions, the rest of the library has the current one; this is for what must read and
-write a catalog as it is: `dump`, `load` and `edit` of one that isn't upgraded yet.
+`dump`, `load` and `edit` use this for a catalog that isn't upgraded yet. Upgrade steps know only their own
+two versions, and the rest of the library knows only the current one.
 """
 
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CorruptBlob
 
 JSON_VERSION = 14
-"""The version whose migratable objects are JSON; those of all later ones are protobuf."""
+"""The version whose migratable objects are JSON. In all later versions they are protobuf."""
 
 
 @cache
 def collections_of(version: int) -> Mapping[Kind, Collection[Any, Any]]:
-    """The object types that are protobuf at a version, with the messages of that version.
+    """The object types that are protobuf in a version, with the messages of that version.
 
     Raises `VersionTooNew`, `Deprecated`.
     """
     check_version(version)
     if version == CATALOG_VERSION:
         return COLLECTIONS
-    # Version 14 had protobuf where nothing is ever migrated, so any version has its messages.
+    # In version 14 only object types that never change are protobuf, so the messages of any version fit.
     module = import_module(f"holdfast._pb.objects_v{max(version, JSON_VERSION + 1)}_pb2")
     return MappingProxyType(
         {
@@ -50,10 +50,10 @@ def collections_of(version: int) -> Mapping[Kind, Collection[Any, Any]]:
 
 
 def decode(version: int, row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Key and value of a row as the JSON that a dump shows.
+    """Key and value of a row, as the JSON of a dump.
 
-    Messages are proto JSON with the names of the .proto file and defaults written out. Raises `CorruptBlob`
-    for what is no row of that version, and as `collections_of`.
+    Messages are proto JSON with the field names of the .proto file, and include default values. Raises
+    `CorruptBlob` if the row is not one of that version, and raises like `collections_of`.
     """
     if (collection := collections_of(version).get(row.kind)) is not None:
         object_ = codec.decode(collection, row)
@@ -65,9 +65,10 @@ def decode(version: int, row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def encode(version: int, kind: Kind, key: Any, value: Any) -> Row:
-    """The row of an object from JSON as `decode` gives it.
+    """The row of an object, from JSON as `decode` returns it.
 
-    Raises `BadInput` naming what is no such object, and as `collections_of`.
+    Raises `BadInput` with the name of the type if the JSON is not such an object, and raises like
+    `collections_of`.
     """
     if (collection := collections_of(version).get(kind)) is not None:
         return codec.encode(

@@ -1,13 +1,14 @@
-"""What an upgrade is going to do: every step worked out, and its result checked, before anything is durable.
+"""The plan of an upgrade: runs every step and checks its result, before anything is durable.
 
-All steps run on a temporary copy (see `scratch`), each once; what they changed is committed from there, one
-step after the other. An upgrade that can't be done to its end is therefore refused before it begins.
+Each step runs once, on a temporary copy (see `scratch`). Its changes are committed from there, one step after
+the other. So an upgrade that would fail at a later step is refused before it begins.
 
 Invariants
-- After each step every key is there once, and what must be unique is, by the messages of that version. At the
-  end every row is one of the current version.
-- Memory is bounded, whatever the size of the catalog.
-- What no step may change (fence token, config, settings, audit log) is not copied: it is read from the store.
+- After each step every key occurs once, and unique fields are unique, decoded with the messages of that
+  version. At the end every row is one of the current version.
+- Memory does not grow with the size of the catalog.
+- Object types that no step may change (fence token, config, settings, audit log) are not copied. They are
+  read from the store.
 """
 
 import time
@@ -33,15 +34,16 @@ from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput, UniquenessViolation
 
 _UNTOUCHED = tuple(kind for kind, row in COLLECTIONS.items() if not row.migratable)
-# So many characters of a key are shown.
+# The most characters of a key that messages show.
 _SHOWN = 200
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The steps of this Holdfast, by the version that each starts from, to version `current`.
+    """The steps of this Holdfast up to version `current`, by the version that each step starts from.
 
-    `build` is what the guards of steps are asked with; `collections` gives the object types of a version.
+    `build` is the library version that the guards of steps get. `collections` returns the object types of a
+    version.
     """
 
     steps: Mapping[int, Step]
@@ -57,7 +59,7 @@ def released() -> Chain:
 
 @dataclass
 class Planned:
-    """A step that is worked out. Sizes are of the migratable kinds."""
+    """A step that has run on the temporary copy. Sizes are those of the migratable kinds."""
 
     source: int
     target: int
@@ -66,17 +68,19 @@ class Planned:
     seconds: float
 
     def committed(self, seconds: float) -> StepReport:
-        """The report of the step, whose commit took so many seconds."""
+        """The report of the step, if its commit took this many seconds."""
         before, after = map(_by_name, (self.before, self.after))
         return StepReport(self.source, self.target, before, after, self.seconds + seconds)
 
 
 class Plan(Contents):
-    """The upgrade of what `seen` is the preamble of, and the contents after it; to be closed.
+    """The upgrade of the catalog with the preamble `seen`, and its contents after the upgrade.
 
-    Raises, when it is made: `CorruptBlob` for rows that aren't of their version, or a step that does what no
-    step may; `UniquenessViolation`; `BadInput` for a row that becomes larger than the store takes;
-    `Determinate` where there is no room for temporary files.
+    You must close it. The constructor raises:
+        CorruptBlob: a row is not one of its version, or a step makes a change that steps may not make.
+        UniquenessViolation: two objects of a version share a unique field.
+        BadInput: a row becomes larger than the store accepts.
+        Determinate: there is no space for temporary files.
     """
 
     def __init__(self, store: CatalogStore, seen: Preamble, chain: Chain) -> None:
@@ -86,7 +90,7 @@ class Plan(Contents):
         self.source = seen.config[config.USER_VERSION]
         self.steps: list[Planned] = []
         self._scratch = Scratch()
-        # What the rows of a kind that a state added were checked by.
+        # The object type that the rows were checked with, by kind and by the state that added the rows.
         self._checked: dict[tuple[Kind, int], Collection[Any, Any]] = {}
         try:
             self._scratch.load(store.batches(seen.upper - 1, but=_UNTOUCHED))
@@ -99,12 +103,12 @@ class Plan(Contents):
             raise
 
     def updates(self, version: int, seen: Preamble) -> Iterator[Update]:
-        """What the step from `version` commits on the state of `seen`: its changes and the new version."""
+        """The updates that the step from `version` commits after `seen`: its changes and the new version."""
         yield from seen.raise_version(version + 1)
         yield from self._scratch.updates(version - self.source + 1)
 
     def rows(self, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
-        """The catalog as it will be, of the given kinds or of all, under the fence token that it has now."""
+        """The rows of the upgraded catalog, of the given kinds or of all, with the current fence token."""
         asked = tuple(kinds) or tuple(COLLECTIONS)
         kept = [kind for kind in asked if not COLLECTIONS[kind].migratable]
         for row in self._store.rows(self.seen.upper - 1, kept) if kept else ():
@@ -114,7 +118,7 @@ class Plan(Contents):
                 yield from self._scratch.rows(kind)
 
     def close(self) -> None:
-        """Give up the temporary copy."""
+        """Delete the temporary copy."""
         self._scratch.close()
 
     def __enter__(self) -> Self:
@@ -135,7 +139,7 @@ class Plan(Contents):
         return after
 
     def _check_step(self, version: int, touched: Iterable[Kind]) -> None:
-        """What the step from `version` added, and what it left alone of a kind that none changed before."""
+        """Check the rows that the step from `version` added, and older rows of its kinds not checked yet."""
         collections = self._chain.collections(version + 1)
         for kind in touched:
             collection = collections.get(kind)
@@ -144,7 +148,7 @@ class Plan(Contents):
                 self._check(collection, [state for state in states if (kind, state) not in self._checked])
 
     def _check_fits(self, version: int, touched: Iterable[Kind]) -> None:
-        """That the store takes what the step from `version` adds."""
+        """Check that the store accepts the size of each row that the step from `version` adds."""
         limit = self._store.max_row_bytes
         if limit is None:
             return
@@ -159,13 +163,13 @@ class Plan(Contents):
                 )
 
     def _named(self, row: Row, version: int) -> str:
-        """A row of a version, for people."""
+        """The name of a row of a version, as messages show it."""
         collection = self._chain.collections(version).get(row.kind)
         key = row.key[TAG_BYTES:].hex() if collection is None else _text(decode(collection, row).key)
         return f"row of {COLLECTIONS[row.kind]} {key if len(key) <= _SHOWN else key[:_SHOWN] + '...'}"
 
     def _check_current(self) -> None:
-        """What was not checked, or by messages that differ from those of the current version."""
+        """Check rows that were not checked yet, or only with messages unlike those of the current version."""
         for kind, collection in self._chain.collections(self._chain.current).items():
             if collection.migratable:
                 old = {state: self._checked.get((kind, state)) for state in range(self._scratch.state + 1)}
@@ -175,7 +179,7 @@ class Plan(Contents):
                 )
 
     def _check(self, collection: Collection[Any, Any], states: Iterable[int]) -> None:
-        """That the rows that these states added are objects of a collection, and unique among all."""
+        """Check that the rows that these states added are objects of a collection, with unique names."""
         for state in states:
             self._checked[collection.kind, state] = collection
             rows = self._scratch.added(collection.kind, state)

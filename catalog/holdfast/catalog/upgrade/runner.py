@@ -1,13 +1,15 @@
-"""Upgrading a catalog: the fence first, then one version after the other, each in one commit.
+"""Upgrades a catalog: first fences other writers, then commits one version after the other.
 
-- The steps are worked out before the fence (see `plan`), so that what is refused changes nothing. While a
-  running process goes on changing the catalog that work is lost; then the fence is put first, and a refusal
-  after it leaves all but the epoch as it was.
-- The fence stops whoever writes the old version. It finds the fence one commit before it could meet rows that
-  it can't decode; readers find a version too new for them first in the commit of the first step.
-- A step and the new version are one commit. Whoever opens the catalog after a crash goes on from the version
-  that he finds, with a token of his own; he who was fenced meanwhile is told at his next commit.
-- The time before the upgrade is kept readable, so that a dump of it can be taken afterwards.
+- The steps are planned before the fence (see `plan`), so a refused upgrade changes nothing. If another
+  process changes the catalog during the planning, the plan is lost. After `PLANS_BEFORE_FENCE` lost plans,
+  the upgrade fences first. A refusal after that changes only the epoch.
+- The fence stops writers of the old version. A writer finds the fence one commit before it could find rows
+  that it can't decode. A reader first finds, in the commit of the first step, a version that is too new for
+  it.
+- A step and its new version are one commit. After a crash, the next process that opens the catalog continues
+  from the stored version, with its own token. A process that was fenced during an upgrade finds that at its
+  next commit.
+- The time before the upgrade stays readable, so that you can still dump it afterwards.
 """
 
 import logging
@@ -35,7 +37,7 @@ from holdfast.errors import (
 )
 
 PLANS_BEFORE_FENCE = 2
-"""How many times the steps are worked out for nothing before the fence is put first."""
+"""The number of lost plans after which the upgrade fences first."""
 
 _UNTOUCHED = frozenset(kind.tag for kind, row in COLLECTIONS.items() if not row.migratable)
 
@@ -44,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Upgraded:
-    """A catalog that is at the current version under `token`, as of `seen`."""
+    """A catalog at the current version under `token`, in the state of `seen`."""
 
     seen: Preamble
     token: FenceToken
@@ -54,11 +56,14 @@ class Upgraded:
 def upgrade(
     store: CatalogStore, chain: Chain, take_over: Callable[[Preamble], FenceToken]
 ) -> Upgraded | None:
-    """Fence the catalog with the token that `take_over` gives for what is there, and upgrade it.
+    """Fence the catalog with the token that `take_over` returns for its state, and upgrade it.
 
-    None where there is nothing to upgrade, perhaps because another process was faster: nobody is fenced then.
-    Raises what `take_over` and `Plan` do, and nothing is changed then; `Fenced` when another process takes
-    over meanwhile, which leaves the catalog at some version between; `Indeterminate`: open it again.
+    Returns None if there is nothing to upgrade, perhaps because another process was faster. Then nobody is
+    fenced.
+
+    Raises what `take_over` and `Plan` raise. This changes nothing, or only the epoch (see above). Raises
+    `Fenced` if another process takes over during the upgrade, which may leave the catalog at a version in
+    between. After `Indeterminate`, open the catalog again.
     """
     start = time.monotonic()
     for attempt in count():
@@ -72,7 +77,7 @@ def upgrade(
                 try:
                     plan = until_done.enter_context(Plan(store, seen, chain))
                 except AsOfTooEarly:
-                    continue  # whoever runs has changed it that often meanwhile
+                    continue  # A writer made so many commits that the planned state is no longer readable.
             fenced = _fence(store, seen, take_over)
             if fenced is None:
                 continue
@@ -83,9 +88,9 @@ def upgrade(
 
 
 def upgrade_under(store: CatalogStore, seen: Preamble, token: FenceToken, plan: Plan) -> Upgraded | None:
-    """Commit what was planned, on the state of `seen`, where `token` is the durable one already.
+    """Commit a plan after `seen`, if `token` is already the durable token.
 
-    None when objects have changed since it was planned. Raises as `upgrade`.
+    Returns None if objects have changed since the planning. Raises like `upgrade`.
     """
     start = time.monotonic()
     if not same_objects(store, plan.seen, seen):
@@ -97,14 +102,14 @@ def upgrade_under(store: CatalogStore, seen: Preamble, token: FenceToken, plan: 
 def _fence(
     store: CatalogStore, planned: Preamble, take_over: Callable[[Preamble], FenceToken]
 ) -> tuple[Preamble, FenceToken] | None:
-    """Put the token into the store; None when objects have changed since `planned`."""
+    """Write the token to the store. Returns None if objects have changed since `planned`."""
     seen = planned
     while True:
         token = take_over(seen)
         store.keep(seen.upper - 1, seen.config[config.USER_VERSION])
         fence = seen.fence(token)
         if not fence:
-            # It was taken over with that token before.
+            # The store already has this token.
             return seen, token
         if committed(store, seen, fence):
             return seen.fenced(token), token
@@ -127,7 +132,7 @@ def _commit(store: CatalogStore, seen: Preamble, token: FenceToken, plan: Plan, 
 def _commit_step(
     store: CatalogStore, seen: Preamble, token: FenceToken, plan: Plan, version: int
 ) -> Preamble:
-    """Commit the step from `version` on the state of `seen`; the preamble after it."""
+    """Commit the step from `version` after `seen`. Returns the preamble after the step."""
     while True:
         try:
             store.append(plan.updates(version, seen), seen.upper, fence=seen.fence_row)
@@ -135,7 +140,7 @@ def _commit_step(
             found = read_preamble(store, store.upper())
             _check_token(token, found.token)
             if found.config.get(config.USER_VERSION) == version + 1:
-                # Nobody else has this token: it is what this process committed, and was not told of.
+                # Nobody else has this token, so this process made the commit, but did not see its result.
                 return found
             if not same_objects(store, seen, found):
                 raise CatalogOutOfSync(
@@ -156,7 +161,7 @@ def _check_token(mine: FenceToken, durable: FenceToken | None) -> None:
 
 
 def same_objects(store: CatalogStore, old: Preamble, new: Preamble) -> bool:
-    """Whether what was worked out on `old` holds on `new`: nothing but what no step may change differs."""
+    """Whether a plan for `old` is valid for `new`: only rows that no step may change differ."""
     if new.upper < old.upper or new.config.get(config.USER_VERSION) != old.config[config.USER_VERSION]:
         return False
     try:

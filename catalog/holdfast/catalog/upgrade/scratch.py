@@ -1,13 +1,13 @@
-"""A catalog on its way through the steps of an upgrade, in a temporary database of this process.
+"""A temporary database of this process that holds a catalog during the steps of an upgrade.
 
-A row stands there once, with the number of the step that added it and of the one that retracted it. So each
-state between two steps can be read, and the changes of each step can be told again when they are committed.
+Each row is stored once, with the numbers of the step that added it and of the step that retracted it. So the
+state between any two steps can be read, and the changes of each step can be read again for its commit.
 
 Invariants
-- Memory is bounded, whatever the size of the catalog: what doesn't fit is in a temporary file without a name,
-  in the folder that TMPDIR names. It is gone with the process, however that ends.
-- A step sees the state before it, to its end, although its own changes are written meanwhile.
-- After each step every key is there once; a step that retracts what isn't there is refused.
+- Memory does not grow with the size of the catalog. Rows that don't fit are in a temporary file without a
+  name, in the folder TMPDIR. The file disappears when the process ends, even if it crashes.
+- A step sees the state before it until it ends, although its own changes are already being written.
+- After each step every key occurs once. A step that retracts a missing row is refused.
 """
 
 import sqlite3
@@ -28,9 +28,9 @@ from holdfast.errors import BadInput, CorruptBlob, Determinate
 
 _CACHE_KIB: Final = 32 * 1024
 _CHUNK: Final = 4096
-# Ids tell the kind, so that a kind is one range of the table; what is added comes at its end.
+# Ids contain the kind, so each kind is one range of the table. New rows get ids at the end of the range.
 _IDS_OF_KIND: Final = 1 << 48
-# As wide as the number of a step, which is put in its place: the row keeps its size.
+# As wide as the number of a step, which replaces it later. So the row keeps its size.
 _FOREVER: Final = 127
 _MIGRATABLE: Final = tuple(kind for kind, row in COLLECTIONS.items() if row.migratable)
 
@@ -72,15 +72,15 @@ _OF_NAME: Final = """
     WHERE id >= ?1 AND id < ?2 AND retracted = 127 AND name = ?3 ORDER BY key LIMIT 2"""
 
 
-# As `Row(*columns)`, many times as fast.
+# Like `Row(*columns)`, but many times faster.
 _row: Final[Callable[[tuple[bytes, bytes]], Row]] = partial(tuple.__new__, Row)
 
 
 class Scratch:
-    """The migratable rows of a catalog at state 0, which is as loaded, and after steps 1, 2, ..."""
+    """The migratable rows of a catalog: state 0 as they were loaded, and the states after steps 1, 2, ..."""
 
     def __init__(self) -> None:
-        # Autocommit: there is nothing to roll back to, a scratch that fails is thrown away.
+        # Nothing is ever rolled back, because a scratch that fails is discarded.
         self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._lock = threading.Lock()
         self._next_id = {kind: kind * _IDS_OF_KIND for kind in _MIGRATABLE}
@@ -90,7 +90,7 @@ class Scratch:
             self._execute(statement)
 
     def load(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """The rows of state 0: columns `key` and `value`, all of migratable kinds."""
+        """Load the rows of state 0: columns `key` and `value`, all of migratable kinds."""
         for batch in batches:
             tags = pc.binary_slice(batch.column("key"), 0, TAG_BYTES)
             for tag in pc.unique(tags).to_pylist():
@@ -100,13 +100,13 @@ class Scratch:
         self._execute("CREATE INDEX keys ON rows (key)")
 
     def rows(self, kind: Kind) -> Iterator[Row]:
-        """The rows of a migratable kind at the last state when they are asked for; in no order."""
+        """The rows of a migratable kind in the state that is the last one at the call, in any order."""
         return map(_row, self._select(_AT_STATE, *_ids(kind), self.state))
 
     def apply(self, updates: Iterable[Update], *, source: int) -> frozenset[Kind]:
-        """The changes of the next step, from version `source`, in any order; the kinds that changed.
+        """Apply the changes of the next step, from version `source`, in any order. Returns the changed kinds.
 
-        Raises `CorruptBlob` where they don't fit. The scratch is spent then.
+        Raises `CorruptBlob` if the changes don't fit the rows. You can't use the scratch after that.
         """
         step = self.state + 1
         touched: set[Kind] = set()
@@ -132,34 +132,34 @@ class Scratch:
         return self._touched[step]
 
     def updates(self, step: int) -> Iterator[Update]:
-        """The changes of a step, in no order: each retraction has the bytes that were loaded or added."""
+        """The changes of a step, in any order. Each retraction has the bytes that were loaded or added."""
         for kind in self._touched[step]:
             for query, diff in ((_RETRACTED, -1), (_ADDED, 1)):
                 rows = map(_row, self._select(query, *_ids(kind), step))
                 yield from map(Update, rows, repeat(diff))
 
     def added_beyond(self, kind: Kind, step: int, limit: int) -> Row | None:
-        """A row of a kind that a step adds and that has more than `limit` bytes."""
+        """A row of a kind that a step adds with more than `limit` bytes. None if there is none."""
         found = self._execute(_ADDED_BEYOND, *_ids(kind), step, limit)
         return Row(*found[0]) if found else None
 
     def added(self, kind: Kind, state: int) -> Iterator[tuple[int, Row]]:
-        """The rows of a kind that came with a state and are there at the last, with a number for each."""
+        """The rows of a kind that a state added and that still exist in the last one, each with its id."""
         for number, key, value in self._select(_LEFT, *_ids(kind), state):
             yield number, Row(key, value)
 
     def sizes(self) -> Mapping[Kind, Size]:
-        """How much there is, at the last state, of each migratable kind that the step to it touched."""
+        """The sizes, in the last state, of the migratable kinds that the last step touched."""
         return {kind: Size(*self._execute(_SIZES, *_ids(kind))[0]) for kind in self._touched[self.state]}
 
     def note_names(self, names: Iterable[tuple[int, bytes]]) -> None:
-        """Note what must be unique of the rows with these numbers, as digests of one length."""
+        """Store the unique fields of rows as digests of equal length, by the ids of the rows."""
         rest = iter(names)
         while chunk := list(islice(rest, _CHUNK)):
             self._execute_many(_NAME, chunk)
 
     def shared_name(self, kind: Kind) -> tuple[Row, Row] | None:
-        """Two rows of a kind at the last state whose noted names are the same."""
+        """Two rows of a kind in the last state with equal digests. None if all differ."""
         twice = self._execute(_NAME_TWICE, *_ids(kind))
         if not twice:
             return None
@@ -167,7 +167,7 @@ class Scratch:
         return Row(*first), Row(*second)
 
     def close(self) -> None:
-        """Give the room back."""
+        """Close the database and free its space."""
         with self._lock:
             self._db.close()
 
@@ -207,7 +207,7 @@ def _ids(kind: Kind) -> tuple[int, int]:
 
 
 def _grouped(updates: Iterable[Update], source: int) -> Iterator[tuple[Kind, int, list[Row]]]:
-    """The rows of changes in chunks of one kind and direction; `CorruptBlob` for what no step may change."""
+    """Group changes into chunks with one kind and diff. Raises `CorruptBlob` for kinds no step may change."""
     waiting: dict[tuple[Kind, int], list[Row]] = {}
     for row, diff in updates:
         kind = kind_of(row.key)
@@ -233,7 +233,7 @@ def _enough_room() -> Iterator[None]:
     try:
         yield
     except sqlite3.ProgrammingError as error:
-        # What is read after the close: by a savepoint that somebody else closes meanwhile.
+        # A savepoint reads rows here until another thread closes it.
         raise BadInput("the catalog is closed") from error
     except sqlite3.OperationalError as error:
         raise Determinate(

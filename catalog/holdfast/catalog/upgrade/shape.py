@@ -1,4 +1,4 @@
-"""Whether objects of two versions have the same bytes: most don't change from one version to the next."""
+"""Compares object types of two versions: most have the same bytes in both."""
 
 from functools import cache
 from typing import Any
@@ -9,7 +9,7 @@ from holdfast.catalog.objects.registry import Collection
 
 
 def same_bytes(one: Collection[Any, Any], other: Collection[Any, Any]) -> bool:
-    """Whether a row of one is a row of the other, with the same contents."""
+    """Whether each row of one type is also a row of the other, with the same contents."""
     return all(
         _shape(mine.DESCRIPTOR) == _shape(theirs.DESCRIPTOR)
         for mine, theirs in ((one.key, other.key), (one.value, other.value))
@@ -18,7 +18,7 @@ def same_bytes(one: Collection[Any, Any], other: Collection[Any, Any]) -> bool:
 
 @cache
 def _shape(message: Descriptor) -> tuple[object, ...]:
-    """All that decides what bytes mean, but for the name of the version; no message contains itself."""
+    """Everything that determines the meaning of bytes, except the version's name. No message is recursive."""
     return tuple(sorted(map(_field, message.fields)))
 
 

@@ -1,12 +1,12 @@
-"""What a step from one version of the catalog's format to the next is, and what steps are written with.
+"""The interface of an upgrade step from one version of the catalog's format to the next, and its tools.
 
 Invariants
-- A step is a pure function of the rows before it: no clock, no chance, no I/O of its own. The same rows give
-  the same bytes, whoever runs it.
-- It streams: of what may be big (items, comments, storage usage) it never holds all rows, only tables of what
-  is few in any catalog (roles, clusters, replicas, ...).
-- It retracts stored bytes as they were read and adds new ones. A row whose bytes stay as they are is not
-  mentioned, and neither is `user_version`, which whoever runs the step commits together with it.
+- A step is a pure function of the rows before it. It uses no clock, no randomness and no I/O of its own. The
+  same rows give the same bytes in every process.
+- A step streams. It never holds all rows of a type that may be large (items, comments, storage usage). It may
+  hold types that are small in every catalog (roles, clusters, replicas, ...).
+- A step retracts stored bytes as it read them, and adds new bytes. It returns no updates for rows whose bytes
+  stay equal, and none for `user_version`: the runner commits that together with the step.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,15 +29,15 @@ class OldRows(Protocol):
     """The catalog before the step."""
 
     def rows(self, kind: Kind) -> Iterator[Row]:
-        """The rows of a kind as they are stored, streamed, in any order; may be called many times."""
+        """Stream the stored rows of a kind, in any order. You can call it several times."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """How a catalog at version `source` becomes one at `target`.
+    """A step that upgrades a catalog from version `source` to `target`.
 
-    `updates` gives the changes. `guard` is asked, where there is one, whether this build has anything to do
-    at all, by the version of the library: when not, only the version of the catalog is raised.
+    `updates` returns the changes. `guard` gets the version of the library, and returns whether the step has
+    anything to do. If not, only the version of the catalog is raised. Without a guard the step always runs.
     """
 
     source: int
@@ -47,13 +47,13 @@ class Step:
 
 
 def read(old: OldRows, kind: Kind, key: type[K], value: type[V]) -> Iterator[tuple[Row, K, V]]:
-    """The rows of a kind, each with its messages; `CorruptBlob` where the bytes are no such messages."""
+    """The rows of a kind, each with its key and value. Raises `CorruptBlob` if the bytes don't decode."""
     for row in old.rows(kind):
         yield row, _decode(kind, key, row.key[TAG_BYTES:]), _decode(kind, value, row.value)
 
 
 def carried(message: Message, to: type[V]) -> V:
-    """The same contents as a message of the next version, which has all these fields under their numbers."""
+    """The same contents as a message of the next version, which has all these fields and numbers."""
     new = to.FromString(message.SerializeToString(deterministic=True))
     known = new.ByteSize()
     new.DiscardUnknownFields()
@@ -70,7 +70,7 @@ def encode(kind: Kind, key: Message, value: Message) -> Row:
 
 
 def replaced(stored: Row, new: Row) -> Iterator[Update]:
-    """The changes that put a row in the place of another; none when their bytes are equal."""
+    """The changes that replace one row by another. None if their bytes are equal."""
     if stored != new:
         yield Update(stored, -1)
         yield Update(new, 1)
