@@ -1,19 +1,19 @@
 """Acceptance: keep the history that a shard's log has now, and collect its garbage again.
 
-Clients may write meanwhile. So a rollup is not deleted here. One commit makes it garbage, like an orphan
-(`holdfast.persist.admin.sweep`), and garbage collection deletes it. This is safe for these reasons:
+Clients may write during an acceptance. So it does not delete a rollup. One commit makes the rollup garbage,
+like an orphan (`holdfast.persist.admin.sweep`), and garbage collection deletes it. This is safe for these
+reasons:
 
-- The commit spares what its version names. So a rollup that the log relies on stays, even if it was taken for
-  foreign.
+- The commit skips blobs that its version names. So a rollup that the log relies on stays, even if it was
+  considered foreign.
 - No later version names a condemned rollup. A rollup of a version up to the head can't be recorded once a
   rollup of a later version is. So `accept` first records such a later one. A rollup of a version after the
   head is foreign: it was put after its version was committed, and the head was read after the rollup was
   listed. Its writer knows a row that the log does not have, so none of its commits can land.
 - Markers are deleted last, and only those that existed before the commit.
 
-One risk remains: a store that shows an older log for a moment, against its promise, and accepts the commit.
-Such a store has lost what was committed since. The rollups of those versions become garbage, like the rest of
-them.
+One risk remains: a store that breaks its promise, shows an older log for a moment, and accepts the commit.
+Such a store has lost all later commits. The rollups of these versions become garbage, like their other blobs.
 """
 
 from dataclasses import dataclass
@@ -38,12 +38,16 @@ from holdfast.persist.upkeep.rollup import write_rollup
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is known of one history of a shard, and what it is known from.
+    """What is known about one history of a shard, and the source of that knowledge.
 
-    `source` is the log, a client that ended and left a marker, a rollup, or what can't be read. A client knew
-    version `seqno`, and noticed at `wall_ms` on `hostname` that the log had another history. A version of the
-    log or of a rollup was written there and then. `lost` is how many versions are lost at least if the log is
-    kept. A field is None where nobody knows; `why` says in words what shows the history.
+    - `source` is the log, a client that ended and left a marker, a rollup, or something unreadable.
+    - `seqno` is the version of the log or rollup, or the version that the client knew.
+    - `wall_ms` and `hostname` are when and where that version was written, or when and where the client
+      noticed that the log had another history.
+    - `lost` is the least number of versions that are lost if the log is kept.
+    - `why` describes the evidence for the history.
+
+    Unknown fields are None.
     """
 
     source: Literal["log", "client", "rollup", "unknown"]
@@ -57,9 +61,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class TwoHistories:
-    """A shard that may have two histories: the log's, which `accept` keeps, and what shows another one.
+    """A shard that may have two histories: the log's, which `accept` keeps, and the evidence of others.
 
-    `others` has the newest of each source, and `more` counts the rest.
+    `others` has the newest evidence of each source, and `more` counts the rest.
     """
 
     shard_id: str
@@ -69,9 +73,9 @@ class TwoHistories:
 
 
 def two_histories(machine: Machine) -> TwoHistories | None:
-    """What is known of the histories of a shard; None if nothing shows that it has two.
+    """What is known about the histories of a shard. None if nothing shows that it has two.
 
-    The machine has refreshed. Of the markers and rollups only the newest is read here.
+    Refresh the machine first. This reads only the newest marker and the newest rollup.
     """
     found = list(doubts(machine))
     if not found:
@@ -110,7 +114,7 @@ def _of_marker(machine: Machine, doubt: Doubt) -> Side:
 
 
 def _lost_since(marker: Marker, log: ShardState) -> int | None:
-    """How many versions at least only the client's history has: those after the end that the log had."""
+    """The least number of versions that only the client's history has: those after the end of the log."""
     if marker.found is not None:
         return 1
     return marker.seqno - (marker.head or min(log.seqno, marker.seqno - 1))

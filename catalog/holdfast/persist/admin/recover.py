@@ -1,21 +1,25 @@
-"""Recovery: the log of each shard is made anew from rollups in Blob, after the consensus store was lost or an
-older copy of it was restored.
+"""Recovery: recreates the log of each shard from the rollups in the blob store.
 
-- What is known is what rollups know: a shard comes back as of its newest whole one, or as of its log where
-  that leads further. What was committed after is lost; nothing of Blob is deleted or replaced. Small updates
-  leave nothing in Blob, so after a log was lost nobody knows whether anything was committed after the rollup.
-- A rollup that contradicts the log, or another rollup, is of another history (`histories`): the store was
-  restored from an older copy and written to since. The caller must choose one; the other is lost.
-- A whole state is one whose blobs are all there. Garbage collection keeps it so: what the newest rollup names
-  is never deleted.
-- A recovered shard goes on at version `epoch * 2^40`, of an epoch that nobody has seen. So no attempt of a
-  process that still runs on the lost log can land, and one that reads the new log finds another epoch than
-  it knows and fails (`Machine.advance_to`) instead of mixing both. Leases, writers and claims are dropped.
-  So with the write lock: it is free, at row `recoveries * 2^40`, and who holds an older row is fenced.
-- Nothing is known of a shard that has no whole rollup and no log. If one of its id is made again, its log
-  begins at 1: only stopping every client keeps one that knows the lost log out of it.
-- The location gets a new count of recoveries in both stores, in Blob first and in Consensus last: between
-  these, and with a store from before, it can't be opened. A recovery that was cut short is done again.
+You need it after the consensus store was lost, or an older copy of it was restored.
+
+- A shard comes back at the version of its newest whole rollup, or at the version of its log if that is newer.
+  Later commits are lost. No blob is deleted or replaced. Small updates are only in the log, so if a log was
+  lost, nobody knows whether anything was committed after the rollup.
+- A rollup that contradicts the log, or another rollup, belongs to another history (`histories`): the store
+  was restored from an older copy and then written to. The caller must choose one history. The other is lost.
+- A state is whole if all of its blobs exist. Garbage collection never deletes a blob that the newest rollup
+  names.
+- A recovered shard continues at version `epoch * 2^40`, in an epoch that nobody has seen. So no attempt of a
+  process that still uses the lost log can land. If such a process reads the new log, it finds an unknown
+  epoch and fails (`Machine.advance_to`), and so doesn't mix the two logs. Leases, writers and claims are
+  dropped. The write lock is treated in the same way: it is free, at row `recoveries * 2^40`, and a holder of
+  an older row is fenced.
+- Nothing is known about a shard that has neither a whole rollup nor a log. If a shard with its id is created
+  again, the log begins at 1. Then a client that knows the lost log could continue in the new one. You prevent
+  this only by stopping every client.
+- The location gets a new count of recoveries in both stores, in the blob store first and in the consensus
+  store last. Between these steps, or with an older copy of one store, the location can't be opened. Run an
+  interrupted recovery again.
 """
 
 import uuid
@@ -60,9 +64,9 @@ _MOST_TRIED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What a recovery would do, or has done. `complete` says that nothing is lost for certain.
+    """What a recovery would do, or has done. `complete` means that certainly nothing is lost.
 
-    `lost` says why the logs end earlier than they did, if the consensus store itself shows that.
+    `lost` says why the logs end earlier than before, if the consensus store itself shows that.
     """
 
     location_id: str
@@ -73,7 +77,7 @@ class RecoveryPlan:
 
 
 class Recovery:
-    """A look at the stores of a location that is perhaps not whole, and its repair."""
+    """Inspects the stores of a location that may be damaged, and repairs it."""
 
     def __init__(
         self,
@@ -85,10 +89,10 @@ class Recovery:
         choice: Choice | None = None,
         looking_at: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Look at all shards; `looking_at` is called with the id of each before.
+        """Inspect all shards. `looking_at` is called with the id of each shard before it is inspected.
 
         Raises:
-            BadInput: `blob` is not of a location, or `choice` names what can't be had.
+            BadInput: `blob` belongs to no location, or `choice` names a history that can't be kept.
             LocationMismatch: the stores belong to different locations.
         """
         self._choice = choice or Choice()
@@ -119,11 +123,11 @@ class Recovery:
 
     @property
     def plan(self) -> RecoveryPlan:
-        """What can be done."""
+        """What `run` would do."""
         paired = self._entry is not None and self._recoveries() == decode_recoveries(self._entry.data)
         shards = tuple(known.plan for known in self._known.values())
         healthy = paired and all(shard.healthy for shard in shards)
-        # Logs that are whole tell all; whether the store is an older copy only its owner knows.
+        # Whole logs contain every commit, unless the store is an older copy. Only its owner knows that.
         complete = self._entry is not None and all(shard.healthy for shard in shards)
         why = "" if self._lost is None else self._lost.why
         return RecoveryPlan(
@@ -134,13 +138,13 @@ class Recovery:
         return decode_recoveries(self._stored)
 
     def run(self, *, restored: bool = False) -> RecoveryPlan:
-        """Do it; every other client of the location must have stopped.
+        """Recover the location. First stop every other client of it.
 
-        `restored` says that the consensus store is an older copy even where nothing shows it.
+        With `restored`, the consensus store is treated as an older copy, even if nothing shows that it is.
 
         Raises:
             BadInput: the consensus store is healthy, or can't be recovered in place, or a shard has two
-                histories and nobody has chosen one. Nothing was written.
+                histories and none was chosen. Nothing was written.
         """
         plan = self.plan
         undecided = [shard.shard_id for shard in plan.shards if shard.undecided]
@@ -171,9 +175,9 @@ class Recovery:
         return plan
 
     def preview(self) -> Location:
-        """The location as it would be, in memory above the stores: nothing is written to them.
+        """The location as it would be after `run`. It is in memory: nothing is written to the stores.
 
-        Shards that don't come back are missing from it.
+        It lacks the shards that can't be recovered.
         """
         blob = OverlayBlob(self._location.blob)
         location = Location(blob, MemoryConsensus("preview"), self._location.location_id)
@@ -187,7 +191,7 @@ class Recovery:
         return self._location
 
     def _restart(self, plan: ShardPlan, state: ShardState, location: Location) -> None:
-        """Begin the log of a shard anew with a state, in an epoch that nobody has seen."""
+        """Begin a new log of a shard with a state, in an epoch that nobody has seen."""
         now = self._location.blob.clock_ms() or self._clock.wall_ms()
         seqno = ((plan.seen >> EPOCH_BITS) + 1) << EPOCH_BITS
         old = {
@@ -217,7 +221,7 @@ class Recovery:
             )
 
     def _free_lock(self, recoveries: int) -> None:
-        """Let the rows of the write lock go on where nobody has held one, also in the log that was lost."""
+        """Continue the rows of the write lock at a number that nobody has held, not even in the lost log."""
         consensus = self._location.consensus
         head = consensus.heads([LOCK_KEY]).get(LOCK_KEY)
         epoch = max(recoveries, (head.seqno >> EPOCH_BITS) + 1 if head is not None else 0)
@@ -254,7 +258,7 @@ class Recovery:
             ),
             reverse=True,
         )
-        # After the rollups were listed, and before the parts: a client may write although it must not.
+        # Read the head after listing the rollups and before the parts, in case a client still writes.
         entry = self._location.consensus.heads([shard]).get(shard)
         problems: list[str] = []
         logged = self._of_log(shard, problems) if entry is not None else None

@@ -1,4 +1,4 @@
-"""What is known of one shard whose log may be lost or older, and what can be done for it."""
+"""Decides how to recover one shard whose log may be lost or older, from what is known about it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +11,16 @@ from holdfast.persist.state.state import ShardState, StateDiff, blob_keys
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """What can be done for one shard.
+    """How one shard can be recovered.
 
-    `head` is where its log ends now, 0 without one. `seqno` is the version that it can have again, made at
-    `wall_ms`; None where none is whole or nobody has chosen a history, for the reason `problem`. `seen` is
-    the greatest version that is known at all. `unnamed` counts the blobs that the version doesn't name: those
-    of lost appends, and orphans. `healthy` says that the log is whole, so that nothing is lost. `histories`
-    are those to choose from, the log's first; empty where there is only one. `beyond` is the newest version
-    of which the log has a row that nothing leads to any more, 0 for none.
+    - `head` is the version at which its log ends now, or 0 if there is no log.
+    - `seqno` is the version that the shard can return to, and `wall_ms` is when it was written. Both are None
+      if no version is whole, or if nobody has chosen a history. Then `problem` gives the reason.
+    - `seen` is the greatest known version.
+    - `unnamed` counts the blobs that the version doesn't name: those of lost appends, and orphans.
+    - `healthy` means that the log is whole, so nothing is lost.
+    - `histories` are the histories to choose from, the log's first. It is empty if there is only one.
+    - `beyond` is the newest version that has a row in the log after a gap, or 0 if there is none.
     """
 
     shard_id: str
@@ -41,7 +43,7 @@ class ShardPlan:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The plan for a shard, and the version that it comes back at."""
+    """The plan for a shard, and the state that it returns to."""
 
     plan: ShardPlan
     state: ShardState | None
@@ -49,18 +51,20 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which history to take of shards that have two: the log's, the one with the greatest version, or those
-    of `versions` (by shard).
+    """Which history to keep of shards that have two.
+
+    `of_all` keeps the log's, or the one with the greatest version. `versions` chooses by shard, and takes
+    precedence.
     """
 
     of_all: Literal["log", "newest"] | None = None
     versions: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, shard_id: str, histories: Sequence[History]) -> History | None:
-        """The history to take of a shard; None where nobody has chosen.
+        """The history of a shard to keep. None if nobody has chosen.
 
         Raises:
-            BadInput: the chosen version is none of them, or its blobs are gone.
+            BadInput: no history has the chosen version, or its blobs are gone.
         """
         if shard_id in self.versions:
             found = [each for each in histories if each.seqno == self.versions[shard_id]]
@@ -80,7 +84,7 @@ class Choice:
 
 
 class Look:
-    """What was found of one shard: the newest whole version of each of its histories."""
+    """Collects the known versions of one shard, and finds the newest whole one of each history."""
 
     def __init__(
         self, shard: str, keys: set[str], head: int, seen: int, *, beyond: int = 0, is_cut: bool = False
@@ -92,12 +96,12 @@ class Look:
         self._beyond = beyond
         self._is_cut = is_cut
         self._logged: ShardState | None = None
-        # For each history its versions, those that were found first being the newest.
+        # The versions of each history, in the order in which they were added.
         self._found: list[list[tuple[ShardState, Source, bool]]] = []
         self.problems: list[str] = []
 
     def covers(self, seqno: int, key: str) -> bool:
-        """Whether a rollup needs no look: the log tells of it, or an earlier recovery decided about it."""
+        """Whether a rollup need not be read: the log names it, or an earlier recovery decided about it."""
         log = self._logged
         if log is None or self._missing(log, []):
             return False
@@ -105,7 +109,7 @@ class Look:
         return named or is_decided(seqno, log.seqno)
 
     def add(self, state: ShardState, source: Source, row: StateDiff | None = None) -> None:
-        """Add a version to the history that it is of; the log comes first, then the newest rollup.
+        """Add a version to its history. Add the log first, and then the rollups, newest first.
 
         `row` is the log's own row of this version, if the log has it.
         """
@@ -122,7 +126,7 @@ class Look:
         self._found.append([found])
 
     def result(self, choice: Choice) -> Known:
-        """What can be done for the shard."""
+        """The plan for the shard."""
         best = [self._best(history) for history in self._found]
         known = [(history_of(state, source, whole=whole), state) for state, source, whole in best]
         histories = tuple(history for history, _ in known)
@@ -140,7 +144,7 @@ class Look:
         return self._as(state, healthy=healthy)
 
     def _best(self, history: list[tuple[ShardState, Source, bool]]) -> tuple[ShardState, Source, bool]:
-        """The newest whole version of a history, or the newest."""
+        """The newest whole version of a history, or the newest one if none is whole."""
         return max(history, key=lambda each: (each[2], each[0].seqno))
 
     def _lost(self, histories: tuple[History, ...]) -> ShardPlan:
