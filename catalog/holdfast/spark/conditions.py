@@ -1,6 +1,6 @@
 """The option `where`: conditions on columns. A row is read if all of them hold.
 
-It has the form of pyarrow's `filters`: a list of (column, operator, value), as JSON if it is an option.
+It has the form of pyarrow's `filters`: a list of (column, operator, value). As an option, it is JSON.
 Conditions mean the same as in Spark's own `filter`: comparing with null is never true, NaN equals itself and
 is the greatest number, and a number is compared by value even with a column that can't hold it. A timestamp
 without a zone, for a column in UTC, is in the session's time zone, which is the option `timeZone`. A
@@ -37,8 +37,8 @@ _SYNONYMS: Final = {"==": "=", "<>": "!="}
 class Condition:
     """A condition on one column.
 
-    `values` have the type of the column: one value, or any number for the operator `in`. Without values it
-    never holds.
+    `values` have the type of the column. There is one value, or any number of values for the operator `in`. A
+    condition without values never holds.
     """
 
     column: str
@@ -181,7 +181,7 @@ def _mask(condition: Condition, column: pa.Array) -> pa.Array:
 
 
 def _limits(condition: Condition) -> tuple[Any, Any]:
-    """The range of the first column, in its order, outside of which the condition never holds."""
+    """The range of the first column, in its order, that contains all rows for which the condition holds."""
     if condition.operator in ("is", "is not", "!="):
         return None, None
     values = sorted(python_values(condition.values))

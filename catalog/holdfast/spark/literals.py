@@ -1,8 +1,8 @@
-"""Where the value of a condition, as JSON has it, is among the values of a column.
+"""Finds the position of a condition's JSON value among the values of a column.
 
-A number is its exact value, as a literal of Spark's SQL is: 2.5 lies between two integers, 300 after all of
-eight bits. Only beside floats it is the nearest float64, and a float32 is compared as the float64 that it is.
-NaN is the greatest number. Text may stand for a number: "1.50", "nan".
+A number has its exact value, like a literal in Spark SQL: 2.5 lies between two integers, and 300 lies after
+all 8-bit integers. For a column of floats, a number is rounded to the nearest float64, and a float32 is
+compared as a float64. NaN is the greatest number. Text may stand for a number: "1.50", "nan".
 """
 
 import math
@@ -22,11 +22,11 @@ _DOWN: Final = Context(prec=38, rounding=ROUND_FLOOR)
 
 
 def floor(value: Any, type_: pa.DataType, zone: tzinfo) -> tuple[pa.Scalar, bool]:
-    """The greatest value of a type that is not greater than this one, null where all are; and if it is equal.
+    """The greatest value of a type that is not greater than `value`, and whether it is equal to `value`.
 
-    Only numbers lie between the values of a type. A timestamp without a zone is in `zone` where the type is
-    in UTC. Raises `ValueError`, `TypeError`, `ArithmeticError` or `ArrowException` for what can't be compared
-    with the type.
+    The result is null if all values of the type are greater. Only a number can lie between two values of a
+    type. A timestamp without a zone is in `zone` if the type is in UTC. Raises `ValueError`, `TypeError`,
+    `ArithmeticError` or `ArrowException` for a value that can't be compared with the type.
     """
     if pa.types.is_integer(type_):
         bounds = np.iinfo(type_.to_pandas_dtype())

@@ -35,7 +35,7 @@ from holdfast.spark.options import ReadOptions, check_columns, tasks_worth
 from holdfast.spark.place import Place
 
 CHANGES_PER_TASK: Final = 100_000
-"""The number of changes from which on a separate task is worth it. A task has a piece of them in memory."""
+"""The least number of changes for which a separate task is worth it. A task reads its changes in pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Scan:
     schema: Schema
     comments: Comments
     fixed: int | None
-    """The time to read at; None if no time was complete yet, and then there is nothing to plan."""
+    """The time to read at. None if no time was complete yet. Then a plan has no tasks."""
     columns: tuple[str, ...] | None
     conditions: tuple[Condition, ...]
     partitions: int
@@ -75,7 +75,7 @@ class Scan:
 class ScanTask:
     """A piece of a snapshot, or of the changes between two times, for one task.
 
-    `where` names the whole in errors.
+    `where` names the collection and its times in errors.
     """
 
     place: Place
@@ -141,7 +141,7 @@ def plan(scan: Scan, client: PersistClient | None = None) -> list[ScanTask]:
 
 
 def plan_diff(scan: Scan, after: int, client: PersistClient | None = None) -> list[ScanTask]:
-    """Return tasks that read all changes after a time and up to that of the scan, in the order of time.
+    """Return tasks that read all changes after a time, up to the time of the scan, in order of time.
 
     There are at most about `scan.partitions` tasks. There may be more if a handover separates the changes
     before it from those after it. `client` is used as in `plan`.

@@ -6,20 +6,20 @@
   filled has little to merge, and a retired one is dropped soon.
 - The driver claims all batches of a shard, cuts its keys into a few ranges, and renews the claim while tasks
   merge one range each. It installs their parts, in the order of the ranges, in exchange for exactly those
-  batches. Batches that were appended meanwhile stay next to them.
+  batches. Batches that were appended since the claim stay next to the result.
 - An installed result never changes contents at or after the since, and is installed completely or not at all.
   So the shards are installed one by one, and the change of the JobRecord from Running(attempt) to Done
   records the result. No concurrent process can make it wrong: if one of them has merged batches, the others
   find them gone.
-- Claims carry the name of the job and the attempt. The next attempt ends the claims of earlier ones, and
-  nothing of theirs is installed after that. Their uploads are swept once they are old enough.
-- Shards whose batches others are merging, or have merged, are left alone, and the result says so.
-- The job needs no hold. The shard names what it reads until that is replaced, and it distinguishes the times
-  from the claim's since on, however far the since moves meanwhile.
+- Claims carry the name of the job and the attempt. The next attempt ends the claims of earlier attempts, and
+  their results can't be installed after that. Their uploads are swept once they are old enough.
+- Shards whose batches another process is merging, or has merged, are left alone. The result counts them.
+- The job needs no hold. The shard names the claimed batches until they are replaced. The merge keeps all
+  times from the claim's since apart, even if the since moves during the job.
 
-The record's result: `shards` of the rendition, of these `compacted`, `skipped` (nothing to gain) and `left`
-(to others); of the compacted ones the `batches` that became one each, `rows_before` and `rows` (stored
-updates), `bytes_before` and `bytes`.
+The record's result: `shards` is the number of shards of the rendition. They are `compacted`, `skipped`
+(nothing to gain) or `left` (to others). For the compacted shards, `batches` is the number of batches that
+were merged, `rows_before` and `rows` count stored updates, and `bytes_before` and `bytes` are their sizes.
 
 Exit codes: 0 it is done (now, or before by the same attempt); 1 it failed and a new attempt may succeed; 2
 the spec, or what it asks for, is wrong; 3 the store failed; 4 fenced; 143 it was terminated.
@@ -106,7 +106,7 @@ def _compacted(
         # If the attempt was ended before it claimed anything, its claims were not ended with it.
         controller.check_attempt(spec.job_id, spec.attempt)
         _merge(client, claims, spec, f"{info.name}: {len(claims)} of {len(shards)} shards", say, spark)
-        # A fenced attempt installs too: the next one has ended its claims, or finds less to do.
+        # A fenced attempt may install too: either the next one has ended its claims, or it finds less to do.
         for claim in claims:
             if claim.parts is not None:
                 claim.is_installed = client.compactions.install(claim.task, claim.parts)
@@ -158,7 +158,7 @@ def _merge(
     say: Say,
     spark: SparkSession | None,
 ) -> None:
-    """Let executors merge what is claimed. A claim whose batches are gone gets no parts."""
+    """Let executors merge the claimed batches. A claim whose batches are gone gets no parts."""
     pieces = [_pieces(client, claim, max(1, spec.partitions // len(claims))) for claim in claims]
     flat = [piece for of_claim in pieces for piece in of_claim]
     count = min(spec.partitions, len(flat))

@@ -32,11 +32,10 @@ def export(
     *,
     progress: Callable[[int], None],
 ) -> tuple[SnapshotFile, ...]:
-    """Run the tasks and return their files. `progress` is called in this thread with the number of tasks
-    done.
+    """Run the tasks and return their files.
 
-    If there are no rows, the result is one file that has only the columns. Raises `HoldfastError` with a
-    one-line message if a task fails.
+    `progress` is called in this thread with the number of finished tasks. If there are no rows, the result is
+    one file that has only the columns. Raises `HoldfastError` with a one-line message if a task fails.
     """
     write = functools.partial(write_task, schema=found.schema, comments=found.comments, folder=folder)
     numbered = list(enumerate(tasks))

@@ -7,7 +7,7 @@
 - An attempt that is no longer the recorded one is fenced, and deletes its uploads. Uploads of attempts that
   were killed, and of tasks that ran twice, are swept after the leases of their writers.
 - The rendition itself holds what is read, from its creation until it is current or aborted.
-- The driver then catches up with what was written meanwhile. That needs no job: any process may do it.
+- The driver then copies the rows that were written during the job. That needs no job: any process may do it.
 
 The record's result: `upper`, below which the contents are complete, and `rows`.
 
@@ -70,7 +70,7 @@ def _filled(
     upper: int,
     progress: OnProgress,
 ) -> Iterator[Callable[[], list[Prepared]]]:
-    """The steps that take an empty rendition to `upper`, uploaded by executors. Like `bringing.brought`."""
+    """The steps that fill an empty rendition up to `upper`. Executors upload them. See `bringing.brought`."""
     found = scan.find(spec.reading(info.collection_id, upper - 1))
     parts = [task.part for task in scan.plan(found)]
     # Read after the parts were planned, so their schemas are this one or earlier ones.

@@ -1,5 +1,4 @@
-"""The commit of a snapshot to an Iceberg table: once for each job, and only over the same collection's
-contents.
+"""Commits a snapshot to an Iceberg table, once for each job. Replaces only contents of the same collection.
 
 - The id of the job is in the summary of the Iceberg snapshot. A driver that commits first looks for it, in
   the same metadata that the commit then requires to be current. So if several drivers of one job commit at
@@ -81,15 +80,16 @@ def result_of(target: IcebergTarget, table: Table, snapshot: Snapshot) -> dict[s
 
 
 def run_of(snapshot: Snapshot) -> str:
-    """The run of its job that committed it."""
+    """The run that committed the snapshot."""
     return _told(snapshot)[_RUN]
 
 
 def commit(
     catalog: Catalog, target: IcebergTarget, wanted: Replacement, check_current: Callable[[], object]
 ) -> tuple[Table, Snapshot]:
-    """Make the files the contents of the table, unless the job has done so. Returns the table and the
-    snapshot.
+    """Make the files the contents of the table, unless the job has already done so.
+
+    Returns the table and the snapshot.
 
     `check_current` raises `Fenced` if the attempt is not the current one. Raises `BadInput` like
     `check_replaceable`, and if the table has got columns that the files were not written for. Nothing was
@@ -190,7 +190,7 @@ def _landed(catalog: Catalog, target: IcebergTarget, wanted: Replacement) -> boo
 
 
 def _rewrites(snapshot: Snapshot) -> bool:
-    """Whether it has the same rows in other files, as after a compaction."""
+    """Whether a snapshot only stores the same rows in other files, as after a compaction."""
     return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 

@@ -51,7 +51,7 @@ class TableLocation:
 
     @classmethod
     def of(cls, table: Table, schema: IcebergSchema, folder: str) -> "TableLocation":
-        """A folder in the table's data.
+        """The location of a folder in the table's data.
 
         The properties that open it may contain credentials of the catalog.
         """
@@ -80,7 +80,7 @@ class IcebergFile:
     statistics: Mapping[str, Any]
 
     def data_file(self, spec_id: int) -> DataFile:
-        """The file as a commit names it.
+        """The description of the file in a commit.
 
         `spec_id` is the table's partition spec, which must have no fields.
         """

@@ -3,8 +3,8 @@
 - Columns are matched by name. Changes of the collection's columns since the last snapshot change the table's
   schema, in the same commit as the rows. A change that the table can't make is refused before any row is
   written.
-- Types are the next wider ones, so no value changes. `uint64` is decimal(20,0), a smaller unsigned integer is
-  the next wider signed one, and `timestamp_utc` is timestamptz.
+- Each column gets a type that holds all its values. `uint64` becomes decimal(20,0), a smaller unsigned
+  integer becomes the next wider signed one, and `timestamp_utc` becomes timestamptz.
 - Columns of the table that the collection doesn't have stay, and are null.
 - The comment of a column becomes the doc of the table's column. Without a comment, the doc stays as it is.
 """
@@ -43,7 +43,7 @@ _TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
     pa.timestamp("us"): t.TimestampType(),
     pa.timestamp("us", tz="UTC"): t.TimestamptzType(),
 }
-# By name, because some are of packages that only pyiceberg needs.
+# By name, because some are defined in packages that only pyiceberg needs.
 _WRONG: Final = {
     "ArgumentError",
     "InvalidSchema",
@@ -123,11 +123,9 @@ def load_table(catalog: Catalog, target: IcebergTarget) -> Table:
 def evolve(
     transaction: Transaction, target: IcebergTarget, schema: Schema, comments: Comments = NO_COMMENTS
 ) -> IcebergSchema:
-    """Give the table the columns of the collection. Returns the schema of its files, with the ids of the
-    columns.
+    """Give the table the columns of the collection. Returns the schema for data files, with column ids.
 
-    The change is part of the transaction, and not durable before it. Raises `BadInput` for a change that the
-    table can't make.
+    The change becomes durable with the transaction. Raises `BadInput` for a change that the table can't make.
     """
     there = {field.name: field for field in transaction.table_metadata.schema().fields}
     names = {column.name for column in schema.columns}
@@ -160,7 +158,10 @@ def evolve(
 
 
 def unusable(error: Exception, what: str) -> BadInput | StoreUnreachable:
-    """The error of a catalog in one line, without passwords: wrong properties, or not reachable."""
+    """The error to raise for an error of a catalog: one line, without passwords.
+
+    It is `BadInput` for wrong properties, and otherwise `StoreUnreachable`.
+    """
     lines = str(error).strip().splitlines()
     name, said = type(error).__name__, _PASSWORD.sub(r"\1:***@", lines[0]) if lines else ""
     message = f"{what} can't be used: {name}: {said}"

@@ -73,7 +73,7 @@ class IcebergTableTarget(Target):
 
     def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
         assert self._place is not None
-        # An error from here on may come after the commit. So discard only if nothing was certainly committed.
+        # A later error may come after the commit. So discard only if certainly nothing was committed.
         place, self._place = self._place, None
         wanted = icebergcommit.Replacement(manifest, self._run, self._files, place.schema, self._comments)
         try:

@@ -1,4 +1,4 @@
-"""What the programs of all jobs have in common: how one starts, shows its progress, and ends.
+"""The common part of the programs of all jobs: how a program starts, shows its progress, and ends.
 
 - The one argument is the spec, or `--help`. Each line of the job itself begins with its name. Spark's own log
   and progress are printed between these lines.
@@ -22,7 +22,8 @@ from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import JobSpec, Spec, load_spec
 from holdfast.spark.session import configure
 
-# No row passes through the JVM. It starts twice as fast if it doesn't compile for long runs.
+# No row passes through the JVM, so it need not optimize code for long runs. Without that it starts twice as
+# fast.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 Say = Callable[[str], None]
@@ -68,7 +69,7 @@ def assigned(controller: StorageController, spec: JobSpec, say: Say) -> Collecti
 
 
 def committed(controller: StorageController, spec: JobSpec) -> bool:
-    """Whether this attempt is Done, whichever driver finished it."""
+    """Whether this attempt is Done. Another driver of it may have finished it."""
     job = controller.job(spec.job_id)
     return job is not None and (job.state, job.attempt) == (JobState.DONE, spec.attempt)
 

@@ -4,11 +4,11 @@
 
 - It commits once, by the change of its JobRecord from Running(attempt) to Done. Files and manifest are
   durable before that. Without that change they don't count, and a later attempt removes them.
-- For an Iceberg table it first commits there, once for the job however many attempts there are, and then in
-  the record. An attempt that finds the commit of an earlier one only records it.
-- An attempt that is no longer the recorded one is fenced. It removes its own files and changes nothing.
-- The attempt holds what it reads: from its start if the record has the time, otherwise from before the first
-  read. The hold ends with the attempt's record. No driver releases it.
+- For an Iceberg table it first commits to the table, and then to the record. A job commits to the table once,
+  even if it has several attempts. An attempt that finds the commit of an earlier one only records it.
+- An attempt that is no longer the recorded one is fenced. It removes its own files and changes nothing else.
+- The attempt holds the time that it reads: from its start if the record has the time, otherwise from before
+  the first read. The hold ends with the attempt's record. No driver releases it.
 
 The record's result: `as_of`, `rows`, `bytes`, `files` (their number), `checksum` (16 hex digits), `path` of
 the folder or of the table; and `manifest` (its path), or `table` (its name) and `snapshot_id`.
@@ -84,7 +84,7 @@ def _target(controller: StorageController, spec: SnapshotSpec) -> Target:
 
 
 def _held(controller: StorageController, info: CollectionInfo, spec: SnapshotSpec) -> int:
-    """The time to read. This attempt holds it from now on."""
+    """Hold the time to read for this attempt, and return it."""
     as_of = spec.as_of
     if as_of is None:
         as_of = latest(controller.frontiers(info.collection_id).upper)

@@ -165,9 +165,9 @@ class SnapshotSpec(JobSpec):
 
     Exactly one of `destination` and `iceberg` must be given. `destination` is a folder that the driver and
     the executors share: an absolute path, `file:///...`, or `s3://bucket/prefix?endpoint=...&region=...`
-    with credentials from the environment. If `as_of` is None, it is taken from the job's record; if that has
-    none either, it is the latest complete time when the driver starts. Set `as_of` if two attempts must
-    write the same rows. A task writes at most one file.
+    with credentials from the environment. If `as_of` is None, the job uses the time in its record. If the
+    record has none either, it uses the latest complete time when the driver starts. Set `as_of` if two
+    attempts must write the same rows. A task writes at most one file.
     """
 
     KIND: ClassVar[str] = "snapshot"

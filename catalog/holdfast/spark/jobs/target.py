@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - the base class documents its methods
-"""What a snapshot is written to. The job decides the order of the steps, and the target does them."""
+"""The target of a snapshot. The job decides the order of the steps, and the target does them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from holdfast.spark.jobs.spec import SnapshotSpec
 
 
 class Target(ABC):
-    """The target of one attempt. `str` of it says where its files go."""
+    """The target of one attempt. Its `str` shows where the files go."""
 
     @abstractmethod
     def begin(self, found: scan.Scan) -> dict[str, Any] | None:
@@ -102,7 +102,7 @@ class FolderTarget(Target):
         try:
             folders.discard_earlier(self._destination, self._spec.job_id, self._spec.attempt)
         except (StorageError, OSError) as error:
-            # It is committed all the same.
+            # The snapshot is already committed, so this is no error.
             say(f"what earlier attempts left is still there: {one_line(error)}")
 
     @property

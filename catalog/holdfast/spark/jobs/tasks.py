@@ -1,6 +1,6 @@
-"""Running tasks on Spark's executors: each in one Python process, so that no row passes through the JVM.
+"""Runs tasks on Spark's executors. Each task runs in one Python process, so no row passes through the JVM.
 
-Each task returns one answer, that of an attempt that succeeded.
+Each task has one result, which comes from an attempt that succeeded.
 """
 
 import re
@@ -32,7 +32,7 @@ def run_tasks(
     progress: Callable[[int], None],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[R]:
-    """Do `work` on each task and return the answers in order. `what` is its description in Spark's UI.
+    """Do `work` on each task and return the results in order. `what` is the description in Spark's UI.
 
     `progress` is called with the number of tasks done, and `meanwhile` is called often, both in this thread.
     An error from them cancels all tasks. Raises `HoldfastError` with the message of a task that failed.
@@ -41,7 +41,8 @@ def run_tasks(
     group = f"holdfast-{uuid.uuid4()}"
 
     def collect() -> list[R]:
-        # A job group belongs to a thread, and a thread of Python to one of the JVM.
+        # Set the group in this thread, because a job group belongs to a thread, and each Python thread has
+        # its own thread in the JVM.
         context.setJobGroup(group, what, interruptOnCancel=True)
         return spread.collect()
 
