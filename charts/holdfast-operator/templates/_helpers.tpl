@@ -49,7 +49,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (include "holdfast.fullname" .) .Values.storage.embedded.existingClaim }}
 {{- end }}
 
-{{- /* What a pod of a hook has in common with the operator's. */}}
+{{- /* The common part of the pods of hooks and of the operator. */}}
 {{- define "holdfast.podBasics" -}}
 serviceAccountName: {{ include "holdfast.serviceAccountName" . | quote }}
 {{- with .Values.imagePullSecrets }}
@@ -72,10 +72,10 @@ tolerations:
 {{- end }}
 
 {{- /*
-What the operator may do with its own kinds. A Role in a namespace goes when the namespace is deleted, often
-before the resources do. Then nobody could take off their finalizers, and the namespace would hang. So these
-rights are in a ClusterRole, and nothing else is: with watch.namespaces the operator reads no Secret, starts no
-job and writes no ConfigMap in other namespaces.
+The rights of the operator on its own kinds. When a namespace is deleted, its Roles are often deleted before the
+resources. Then nobody could remove the finalizers, and the namespace would hang. So these rights, and no others,
+are in a ClusterRole. With watch.namespaces, the operator reads no Secret, starts no job and writes no ConfigMap
+in other namespaces.
 */}}
 {{- define "holdfast.ownRules" -}}
 - apiGroups: [holdfast.dev]
@@ -86,7 +86,7 @@ job and writes no ConfigMap in other namespaces.
   verbs: [patch]
 {{- end }}
 
-{{- /* What else the operator may do in the namespaces that it looks after. */}}
+{{- /* The other rights of the operator in the namespaces that it watches. */}}
 {{- define "holdfast.rules" -}}
 - apiGroups: [""]
   resources: [events]
@@ -120,7 +120,7 @@ job and writes no ConfigMap in other namespaces.
 {{- end }}
 {{- end }}
 
-{{- /* What no schema can say, or none so that one knows what to do. */}}
+{{- /* Checks that a schema can't express, or only with an unhelpful message. */}}
 {{- define "holdfast.check" -}}
 {{- $name := include "holdfast.fullname" . }}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}

@@ -1,4 +1,4 @@
-"""A deletion whose store fails: how long it has failed, what is shown, and when it gives up.
+"""Deletions whose store fails: how long it has failed, what the status shows, and when a deletion gives up.
 
 Invariants
 - Only the time during which an operator tried and failed counts. The status stores it, so a restart neither
@@ -29,7 +29,7 @@ _GRAIN: Final = 30
 """The counted seconds are rounded down to a multiple of this, which limits how often the status is
 written."""
 _LONGEST_GAP: Final = 120.0
-"""Seconds between two attempts that count at most. A process that was stopped in between did not try."""
+"""The most seconds between two attempts that count. A process that was stopped in between did not try."""
 _NOUNS: Final = {
     Kind.CATALOG: "catalog",
     Kind.CATALOG_MIGRATION: "migration",
@@ -113,7 +113,7 @@ def left_at_once(key: ObjectKey, body: Json) -> Note | None:
 
 
 class Deletions:
-    """Counts how long the stores of objects have failed that are being deleted."""
+    """Counts, for objects that are being deleted, how long their stores have failed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -154,9 +154,10 @@ class Deletions:
         return min(int(counted) // _GRAIN * _GRAIN, LIMIT)
 
     def _with_way_out(self, key: ObjectKey, body: Json, step: Settle, seconds: int) -> Settle:
-        """Return why the deletion waits, since when the store fails, and the command to abandon the data.
+        """Returns the step with a message that explains the wait and has the command to abandon the data.
 
-        An unreachable store may be back soon. Until `LIMIT`, the text also says that the deletion continues.
+        The message shows since when the store fails. An unreachable store may be back soon, so until `LIMIT`
+        the message also says that the deletion continues then.
         """
         if step.health.phase is not Phase.STALLED:
             self._since.pop(key, None)
@@ -169,19 +170,20 @@ class Deletions:
             since = self._since.setdefault(key, _stalled_since(body) or timestamp(self._clock.wall()))
             waits = "; the deletion continues when it responds" if seconds < LIMIT else ""
             text = f"; the deletion waits for the store, which has failed since {since}{waits}{text}"
-        # The command is what somebody needs, however much a store says.
+        # Shorten the store's message if necessary, but always show the command.
         message = shown_with(step.health.message, text)
         health = replace(step.health, message=message)
         notes = step.notes
         known = body.get("status", {}).get("conditions", ())
         if not deletion_of(body).tried and not transitions(known, health, ()):
-            # It failed so before it was to be deleted: no condition changes, and that it waits is news.
+            # The object failed in the same way before its deletion, so no condition changes. Still report
+            # that the deletion waits.
             notes = (*notes, Note(health.reason, message, warning=True))
         return replace(step, health=health, notes=notes)
 
 
 def _stalled_since(body: Json) -> str:
-    """Since when an object is Stalled, by its status; empty where it isn't."""
+    """Returns the time since which an object is Stalled, from its status, or empty if it isn't."""
     for each in body.get("status", {}).get("conditions", ()):
         if (each.get("type"), each.get("status")) == (ConditionType.STALLED.value, "True"):
             return str(each.get("lastTransitionTime", ""))

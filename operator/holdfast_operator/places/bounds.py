@@ -1,8 +1,8 @@
-"""The locations at which the operator reads and writes for a namespace, with its own rights.
+"""The locations that the operator may read and write for a namespace.
 
-The administrator allows places (`--allow-location`), each with everything below it. Without places, every
-location is allowed except for other namespaces' folders. Files below the operator's own folder belong to the
-namespace that is the first part of their path.
+The operator uses its own rights there. The administrator allows places (`--allow-location`), each with
+everything below it. Without places, every location is allowed except the folders of other namespaces. Files
+below the operator's own folder belong to the namespace that is the first part of their path.
 
 - `{namespace}` in a place stands for the namespace of the resource. In a schema, each `-` in it becomes `_`.
 - A URL is in a place if scheme, host, port, bucket and endpoint are equal, and its path is the path of the
@@ -85,7 +85,7 @@ class Bounds:
 
 
 def check_place(place: str) -> str:
-    """Returns the place, or raises `ValueError` if nothing could be in it or a part has no meaning."""
+    """Returns the place. Raises `ValueError` if no URL could be in it, or a part of it is invalid."""
     before, _, query = place.partition("?")
     known = _OPTIONS.get(before.partition(":")[0], "")
     if other := next((name for name, _ in parse_qsl(query, keep_blank_values=True) if name != known), ""):
@@ -105,7 +105,7 @@ def check_place(place: str) -> str:
 
 
 def shared_beside(places: Sequence[str]) -> tuple[str, ...]:
-    """Returns the places of one kind, blobs or databases, that namespaces share although others are not.
+    """Returns the shared places of one kind, blobs or databases, if places of the other kind aren't shared.
 
     A location needs both kinds. So namespaces aren't isolated if only one kind contains `{namespace}`.
     """

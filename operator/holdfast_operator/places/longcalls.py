@@ -5,7 +5,7 @@ Invariants
   request has changed or the running call was given up. Two opens of a catalog would fence each other.
 - The first caller with the same request takes the result. A result that nobody needs any more is passed to
   `late`, because a handle must be closed. The call counts as running until then.
-- When a call ends that nobody waits for, `ended` gets its key.
+- When a call ends and nobody waits for it, `ended` gets its key.
 - Nobody waits for calls on slow servers, and they don't use the slots of other calls (see `slowservers`).
 - A namespace can't use all slots, neither for slow servers nor for others.
 - A call that failed after its caller stopped waiting is not repeated at once. Until a pause is over, its
@@ -159,13 +159,13 @@ class LongCalls:
             self._give_up(call)
 
     async def give_up_all(self) -> None:
-        """Give everything up, and wait until all of it has ended."""
+        """Gives up all calls, and waits until they have ended."""
         for call in tuple(self._calls.values()):
             self._give_up(call)
         await asyncio.gather(*(call.given_up for call in self._calls.values() if call.given_up))
 
     def close(self) -> None:
-        """Take no more calls; those under way are not waited for."""
+        """Stops accepting calls. Doesn't wait for running ones."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, asked: LongCall, work: Callable[[], T], late: Callable[[T], None] | None) -> _Call:
@@ -180,7 +180,7 @@ class LongCalls:
         return call
 
     def _is_full(self, asked: LongCall) -> bool:
-        """Whether one that waits for its turn leaves the threads to the others."""
+        """Returns whether a call must be queued, so that other locations and namespaces get threads."""
         slow = self._slow_servers.is_slow(asked.location)
         left = [call.asked for call in self._calls.values() if call.left]
         alike = [each for each in left if self._slow_servers.is_slow(each.location) is slow]
@@ -190,7 +190,7 @@ class LongCalls:
             sum(each.location == asked.location for each in left) >= _MOST_OF_LOCATION
             or len(alike) >= (_MOST_OF_SLOW if slow else _MOST)
             or len(ours_alike) >= (_MOST_OF_NAMESPACE_SLOW if slow else _MOST_OF_NAMESPACE)
-            # Servers that nobody knows yet are no slow ones, however many hang.
+            # A server that was never called doesn't count as slow, so these limits are also needed.
             or len(ours) >= (_THREADS - _BESIDE) // 2
             or len(left) >= _THREADS - _BESIDE
         )

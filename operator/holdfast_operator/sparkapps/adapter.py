@@ -21,7 +21,7 @@ class AppPhase(StrEnum):
     """The phase of an application."""
 
     PENDING = "pending"
-    """Made, or submitted; its driver doesn't run yet."""
+    """Created or submitted. Its driver doesn't run yet."""
     RUNNING = "running"
     UNCLEAR = "unclear"
     """The operator doesn't know its state."""

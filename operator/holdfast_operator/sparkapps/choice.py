@@ -43,7 +43,7 @@ _SWITCHED_OFF: Final = (
 
 
 class AdapterChoice(SparkAdapter):
-    """Several adapters. The first one that is served launches."""
+    """Combines several adapters. The first one that the cluster serves launches."""
 
     def __init__(self, adapters: Sequence[SparkAdapter]) -> None:
         """Combines adapters with different names, in order of preference."""
@@ -51,18 +51,18 @@ class AdapterChoice(SparkAdapter):
         self._served: set[str] = set()
 
     def objection(self, template: SparkTemplate) -> str | None:
-        """That of the adapter that would launch it; none while it isn't known which."""
+        """Returns the objection of the adapter that would launch it. None while that adapter is unknown."""
         return None if (chosen := self._chosen()) is None else chosen.objection(template)
 
     async def launch(self, launch: Launch) -> None:
-        """Launch by the first adapter that is served, as the latest `observe` found."""
+        """Launches with the first adapter that the latest `observe` found to be served."""
         chosen = self._chosen()
         if chosen is None:
             raise NotInstalled(_SWITCHED_OFF if not self._adapters else "no Spark adapter is served yet")
         await chosen.launch(launch)
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
-        """The applications of all adapters."""
+        """Returns the applications of all adapters."""
         if not self._adapters:
             raise NotInstalled(_SWITCHED_OFF)
         found: list[AppState] = []
@@ -81,7 +81,7 @@ class AdapterChoice(SparkAdapter):
         return tuple(sorted(found, key=lambda app: (app.attempt, app.created)))
 
     async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
-        """Those of all adapters that are served."""
+        """Returns the numbers of all adapters that are served together."""
         counted: Counter[ObjectKey] = Counter()
         for name, each in self._adapters.items():
             if name in self._served:
@@ -89,7 +89,7 @@ class AdapterChoice(SparkAdapter):
         return counted
 
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:
-        """Cancel by the adapter that it belongs to."""
+        """Cancels with the adapter that the application belongs to."""
         await self._adapters[app.via].cancel(owner, app)
 
     def _chosen(self) -> SparkAdapter | None:
@@ -98,7 +98,7 @@ class AdapterChoice(SparkAdapter):
 
 
 def adapter(kube: Kube, name: AdapterName) -> SparkAdapter:
-    """The adapter of a setting."""
+    """Returns the adapter of a setting."""
     return AdapterChoice([kind(kube) for kind in _KINDS[name]])
 
 

@@ -1,4 +1,4 @@
-"""The adapter for clusters without a Spark operator: a plain `batch/v1` Job whose one pod is all of Spark.
+"""The adapter for clusters without a Spark operator: a plain `batch/v1` Job with one pod that runs Spark.
 
 Driver and executor are one process (Spark's local mode), so there is exactly one executor. The Job should
 never start a second pod. If Kubernetes does so anyway, this does no harm, because only one attempt can
@@ -76,14 +76,14 @@ class JobAdapter(ObjectAdapter):
                 return AppPhase.FAILED, f"{each.get('reason', 'Failed')}: {each.get('message', '')}"
         uncounted = any((status.get("uncountedTerminatedPods") or {}).values())
         if status.get("ready") or status.get("failed") or status.get("succeeded") or uncounted:
-            # A pod that has ended is over only when the conditions say so.
+            # Even if the pod has ended, the Job is over only when its conditions show it.
             return AppPhase.RUNNING, ""
         if "startTime" in status and not status.get("active"):
             return AppPhase.PENDING, _NO_POD.format(body["metadata"]["name"])
         return AppPhase.PENDING, ""
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
-        """The Jobs that an object owns; with what their pods say, where that explains something."""
+        """Returns the Jobs that an object owns, with the messages of their pods if these explain more."""
         states = await super().observe(owner, owner_uid)
         if not any(state.phase in {AppPhase.PENDING, AppPhase.FAILED} for state in states):
             return states
@@ -107,7 +107,8 @@ def job(launch: Launch) -> Json:
             "backoffLimit": 0,
             "ttlSecondsAfterFinished": template.ttl_seconds,
             **({} if deadline is None else {"activeDeadlineSeconds": deadline}),
-            # Says the exit code in the condition, where "the backoff limit was reached" says nothing.
+            # With this policy the condition shows the exit code, and not only that the backoff limit was
+            # reached.
             "podFailurePolicy": {
                 "rules": [
                     {
@@ -209,7 +210,7 @@ def _owners(pod: Json) -> list[Any]:
 
 def _explained(state: AppState, why: str | None) -> AppState:
     match state.phase:
-        # The pod of one that its deadline ended says only that it was ended.
+        # If the deadline ended the Job, its pod shows only that it was terminated.
         case AppPhase.PENDING | AppPhase.FAILED if why is not None and ATTEMPT_DEADLINE not in state.message:
             return replace(state, message=why)
         case _:

@@ -1,7 +1,8 @@
 """The adapter for the Kubeflow Spark operator, `sparkoperator.k8s.io/v1beta2`.
 
 An application has no state at first. Then it has SUBMITTED, RUNNING, SUCCEEDING, COMPLETED, FAILING, FAILED,
-SUBMISSION_FAILED, or a state that leads to one of them. SUBMITTED lasts for ever if an image can't be pulled.
+SUBMISSION_FAILED, or a state that leads to one of them. It stays SUBMITTED forever if an image can't be
+pulled.
 
 Secrets, security contexts and tolerations are in pod templates, which the Spark operator passes to Spark. It
 also has separate fields for them, but those need its webhook, which may be disabled.
@@ -102,5 +103,5 @@ def application(launch: Launch) -> Json:
 
 
 def _overhead(told: str | None) -> Json:
-    # It would win over the settings.
+    # Leave the field out, because it takes precedence over the settings.
     return {} if told is None else {"memoryOverhead": told}

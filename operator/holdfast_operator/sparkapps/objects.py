@@ -142,10 +142,10 @@ class ObjectAdapter(SparkAdapter):
 
 
 def application_name(owner: ObjectKey, job_kind: str, job_id: str, attempt: int) -> str:
-    """The name of an attempt's application: short enough for the names that Spark derives from it.
+    """Returns the name of an attempt's application. Names that Spark derives from it aren't too long.
 
-    It starts with a letter, as the names of Services do: the webhook of the Kubeflow Spark operator refuses
-    others.
+    It starts with a letter, like the name of a Service, because the webhook of the Kubeflow Spark operator
+    rejects other names.
     """
     stem = re.sub(r"[^a-z0-9-]", "-", owner.name)[:_MAX_STEM].strip("-")
     letter = "" if stem[:1].isalpha() else "c"
@@ -205,14 +205,14 @@ def environment(launch: Launch) -> Json:
 
 
 def pod_security(template: SparkTemplate) -> Json:
-    """Returns the security context of pods. They may write to files on a claim that others created."""
+    """Returns the security context of pods. With a claim, they can write to files of other users there."""
     if not any(each.claim_name for each in template.volumes):
         return POD_SECURITY
     return {**POD_SECURITY, "fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
 
 
 def pod_template(launch: Launch, role: str) -> Json:
-    """The template of the pods of a role, `driver` or `executor`; Spark fills in image and command."""
+    """Returns the pod template of a role, `driver` or `executor`. Spark fills in image and command."""
     template = launch.template
     container = {"name": f"spark-kubernetes-{role}", "securityContext": CONTAINER_SECURITY}
     return {
@@ -232,7 +232,7 @@ def tolerations(template: SparkTemplate) -> list[Json]:
 
 
 def pod_settings(template: SparkTemplate) -> dict[str, str]:
-    """Nodes and volumes as settings of Spark, which a Spark operator needs no webhook for."""
+    """Returns nodes and volumes as Spark settings. A Spark operator needs no webhook for these."""
     settings = {
         f"spark.kubernetes.node.selector.{name}": value for name, value in template.node_selector.items()
     }
@@ -255,7 +255,7 @@ def in_a_line(text: object) -> str:
 
 
 def _owner(body: Mapping[str, Any]) -> ObjectKey:
-    """What an attempt of ours belongs to; where somebody took that off it, to nothing that there is."""
+    """Returns the owner of an attempt. If somebody removed the reference, the key matches no object."""
     metadata = body["metadata"]
     owners = (each for each in metadata.get("ownerReferences", []) if each.get("kind") in set(Kind))
     owner = next(owners, {"kind": Kind.STORAGE_COLLECTION, "name": ""})

@@ -1,4 +1,4 @@
-"""How large a Spark job is: how many tasks it has, and what its pods get outside of the heap. Pure.
+"""The size of a Spark job: its number of tasks, and the memory of its pods outside of the heap. Pure.
 
 No row passes through the JVM. Each running task has its own Python process, which reads, merges, sorts and
 uploads. The memory of this process doesn't grow with the amount of data, because the rest goes to temporary
@@ -24,11 +24,12 @@ _OVERHEAD_OF_ALL: Final = "spark.kubernetes.memoryOverheadFactor"
 def tasks(stored: StoredSize, executors: SparkExecutors) -> int:
     """Returns the maximum number of tasks that read a collection of this size.
 
-    - One for each 64 MiB, or million rows: a few times that in memory, of which a task sorts 128 MiB at once.
-      So its temporary files stay at some hundred MiB, and one that is lost costs seconds.
-    - As many as there are cores, and a multiple of them, so that none is idle while the last ones run.
-    - No more than 256: each leaves a run in every shard of a new rendition, and readers have a batch of every
-      run in memory until they are compacted; or a file in a snapshot. So tasks are larger from 16 GiB on.
+    - There is one task for each 64 MiB or million rows. In memory that is a few times as large, and a task
+      sorts 128 MiB at a time. So its temporary files take a few hundred MiB, and a lost task costs seconds.
+    - The number is a multiple of the number of cores, so that no core is idle while the last tasks run.
+    - There are at most 256 tasks. Each task leaves a file in a snapshot, or a run in every shard of a new
+      rendition. Readers hold a batch of every run in memory until the runs are compacted. So above 16 GiB,
+      tasks are larger.
     """
     cores = executors.instances * executors.cores
     needed = tasks_worth(stored.rows, stored.size_bytes)
@@ -38,7 +39,7 @@ def tasks(stored: StoredSize, executors: SparkExecutors) -> int:
 def driver_overhead(template: SparkTemplate) -> str | None:
     """Returns the memory of the driver's pod in addition to its heap, or None if the settings set it.
 
-    It plans and commits, and catches up with what was written meanwhile, in one Python process.
+    The driver plans, commits, and copies the rows written during the job, in one Python process.
     """
     driver = template.driver
     return _overhead(template, "driver", driver.memory_overhead, driver.memory, 1)
@@ -47,8 +48,8 @@ def driver_overhead(template: SparkTemplate) -> str | None:
 def executor_overhead(template: SparkTemplate) -> str | None:
     """Returns the memory of an executor's pod in addition to its heap, or None if the settings set it.
 
-    A Python process for each of its cores takes 520 to 600 MiB: of Spark's default, which is a part of the
-    heap, the pod would be killed as soon as the cores are at work.
+    Each core has a Python process that takes 520 to 600 MiB. Spark's default is a fraction of the heap. With
+    that default, the pod would be killed as soon as all cores are busy.
     """
     executor = template.executor
     return _overhead(template, "executor", executor.memory_overhead, executor.memory, executor.cores)
@@ -60,7 +61,7 @@ def one_pod_heap(template: SparkTemplate) -> int:
 
 
 def one_pod_memory(template: SparkTemplate) -> int:
-    """MiB of a pod in which driver and executor are one JVM: what their pods would have together."""
+    """Returns the MiB of a pod in which driver and executor are one JVM: the sum of their separate pods."""
     driver, executor = template.driver, template.executor
     beside = (
         _beside(driver.memory, 1) if driver.memory_overhead is None else _mib(driver.memory_overhead),
@@ -86,7 +87,7 @@ def _beside(heap: str, processes: int) -> int:
 
 
 def _mib(memory: str) -> int:
-    """An amount as Spark reads it: MiB where it names no unit."""
+    """Returns an amount in MiB, as Spark reads it. An amount without a unit is in MiB."""
     if memory.isdigit():
         return int(memory)
     return int(memory[:-1]) * _KIB[memory[-1]] >> 10

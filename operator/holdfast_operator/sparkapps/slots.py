@@ -30,12 +30,12 @@ class Caps:
 
 
 class Slots:
-    """What the caps leave."""
+    """Counts concurrent attempts against the caps."""
 
     def __init__(
         self, caps: Caps, adapter: SparkAdapter, clock: Clock, namespaces: Sequence[str] = ()
     ) -> None:
-        """`namespaces` are those in which jobs run; empty: all."""
+        """`namespaces` are the namespaces in which jobs run. Empty means all."""
         self._caps = caps
         self._adapter = adapter
         self._clock = clock
@@ -45,7 +45,7 @@ class Slots:
         self._running: dict[ObjectKey, int] = {}
         self._launching: list[ObjectKey] = []
         self._launched: list[ObjectKey] = []
-        """Those that came to an end, well or not, and that the next answer knows of."""
+        """Launches that succeeded or failed. The next query of the cluster includes them."""
 
     async def full(self, key: ObjectKey) -> str | None:
         """Returns why an object's attempt can't be launched now, or None if it can. Raises `NotInstalled`."""
@@ -53,7 +53,7 @@ class Slots:
             return None
         async with self._lock:
             if self._clock.monotonic() - self._asked > _FRESH_SECONDS:
-                # What is launched while it is asked for may be in the answer or not: it goes on to count.
+                # A launch that ends during the query may not be in its result, so it still counts here.
                 known = len(self._launched)
                 self._running = dict(await self._adapter.running(self._namespaces))
                 self._asked = self._clock.monotonic()
