@@ -1,6 +1,6 @@
-"""A witness that sees every effect on the stores, and knows what must never happen.
+"""A witness that sees every effect on the stores, and checks that nothing forbidden happens.
 
-It replays each committed version by itself, so that it is never behind, and never fails.
+It replays each committed version itself, so it is never behind and never fails.
 """
 
 from collections import Counter

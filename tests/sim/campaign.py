@@ -1,7 +1,7 @@
-"""Many worlds: the seeds of a range, in some processes at once.
+"""Runs a range of seeds, one world for each, in several processes at once.
 
-Each worker runs blocks of seeds one after another; a block ends with its first failure. The answer is what
-failed, with the seed to replay it by, and how often all the worlds together met each thing that they are
+Each worker runs blocks of seeds one after another. A block ends at its first failure. The result has the
+failures, with the seeds to replay them, and how often all worlds together met each situation that they are
 made for.
 """
 

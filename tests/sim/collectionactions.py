@@ -1,4 +1,4 @@
-"""What a simulated process does with a collection: it writes, reads, follows, hands over and cleans up."""
+"""The actions of a simulated process on a collection: it writes, reads, follows, hands over and cleans up."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What pipelines and restores do in a simulated collection: renditions that are not filled from it."""
+"""Pipelines and restores in a simulated collection. They fill renditions from sources outside of it."""
 
 from collections import Counter
 from typing import TYPE_CHECKING

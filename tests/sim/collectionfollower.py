@@ -1,4 +1,4 @@
-"""A listen to the simulated collection, and what it has given."""
+"""A listener of the simulated collection, with the changes that it has received."""
 
 from holdfast.collections import CollectionListen
 from holdfast.persist import Progress

@@ -1,7 +1,7 @@
-"""What processes hold in a simulated collection beyond their deaths, and that it is there for them.
+"""Holds of simulated processes that outlive them, and the check that the held times stay readable.
 
-Each has purposes of its own, so that nobody else moves or ends what it holds. What it asks for it may have
-although the answer was lost: so it believes what is less for sure from before it asks.
+Each process uses its own purposes, so no other process moves or ends its holds. A request may succeed
+although its result is lost. So before each request, a process already assumes the weaker of both outcomes.
 """
 
 from typing import TYPE_CHECKING

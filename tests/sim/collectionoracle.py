@@ -1,8 +1,8 @@
-"""What a collection must be at every time: the list of the writes that happened, as if to one rendition.
+"""The expected contents of a collection at every time: the list of all writes, as if to one rendition.
 
-Where a rendition takes over that a source or a snapshot filled, a chapter ends and another one begins: at
-that time all that was there goes, and comes what the new one has from before. That is a write like any other
-to those who listen through it. Within a chapter copies take over from each other, and nobody can tell.
+When a rendition takes over that a source or a snapshot filled, a new chapter begins. At that time all rows of
+the old chapter go, and the earlier rows of the new rendition come. A listener sees this like any other write.
+Within a chapter, copies take over from each other, and a reader can't notice it.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""One simulated process that works on a collection, between two deaths: its client, its handles."""
+"""One life of a simulated process that works on a collection: its client and its handles."""
 
 from typing import TYPE_CHECKING
 

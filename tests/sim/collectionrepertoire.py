@@ -1,4 +1,4 @@
-"""What a simulated process can do with a collection, and how often. Each action is a function of who acts."""
+"""The actions of a simulated process on a collection, and their frequencies. Each is a function."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Where renditions get their contents from, if not from the collection: pipelines' sources, and snapshots.
+"""Sources of a rendition's contents other than the collection: the sources of pipelines, and snapshots.
 
-A source is a pure function of the rendition and the time: whatever pipeline reads it, and wherever that
-begins and stops, it finds the same. A snapshot has some rows that were read before, and one of its own.
+A source is a pure function of the rendition and the time. So every pipeline reads the same from it, no matter
+where it begins and stops. A snapshot has some rows that were read before, and one of its own.
 """
 
 import random

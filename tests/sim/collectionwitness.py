@@ -1,6 +1,6 @@
 """A witness that sees each step of a collection's controller, and what a handover ends.
 
-It reads the stores themselves, at the moment of the commit: nobody can come between, and nothing fails.
+It reads the stores themselves at the moment of the commit, so nothing happens in between and nothing fails.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
-"""Some processes that write, read and re-shard one collection, by one seed, on stores that fail.
+"""Several processes that write, read and re-shard one collection, by one seed, on stores that fail.
 
-The oracle is a collection that has one rendition for ever: the list of the writes that happened. Whatever
-renditions there were, from what they were filled, in which order they took over, who died on the way and who
-helped, every snapshot and every listener must have been given what that list says.
+The oracle is a collection with one permanent rendition: the list of the writes that happened. Every snapshot
+and every listener must return what that list says. This must not depend on the renditions, their sources, the
+order in which they took over, or the processes that died or helped on the way.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""What the worlds must meet, or their silence proves nothing."""
+"""The situations that the worlds must meet. If they don't meet them, their success proves nothing."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""The disk of a machine whose power can fail, for the real file blob to write to.
+"""The disk of a machine whose power can fail. The real file blob store writes to it.
 
-- What was written is in the files at once, for all processes; it is durable once it was flushed.
-- When power fails, of each file that was not flushed a beginning is left, or nothing, or all of it; and of
-  the changes of each folder that were not flushed the first few, or none, or all. Chance decides.
+- Written data is in the files at once, for all processes. It is durable once it is flushed.
+- When power fails, a file that was not flushed keeps a prefix, nothing or all of it. Of the changes of a
+  folder that were not flushed, the first few, none or all remain. This is random.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""What a process does in a world whose consensus store fails over, and what it must be told."""
+"""The actions of a process in a world whose consensus store fails over, and the errors that it must get."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A process in a world whose consensus store fails over: its clients, and what these may return."""
+"""A process in a world whose consensus store fails over: its clients, and the results that they may get."""
 
 import random
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""The servers of a consensus store that fails over, and the history that each of them has.
+"""The servers of a consensus store that fails over, and the history of each.
 
-A server that is promoted begins with what the primary had some commits earlier, its standby's lag. It keeps
-all rows that were ever its own, also those that a truncation takes: they say what is true on it.
+A promoted server begins with the state that the primary had some commits earlier: the lag of the standby. A
+server keeps all rows that were ever its own, even truncated ones. They determine what is true on it.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The stores of a world whose consensus store fails over, as one client has them."""
+"""The stores of one client in a world whose consensus store fails over."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -1,12 +1,14 @@
-"""A world whose consensus store fails over: to a copy of itself that lags some commits behind.
+"""A world whose consensus store fails over to a copy of itself that lags some commits behind.
 
-At moments that the seed chooses, a server is promoted that has what the primary had some commits earlier. In
-some worlds a few clients go on with the old primary for a while. What each client returned must be one
-history; nobody who knows a lost row commits on the history that was promoted; who knows none goes on; and
-while two histories stand, nobody deletes anything.
+At moments that the seed chooses, a server is promoted that has an earlier state of the primary. In some
+worlds a few clients continue to use the old primary for a while. The world checks:
 
-A copy may lag no farther than garbage is kept: an operator who wants to survive a failover keeps it longer
-than a standby lags. Without a grace (half of the worlds), no upkeep is under way at a failover.
+- The results of each client belong to one history.
+- A client that knows a lost row never commits on the promoted history. Every other client can continue.
+- While two histories exist, nobody deletes anything.
+
+A copy may lag no farther than garbage is kept: to survive a failover, an operator must keep garbage longer
+than a standby lags. Half of the worlds have no such grace. In these, no upkeep is running at a failover.
 """
 
 import random

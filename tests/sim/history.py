@@ -1,7 +1,7 @@
-"""What the simulated processes were told, and whether it can be true.
+"""The results that the simulated processes got, and the check that they are consistent.
 
-Each write carries a marker row of its own that nobody retracts, so the contents at the end tell which writes
-happened. Then everything that was read at any time must be the contents that those writes make.
+Each write carries its own marker row, which nobody retracts. So the contents at the end show which writes
+happened. Then every read at any time must return the contents that those writes make.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Ids and waits that follow from the seed, so that a repeated world has the same ones and the same trace."""
+"""Ids and waits derived from the seed, so that a repeated world has the same ones and the same trace."""
 
 import random
 import threading

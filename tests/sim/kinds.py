@@ -1,4 +1,4 @@
-"""The kinds of worlds, by name. Imported by name, so that a mutant is what they import."""
+"""The kinds of worlds, by name. They are imported by name, so that they import the mutant under test."""
 
 from collections import Counter
 from importlib import import_module

@@ -1,12 +1,12 @@
-"""Some processes that share a log of nothing but objects, by one seed.
+"""Several processes that share a log of S3 objects, by one seed.
 
-They append, read, truncate, sleep and die. Every request to the object store is a point where others may run;
-a put may be slow, and land after its sender gave up. Appends carry payloads of their own, so the log that is
-left tells what happened.
+They append, read, truncate, sleep and die. At every request to the object store, other processes may run. A
+put may be slow, and land after its sender gave up. Every append has a unique payload, so the remaining log
+shows what happened.
 
-In some worlds the bucket returns once to an older state. What was acknowledged since that state may be lost
-then, and nothing else. Some things are left out, because nobody can prevent them: a deletion, or a new floor,
-that is on its way while the bucket is restored, and a late put of an append that was refused before.
+In some worlds the bucket returns once to an older state. Then only commits that were acknowledged since that
+state may be lost. Some cases are excluded, because nobody can prevent them: a deletion or a new floor that is
+in flight while the bucket is restored, and a late put of an append that was refused before.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Runs worlds on a mutant, in its own process: `python -m sim.mutated COPY WORLDS hunt SEEDS [LIKELY]`."""
+"""Runs worlds on a mutant, in a separate process: `python -m sim.mutated COPY WORLDS hunt SEEDS [LIKELY]`."""
 
 import json
 import logging

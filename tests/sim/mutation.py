@@ -1,9 +1,9 @@
 """Mutants: copies of the real code with one bug each, which the simulation must notice.
 
-A mutant is a patch in `mutants/`, or in the folder there that is named by another kind of worlds: its first
-line tells what is wrong, then comes a unified diff of files below `catalog/`. It is applied to a copy of the
-code, which runs in a process of its own (`sim.mutated`): that imports the copy, does one smoke test that the
-mutant must pass, and then runs worlds from the first seed of the CI range on, until one of them fails.
+A mutant is a patch in `mutants/`, or in a subfolder that is named after another kind of worlds. Its first
+line describes the bug. Then comes a unified diff of files below `catalog/`. It is applied to a copy of the
+code, which runs in a separate process (`sim.mutated`). That process imports the copy and does one smoke test,
+which the mutant must pass. Then it runs worlds from the first seed of the CI range, until one of them fails.
 """
 
 import json

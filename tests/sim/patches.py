@@ -1,9 +1,9 @@
-"""Unified diffs, applied without `patch`: what a mutant changes is found by its lines, not by their numbers.
+"""Applies unified diffs without `patch`. A hunk is found by its lines, not by their numbers.
 
-- A hunk's old lines (its context and what it removes) must stand in the file. Where they do more than once,
-  the place nearest to the hunk's line number counts.
-- The outermost lines of context may have changed; where all of them have, the rest must stand there once.
-- A hunk that nobody finds is an error that names it; nothing is applied by half.
+- The old lines of a hunk (its context and the lines that it removes) must occur in the file. If they occur
+  more than once, the place nearest to the hunk's line number counts.
+- The outermost lines of context may have changed. If all of them have, the rest must occur exactly once.
+- A hunk that is not found is an error that names it. Then nothing is applied.
 """
 
 import difflib

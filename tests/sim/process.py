@@ -1,4 +1,4 @@
-"""A simulated process: it opens handles, does what the repertoire has, dies, and is started again."""
+"""A simulated process: it opens handles, runs actions of the repertoire, dies, and is started again."""
 
 import random
 from typing import TYPE_CHECKING

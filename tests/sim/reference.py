@@ -1,6 +1,6 @@
-"""The code that the audit trusts: the real one, also where a mutant of it is under test.
+"""The code that the audit uses: the real code, even if a mutant of it is under test.
 
-A mutated run imports this module first, and only then puts the mutant in the place of the package.
+A mutated run imports this module first, and only then replaces the package by the mutant.
 """
 
 from holdfast.persist.state.codec import decode_diff, decode_state

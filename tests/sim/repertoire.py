@@ -1,4 +1,4 @@
-"""What a simulated process can do, and how often. Each action is a function of who acts, and a shard."""
+"""The actions of a simulated process on a shard, and their frequencies. Each is a function of both."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

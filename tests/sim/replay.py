@@ -1,4 +1,4 @@
-"""One world again, with all that happened in it told."""
+"""Runs one world again, and prints everything that happens in it."""
 
 from sim.kinds import PERSIST
 from sim.kinds import world as made

@@ -1,6 +1,6 @@
-"""What the simulation has to tell after a test run: tables at the end of pytest's output.
+"""The report of the simulation after a test run: tables at the end of pytest's output.
 
-Where tests run in processes of their own (`-n`), each hands its lines to the one that writes the output.
+If tests run in several processes (`-n`), each passes its lines to the process that writes the output.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The rows of the simulated shards: their schema, and how they go in and come out."""
+"""The rows of the simulated shards: their schema, and how they are written and read."""
 
 from collections import Counter
 

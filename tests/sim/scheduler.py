@@ -1,8 +1,8 @@
-"""Many simulated processes in one real one, taking turns by one seed.
+"""Runs many simulated processes in one real one. They take turns by one seed.
 
-Each process is a thread, but only the one that has the baton runs; it is handed on at the points where a
-process would wait for the world, and nowhere else. So a run depends on its seed alone, and can be repeated.
-Time is virtual: it passes with the steps, and jumps where all sleep.
+Each process is a thread, but only the one that has the baton runs. It passes the baton on only at the points
+where a process would wait for the outside world. So a run depends only on its seed, and can be repeated. Time
+is virtual: each step advances it, and it jumps forward when all processes sleep.
 """
 
 import random

@@ -1,16 +1,18 @@
-"""Whether a history of list appends can be true: is there an order of all transactions that explains it?
+"""Checks whether a history of list appends is strictly serializable.
 
-Each transaction appends elements that nobody else appends to some lists, and reads some lists whole. What was
-read gives the order of each list, and with it which transaction came before which:
+It is if some order of all transactions explains it.
 
-- ww: the one's element stands before the other's in a list;
-- wr: the one's element is the last that the other read;
-- rw: the one read a list without the other's element, which comes next;
-- rt: the one was answered before the other was asked for.
+Each transaction appends unique elements to some lists, and reads some lists completely. The reads give the
+order of each list, and with it these dependencies between a first and a second transaction:
+
+- ww: the element of the first is before the element of the second in a list;
+- wr: the element of the first is the last one that the second read;
+- rw: the first read a list without the element of the second, which is the next one;
+- rt: the first ended before the second began.
 
 A history is strictly serializable exactly if these have no cycle. The anomalies are named as by Adya, and the
-method is that of Elle (Kingsbury and Alvaro, 2020). A transaction appends one element to a list, so that no
-read can find half of it. A read of the past need not see what ended before it began; all else must.
+method is from Elle (Kingsbury and Alvaro, 2020). A transaction appends one element to a list, so no read can
+find half of it. A read of a past time need not see transactions that ended before it began. All others must.
 """
 
 from collections import defaultdict, deque

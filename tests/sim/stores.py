@@ -1,6 +1,6 @@
-"""The stores of a simulated world: memory, with a switch of the running process at every call.
+"""The stores of a simulated world: they are in memory, and each call may switch to another process.
 
-A write may be slow: its caller learns nothing (`Indeterminate`), and it takes effect some steps later.
+A write may be slow. Then its caller gets `Indeterminate`, and the write takes effect some steps later.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What happened in a world, for people: short names, versions told by what they changed, settings by line."""
+"""A readable trace of a world: short names, versions with their changes, and one setting on each line."""
 
 from dataclasses import fields
 from typing import Any

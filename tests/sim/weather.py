@@ -1,4 +1,4 @@
-"""What a world does to its processes: how often their storage calls fail, and what their clocks are worth."""
+"""The faults of a world: how often storage calls fail, and how wrong the clocks of processes are."""
 
 import random
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""A world of some processes that write, read and clean up the same shards, on stores that fail.
+"""A world of several processes that write, read and clean up the same shards, on stores that fail.
 
-Everything follows from the seed: the settings, the faults, the work of each process and the order in which
-they take turns. `run` raises what went wrong.
+Everything depends on the seed: the settings, the faults, the work of each process and the order in which
+they take turns. `run` raises an error if a check fails.
 """
 
 import random

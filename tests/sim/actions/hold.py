@@ -1,4 +1,4 @@
-"""Holds on `since`: leased ones that are moved, kept alive and given up, and critical ones."""
+"""Holds on `since`: leased holds that are moved, renewed and released, and critical holds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

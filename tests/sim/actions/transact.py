@@ -1,7 +1,7 @@
-"""Transactions: read the newest of some shards, then write to some if nobody has changed any of them since.
+"""Transactions: read the newest state of some shards, then write to some if none of them has changed since.
 
-Where a shard is only read, its upper is a condition of the multi-write. So what was read and what is written
-belong to one moment, whatever others do in between.
+If a shard is only read, its upper is a condition of the multi-write. So reads and writes belong to one
+moment, even if other processes write in between.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Upkeep of a shard, its evolution, and time that passes without work."""
+"""Upkeep of a shard, changes of its schema, and time that passes without work."""
 
 from typing import TYPE_CHECKING
 
