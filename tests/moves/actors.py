@@ -1,7 +1,7 @@
-"""What processes do with a linked catalog, and the book of what they were told.
+"""The actions of processes on a linked catalog, and the record of their results.
 
-A write adds a role of its own name. What was acknowledged is in the catalog for ever; what was refused is
-not; of what is in doubt only the catalog knows.
+A write adds a role with a unique name. An acknowledged write must stay in the catalog permanently, and a
+refused one must never be there. If the outcome is unknown, only the catalog shows it.
 """
 
 from dataclasses import dataclass, field

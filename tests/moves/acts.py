@@ -1,4 +1,4 @@
-"""What the crash model breaks off: what a process does from its start to its end, and where it does it."""
+"""The acts that the crash model interrupts: the whole work of a process, and the stores that it uses."""
 
 from dataclasses import dataclass
 from functools import cache

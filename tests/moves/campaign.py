@@ -1,4 +1,4 @@
-"""What the tests prove, and what `make soak` takes more time for."""
+"""The parts of the proof that the tests run, and the larger ones of `make soak`."""
 
 from collections.abc import Iterator
 from itertools import product

@@ -1,9 +1,10 @@
-"""The crash model: an act ends at each of its durable operations, and somebody goes on.
+"""The crash model: an act ends at each of its durable operations, and another process continues.
 
-The durable operations are recorded from an undisturbed run of the act; the process is killed before and
-after each of them, and each of them is in doubt once, having happened and not. From every state that is left
-behind, another process may act; then the act is resumed, or rolled back, or somebody just opens and writes,
-or begins another migration. States that are the same but for times, nonces and numbers are gone on from once.
+The durable operations are recorded from an undisturbed run of the act. The process is killed before and after
+each of them. The outcome of each is also unknown once, both if it happened and if it did not. From every
+resulting state, another process may act. Then the act is resumed or rolled back, or somebody opens the
+catalog and writes, or begins another migration. States that differ only in times, nonces and numbers are
+continued once.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,9 +1,11 @@
-"""Decisions by hand which of two stores counts: broken off at each durable operation, and met by others.
+"""Decisions by hand about which of two stores counts.
 
-The model begins where nothing tells the truth any more, or where the stores tell another one. Each side has
-what its writers were told is there. Whatever happens: until a decision is complete nobody gets in but in an
-emergency, and either side may still be decided for; then the catalog is what that side had, and nobody who
-had one of the stores open before can write any more.
+They are interrupted at each durable operation, and run concurrently with other processes.
+
+The model begins in states in which nothing shows the truth any more, or in which the stores show the wrong
+one. Each side has the writes that its writers got acknowledged. The model checks that, until a decision is
+complete, nobody can open the catalog except in an emergency, and either side may still be chosen. After that
+the catalog has the contents of the chosen side, and nobody who opened a store before can write any more.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,11 +1,11 @@
-"""Two processes in all interleavings of their store calls that take up to two preemptions.
+"""Runs two processes in all interleavings of their store calls with up to two preemptions.
 
-Each process is a thread, and only one runs at a time. A schedule says: the first makes `i` calls, then the
-second `j`, then the first goes on to its end and the second after it (and the same the other way round). Who
-sleeps lets the other one run.
+Each process is a thread, and only one runs at a time. In a schedule, the first process makes `i` calls, then
+the second makes `j`, then the first runs to its end, and then the second. The reverse is also run. A process
+that sleeps lets the other one run.
 
-Two schedules that differ only in the order of neighbouring calls that commute (different stores, or none of
-the two changed anything) are one: of each such class one is run, all are counted.
+Neighbouring calls commute if they use different stores, or if neither changes anything. Schedules that differ
+only in the order of such calls are equivalent. One of each class is run, and all are counted.
 """
 
 import threading

@@ -1,8 +1,7 @@
-"""What two processes do at the same time, in all schedules of their store calls with up to two preemptions.
+"""Two concurrent processes, in all schedules of their store calls with up to two preemptions.
 
-Both run the real code on the same two disks. Every acknowledged write is in the catalog at the end,
-exactly once and in one catalog; no refused one is; what is read has all that was acknowledged before it was
-asked for.
+Both run the real code on the same two disks. At the end, every acknowledged write is exactly once in exactly
+one catalog, and no refused write is. A read returns every write that was acknowledged before the read began.
 """
 
 from collections.abc import Callable, Iterator, Sequence

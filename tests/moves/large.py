@@ -1,7 +1,7 @@
-"""A large catalog moved both ways, in a process of its own: `python -m moves.large FOLDER ITEMS AUDITS`.
+"""Moves a large catalog both ways, in a separate process: `python -m moves.large FOLDER ITEMS AUDITS`.
 
-Prints the peak memory in MB after its start and after each move, and how many rows there are; exits 1 where
-the two stores don't end with the same contents.
+Prints the peak memory in MB after its start and after each move, and the number of rows. Exits with 1 if the
+two stores don't end with the same contents.
 """
 
 import json

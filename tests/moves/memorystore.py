@@ -1,7 +1,8 @@
-"""A catalog's store in memory, which keeps the promises of `CatalogStore` and can be copied at any moment.
+"""A catalog's store in memory that keeps the promises of `CatalogStore` and can be copied at any moment.
 
-What is stored is a chain of immutable commits: a copy of a disk is one reference, so that a world in which a
-process died is made once and gone on with in many ways. `test_memory_store.py` holds it to the real stores.
+The contents are a chain of immutable commits, so a copy of a disk is one reference. A state in which a
+process died is created once, and many runs continue from it. `test_memory_store.py` compares this store with
+the real ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Runs a part of the proof on a mutant, in a process of its own: `python -m moves.mutated COPY KIND PART`."""
+"""Runs a part of the proof on a mutant, in a separate process: `python -m moves.mutated COPY KIND PART`."""
 
 import logging
 import sys

@@ -1,8 +1,8 @@
 """Mutants of the code that moves catalogs: copies with one bug each, which the proof must notice.
 
-A mutant is a patch in `mutants/`. Its first line tells what is wrong and, in brackets, where it is found:
-`[crashes: PART]` and `[meet: PART]` are the acts and meetings with that in their names, `[test: PATH::NAME]`
-a test. That alone is run on a copy of the code with the bug, in a process of its own.
+A mutant is a patch in `mutants/`. Its first line describes the bug and, in brackets, the part that finds it:
+`[crashes: PART]` and `[meet: PART]` are the acts and meetings with PART in their names, and
+`[test: PATH::NAME]` is a test. Only that part runs on a copy of the code with the bug, in a separate process.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""A Holdfast that knows no notes of linked stores, which works beside this one.
+"""A Holdfast that doesn't know the notes of linked stores. It works concurrently with this one.
 
-It takes the notes for contents, as it takes every key of the config that it does not know, and neither writes
-nor checks any.
+It treats the notes as contents, like every key of the config that it does not know. It neither writes nor
+checks notes.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
-"""Every moment of a story, paired with every older copy of one of the two stores, and what opens the pair.
+"""Pairs every moment of a story with every older copy of one of the two stores, and opens each pair.
 
 A story moves a catalog, back, and away again, and writes in between. Its moments are the states of both
-stores after each commit. A pair is *silent* where it is a moment too, or where nothing but contents was
-committed since the copy: then the stores show no trace of what is lost, and nobody can refuse it. Every other
-pair is refused, or opens with all that was committed.
+stores after each commit. A pair is *silent* if it is itself a moment, or if only contents were committed
+since the copy. Then the stores show no trace of the loss, and nobody can refuse the pair. Every other pair is
+refused, or opens with everything that was committed.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A store returns to an older state while somebody has the catalog open, or moves it."""
+"""Tests in which a store returns to an older state while a process has the catalog open, or moves it."""
 
 import copy
 import threading

@@ -1,8 +1,9 @@
 """Writers of both stores, and writers in an emergency, in the matrix of restored stores.
 
-The two kinds of writers are in the story itself, so that their commits are moments and copies too. Then each
-pair is opened: to write both stores, or in an emergency, and after it with both stores. The stash alone can't
-show that it is the wrong one. So what an emergency finds is not judged; what others find later is.
+The story itself has both kinds of writers, so that their commits are moments and copies too. Each pair is
+opened to write both stores, or in an emergency and then with both stores. The stash alone can't show that it
+is the wrong one. So the contents that an emergency finds are not checked, but those that others find later
+are.
 """
 
 from collections.abc import Iterator

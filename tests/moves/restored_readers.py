@@ -1,8 +1,8 @@
-"""A store returns to an older state under readers and subscribers that were open before.
+"""A store returns to an older state while readers and subscribers have it open.
 
-A reader is in sync, and a subscriber has received all changes, at the moment of the restore or before. Then
-the copy takes its place, the clock moves on, and both ask again. Each gets what was committed, or an error.
-A subscriber that receives nothing more and no error has ended silently: that is wrong.
+At the restore or before it, a reader is in sync and a subscriber has received all changes. Then the copy
+replaces the store, the clock advances, and both read again. Each must get what was committed, or an error. A
+subscriber that receives no more changes and no error has ended silently, which is wrong.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
-"""A link that breaks off, and another process that has another, empty stash in the place of the first.
+"""An interrupted link, and another process that uses another, empty stash in place of the first one.
 
-The two stashes have one persist. Whatever happens, never are there two who may write, nor two stashes under
-the number of one link.
+Both stashes have the same persist. There must never be two processes that can write, nor two stashes with the
+number of one link.
 """
 
 from dataclasses import replace

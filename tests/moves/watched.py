@@ -1,4 +1,4 @@
-"""A store of which each call goes through a test: to record it, to end its process, or to switch."""
+"""A store that passes each call through a test. The test may record it, end its process, or switch."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator

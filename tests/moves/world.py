@@ -1,11 +1,12 @@
-"""A catalog on two disks, the processes that open it, and what must be true of it after every commit.
+"""A catalog on two disks, the processes that open it, and the conditions that hold after every commit.
 
-The witness sees the disks themselves. It knows the tables of tombstones by itself, and of a linked catalog:
+The witness sees the disks themselves. It has its own copy of the tables of tombstones. It checks for a linked
+catalog:
 
-- there is exactly one source of truth, and a note that says so stands in no other store;
-- the truth moves to a store only while that holds exactly the contents of the one that it moves from;
-- fence tokens only rise, and no time of the truth comes again after it moved;
-- contents of the truth change only under a token that has been put into both stores.
+- There is exactly one source of truth, and no other store has a note that it is the truth.
+- The truth moves to a store only while that store holds exactly the contents of the old truth.
+- Fence tokens only rise, and no time of the truth occurs again after it moved.
+- Contents of the truth change only under a token that is in both stores.
 """
 
 from collections.abc import Callable, Mapping
