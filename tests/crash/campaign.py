@@ -1,8 +1,8 @@
-"""Writers of one shard that are killed at seeded moments and started again, beside a reader that listens.
+"""Writers of one shard that are killed at seeded moments and restarted, while a reader listens.
 
-Which appends are made, after how many notes of its journal a writer is killed and how long after is the
-seed's; what the machine does in between is not, so the same seed is the same campaign but not the same
-interleaving.
+The seed determines the appends, and when a writer is killed: how many notes of its journal come first, and
+how long after them. The machine's own timing isn't determined. So the same seed gives the same campaign, but
+not the same interleaving.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""Processes that hand a collection over to another rendition and are killed at one of their durable steps.
+"""Processes that hand a collection over to another rendition, and are killed at one of their durable steps.
 
-The program forks a process for each order (JSON, a line of its standard input), and prints how it ended: the
-number of the signal, or 0. Step `n` is the n-th write to a store.
+The program forks a process for each order (a line of JSON on its standard input), and prints how it ended:
+the number of the signal, or 0. Step `n` is the n-th write to a store.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A database process that writes a linked catalog through the library, all the time, and what it was told.
+"""A database process that continuously writes a linked catalog through the library, and records the results.
 
-Each write is an event of the audit log, which has a name of its own and gets an id when it is written: one
-that is made twice is there twice.
+Each write is an event of the audit log with a unique name. The event gets an id when it is written, so a
+write that is made twice is there twice.
 """
 
 import threading

@@ -1,12 +1,12 @@
-"""Migrations of one catalog on real stores, by operators that are killed by SIGKILL at seeded places.
+"""Migrations of one catalog on real stores, by operators that are killed with SIGKILL at seeded places.
 
-A library writes the catalog all the time: it is an Observed one, so that the operator does nothing but move
-it. It goes from the stash to persist and back, again and again, under a CatalogMigration each time; as long
-as kills are left, every operator but the last of a way dies at a place that the seed chooses: at or after a
-line of its log about a numbered step, or at any moment. Between a death and the next start the stores are
-judged, and now and then a status is made a lie.
+A library writes the catalog continuously. The catalog is Observed, so the operator only moves it. It goes
+from the stash to persist and back repeatedly, each time with a new CatalogMigration. As long as kills are
+left, every operator except the last one of a move is killed at a place that the seed chooses: at or after a
+line of its log about a numbered step, or at any moment. Between a kill and the next start the stores are
+checked, and sometimes a status is replaced by a wrong one.
 
-The same seed is the same places, not the same interleaving.
+The same seed gives the same places, but not the same interleaving.
 """
 
 import random

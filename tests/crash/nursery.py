@@ -1,4 +1,4 @@
-"""The process that writers are forked from, and one writer's life as the test sees it."""
+"""The process that writers are forked from, and one life of a writer as the test sees it."""
 
 import json
 import os

@@ -1,8 +1,9 @@
-"""The operator as a process that is killed: from its start to SIGKILL, by what its log says.
+"""The operator as a process that is killed: from its start to SIGKILL, at a place that its log shows.
 
 Invariants
-- Nothing of its environment is ours but what it needs: the API server's address, and the stores' credentials.
-- A death is at a place that the log tells: the last numbered step that was begun or done.
+- The process gets only what it needs from our environment: the API server's address, and the stores'
+  credentials.
+- It is killed at a place that the log shows: the last numbered step that began or ended.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""The judge of writers that were killed: what they said to a journal, against what the shard holds.
+"""Checks killed writers: compares their journals with the contents of the shard.
 
-A writer notes each attempt before the call and each answer after it, so that at most its last attempt has
-none. Every append moves the upper by one and has at least one row, so the times of a sound shard tile.
+A writer notes each attempt before the call and each result after it. So at most its last attempt has no
+result. Every append moves the upper by one and has at least one row, so the times of an intact shard have no
+gaps.
 """
 
 import json

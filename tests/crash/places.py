@@ -1,4 +1,4 @@
-"""The pairs of stores under which the long set kills writers, on servers of their own that may fail over."""
+"""The pairs of stores for the long set, on separate servers that may fail over."""
 
 import itertools
 import os

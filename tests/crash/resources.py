@@ -1,4 +1,4 @@
-"""The resources of one campaign: a namespace with a Catalog, and a CatalogMigration each time it is moved."""
+"""The resources of one campaign: a namespace with a Catalog, and a CatalogMigration for each move."""
 
 from contextlib import ExitStack
 from pathlib import Path

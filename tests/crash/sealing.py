@@ -1,7 +1,7 @@
 """A writer in mode WRITE_SEAL that lives until it is killed: it takes the write lock, writes and seals.
 
-Several live at once and take the lock from each other, so that a seal meets what a fenced or a dead writer
-left pending. What a writer notes is what `crash.oracle` reads; a seal is noted too, for people.
+Several writers live at once and take the lock from each other. So a seal finds pending updates that a fenced
+or dead writer left. `crash.oracle` reads the notes of a writer. Seals are noted too, but only for people.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What the campaigns of the long set did, added up by pair of stores, for people."""
+"""Counts what the campaigns of the long set did, by pair of stores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,7 +1,7 @@
-"""The judge of a catalog whose operator was killed: what its two stores hold, against what a writer was told.
+"""Checks a catalog whose operator was killed: compares its two stores with the results that a writer got.
 
-It reads rows and knows the bytes of three kinds of them; which store counts it tells by rules of its own,
-for the code that is on trial tells it by its tables.
+It reads rows and decodes three kinds of them itself. It decides by separate rules which store counts, because
+the code under test decides it by its tables.
 """
 
 from collections import Counter

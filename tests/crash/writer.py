@@ -1,8 +1,8 @@
 """A writer that lives until it is killed, and the nursery that it is forked from.
 
-The nursery has imported everything, so that a life costs a fork. It reads one order (JSON) per line of its
-standard input. A writer says its process id and all that it does to the journal, a named pipe: what was said
-before a SIGKILL is read after it. Nobody waits for the dead: their ids are not given to others meanwhile.
+The nursery has imported everything, so a new life costs only a fork. It reads one order (JSON) per line of
+its standard input. A writer writes its process id and each of its steps to the journal, a named pipe. Notes
+from before a SIGKILL can be read after it. Nobody waits for dead processes, so that their ids aren't reused.
 
 With `bug: "early"` a writer acknowledges an append before it makes it.
 """
