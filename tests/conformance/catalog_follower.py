@@ -1,8 +1,8 @@
-"""A process that follows a catalog and prints each change that it is given, one JSON line a call.
+"""A process that follows a catalog and prints each change that it receives, one JSON line for each call.
 
-Arguments: the address of the catalog as JSON, the file in which it keeps how far it is. It opens the catalog
-for reading, goes on from where the file says, and ends only when it is killed. A store that does not answer
-is asked again.
+Arguments: the address of the catalog as JSON, and the file that stores its progress. It opens the catalog for
+reading, continues from the progress in the file, and ends only when it is killed. If a store does not
+respond, it tries again.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Every kind of catalog that the suite holds to the promises of the interfaces."""
+"""Every kind of catalog that the suite tests against the promises of the interfaces."""
 
 import uuid
 from abc import ABC, abstractmethod

@@ -1,7 +1,7 @@
-"""Writes a catalog with whatever Holdfast runs it, then commits once more when it is asked to.
+"""Writes a catalog with the installed Holdfast, then commits once more on request.
 
-Run with `persist URL [CONSENSUS]` or `stash URL`. It prints one line of JSON for each of the two, and waits
-for a line in between. It uses only what the earliest Holdfast has too.
+Run it with `persist URL [CONSENSUS]` or `stash URL`. It prints one line of JSON for each of the two, and
+waits for a line in between. It uses only features that the earliest Holdfast also has.
 """
 
 import json

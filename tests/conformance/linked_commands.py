@@ -1,6 +1,6 @@
-"""Does what it reads to a linked catalog, with whatever Holdfast runs it: one line of JSON for each line.
+"""Runs commands on a linked catalog with the installed Holdfast, and prints a line of JSON for each.
 
-Run with the URL of persist and that of the stash. It uses only what an earlier Holdfast has too.
+Run it with the URLs of persist and the stash. It uses only features that an earlier Holdfast also has.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""An application that goes on while its catalog is moved between two stores, as a process of its own.
+"""A separate application process that continues while its catalog is moved between two stores.
 
-Arguments: what it does (`write`, `read`, `follow`), and the addresses of stash and persist as JSON. It prints
-one JSON line for each thing that happens, with times of the clock that all processes of the host share, until
-its standard input ends. The numbers that are written are 0, 1, 2, ...: a catalog that lacks one has lost it.
+Arguments: the mode (`write`, `read` or `follow`), and the addresses of stash and persist as JSON. It prints
+one JSON line for each event, with times of the clock that all processes of the host share, until its standard
+input ends. It writes the numbers 0, 1, 2, ..., so a catalog that lacks one has lost it.
 """
 
 import json

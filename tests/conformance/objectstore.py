@@ -1,6 +1,6 @@
-"""An object store in memory for the log that is nothing but objects, with a switch before every request.
+"""An object store in memory for a log of objects. It may switch to another process before every request.
 
-`before` is called with the request and the name: it may let others run, raise, or stop the caller there.
+`before` is called with the request and the name. It may let others run, raise, or stop the caller there.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """A writer process of the racing tests: appends until its count is reached or it is killed.
 
-Arguments: the URL of a consensus store, name of the writer, count, keys. It says "ready", waits for a
-line on its standard input, and prints one JSON line per append that it knows to have happened. A store that
-fails is asked again, so that a server can be stopped under it.
+Arguments: the URL of a consensus store, name of the writer, count, keys. It prints "ready", waits for a line
+on its standard input, and prints one JSON line per append that it knows to have happened. If a store fails,
+it tries again, so that a server can be stopped while it runs.
 """
 
 import json

@@ -1,16 +1,16 @@
-"""A process that changes a catalog beside its rivals, and says what it was told of each change.
+"""A process that changes a catalog concurrently with its rivals, and prints the result of each change.
 
 Arguments: the address of the catalog as JSON, and the name of the process. It reads one order (JSON) per
-line of its standard input, and prints one JSON line for each answer:
+line of its standard input, and prints one JSON line for each result:
 
 - `{"do": "open"}` takes the catalog over;
 - `{"do": "begin", "change": [what, n]}` begins a transaction and makes the change in it;
-- `{"do": "commit"}` commits it. With `"bug": true` it opens the catalog anew and makes the changes that it
-  has decided on before, without looking again;
-- `{"do": "round", "n": n}` makes all changes of that number, opens anew whenever it is fenced, and prints
-  each attempt before it makes it and after it.
+- `{"do": "commit"}` commits it. With `"bug": true` it opens the catalog again and makes the changes that it
+  decided on before, without looking again;
+- `{"do": "round", "n": n}` makes all changes of that number, opens the catalog again whenever it is fenced,
+  and prints each attempt before and after it.
 
-Each commit has one event in the audit log, whose object is named after the attempt.
+Each commit has one event in the audit log. The event's object is named after the attempt.
 """
 
 import json

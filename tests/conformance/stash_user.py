@@ -1,4 +1,4 @@
-"""Appends to a stash with whatever Holdfast runs it, and consolidates: `stash_user.py URL TIME`.
+"""Appends to a stash with the installed Holdfast, and consolidates: `stash_user.py URL TIME`.
 
 It prints the rows at that time, as text.
 """
