@@ -292,7 +292,7 @@ class OpenableCatalog(ABC):
 
         Raises `BadInput`, with nothing changed, if `rows` aren't a complete catalog, or contain an
         append-only object that exists with another value. With `only_new`, raises `CatalogOutOfSync` if the
-        catalog is initialized, perhaps by another process meanwhile.
+        catalog is initialized, perhaps by another process during this call.
         """
 
     @abstractmethod

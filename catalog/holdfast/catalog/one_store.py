@@ -71,7 +71,7 @@ def stash_catalog(
 
 
 class OneStoreCatalog(StoredCatalog):
-    """A catalog in one store, not open. `store` is opened anew for each use, with its own purpose."""
+    """A catalog in one store, not open. Each use opens its own handle of `store`, with its own purpose."""
 
     def __init__(
         self, store: CatalogStore, now_ms: Callable[[], int], *, standing: Standing | None = None

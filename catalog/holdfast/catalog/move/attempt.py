@@ -5,24 +5,24 @@ over, and the next attempt begins at the first step. The steps put the attempt's
 the source, replace the contents of the target, and at last move the source of truth, which is one commit: the
 tombstone of the last step.
 
-These things can happen meanwhile:
+These things can happen during an attempt:
 
-1. A process has the catalog open for writing. The first step fences it. A commit of it either lands before,
-   and is read with the source, or fails, because it expects its own token in the store.
+1. A process has the catalog open for writing. The first step fences it. A commit of it either lands before
+   that, and is read with the source, or fails, because it expects its own token in the store.
 2. The attempt dies before the last step. The source of truth has not moved, so the contents of the target
    don't matter. Others can't write until the deadline in the record of the migration. Any process can resume
    it with the same id, or give it up.
-3. Somebody takes over. Each step first finds the attempt's token in both stores, and each commit expects it.
-   So the next step or commit raises `Fenced`, and nothing has moved.
+3. Somebody takes over. Each step first checks that the attempt's token is in both stores, and each commit
+   expects it. So the next step or commit raises `Fenced`, and nothing has moved.
 4. The source is restored to an older state after it was read. It may have the same upper, token and config.
-   So just before the last commit, whatever the verification is, the source is read again and its digests are
-   compared with those of before.
+   So just before the last commit, with every kind of verification, the source is read again and its digests
+   are compared with the earlier ones.
 5. The target is restored to an older state after it was filled. Then it lacks the number of this move, which
    is written with the contents and checked before the last commit.
 6. The attempt dies after the last commit, or never learns its outcome. The tombstones show whether the source
    of truth moved. The next attempt, or the next open for writing, writes the remaining records.
 
-What remains is a restore between the checks of 4 and 5 and the last commit. Without verification, if the
+One risk remains: a restore between the checks of 4 and 5 and the last commit. Without verification, if the
 replaced store is also the one with the last tombstone, one commit does both.
 
 Invariant: times never go back. The target's upper is moved beyond the source's before the contents are
@@ -308,7 +308,7 @@ class Attempt:
         return found
 
     def _seal(self, seen: Seen) -> Seen:
-        """Exclude what both stores were written meanwhile from the target's history."""
+        """Exclude the target's earlier contents from its history, and move its upper beyond the source's."""
         target = self.orders.destination
         seen = self._beyond_source(target, seen)
         self.held.configure(seen, target, {**looked(seen, target), **self._arriving(seen, target)})

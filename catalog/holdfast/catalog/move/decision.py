@@ -151,8 +151,8 @@ def decide(
     If it is interrupted, read the stores again, and decide for the same or the other one. `deploy_generation`
     is the greater one of both stores by default.
 
-    Raises `LinkConflict` if the stores have changed since they were read, or if another decision was begun
-    meanwhile, `Fenced`, `StrategyMismatch` and `Indeterminate`.
+    Raises `LinkConflict` if the stores have changed, or another decision was begun, since the stores were
+    read. Also raises `Fenced`, `StrategyMismatch` and `Indeterminate`.
     """
     claim = catalog.claim(deploy_generation or 0, holder, purpose)
     with catalog.stores.opened(purpose) as stores:

@@ -1,8 +1,8 @@
 """Commits to two stores that one process has taken over.
 
 Invariants
-- Every commit expects the state that was read, under the token that is in both stores. If another process has
-  taken over meanwhile, it has put another token into both, so the commit fails and changes nothing.
+- Every commit expects the state that was read, under the token that is in both stores. If another process
+  takes over, it puts another token into both. So the commit fails and changes nothing.
 - A failed commit is not tried again. The caller starts again from the new state.
 """
 

@@ -95,7 +95,7 @@ class LinkedCatalog(StoredCatalog):
 
     @property
     def stores(self) -> TwoStores:
-        """The two stores. Open them anew for each use."""
+        """The two stores. Each use opens its own handles."""
         return self._linked.stores
 
     def of(self, backend: Backend) -> OneStoreCatalog:

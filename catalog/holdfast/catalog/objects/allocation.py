@@ -1,4 +1,4 @@
-"""Which objects have the ids of which allocator, and which values must not go back.
+"""Maps id allocators to the object types that use their ids, and lists the values that must not go back.
 
 Invariants
 - The allocator of an append-only type is beyond all ids of its objects. So an id is known to be new without

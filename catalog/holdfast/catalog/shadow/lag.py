@@ -78,7 +78,7 @@ class Lag:
 
 
 def _missing_from(difference: Difference, changes: list[ObjectChange]) -> int | None:
-    """The time from which on all changes together are the difference. None if there is none."""
+    """The latest time such that all changes from it together are the difference. None if there is none."""
     left = dict(difference)
     time: int
     for time, group in groupby(reversed(changes), attrgetter("time")):

@@ -79,7 +79,7 @@ class Preamble:
 
     @property
     def truth_since(self) -> int:
-        """The time from which on the contents are the catalog's. Earlier contents are not its history."""
+        """The earliest time at which the contents are the catalog's. Earlier contents are not its history."""
         return self.config.get(config.TRUTH_SINCE, 0)
 
     def check_alone(self, place: str) -> None:
@@ -214,8 +214,9 @@ def committed(store: CatalogStore, seen: Preamble, updates: Iterable[Update]) ->
 def at_latest(store: CatalogStore, read: Callable[[Preamble], T]) -> T:
     """Call `read` with the preamble of the latest state. Returns its result.
 
-    Nothing holds that state during the read. If it is released meanwhile, or the store is restored, a newer
-    state is read, a few times. Then this raises `AsOfTooEarly` or `OtherHistory`.
+    Nothing holds that state during the read. If the state becomes unreadable during the read, or the store is
+    restored, this reads the then latest state, up to `READS` times in all. After that it raises
+    `AsOfTooEarly` or `OtherHistory`.
     """
     for left in reversed(range(READS)):
         try:
@@ -229,7 +230,8 @@ def at_latest(store: CatalogStore, read: Callable[[Preamble], T]) -> T:
 def caught_up(store: CatalogStore, seen: Preamble) -> Preamble:
     """The preamble of the latest state, computed from the commits since the state of `seen`.
 
-    Reading the state anew for each commit of a busy writer might never finish before the next commit.
+    If the whole state were read again for each commit of a busy writer, that might never finish before the
+    next commit.
     """
     upper = store.upper()
     if not 0 < seen.upper <= upper:

@@ -163,7 +163,7 @@ class CatalogStore(ABC):
 
         Raises `AsOfTooEarly`, `AsOfNotYetAvailable`, and `CorruptBlob` for a row that doesn't occur exactly
         once. Raises `OtherHistory` if the fence row was read at that time before, and the store has another
-        history now. Reading the fence row starts anew.
+        history now. A read of the fence row itself doesn't raise that. It sets the history to compare with.
         """
 
     def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
