@@ -39,7 +39,7 @@ from holdfast.persist.rows.schema import TIME
 _MEMORY_BYTES: Final = 256 << 20
 
 OnProgress = Callable[[int, int], object]
-"""Called with the rows done and the total: the number of stored rows, of which some may cancel out."""
+"""Called with the number of finished rows and the total. These are stored rows, and some may cancel out."""
 
 
 def rendition_hold(rendition_id: str) -> str:

@@ -273,7 +273,7 @@ class StorageController(JobCommands):
         """Fill a rendition of recipe COPY from the collection, in this process. Returns its upper afterwards.
 
         Its contents are committed together with the record of a job of kind "hydrate", whose slot is the id
-        of the rendition. Then it copies what was written meanwhile, until little is missing. If an earlier
+        of the rendition. Then it copies rows that were written since, until little is missing. If an earlier
         attempt has not ended, this one replaces it. `progress` is called with (rows done, total rows). See
         `holdfast.collections.hydration` for the cases in which you should use a Spark job instead.
 

@@ -5,8 +5,8 @@
 - `commit` is the loop. It reads up to the upper, runs the pure transition of the command, and appends the
   result at that upper together with the command's effects on other shards. See `ControllerLog.commit` for
   what can happen between these steps.
-- With a guard, every command depends on a condition on another shard, which is created anew for each try. A
-  process that lost the right to give commands is refused, whatever it decided before.
+- With a guard, every command depends on a condition on another shard. Each try gets a new condition. A
+  process that lost the right to give commands is refused, even if it decided on the command before.
 - A retraction carries the bytes that were read, never a new encoding of them.
 - A critical hold moves the shard's since after its upper, in steps, so that most commits don't pay for it.
 """
@@ -107,7 +107,7 @@ class ControllerLog:
         """Run `transition` on the newest records, and commit its outcome with `effects` in one multi-write.
 
         `effects` is called for each try, with the records that the transition saw, so that a try that failed
-        does not reuse its uploads. No other command of this process runs meanwhile. So upload large data
+        does not reuse its uploads. No other command of this process runs during that. So upload large data
         before the call, and keep it (`Prepared.keep`).
 
         The append expects the upper that was read, so these interleavings are possible:

@@ -4,8 +4,8 @@
   several processes try, even old ones that were thought dead, exactly one succeeds. The uploads of the others
   are deleted at the end of their blocks, or by a sweep.
 - A new attempt replaces the one before, which is then fenced.
-- Afterwards the rendition catches up with what was written meanwhile. That needs no job, because every
-  process that does it copies the same rows.
+- Afterwards the rendition catches up with rows that were written during the job. That needs no job, because
+  every process that does it copies the same rows.
 - A failed attempt records its error. The rendition's own hold stays until it is current or aborted, so that
   the next attempt can still read what it needs.
 
@@ -47,16 +47,16 @@ from holdfast.persist import PersistClient, Prepared, StoredSize
 HYDRATE: Final = "hydrate"
 """The kind of the job. Its slot is the id of the rendition."""
 SPARK_BYTES: Final = 256 << 20
-"""The stored bytes of a collection from which on you should not hydrate it in one process."""
+"""If a collection has this many stored bytes or more, don't hydrate it in one process."""
 SPARK_ROWS: Final = 20_000_000
-"""The stored rows of a collection from which on you should not hydrate it in one process."""
+"""If a collection has this many stored rows or more, don't hydrate it in one process."""
 
 Fill: TypeAlias = Callable[
     [CollectionInfo, RenditionInfo, int, OnProgress], AbstractContextManager[Callable[[], list[Prepared]]]
 ]
 """Returns the steps that take an empty rendition to an upper, at most the collection's, like `brought`."""
 
-# The errors that work on a rendition raises if the rendition ends meanwhile.
+# The errors that work on a rendition raises if the rendition ends during the work.
 _GONE: Final = (AsOfTooEarly, HandleExpired, ShardFinalized, TornRendition, UpperMismatch)
 
 

@@ -23,13 +23,13 @@ the promise, expecting it where it was read. So these interleavings of a write w
 4. Two processes hand over at once. Both append to the metadata shard and to the controller shard at the same
    uppers, so one of them fails. It reads again, and finds that its rendition is current already, or hands
    over from the new one.
-5. The process dies after the commit. The handover is complete as a decision, but the new rendition may lack
-   the tail: the updates below `t_h` that it has not copied. Until then its upper is below `t_h`. So no append
+5. The process dies after the commit. The handover is decided, but the new rendition may lack the tail: the
+   updates below `t_h` that it has not copied. While it lacks the tail, its upper is below `t_h`. So no append
    at `t_h` or later can succeed, and no reader sees an incomplete time. Reads below `t_h` still use the old
    rendition. The next writer, handover or `advance` finds the tail missing and copies it. All of them copy
    the same rows, and one append of them succeeds. No other handover begins before that.
 6. The outcome of the commit is unknown. `hand_over` raises `Indeterminate`. Repeat the command with the same
-   id: it finds what happened in the record.
+   id. It finds the outcome in the record.
 
 If pipelines (recipe SOURCE) write both renditions, nothing is sealed and no tail is copied. The pipeline of
 the old one writes up to `t_h`, and then gets `HandedOver`. The new one's writes from `t_h` on, and readers
@@ -180,10 +180,11 @@ class Renditions:
         ]
 
     def catch_up(self, collection: str, rendition_id: str, *, progress: OnProgress | None = None) -> int:
-        """Copy to a rendition that is being filled all that the collection has. Returns its upper afterwards.
+        """Copy all rows of the collection to a rendition that is being filled. Returns its upper afterwards.
 
-        Also copies what is written meanwhile, until a round copies only a little, or no less than the round
-        before: then the writers are as fast as the copy. `progress` is as for `StorageController.hydrate`.
+        Repeats this for rows that were written during the copy. It stops when a round copies only a little,
+        or no less than the round before, because then the writers are as fast as the copy. `progress` is as
+        for `StorageController.hydrate`.
 
         Raises `BadInput` for a rendition that only its source fills, or that is not being filled.
         """

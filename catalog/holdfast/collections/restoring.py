@@ -3,8 +3,8 @@
 - Nothing changes before all rows of the files are read and checked once. They are checked again when they are
   read to fill the rendition, so what is committed is what the manifest says.
 - All rows are at time 0, and one append moves the rendition's upper to 1. From there to the handover it has
-  no updates, so at the handover the collection gets the contents of the snapshot, whatever was written
-  meanwhile. The writes in between are given up, and readers see the difference at the time of the handover.
+  no updates, so at the handover the collection gets the contents of the snapshot. Writes between the snapshot
+  and the handover are given up, and readers see the difference at the time of the handover.
   That time is complete after the tail, which reaches past it.
 - One snapshot fills a rendition. If several processes fill it, they have the same rows and one append
   succeeds. So any process can continue what another one began.

@@ -22,7 +22,7 @@ def move_retention(
 ) -> int:
     """Move the retention holds of a collection to `since`. Returns the collection's since afterwards.
 
-    If the collection is dropped meanwhile, raises what `describe` raises.
+    If the collection is dropped during the call, raises what `describe` raises.
     """
     # The metadata first: how far the data shards may move depends on its since.
     try:

@@ -1,7 +1,9 @@
-"""One append of what other processes uploaded for a collection, with tickets of one rendition, at one time.
+"""One append to a collection, at one time, of data that other processes uploaded.
 
-- It succeeds while that rendition is current and the collection is not complete past that time, however often
-  others write meanwhile: the uploads serve every try.
+The uploads were made with tickets of one rendition.
+
+- It succeeds while that rendition is current and the collection is not complete past that time. Writes of
+  others don't matter, because every try can use the same uploads.
 - Otherwise the uploads can't be used as they are. You can read them back for another append, and give them
   up.
 """

@@ -1,9 +1,9 @@
-"""The uppers of a collection's renditions, read so that damage can be told from a race.
+"""Reads the uppers of a collection's renditions, and distinguishes damage from a race.
 
 - All shards of a rendition move together in one commit, and none moves back. So an upper that one read saw
   for any shard is reached by all shards when the next read begins.
 - The promise is read before the record, so the record has every handover below the promise. If the uppers
-  reach the promise, it may have moved meanwhile, so it is read again.
+  reach the promise, it may have moved since it was read, so it is read again.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -237,7 +237,7 @@ def _replace(
                     for rows in reader.snapshot(position.upper - 1):
                         bulk.add(negated(fitted(rows, writer.schema.arrow_diff)))
                 at = _time(controller.client, planned.options, planned.name, position)
-                # The upload, before a commit in which no other command of this process goes on.
+                # Upload before the commit, because no other command of this process runs during a commit.
                 bulk.prepare(position, at + 1, time=at)
                 step(lambda: bulk.prepare(position, at + 1, time=at).steps)  # noqa: B023 - called at once
         except (UpperMismatch, ShardFinalized, AsOfTooEarly):
