@@ -6,8 +6,8 @@ Why a backup is consistent:
 
 - The consensus file is copied first, as of one point in time. It contains all shards and the write lock. The
   state of each shard follows from the copy, and the backup has exactly the blobs that those states name.
-- Clients continue meanwhile. They compact, and garbage collection deletes blobs that the copy names. If a
-  blob is gone when it is to be copied, the consensus file is copied again. The newer copy does not name that
+- Clients continue during the backup. They compact, and garbage collection deletes blobs that the copy names.
+  If a blob is gone before it is copied, the consensus file is copied again. The newer copy does not name that
   blob, because a blob is deleted only after a version that does not name it was committed. Blobs that were
   copied stay, so each round has less to do.
 - If a blob is gone although the log of its shard has not moved, the blob is lost and the location is damaged.

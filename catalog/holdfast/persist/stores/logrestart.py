@@ -3,7 +3,7 @@
 A log object can only add the next entry of a key. So a restart writes a checkpoint, in which a key may begin
 anywhere. It also writes a floor far above all objects that ever existed, because an older copy of the log may
 end before some of them. A process that is behind reads the floor and opens the checkpoint. An object that
-such a process puts meanwhile is below the floor, and so is not part of the log.
+such a process puts before it reads the floor is below the floor, and so is not part of the log.
 """
 
 import uuid
