@@ -1,10 +1,10 @@
 """Steps on renditions that may take minutes, while their collection is reconciled as usual.
 
 Invariants
-- Each reconciliation requests a running step again, and shows the step's `resting` state meanwhile.
+- Each reconciliation requests a running step again, and shows the step's `resting` state until it ends.
 - A step that is no longer needed is signalled to stop. It ends as soon as it notices.
-- It is no error if another process writes, aborts or drops the rendition meanwhile. The next reconciliation
-  finds out.
+- It is no error if another process writes, aborts or drops the rendition during a step. The next
+  reconciliation finds that.
 """
 
 import logging

@@ -5,8 +5,8 @@ Invariants
   much to copy, otherwise the operator's own process. Both use the same record. A running attempt continues to
   its end even if the template changes.
 - An attempt of an operator's process ends with that process. If it isn't running here, the next one follows.
-- The job runs like all Spark jobs (`course`). The operator's process then catches up with rows that were
-  written meanwhile. That needs no job.
+- The job runs like all Spark jobs (`course`). The operator's process then copies rows that were written
+  during the job. That needs no job.
 - The driver of an attempt that is no longer needed is deleted. Exceptions are a driver that is ending after
   its commit, and, for some time, a driver that is ending after a failure.
 """
