@@ -37,7 +37,7 @@ _32_BITS: Final = 0xFFFFFFFF
 def check_wal(path: Path) -> None:
     """Raise `CorruptBlob` if the WAL of the database `path` has a wrong frame before its last commit.
 
-    Call it before the first connection is opened. Other processes may write meanwhile. It takes about 15 ms
+    Call it before the first connection is opened. Other processes may write during it. It takes about 15 ms
     per MB of WAL.
     """
     wal = Path(f"{path.resolve()}-wal")

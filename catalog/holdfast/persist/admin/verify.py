@@ -163,7 +163,7 @@ class _Audit:
         return Finding(self._machine.shard_id, key, what)
 
     def _log(self, state: ShardState) -> Iterator[Finding]:
-        """Yield faults of the log. If it was cut meanwhile, check the rest of it again."""
+        """Yield faults of the log. If it was cut during the check, check the rest of it again."""
         for _ in range(_MOST_CUTS):
             found = [*self._log_to(state)]
             if not found:

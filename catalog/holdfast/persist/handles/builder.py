@@ -26,7 +26,7 @@ from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.spill import Spill
 
 MEMORY_BYTES: Final = 64 * 1024 * 1024
-# A chunk exists several times while it is sorted, and the next one is gathered meanwhile.
+# While a chunk is sorted, it exists several times, and the next one is being gathered.
 _CHUNK_SHARE: Final = 8
 _FAN_IN: Final = 32
 _MOST_ROWS: Final = 64 * 1024

@@ -72,7 +72,7 @@ class Compactions:
         return piecewise.merge_piece(self._machine(piece.task.shard_id), piece)
 
     def merge(self, task: CompactionTask) -> tuple[Part, ...]:
-        """Do the work and renew the claim meanwhile. Return the result for `install`. Both are picklable.
+        """Do the work, and renew the claim during it. Return the result for `install`. Both are picklable.
 
         Raises:
             HandleExpired: the batches are gone: another process has merged them, or the shard was finalized.

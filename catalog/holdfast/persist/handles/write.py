@@ -281,7 +281,7 @@ class WriteHandle:
         """Like `prepare_append`, for uploads that others made with this handle's ticket. Each is a run.
 
         Raises `BadInput` if an upload is for another shard, or has times outside of `[expected_upper,
-        new_upper)`. Raises `HandleExpired` if the handle sent no heartbeat for too long meanwhile.
+        new_upper)`. Raises `HandleExpired` if the handle sent no heartbeat for too long during the uploads.
         """
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         for each in uploads:

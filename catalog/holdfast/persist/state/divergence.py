@@ -300,7 +300,7 @@ def unknown_rollups(machine: Refreshing) -> Iterator[Doubt]:
     }
     if _named_rollups(machine.state) >= listed.keys():
         return
-    # Refresh after the listing: meanwhile a writer may commit, upload a rollup and record it.
+    # Refresh after the listing, because during it a writer may commit, upload a rollup and record it.
     state = machine.refresh()
     named = _named_rollups(state)
     for key, seqno in listed.items():

@@ -327,7 +327,7 @@ class Machine:
         return self._open_from(head, rollup)
 
     def _open_from(self, head: Head, rollup: Rollup | None) -> ShardState:
-        """Load the rollup and replay the rows up to `head`; `RollupGone` if they were deleted meanwhile."""
+        """Load the rollup and replay the rows up to `head`. Raises `RollupGone` if they were deleted."""
         state = ShardState(self.shard_id)
         if rollup is not None:
             loaded = load_rollup(self.location, rollup)

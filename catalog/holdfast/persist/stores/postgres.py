@@ -21,7 +21,7 @@ Invariants, all under READ COMMITTED:
 - Every insert names the primary key that it relies on. While a dump is being restored, a table has its rows
   before its primary key, and the server refuses the insert.
 - An append to one key, unless it is the first entry, is one statement in its own transaction: one round trip.
-  If the connection is lost meanwhile, the append is indeterminate. For several keys, COMMIT is sent
+  If the connection is lost during it, the append is indeterminate. For several keys, COMMIT is sent
   separately, after all rows are known to be inserted. If the connection is lost before the COMMIT, the append
   is determinate.
 """

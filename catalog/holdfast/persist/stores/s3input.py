@@ -1,7 +1,7 @@
 # ruff: noqa: D102 - the base class documents its methods
 """One object of an S3 service for random access. Only the parts that are read are fetched.
 
-- All reads are of one version of the object. If the object is replaced or removed meanwhile, a read fails.
+- All reads are of one version of the object. If the object is replaced or removed, the next read fails.
 - The checksum of an object covers all of it. It is checked only if the object is read from its beginning to
   its end. Callers that read ranges must check what they read themselves.
 """

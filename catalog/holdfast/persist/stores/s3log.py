@@ -23,7 +23,7 @@ Nothing locks the log, so the following interleavings are possible:
    reader takes the object for part of the log: a new reader begins at the checkpoint, and a reader that is
    behind finds that the next object is missing, or does not name the token of this one, and then reads the
    floor.
-3. *A reader finds no object after `p`, although the log goes on.* Objects were put and deleted since the
+3. *A reader finds no object after `p`, although the log continues.* Objects were put and deleted since the
    reader got to `p`. So the end of the log counts only if the floor, read afterwards, is not beyond it.
    Otherwise the reader opens the newest checkpoint.
 4. *The outcome of a put is unknown.* The process sends the object again until there is an object `p`, its own
@@ -42,7 +42,7 @@ for the floor. The results are:
 
 - An object is gone or is another one, and the floor has not passed it: `LogRegressed`. A floor that is lower
   than one that was seen is `LogRegressed` too.
-- The log goes on after a missing object: it has a gap, which is `CorruptBlob`. A process lists the objects
+- If the log continues after a missing object, it has a gap, which is `CorruptBlob`. A process lists objects
   beyond the end when it opens the log, and when its last check is older than `_IDLE_S`. It also finds a gap
   below the newest checkpoint.
 - After either error, every call raises it again. Nothing is deleted, not even an object above a gap.
@@ -565,7 +565,7 @@ class S3LogConsensus(Consensus):
 
         Raises:
             LogRegressed: an object is gone, or is another one.
-            CorruptBlob: the log goes on after a gap.
+            CorruptBlob: the log has a gap.
         """
         with turns.lock:
             opened_by = turns.opened_by

@@ -120,7 +120,7 @@ class Blob(ABC):
         """Yield the objects whose key begins with `prefix` (any string, "" for all), ascending by key.
 
         Names that are not keys (`check_key`) are left out; others may have put them there. The listing is not
-        a snapshot: an object that is put or deleted meanwhile may or may not appear. All others do.
+        a snapshot: an object that is put or deleted during it may or may not appear. All others do.
         """
 
     def clock_ms(self) -> int | None:

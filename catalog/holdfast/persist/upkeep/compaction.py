@@ -242,7 +242,7 @@ def _gone(task: CompactionTask) -> HandleExpired:
 def merge_task(
     machine: Machine, task: CompactionTask, between: Callable[[], None] = lambda: None
 ) -> tuple[Part, ...]:
-    """Merge the batches of a task into parts for `install`, and renew the claim meanwhile.
+    """Merge the batches of a task into parts for `install`, and renew the claim during the merge.
 
     Blobs are merged piece by piece: about one part of the result is in memory.
 

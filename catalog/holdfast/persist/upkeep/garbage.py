@@ -27,7 +27,7 @@ are not asked. The following rules make sure that a slow reader still finds its 
    `retain_for_s`, all garbage, including rollups, waits for so long that the backup stays usable.
 7. *The shard has two histories* (`holdfast.persist.state.divergence`). Nothing of it is deleted, because the
    other history may name it. This check lists blobs, so after it found something, the next check waits for up
-   to a minute. Commits continue meanwhile. Only a person can end this state.
+   to a minute. Commits continue. Only a person can end this state.
 
 All waiting is measured by the store's own clock if it has one, because the clocks of hosts disagree.
 """

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _STOP: Final = ""
 _LONGEST_CLOSE_S: Final = 5.0
 _CHECK_STORE_EVERY_S: Final = 3600.0
-# Merging everything that came meanwhile costs little more than merging eight batches. The writers of small
+# Merging everything that came since then costs little more than merging eight batches. The writers of small
 # appends share their interpreter with this thread.
 _REST_S: Final = 0.1
 

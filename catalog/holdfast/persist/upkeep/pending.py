@@ -6,8 +6,8 @@
   rewritten O(log n) times.
 - Times do not change, so a later seal takes the same updates. It finds more of them in one part. A part that
   it cuts is read again with each seal until all of it is sealed.
-- The result replaces exactly the batches that it was made from. If a seal has cut or taken one of them
-  meanwhile, or the entry of the writer is gone, the result is dropped and its parts are deleted.
+- The result replaces exactly the batches that it was made from. If a seal has cut or taken one of them since,
+  or the entry of the writer is gone, the result is dropped and its parts are deleted.
 """
 
 from collections.abc import Callable, Iterable

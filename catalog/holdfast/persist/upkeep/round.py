@@ -32,8 +32,8 @@ def maintain(
 ) -> None:
     """Do all the upkeep that a shard needs now. Call `between` from time to time if it takes long.
 
-    What is appended meanwhile waits for the next round. Otherwise a busy writer would make it merge a few
-    batches at a time.
+    Batches that are appended during the round wait for the next one. Otherwise a busy writer would make the
+    round merge a few batches at a time.
     """
     state = machine.refresh()
     if not state.exists:
