@@ -156,7 +156,7 @@ def test_a_catalog_is_moved_and_moved_back(plugin: Plugin) -> None:
     data = ".data.HOLDFAST_SOURCE_OF_TRUTH"
     plugin.world.wait_for("configmaps/linked-connection", data, "Persist")
     again = plugin("migrate", "linked", "--to", "persist")
-    assert (again.code, "is in Persist already" in again.err) == (1, True)
+    assert (again.code, "is already in Persist" in again.err) == (1, True)
     back = plugin.done("rollback", "migration/move", "--wait")
     assert "done: the source of truth is Stash; " in back.err
     plugin.world.wait_for("configmaps/linked-connection", data, "Stash")
@@ -177,7 +177,7 @@ def test_a_rendition_takes_over_by_hand(plugin: Plugin) -> None:
     status = plugin("status", columns=80).out
     assert "collection/manual: Reconciling WaitingForHandover" in status
     done = plugin.done("handover", "manual", "--wait")
-    assert "done: spec-2 is the active rendition from " in done.err
+    assert "done: spec-2 is the active rendition since " in done.err
     assert world.status("coll/manual")["activeRendition"] == "spec-2"
     again = plugin("handover", "manual", "--to", "spec-2")
     assert (again.code, "is already active" in again.err) == (1, True)

@@ -5,7 +5,11 @@ It prints the rows at that time, as text.
 
 import sys
 
-from holdfast.stash import StashUpdate, open_stash
+from holdfast import stash as library
+from holdfast.stash import open_stash
+
+# An earlier Holdfast names it Update.
+StashUpdate = getattr(library, "StashUpdate", None) or library.Update  # type: ignore[attr-defined]
 
 url, at = sys.argv[1], int(sys.argv[2])
 with open_stash(url, create=True, read_only=False, names={1: "one"}) as stash:

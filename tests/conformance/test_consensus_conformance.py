@@ -208,7 +208,7 @@ def test_commands_without_meaning_are_refused(consensus: Consensus) -> None:
     for seqno in (0, -1, 1 << 63):
         with pytest.raises(BadInput, match="outside"):
             consensus.compare_and_set([Put("a", seqno, b"x")])
-    with pytest.raises(BadInput, match="limited"):
+    with pytest.raises(BadInput, match="the limit must be at least 1"):
         consensus.scan("a", 0, 0)
     assert consensus.list_keys() == []
 

@@ -136,7 +136,7 @@ def test_a_gap_in_a_log_of_objects(url: str, minio: Minio, bucket: str) -> None:
         keys = log_objects(minio, bucket)
         for key in keys[-2:]:
             minio.client.delete_object(Bucket=bucket, Key=key)
-        with pytest.raises(Indeterminate, match="found nothing"):
+        with pytest.raises(Indeterminate, match="nothing in its place"):
             late.compare_and_append(pa.table({"k": [6]}), 6, 7)
         with pytest.raises(LogRegressed):
             client.recent_upper(SHARD)

@@ -223,7 +223,7 @@ class Incarnation:
                 action(self, shard)
             except LogRegressed as error:
                 self.world.scheduler.note(f"-> {error}")
-                ended = [each for each in (self.session, self.observer) if each.client.session.history._ended]
+                ended = [each for each in (self.session, self.observer) if each.client.session.history.ended]
                 if not ended:
                     raise Violation(f"{self.who}: no client has met another history: {error}") from error
                 for session in ended:

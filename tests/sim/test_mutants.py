@@ -29,7 +29,7 @@ def hunts(request: pytest.FixtureRequest):
     wanted = {
         (item.callspec.params["mutant"].name, item.callspec.params["begin"])
         for item in request.session.items
-        if getattr(item, "callspec", None) and "mutant" in item.callspec.params
+        if getattr(item, "callspec", None) and {"mutant", "begin"} <= item.callspec.params.keys()
     }
     with ThreadPoolExecutor(2) as pool:
         hunts = {
@@ -103,9 +103,9 @@ def test_a_bug_that_everybody_sees_is_no_mutant() -> None:
 --- a/catalog/holdfast/persist/parts/partstore.py
 +++ b/catalog/holdfast/persist/parts/partstore.py
 @@ -1,2 +1,2 @@
--    if bounds is None:
-+    if True:
-         return ()
+-        if bounds is None:
++        if True:
+             return ()
 """
     with pytest.raises(AssertionError, match=r"in smoke"):
         hunt(Mutant("none", *parse(patch)), 5)

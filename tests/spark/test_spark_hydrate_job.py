@@ -320,5 +320,5 @@ def test_a_location_that_was_removed_is_not_made_anew(tmp_path: Any) -> None:
         gone.open_to_write()
     assert not (tmp_path / "gone").exists()
     PersistClient.open(gone.url).close()
-    with pytest.raises(HoldfastError, match="is another location than the one that was planned"):
+    with pytest.raises(HoldfastError, match="is not the location that was planned"):
         gone.open_to_write(uuid.uuid4())

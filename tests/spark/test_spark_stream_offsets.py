@@ -174,7 +174,7 @@ def test_rows_that_go_end_a_stream_of_rows_that_come(controller: StorageControll
     Query(url).run(checkpoint)
     assert checkpoint.batches == [[{"id": 1, "name": "a"}] * 2]
     write(controller, 2, (1, "a", -1))
-    with pytest.raises(BadInput, match="this stream tells only of those that come"):
+    with pytest.raises(BadInput, match="this stream can only return added rows"):
         Query(url).run(checkpoint)
     assert len(checkpoint.batches) == 1
 

@@ -136,5 +136,5 @@ def test_people_see_that_tokens_differ_and_never_a_token(client: PersistClient) 
 
 def test_a_token_is_a_few_bytes(client: PersistClient) -> None:
     for wrong in (b"x" * 257, "text"):
-        with pytest.raises(BadInput, match="at most 256 bytes"):
+        with pytest.raises(BadInput, match="must be bytes, at most 256"):
             client.critical_since(SHARD, purpose="retention", opaque=wrong)  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ def test_what_may_follow(old: dict[str, str], new: dict[str, str]) -> None:
         ({"v": "string"}, {"v": "string", "w": "string"}, "must be nullable"),
         ({"v": "string"}, {"w": "string?", "v": "string"}, "must stay where it is"),
         ({"v": "string"}, {"w": "string"}, "must stay where it is"),
-        ({"v": "string", "w": "string"}, {"v": "string"}, "'w' can't go"),
+        ({"v": "string", "w": "string"}, {"v": "string"}, "'w' can't be dropped"),
         ({"v": "int64"}, {"v": "int32"}, "can't become int32"),
         ({"v": "int32"}, {"v": "uint64"}, "can't become uint64"),
         ({"v": "uint32"}, {"v": "int32"}, "can't become int32"),

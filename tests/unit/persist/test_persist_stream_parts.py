@@ -201,7 +201,7 @@ def test_the_audit_finds_statistics_that_lie() -> None:
     run = [[stored(trusting, "part", data, 3)]]
     assert [*merged(machine_of(trusting, schema), schema, run, At(0), wanted)] == []
     run = [[stored(auditing, "part", data, 3)]]
-    with pytest.raises(CorruptBlob, match="no row that is wanted in row group 0"):
+    with pytest.raises(CorruptBlob, match="no wanted row in row group 0"):
         list(merged(machine_of(auditing, schema), schema, run, At(0), wanted))
 
 

@@ -165,7 +165,7 @@ def test_what_is_not_for_this_shard_or_these_times_is_refused(stores: Stores, wr
     upload = elsewhere(stores, writer.upload_ticket(), range(3), time=7)
     with pytest.raises(BadInput, match=f"an upload for {SHARD} can't be appended to {OTHER}"):
         other.prepare_uploads([upload], 0, 8)
-    with pytest.raises(BadInput, match=r"times from 7 to 7: expected times in \[0, 7\)"):
+    with pytest.raises(BadInput, match=r"times from 7 to 7, expected times in \[0, 7\)"):
         writer.prepare_uploads([upload], 0, 7)
     assert stores.state().upper == 0
 

@@ -15,8 +15,9 @@ from holdfast.errors import (
     NotWritable,
     UpperMismatch,
 )
-from holdfast.stash import MAX_ROW_BYTES, MAX_TIME, Stash, StashFrontiers, StashUpdate, open_stash, sqlite
+from holdfast.stash import MAX_ROW_BYTES, MAX_TIME, Stash, StashFrontiers, StashUpdate, open_stash
 from holdfast.stash.postgres import PostgresStash
+from holdfast.stash.sqlite import SqliteStash
 
 A, B = StashUpdate(1, b"a", b"1", 1), StashUpdate(2, b"b", b"2", 1)
 Contents = Counter[tuple[int, bytes, bytes]]
@@ -196,7 +197,7 @@ def test_a_read_that_is_overtaken_by_a_consolidation_is_of_its_time(
 ) -> None:
     """Somebody commits, lets go of the past and consolidates after a read has looked at the frontiers."""
     stash.append([A, B], 0)
-    owner = "sqlite" if stash_url.startswith("sqlite") else "postgres.PostgresStash"
+    owner = "sqlite.SqliteStash" if stash_url.startswith("sqlite") else "postgres.PostgresStash"
     looked = []
 
     def meddling(look: Callable[..., StashFrontiers]) -> Callable[..., StashFrontiers]:
@@ -213,7 +214,7 @@ def test_a_read_that_is_overtaken_by_a_consolidation_is_of_its_time(
 
         return look_and_wait
 
-    original = sqlite._frontiers if owner == "sqlite" else PostgresStash._frontiers
+    original = SqliteStash._frontiers if owner.startswith("sqlite") else PostgresStash._frontiers
     monkeypatch.setattr(f"holdfast.stash.{owner}._frontiers", meddling(original))
     assert contents(stash, 0) == {A[:3]: 1, B[:3]: 1}
     assert looked == [StashFrontiers(0, 1)]

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, StashUpdate, open_stash
+from holdfast.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, StashUpdate, open_stash, sqlitefile
 from testbed.postgres import PostgresServer
 from testbed.wiretap import WireTap
 
 
-class CountingConnection(sqlite3.Connection):
+class CountingConnection(sqlitefile.Connection):
     """Adds up text and values of each statement."""
 
     statements: ClassVar[list[int]] = []
@@ -43,11 +43,8 @@ def counted(
 ) -> Iterator[tuple[str, list[int]]]:
     """The URL of a stash, and what the statements of whoever uses it take, one after the other."""
     if stash_url.startswith("sqlite"):
-        connect: Callable[..., sqlite3.Connection] = sqlite3.connect
         monkeypatch.setattr(CountingConnection, "statements", [])
-        monkeypatch.setattr(
-            sqlite3, "connect", lambda *args, **kw: connect(*args, factory=CountingConnection, **kw)
-        )
+        monkeypatch.setattr(sqlitefile, "Connection", CountingConnection)
         yield stash_url, CountingConnection.statements
     else:
         server: PostgresServer = request.getfixturevalue("postgres")

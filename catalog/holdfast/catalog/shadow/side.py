@@ -190,7 +190,7 @@ def _alone(side: Iterable[tuple[Hashable, object]], wanted: Counter[Hashable]) -
     found = {form: each for form, each in side if form in wanted}
     shown = ", ".join(_text(each) for each in list(found.values())[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"only here: {shown}{more}" if found else "nothing more"
+    return f"alone has {shown}{more}" if found else "has nothing more"
 
 
 def canonical(answer: object) -> Hashable:
