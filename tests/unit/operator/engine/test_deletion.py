@@ -90,7 +90,7 @@ def test_only_the_time_between_two_tries_that_failed_counts() -> None:
         last = failed(deletions, status)
     assert status["deletion"]["storeFailedSeconds"] == LIMIT
     assert last.health.message.endswith(COMMAND)
-    assert "when it answers" not in last.health.message
+    assert "continues when it responds" not in last.health.message
     assert status["deletion"]["lastFailure"] == "no answer"
 
 

@@ -45,6 +45,8 @@ class Standby:
         with psycopg.connect(self.server.url(), autocommit=True) as fresh:
             while fresh.execute("SHOW synchronous_standby_names").fetchone() != (names,):
                 pass
+            # Commits wait once the checkpointer has read the setting. It reads it before a checkpoint.
+            fresh.execute("CHECKPOINT")
 
     def breaks_off(self, how: str) -> None:
         """Break off the wait of a session, once there is one."""
