@@ -340,7 +340,9 @@ def test_a_writer_says_who_it_is(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
     for holder, purpose in (("", "p"), ("h" * 1025, "p"), ("\ud800", "p"), ("h", ""), ("h", "p" * 1025)):
         what = "purpose" if holder == "h" else "holder"
-        with pytest.raises(BadInput, match=f"a {what} of a catalog must have 1 to 1024 characters, not '") as refused:
+        with pytest.raises(
+            BadInput, match=f"a {what} of a catalog must have 1 to 1024 characters, not '"
+        ) as refused:
             openable.open(OpenMode.WRITABLE, holder=holder, purpose=purpose)
         assert len(str(refused.value)) < 200
     assert not openable.is_initialized()

@@ -3,6 +3,7 @@
 `Session.multi_write` commits any number of them in one step.
 """
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from holdfast.persist.state.command import Append, Command, Seal, Write
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.stores import Location
 
+_TAKING: Final = threading.Lock()
 LONGEST_UPLOAD_S: Final = 24 * 3600
 """Seconds after which an uncommitted upload may be swept away. An append is refused after half of that."""
 
@@ -81,14 +83,23 @@ class Prepared:
             raise BadInput(
                 f"this append to {self.machine.shard_id} was prepared too long ago", hint="prepare it again"
             )
-        if self._spent:
+        if not self._take():
             raise BadInput(
                 f"this write to {self.machine.shard_id} is committed already, or its uploads are deleted",
                 hint="prepare it again",
             )
         if self.writer is not None:
-            self.writer.begin()
-        self._spent = True
+            try:
+                self.writer.begin()
+            except BaseException:
+                self._spent = False
+                raise
+
+    def _take(self) -> bool:
+        """Mark it as used; False if it is used already. One of several threads takes it."""
+        with _TAKING:
+            free, self._spent = not self._spent, True
+            return free
 
     def give_back(self) -> None:
         """Record that it was not tried after all."""
@@ -129,8 +140,7 @@ class Prepared:
 
         In a forked child it does nothing, because the parent may commit it.
         """
-        if not self._spent and self.machine.owner.is_here:
-            self._spent = True
+        if self.machine.owner.is_here and self._take():
             with suppress(StorageError):
                 for key in self.uploaded:
                     self.machine.location.blob.delete(key)

@@ -1,8 +1,11 @@
 """Uploads of other processes for one append: it names them, or they are swept, but never too early."""
 
 import pickle
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from holdfast.errors import BadInput, Determinate, HandleExpired, UpperMismatch
 from holdfast.persist import PersistClient, Upload, UploadTicket, WriteHandle
 from holdfast.persist.admin.sweep import sweep
-from holdfast.persist.prepared import LONGEST_UPLOAD_S
+from holdfast.persist.prepared import LONGEST_UPLOAD_S, InFlight
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.machine import commit
 from testbed.faults import Fault, Operation
@@ -220,3 +223,25 @@ def test_a_writer_that_was_handed_on_and_has_ended_is_not_made_anew(stores: Stor
     with pytest.raises(HandleExpired):
         late.prepare_uploads(uploads, 0, 5)
     assert stores.state().upper == 0
+
+
+def test_of_threads_that_commit_one_prepared_append_one_succeeds(
+    stores: Stores, writer: WriteHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stores.open() as client:
+        prepared = writer.prepare_uploads([elsewhere(stores, writer.upload_ticket(), range(30))], 0, 5)
+        both, begin = threading.Barrier(2), InFlight.begin
+
+        def begin_late(in_flight: InFlight) -> None:
+            # The other thread comes between the check and what follows it.
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+            begin(in_flight)
+
+        monkeypatch.setattr(InFlight, "begin", begin_late)
+        with ThreadPoolExecutor(2) as pool:
+            calls = [pool.submit(client.multi_write, [prepared]) for _ in range(2)]
+            errors = [call.exception() for call in calls]
+        assert sorted(type(error) for error in errors if error is not None) == [BadInput]
+        assert writer.upper() == 5
+        assert set(prepared.uploaded) == stores.parts() != set()

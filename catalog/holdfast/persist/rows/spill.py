@@ -5,6 +5,7 @@ A temporary file has no name. It is deleted when the process ends in any way.
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import IO, Final
 
 import pyarrow as pa
@@ -31,7 +32,9 @@ class Spill:
         try:
             self._write(batches)
         except BaseException:
-            self._file.close()
+            # On a full disk, close fails too.
+            with suppress(OSError):
+                self._file.close()
             raise
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> None:
