@@ -117,7 +117,7 @@ def test_a_restore_that_takes_long_is_shown_and_goes_on_until_nobody_asks_for_it
     # A deletion doesn't wait for it, and what it brings is closed again.
     world.delete("catalog/gone")
     pipes["gone"].write_text(good)
-    operator.wait_until_it_says("nobody asks for it")
+    operator.wait_until_it_says("it is no longer needed")
     assert len(world.events("CatalogOpened")) == 1
     os.kill(operator.child.pid, signal.SIGTERM)
     assert operator.child.wait(timeout=60) == 0
