@@ -13,9 +13,12 @@ from itertools import count
 import pyarrow as pa
 
 import holdfast
+from holdfast import stash
 from holdfast.persist import PersistClient, Schema
-from holdfast.stash import StashUpdate, open_stash
+from holdfast.stash import open_stash
 
+# An earlier library names it Update.
+_StashUpdate = getattr(stash, "StashUpdate", None) or stash.Update
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string", "price": "float64", "at": "timestamp_utc"})
 TEN = range(10)
 ROWS = pa.table(
@@ -43,7 +46,7 @@ def stash_work(kind: str, url: str) -> Iterator[Callable[[], object]]:
         def append() -> None:
             at = next(times)
             stash.append(
-                [StashUpdate(1, b"key-%d-%d" % (number, at), value, 1) for number in range(rows)], at
+                [_StashUpdate(1, b"key-%d-%d" % (number, at), value, 1) for number in range(rows)], at
             )
 
         append()
