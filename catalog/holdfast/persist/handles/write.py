@@ -197,15 +197,7 @@ class WriteHandle:
         if updates is not None:
             batch, bounds = prepare_between(self.schema, updates, expected_upper, new_upper)
             parts = self._parts.write(batch, bounds, self._register)
-        command = Append(
-            self._handle,
-            uuid.uuid4().bytes,
-            self.schema,
-            expected_upper,
-            new_upper,
-            (parts,) if parts else (),
-        )
-        return Prepared(self._machine, command, self._in_flight)
+        return self._prepared([parts] if parts else [], expected_upper, new_upper)
 
     def prepare_batch(
         self,
