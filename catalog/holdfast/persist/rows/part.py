@@ -49,6 +49,8 @@ _WIDE_GROUP_BYTES = 1024 * 1024
 # With many columns of this few bytes per row group, starting zstd is the largest cost of decoding.
 _MANY_COLUMNS = 64
 _SMALL_CHUNK_BYTES = 16 * 1024
+# A Parquet file from this size on is decoded by several threads.
+_THREADS_MIN_BYTES = 1024 * 1024
 # The number of first rows that decide how to encode the columns of a part.
 _SAMPLE_ROWS = 16 * 1024
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -267,7 +269,10 @@ def decode_parquet(
     try:
         with pq.ParquetFile(source, page_checksum_verification=True) as file:
             check_footer(file.metadata, schema, key=key)
-            table = file.read(columns=names).select(names).replace_schema_metadata()
+            # Threads don't make small files faster. A thread that still holds `data` when Python exits aborts
+            # the process.
+            threads = source.size() > _THREADS_MIN_BYTES
+            table = file.read(columns=names, use_threads=threads).select(names).replace_schema_metadata()
             table.validate(full=True)
     except UNREADABLE as error:
         raise CorruptBlob(key, "a Parquet part", _one_line(error)) from None
