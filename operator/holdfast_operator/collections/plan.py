@@ -16,7 +16,7 @@ from holdfast.persist import Schema
 from holdfast.persist.rows.evolution import evolution_fault
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
-from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Kind, Reason
+from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Reason
 from holdfast_operator.collections import renditions
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, ItemName
 from holdfast_operator.collections.itemdefinition import is_out_of_date
@@ -33,7 +33,7 @@ from holdfast_operator.collections.steps import (
     LongChange,
     Retain,
 )
-from holdfast_operator.engine.deletion import LIMIT, abandon_command, left
+from holdfast_operator.engine.deletion import LIMIT, left
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import Health, WantedCondition
 from holdfast_operator.engine.steps import (
@@ -377,7 +377,7 @@ def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Decision:
         text = f"{text}: create that again, with the organizationId and the storage that it had"
         return Settle(stalled(Reason.CATALOG_NOT_FOUND, text), requeue_after=rhythm.steady)
     if not seen.catalog_open:
-        return _waiting_for_catalog(seen, seen.spec, rhythm)
+        return _waiting_for_catalog(seen.spec, rhythm)
     return _plan_drop(seen, seen.spec, item)
 
 
@@ -410,7 +410,7 @@ def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhy
             "the resource is applied again"
         )
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
-    return Release() if seen.catalog_open else _waiting_for_catalog(seen, spec, rhythm)
+    return Release() if seen.catalog_open else _waiting_for_catalog(spec, rhythm)
 
 
 def _why_left(seen: CollectionView, spec: StorageCollectionSpec) -> str:
@@ -425,11 +425,8 @@ def _why_left(seen: CollectionView, spec: StorageCollectionSpec) -> str:
     return f"the catalog could not be written for {LIMIT // 60} minutes ({why})"
 
 
-def _waiting_for_catalog(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle:
-    text = f"deletion waits for Catalog '{spec.catalog_ref.name}' to be ready"
-    if spec.deletion_policy == DeletionPolicy.DELETE:
-        command = abandon_command(Kind.STORAGE_COLLECTION, seen.name)
-        text = f"{text}; look at its conditions; to leave the data where it is, run: {command}"
+def _waiting_for_catalog(spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle:
+    text = f"deletion waits for Catalog '{spec.catalog_ref.name}' to be ready; check its conditions"
     return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
 
 

@@ -82,12 +82,6 @@ def asks_to_delete(body: Json) -> bool:
     return (body.get("spec") or {}).get("deletionPolicy") == DeletionPolicy.DELETE
 
 
-def abandon_command(kind: Kind, name: str, namespace: str = "") -> str:
-    """Returns the command that abandons the data of a resource."""
-    where = f" -n {namespace}" if namespace else ""
-    return f"kubectl holdfast abandon {_NOUNS[kind]}/{name}{where}"
-
-
 def left(what: str, deletion: Deletion) -> Note:
     """Returns the Event about abandoned data."""
     why = f"; the last try failed: {deletion.last_failure}" if deletion.last_failure else ""
@@ -138,13 +132,13 @@ class Deletions:
         if fails:
             seconds = self._fail(key, before)
         else:
-            self._failing.pop(key, None)
+            self.forget(key)
         tried = step.health.phase is Phase.STALLED or step.retry
         failure = shown(step.health.message) if tried else before.last_failure
         kept = {"storeFailedSeconds": seconds, **({"lastFailure": failure} if failure else {})}
         if failure or seconds:
             step = replace(step, fields={**_fields(body, step), "deletion": kept})
-        return self._with_way_out(key, body, step, seconds)
+        return self._with_way_out(key, body, step, seconds) if fails else step
 
     def _fail(self, key: ObjectKey, before: Deletion) -> int:
         now = self._clock.monotonic()
@@ -159,12 +153,12 @@ class Deletions:
         The message shows since when the store fails. An unreachable store may be back soon, so until `LIMIT`
         the message also says that the deletion continues then.
         """
-        if step.health.phase is not Phase.STALLED:
+        stalled = step.health.phase is Phase.STALLED
+        if not stalled:
             self._since.pop(key, None)
-            return step
         if key.kind is not Kind.CATALOG_MIGRATION and not asks_to_delete(body):
             return step
-        how = abandon_command(key.kind, key.name, key.namespace)
+        how = f"kubectl holdfast abandon {_NOUNS[key.kind]}/{key.name} -n {key.namespace}"
         text = f"; to delete the resource and leave its data where it is, run: {how}"
         if step.health.reason is Reason.STORE_UNREACHABLE:
             since = self._since.setdefault(key, _stalled_since(body) or timestamp(self._clock.wall()))
@@ -175,7 +169,7 @@ class Deletions:
         health = replace(step.health, message=message)
         notes = step.notes
         known = body.get("status", {}).get("conditions", ())
-        if not deletion_of(body).tried and not transitions(known, health, ()):
+        if stalled and not deletion_of(body).tried and not transitions(known, health, ()):
             # The object failed in the same way before its deletion, so no condition changes. Still report
             # that the deletion waits.
             notes = (*notes, Note(health.reason, message, warning=True))

@@ -165,3 +165,16 @@ def test_data_of_what_went_before_its_finalizer_was_there_is_named() -> None:
     assert left_at_once(KEY, body()) is None
     assert left_at_once(KEY, {**at_once, "status": {}}) is None
     assert left_at_once(KEY, {**at_once, "spec": {"deletionPolicy": "Retain"}}) is None
+
+
+def test_a_collection_that_waits_for_its_catalog_shows_the_whole_command_to_abandon_its_data() -> None:
+    key = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "flights")
+    waits = Settle(reconciling(Reason.WAITING_FOR_CATALOG, "deletion waits for Catalog 'demo'"))
+    deletions = Deletions(Clock())
+    step = deletions.account(key, body(), waits)
+    assert step.health.message == (
+        "deletion waits for Catalog 'demo'; to delete the resource and leave its data where it is, "
+        "run: kubectl holdfast abandon collection/flights -n ns"
+    )
+    assert step.notes == ()
+    assert deletions.account(key, body("Retain"), waits).health == waits.health

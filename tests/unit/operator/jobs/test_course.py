@@ -478,7 +478,8 @@ def test_a_deletion_without_a_catalog_that_is_open_waits_for_an_attempt_until_it
         # Nobody tried meanwhile: the operator was down, or a clock is ahead.
         world.delete(since=timedelta(minutes=11))
         await operator.rest()
-        assert world.said == "WaitingForCatalog: deletion waits for Catalog 'demo' to be ready"
+        text = "deletion waits for Catalog 'demo' to be ready; check its conditions"
+        assert world.said == f"WaitingForCatalog: {text}"
         world.delete(failed=600)
         await operator.until(lambda: world.gone)
         (told,) = (text for text in world.warnings if "could not be written" in text)
