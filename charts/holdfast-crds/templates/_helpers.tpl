@@ -1,7 +1,7 @@
 {{- define "holdfast-crds.labels" -}}
 {{- range $key, $_ := .Values.labels }}
 {{- if regexMatch "^(app[.]kubernetes[.]io/(name|managed-by|instance|version)|helm[.]sh/chart)$" $key }}
-{{- fail (printf "labels: %s is the chart's own: take another name" $key) }}
+{{- fail (printf "labels: the chart sets the label %s itself; use another label" $key) }}
 {{- end }}
 {{- end }}
 app.kubernetes.io/name: holdfast
@@ -16,7 +16,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "holdfast-crds.annotations" -}}
 {{- if hasKey .Values.annotations "helm.sh/resource-policy" }}
-{{- fail "annotations: helm.sh/resource-policy is the chart's own: set keep" }}
+{{- fail "annotations: the chart sets the annotation helm.sh/resource-policy itself; set keep instead" }}
 {{- end }}
 {{- if .Values.keep }}
 helm.sh/resource-policy: keep

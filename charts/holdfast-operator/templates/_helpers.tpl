@@ -124,36 +124,36 @@ in other namespaces.
 {{- define "holdfast.check" -}}
 {{- $name := include "holdfast.fullname" . }}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
-{{- fail (printf "no Service can be called %s: such a name begins with a letter, and has only small letters, digits and dashes: take another name of the release, or set fullnameOverride" $name) }}
+{{- fail (printf "%s is not a valid name for a Service, which must start with a letter and contain only lowercase letters, digits and dashes; choose another release name or set fullnameOverride" $name) }}
 {{- end }}
 {{- range $where, $labels := dict "podLabels" .Values.podLabels "serviceMonitor.labels" .Values.serviceMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "dashboard.labels" .Values.dashboard.labels }}
 {{- range $key, $_ := $labels }}
 {{- if regexMatch "^(app[.]kubernetes[.]io/(name|instance|version|managed-by|component)|helm[.]sh/chart)$" $key }}
-{{- fail (printf "%s: %s is the chart's own: take another name" $where $key) }}
+{{- fail (printf "%s: the chart sets the label %s itself; use another label" $where $key) }}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- if and .Values.storage.embedded.enabled (gt (int .Values.replicas) 1) }}
-{{- fail "storage.embedded.enabled keeps catalogs on one volume, so replicas must be 1: for more, set storage.embedded.enabled=false and name S3 or Postgres in the Catalogs" }}
+{{- fail "replicas must be 1, because storage.embedded.enabled=true stores catalogs on a volume that only one pod can use; for more replicas, set storage.embedded.enabled=false and use S3 or Postgres in the Catalogs" }}
 {{- end }}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) }}
-{{- fail "replicas > 1 needs leaderElection.enabled=true: only one operator may act" }}
+{{- fail "replicas > 1 requires leaderElection.enabled=true, because only one operator may act at a time" }}
 {{- end }}
 {{- with .Values.leaderElection }}
 {{- if not (and (gt (float64 .leaseDuration) (float64 .renewDeadline)) (gt (float64 .renewDeadline) (float64 .retryPeriod))) }}
-{{- fail (printf "leaderElection: leaseDuration (%v) must be greater than renewDeadline (%v), and that greater than retryPeriod (%v)" .leaseDuration .renewDeadline .retryPeriod) }}
+{{- fail (printf "leaderElection: leaseDuration (%v) must be greater than renewDeadline (%v), and renewDeadline must be greater than retryPeriod (%v)" .leaseDuration .renewDeadline .retryPeriod) }}
 {{- end }}
 {{- end }}
 {{- $spark := .Values.spark.serviceAccount }}
 {{- if and $spark.create (has $spark.name (list (include "holdfast.serviceAccountName" .) $name)) }}
-{{- fail (printf "spark.serviceAccount.name (%s) is the operator's own: drivers need an account of another name" $spark.name) }}
+{{- fail (printf "spark.serviceAccount.name (%s) is the ServiceAccount of the operator; choose another name, because drivers need their own account" $spark.name) }}
 {{- end }}
 {{- range .Values.storage.allowedLocations }}
 {{- if regexMatch "[{}]" (replace "{namespace}" "" .) }}
-{{- fail (printf "storage.allowedLocations: %s has braces: only {namespace} stands for something, others are %%7B and %%7D" .) }}
+{{- fail (printf "storage.allowedLocations: %s contains braces; the only placeholder is {namespace}, so write other braces as %%7B and %%7D" .) }}
 {{- end }}
 {{- end }}
 {{- if and .Values.storage.shared (not .Values.storage.embedded.enabled) }}
-{{- fail "storage.shared is about the volume of storage.embedded, which is not enabled" }}
+{{- fail "storage.shared requires storage.embedded.enabled=true, because it shares the volume of the embedded storage" }}
 {{- end }}
 {{- end }}

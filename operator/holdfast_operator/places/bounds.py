@@ -99,7 +99,8 @@ def check_place(place: str) -> str:
         )
     if not {"{", "}"}.isdisjoint(place.replace(_NAMESPACE, "")):
         raise ValueError(
-            f"{place!r} has braces: only {_NAMESPACE} stands for something, others are %7B and %7D"
+            f"{place!r} contains braces; the only placeholder is {_NAMESPACE}, so write other braces as %7B "
+            "and %7D"
         )
     return place
 

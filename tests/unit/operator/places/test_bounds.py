@@ -46,7 +46,7 @@ def test_what_is_below_a_place_is_in_it(url: str) -> None:
 def test_a_placeholder_that_is_none_is_refused(part: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         _parser().parse_args(["run", "--allow-location", f"s3://bucket/{part}"])
-    assert "only {namespace} stands for something" in capsys.readouterr().err
+    assert "the only placeholder is {namespace}" in capsys.readouterr().err
 
 
 def test_a_place_may_be_each_namespaces_own() -> None:
