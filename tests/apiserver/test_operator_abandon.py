@@ -13,11 +13,12 @@ from holdfast.collections import CollectionState
 from holdfast_operator.api.names import FINALIZER
 from testbed import build
 from testbed.children import plain_path
+from testbed.faultyapi import FaultyApi
 
 pytestmark = pytest.mark.kube
 
 Make = Callable[..., dict[str, Any]]
-STALLED = '.status.conditions[?(@.type=="Stalled")]'
+READY_REASON = '.status.conditions[?(@.type=="Ready")].reason'
 AHEAD = """
 from datetime import UTC, datetime, timedelta
 from holdfast_operator.engine.clock import SystemClock
@@ -150,6 +151,48 @@ def test_a_collection_without_its_catalog_waits_for_it_or_for_somebodys_word(
     with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
         states = [controller.describe(each).state for each in ids]
     assert states == [CollectionState.DROPPED, CollectionState.ACTIVE]
+
+
+@pytest.mark.parametrize("watching", [True, False])
+@pytest.mark.long
+def test_a_deletion_that_waits_for_a_catalog_sees_that_it_is_gone(
+    world: Any, make_catalog: Make, make_collection: Make, *, watching: bool
+) -> None:
+    """The Catalog loses its finalizer while collections wait for it. Their next look finds out, not a resync.
+
+    `kept` waits only because its status shows an attempt as running.
+    """
+    with FaultyApi(world.cluster, seed=0, rate=0.0) as api:
+        world.start(through=api.cluster(world.folder))
+        world.apply(
+            make_catalog(), make_collection("kept"), make_collection("doomed", deletionPolicy="Delete")
+        )
+        world.wait_ready("catalog/demo", "coll/kept", "coll/doomed")
+        world.patch("catalog/demo", '{"spec":{"suspend":true}}')
+        for name in ("kept", "doomed"):
+            world.wait_for(f"coll/{name}", READY_REASON, "CatalogNotReady")
+        job = {"jobId": "j1", "attempt": 1, "state": "Running", "requestId": "r1", "asOf": 1}
+        running = json.dumps({"status": {"snapshotJob": job}})
+        world.kubectl("patch", "coll/kept", "--subresource=status", "--type=merge", "-p", running)
+        world.wait_for("coll/kept", ".metadata.finalizers", [FINALIZER])
+        world.delete("coll/kept", "coll/doomed", wait=False)
+        for name in ("kept", "doomed"):
+            world.wait_for(f"coll/{name}", READY_REASON, "WaitingForCatalog")
+        command = f"kubectl holdfast abandon collection/doomed -n {world.namespace}"
+        assert world.condition("coll/doomed", "Ready")["message"].endswith(command)
+        if not watching:
+            api.refuse("watch=true", "drop")
+            api.cut()
+        world.delete("catalog/demo", wait=False)
+        world.patch("catalog/demo", '{"metadata":{"finalizers":null}}')
+        world.wait_gone("catalog/demo")
+        world.wait_gone("coll/kept")
+        assert world.wait_stalled("coll/doomed", "CatalogNotFound").endswith(command)
+        assert abandon(world, "collection/doomed")[0] == 0
+        world.wait_gone("coll/doomed")
+        left = {each["involvedObject"]["name"] for each in world.events("DeletionIncomplete", 2)}
+        assert left == {"kept", "doomed"}
+        world.stop()
 
 
 def test_what_keeps_its_data_goes_without_an_operator(

@@ -126,14 +126,18 @@ class FaultyApi:
         with self._lock:
             self._rate = 0.0
 
-    def close(self) -> None:
-        """End all connections."""
-        self._server.close()
+    def cut(self) -> None:
+        """End all requests that are open, such as watches."""
         with self._lock:
             ends = tuple(self._open)
         for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._server.close()
+        self.cut()
 
     def _serve(self, client: BaseHTTPRequestHandler) -> None:
         length = int(client.headers.get("Content-Length") or 0)

@@ -135,7 +135,7 @@ class CatalogHandler(Handler[CatalogView]):
             asks_to_delete=asks_to_delete(body),
             deletion=deletion_of(body),
             has_finalizer=has_finalizer(body),
-            needs_finalizer=asks_to_delete(body) or self._cache.has_held_dependents(key),
+            needs_finalizer=asks_to_delete(body) or self._cache.is_needed(key),
             known_epoch=status.get("epoch") or 0,
             initialized="shardId" in status,
             void=self._stores.is_void(key),
@@ -214,7 +214,7 @@ class CatalogHandler(Handler[CatalogView]):
         if FINALIZER in change["finalizers"] or is_deleting(body):
             return await super()._patch_metadata(key, body, change)
         with self._cache.freeing(key):
-            if self._cache.has_held_dependents(key):
+            if self._cache.is_needed(key):
                 raise Conflict(f"{key} is needed")
             return await super()._patch_metadata(key, body, change)
 

@@ -1,14 +1,17 @@
 """Keeps a Catalog until the resources that need it are gone.
 
 Deleting a CatalogMigration needs its Catalog. So does deleting a StorageCollection that has data to delete or
-a Spark job to end. Such a resource first sets its own finalizer, and then does nothing else until its Catalog
-has the operator's finalizer too.
+a Spark job to end. Such a resource does nothing before it and its Catalog both have the operator's finalizer.
 
 Invariants
-- A resource checks the finalizer of its Catalog only after its own finalizer is set and recorded in the
-  `Cache`. It reads the Catalog from the API server, not from the informer.
-- The operator removes the finalizer of a Catalog only while the `Cache` has no resource that needs it. A
-  resource that starts to need it meanwhile waits for the end of that write (`Cache.freeing`).
+- A StorageCollection with `deletionPolicy: Delete` sets the finalizer of its Catalog first, and then its own.
+  In the other order, a user who deletes both in between would lose the Catalog at once, and the deletion of
+  the collection, which may have data since its policy was `Retain`, would wait for the Catalog for ever.
+- A resource checks the finalizer of its Catalog only after the `ObjectCache` shows that the resource needs
+  it: by its deletionPolicy, or by its own finalizer. It reads the Catalog from the API server, not from the
+  informer.
+- The operator removes the finalizer of a Catalog only while the `ObjectCache` has no resource that needs it.
+  A resource that starts to need it meanwhile waits for the end of that write (`ObjectCache.freeing`).
 
 One race remains. A write of the previous leader may still be in progress, and can remove the finalizer right
 after the current leader saw it. The next reconciliation of the resource sets it again, but a deletion of the

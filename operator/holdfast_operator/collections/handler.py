@@ -120,14 +120,14 @@ class CollectionHandler(Handler[CollectionView]):
             catalog_void=catalog is not None and self._stores.is_void(catalog),
             catalog_open=opening is not None and not opening.observed,
         )
-        # Nothing is created before the finalizer is set that a deletion needs.
-        waits = blank.asks_to_delete and not blank.has_finalizer and not blank.deleting
-        if spec is None or catalog is None or waits:
+        if spec is None or catalog is None:
             return blank
         if spec.suspend or blank.deleting:
             self._long.stop(key)
         blank = await self._with_catalog(blank, catalog)
-        if opening is None or opening.observed != blank.catalog_observed or older is not None:
+        # Nothing is created before the finalizer is set that a deletion needs.
+        waits = blank.asks_to_delete and not blank.has_finalizer and not blank.deleting
+        if waits or opening is None or opening.observed != blank.catalog_observed or older is not None:
             return blank
         leaves = blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN
         if blank.deletion.abandoned or (leaves and blank.deletion.overdue):

@@ -92,10 +92,10 @@ def plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
     """Returns the next step."""
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
-    if seen.needs_finalizer and not seen.has_finalizer:
-        return Keep()
     if seen.needs_finalizer and seen.catalog_loose:
         return KeepCatalog()
+    if seen.needs_finalizer and not seen.has_finalizer:
+        return Keep()
     step = _plan(seen, rhythm)
     if isinstance(step, StartJob | RetryJob | LaunchAttempt):
         if not seen.has_finalizer:
@@ -374,7 +374,7 @@ def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Decision:
         return Release((left(f"collection {item} and its data {what}", seen.deletion),))
     if seen.catalog is CatalogState.MISSING and not seen.catalog_open:
         text = f"there is no Catalog '{seen.spec.catalog_ref.name}', so collection {item} can't be dropped"
-        text = f"{text}: create that again, with the organizationId and the storage that it had"
+        text = f"{text}: create the Catalog again, with the same organizationId and storage"
         return Settle(stalled(Reason.CATALOG_NOT_FOUND, text), requeue_after=rhythm.steady)
     if not seen.catalog_open:
         return _waiting_for_catalog(seen.spec, rhythm)

@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from holdfast_operator.api.names import FINALIZER, Kind
+from holdfast_operator.api.names import Kind
+from holdfast_operator.engine.deletion import asks_to_delete
 from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.engine.resources import has_finalizer, is_deleting
 from holdfast_operator.engine.status import Phase, phase_of
 
 Json = dict[str, Any]
@@ -50,8 +52,8 @@ class _Seen:
     age: tuple[str, str, str]
     asked: Claim
     phase: Phase
-    held: bool
-    """Whether it has the operator's finalizer."""
+    needs_catalog: bool
+    """Whether its Catalog must outlive it: it has the operator's finalizer, or its spec asks for that."""
 
 
 G = TypeVar("G", bound=Hashable)
@@ -100,8 +102,8 @@ class ObjectCache:
         asked = self._claim_of(key, body)
         self._ungroup(key)
         # The entry is replaced and never missing, because threads read it.
-        held = FINALIZER in metadata.get("finalizers", [])
-        self._seen[key] = _Seen(version, age, asked, phase_of(body.get("status", {})), held)
+        needs = has_finalizer(body) or (asks_to_delete(body) and not is_deleting(body))
+        self._seen[key] = _Seen(version, age, asked, phase_of(body.get("status", {})), needs)
         if asked.unique is not None:
             self._claims[asked.unique].add(key)
         if asked.catalog is not None:
@@ -119,9 +121,10 @@ class ObjectCache:
         """Returns the StorageCollections and CatalogMigrations that refer to a Catalog."""
         return tuple(sorted(self._dependents.get(catalog, ())))
 
-    def has_held_dependents(self, catalog: ObjectKey) -> bool:
-        """Returns whether a dependent of a Catalog has the finalizer, so that the Catalog must outlive it."""
-        return any(self._seen[each].held for each in self._dependents.get(catalog, ()) if each in self._seen)
+    def is_needed(self, catalog: ObjectKey) -> bool:
+        """Returns whether a Catalog must outlive one of its dependents."""
+        dependents = self._dependents.get(catalog, ())
+        return any(self._seen[each].needs_catalog for each in dependents if each in self._seen)
 
     @contextmanager
     def freeing(self, catalog: ObjectKey) -> Iterator[None]:

@@ -70,7 +70,10 @@ def test_a_migration_shows_and_does_nothing_before_its_catalog_is_kept(seen: Mig
 def test_a_doomed_collection_shows_and_makes_nothing_before_its_catalog_is_kept(
     seen: CollectionView,
 ) -> None:
-    assert collection.plan(replace(seen, has_finalizer=False), RHYTHM) == Keep()
+    fresh = replace(seen, has_finalizer=False)
+    assert collection.plan(fresh, RHYTHM) == KeepCatalog()
+    assert collection.plan(replace(fresh, catalog_loose=False), RHYTHM) == Keep()
+    # Somebody removed the finalizer of the Catalog.
     assert collection.plan(seen, RHYTHM) == KeepCatalog()
     assert collection.plan(replace(seen, catalog_loose=False), RHYTHM) != KeepCatalog()
     assert collection.plan(replace(seen, needs_finalizer=False), RHYTHM) != KeepCatalog()
@@ -166,10 +169,13 @@ def flights(*finalizers: str, **spec: Any) -> dict[str, Any]:
 
 def test_a_catalog_that_is_needed_since_it_was_looked_at_is_not_let_go() -> None:
     server, cache = OneObject([FINALIZER]), new_cache(None)
-    cache.put(FLIGHTS, flights(FINALIZER))
-    result = asyncio.run(freed(server, cache).reconcile(KEY))
-    assert (server.metadata["finalizers"], result.requeue_after) == ([FINALIZER], 0.0)
-    cache.put(FLIGHTS, flights())
+    deleting = flights(deletionPolicy="Delete")
+    deleting["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    for needing in (flights(FINALIZER), flights(deletionPolicy="Delete")):
+        cache.put(FLIGHTS, needing)
+        result = asyncio.run(freed(server, cache).reconcile(KEY))
+        assert (server.metadata["finalizers"], result.requeue_after) == ([FINALIZER], 0.0)
+    cache.put(FLIGHTS, deleting)
     asyncio.run(freed(server, cache).reconcile(KEY))
     assert server.metadata["finalizers"] == []
 
@@ -197,6 +203,6 @@ def test_who_comes_to_need_a_catalog_waits_for_the_write_that_lets_it_go() -> No
 def test_what_is_not_understood_keeps_its_catalog_too(kind: Kind) -> None:
     cache = new_cache(None)
     cache.put(ObjectKey(kind, "ns", "x"), flights(FINALIZER, nonsense=True))
-    assert cache.has_held_dependents(KEY)
+    assert cache.is_needed(KEY)
     cache.put(ObjectKey(kind, "ns", "x"), {**flights(FINALIZER), "spec": {}})
-    assert not cache.has_held_dependents(KEY)
+    assert not cache.is_needed(KEY)
