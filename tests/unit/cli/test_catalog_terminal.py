@@ -1,11 +1,11 @@
 """The catalog's commands as processes: a terminal that asks, an interrupt, a closed pipe."""
 
-import contextlib
 import os
 import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +28,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     assert made.run("init").exit_code == 0
     yield made
     made.close()
+
+
+def wait_until_it_reads(pid: int) -> None:
+    """Wait until a process sleeps. After its question, it sleeps only in the read of the answer."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "RD":
+        threading.Event().wait(0.01)
 
 
 def at_a_terminal(
@@ -64,11 +70,10 @@ def at_a_terminal(
         if not answered and b"[y/N]: " in shown:
             meanwhile()
             if answer is None:
-                # One that comes just before the process waits for an answer is not seen until the next.
-                while done.poll() is None:
-                    done.send_signal(signal.SIGINT)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        done.wait(1)
+                # An interrupt just before the process reads has no effect until the next one. But a second
+                # interrupt may kill the process while it ends.
+                wait_until_it_reads(done.pid)
+                done.send_signal(signal.SIGINT)
             else:
                 os.write(ours, answer)
             answered = True
