@@ -42,6 +42,7 @@ from holdfast_operator.engine.deletion import left_at_once
 from holdfast_operator.engine.elector import Elector, LeaseStanding
 from holdfast_operator.engine.events import EventSink
 from holdfast_operator.engine.handler import Handler, OperatorSettings, Services
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.informer import Informer
 from holdfast_operator.engine.kube import (
     Kube,
@@ -59,7 +60,7 @@ from holdfast_operator.engine.queue import KeyedQueue, Result
 from holdfast_operator.engine.resources import is_deleting
 from holdfast_operator.engine.schedule import Backoff
 from holdfast_operator.engine.server import Server
-from holdfast_operator.engine.status import Phase, StatusWriter
+from holdfast_operator.engine.status_writer import StatusWriter
 from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.engine.troubles import Troubles
 from holdfast_operator.migrations.handler import MigrationHandler

@@ -12,7 +12,7 @@ import pytest
 from holdfast.catalog import OpenMode, persist_catalog
 from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration
-from holdfast.catalog.move.status import migration_status
+from holdfast.catalog.move.migration_status import migration_status
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.one_store import stash_catalog
 from holdfast_operator.api.names import FINALIZER

@@ -17,8 +17,8 @@ from holdfast.catalog import OpenMode, persist_catalog
 from holdfast.catalog.move.detach import detach
 from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration
+from holdfast.catalog.move.migration_status import MigrationStatus, migration_status
 from holdfast.catalog.move.records import Record
-from holdfast.catalog.move.status import MigrationStatus, migration_status
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.one_store import stash_catalog
 from testbed.errors import KubectlError

@@ -10,7 +10,8 @@ from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ANNOTATION_REOPEN, ConditionType, Reason
 from holdfast_operator.catalogs.facts import Durable, Opening, ShadowFacts
 from holdfast_operator.catalogs.takeovers import catalog_command
-from holdfast_operator.engine.status import Health, WantedCondition, timestamp
+from holdfast_operator.engine.health import Health, WantedCondition
+from holdfast_operator.engine.status_writer import timestamp
 from holdfast_operator.engine.steps import reconciling
 from holdfast_operator.places.storage import StashLocation
 

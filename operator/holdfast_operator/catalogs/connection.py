@@ -25,8 +25,9 @@ from holdfast_operator.api.names import (
     Reason,
 )
 from holdfast_operator.api.urls import public
+from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import WantedCondition, merge_patch
+from holdfast_operator.engine.status_writer import merge_patch
 from holdfast_operator.places.storage import StashLocation, Storage, stash_of, url_with
 
 Json = dict[str, Any]

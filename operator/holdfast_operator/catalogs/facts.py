@@ -13,7 +13,7 @@ from holdfast_operator.catalogs.connection import Seen
 from holdfast_operator.catalogs.objects import NOTHING_DECLARED, ObjectsPlan
 from holdfast_operator.engine.deletion import NO_DELETION, Deletion
 from holdfast_operator.engine.failures import ReasonedError
-from holdfast_operator.engine.status import Health
+from holdfast_operator.engine.health import Health
 from holdfast_operator.places.storage import RefusedLocation, RestoreSource, StashLocation, Storage
 
 

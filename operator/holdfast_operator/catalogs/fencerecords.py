@@ -19,9 +19,10 @@ from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.engine.cache import ObjectCache
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.handler import Services
+from holdfast_operator.engine.health import Health, health_conditions
 from holdfast_operator.engine.kube import Conflict, KubeError, ObjectKey
 from holdfast_operator.engine.logging import about
-from holdfast_operator.engine.status import Health, health_conditions, next_status
+from holdfast_operator.engine.status_writer import next_status
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from holdfast.text import cut
 from holdfast_operator.api.catalog import MAX_FENCE_TEXT, CatalogFence
 from holdfast_operator.api.names import ANNOTATION_REOPEN, Reason
-from holdfast_operator.engine.status import Health
+from holdfast_operator.engine.health import Health
 from holdfast_operator.engine.steps import reconciling, stalled
 
 MOST: Final = 3

@@ -61,11 +61,12 @@ from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
+from holdfast_operator.engine.health import Health
 from holdfast_operator.engine.kube import Conflict, ObjectKey
 from holdfast_operator.engine.queue import Result
 from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting, kept_fields
 from holdfast_operator.engine.specs import parse_spec
-from holdfast_operator.engine.status import Health, is_ready, timestamp
+from holdfast_operator.engine.status_writer import is_ready, timestamp
 from holdfast_operator.engine.steps import Decision, Settle, reconciling, stalled
 from holdfast_operator.places.credentials import credentials_of, forget_secrets, unusable_secret
 from holdfast_operator.places.longcalls import UnderWay

@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 
 from holdfast_operator.api.catalogobjects import CatalogObjects
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.engine.status import WantedCondition
+from holdfast_operator.engine.health import WantedCondition
 
 V = TypeVar("V")
 

@@ -36,7 +36,7 @@ from holdfast_operator.catalogs.status import (
 from holdfast_operator.catalogs.steps import Close, Destroy, GiveUp, KeepObjects, Open, Publish, RollOut
 from holdfast_operator.engine.deletion import left
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import WantedCondition
+from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.steps import (
     SUSPENDED,
     Decision,

@@ -9,9 +9,9 @@ from holdfast_operator.api.catalog import CatalogFence, CatalogStatus
 from holdfast_operator.api.names import ANNOTATION_TRUTH, Reason
 from holdfast_operator.catalogs.facts import CatalogFacts, Durable
 from holdfast_operator.catalogs.objects import ObjectName, listed
+from holdfast_operator.engine.health import Health
 from holdfast_operator.engine.kube import Json
 from holdfast_operator.engine.resources import annotation
-from holdfast_operator.engine.status import Health
 from holdfast_operator.engine.steps import ready, reconciling, stalled
 
 _NAMED: Final = 3

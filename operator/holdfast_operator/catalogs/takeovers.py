@@ -14,7 +14,8 @@ from holdfast.catalog import CATALOG_VERSION, FenceToken
 from holdfast.errors import Fenced, StoreUnreachable
 from holdfast_operator.api.names import Reason
 from holdfast_operator.catalogs.facts import Durable, Opening
-from holdfast_operator.engine.status import Health, timestamp
+from holdfast_operator.engine.health import Health
+from holdfast_operator.engine.status_writer import timestamp
 from holdfast_operator.engine.steps import Settle, reconciling, stalled
 from holdfast_operator.places.longcalls import UnderWay
 from holdfast_operator.places.storage import url_with

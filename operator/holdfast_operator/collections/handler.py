@@ -42,7 +42,7 @@ from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettin
 from holdfast_operator.engine.kube import Gone, ObjectKey
 from holdfast_operator.engine.resources import has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_spec
-from holdfast_operator.engine.status import is_ready
+from holdfast_operator.engine.status_writer import is_ready
 from holdfast_operator.engine.steps import Decision, KeepCatalog, Settle, StoreChange, reconciling
 from holdfast_operator.jobs import hydration
 from holdfast_operator.jobs.course import (

@@ -35,7 +35,7 @@ from holdfast_operator.collections.steps import (
 )
 from holdfast_operator.engine.deletion import LIMIT, left
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import Health, WantedCondition
+from holdfast_operator.engine.health import Health, WantedCondition
 from holdfast_operator.engine.steps import (
     SUSPENDED,
     Decision,

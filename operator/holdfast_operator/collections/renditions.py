@@ -31,7 +31,7 @@ from holdfast_operator.collections.steps import (
     MakeDifference,
     Restore,
 )
-from holdfast_operator.engine.status import Health, Phase
+from holdfast_operator.engine.health import Health, Phase
 from holdfast_operator.engine.steps import Decision, reconciling, stalled
 from holdfast_operator.jobs import hydration
 from holdfast_operator.jobs.hydration import HydrationsView

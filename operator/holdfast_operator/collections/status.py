@@ -28,7 +28,8 @@ from holdfast_operator.api.rendition import (
 from holdfast_operator.collections.facts import CollectionFacts, HoldFacts, RenditionFacts
 from holdfast_operator.collections.restore import restore_status
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import WantedCondition, timestamp
+from holdfast_operator.engine.health import WantedCondition
+from holdfast_operator.engine.status_writer import timestamp
 
 _GONE_SHOWN: Final = 3
 """The number of newest renditions to show that are gone."""

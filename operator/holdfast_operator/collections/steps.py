@@ -7,7 +7,7 @@ from typing import ClassVar
 from holdfast.collections import Recipe
 from holdfast.persist import Schema
 from holdfast_operator.collections.facts import ItemName
-from holdfast_operator.engine.status import Health
+from holdfast_operator.engine.health import Health
 from holdfast_operator.engine.steps import Decision, Settle, StoreChange
 
 

@@ -16,9 +16,10 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast_operator.api.names import Kind
 from holdfast_operator.engine.deletion import asks_to_delete
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.resources import has_finalizer, is_deleting
-from holdfast_operator.engine.status import Phase, phase_of
+from holdfast_operator.engine.status_writer import phase_of
 
 Json = dict[str, Any]
 

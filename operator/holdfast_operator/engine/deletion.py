@@ -17,8 +17,9 @@ from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.names import ANNOTATION_ABANDON, FINALIZER, ConditionType, Kind, Reason
 from holdfast_operator.engine.clock import Clock
 from holdfast_operator.engine.events import Note, transitions
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import Phase, shown, shown_with, timestamp
+from holdfast_operator.engine.status_writer import shown, shown_with, timestamp
 from holdfast_operator.engine.steps import Settle
 
 Json = dict[str, Any]

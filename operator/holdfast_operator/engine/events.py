@@ -20,8 +20,9 @@ from typing import Any, Final
 
 from holdfast_operator.api.names import API_VERSION, FIELD_MANAGER, ConditionType, Reason
 from holdfast_operator.engine.clock import Clock
+from holdfast_operator.engine.health import Health, Phase, WantedCondition
 from holdfast_operator.engine.kube import EVENTS, Gone, Kube, KubeError, ObjectKey
-from holdfast_operator.engine.status import Health, Phase, WantedCondition, shown, timestamp
+from holdfast_operator.engine.status_writer import shown, timestamp
 
 Json = dict[str, Any]
 

@@ -23,6 +23,7 @@ from holdfast_operator.engine.clock import Clock
 from holdfast_operator.engine.deletion import Deletions
 from holdfast_operator.engine.events import EventSink, Note, transitions
 from holdfast_operator.engine.failures import settled
+from holdfast_operator.engine.health import Phase, health_conditions
 from holdfast_operator.engine.kube import (
     Conflict,
     Forbidden,
@@ -37,7 +38,7 @@ from holdfast_operator.engine.kube import (
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.queue import Result
 from holdfast_operator.engine.resources import has_finalizer, is_deleting, kept_fields
-from holdfast_operator.engine.status import Phase, StatusWriter, health_conditions, next_status, shown
+from holdfast_operator.engine.status_writer import StatusWriter, next_status, shown
 from holdfast_operator.engine.steps import Decision, Free, Keep, Release, Rest, Rhythm, Settle, Wait, stalled
 from holdfast_operator.engine.troubles import Troubles
 

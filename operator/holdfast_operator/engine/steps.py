@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from holdfast_operator.api.names import Reason
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import Health, Phase, WantedCondition
+from holdfast_operator.engine.health import Health, Phase, WantedCondition
 
 
 @dataclass(frozen=True)

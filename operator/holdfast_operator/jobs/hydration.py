@@ -21,7 +21,7 @@ from holdfast.persist import StoredSize
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import CollectionHydration, HydrationJobStatus, RenditionPhase
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.engine.status import Health
+from holdfast_operator.engine.health import Health
 from holdfast_operator.engine.steps import Decision, reconciling, stalled
 from holdfast_operator.jobs.course import (
     HINDRANCES,

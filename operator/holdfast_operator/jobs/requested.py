@@ -22,7 +22,8 @@ from holdfast_operator.api.collection import JobRequest, SparkTask
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import WantedCondition, timestamp
+from holdfast_operator.engine.health import WantedCondition
+from holdfast_operator.engine.status_writer import timestamp
 from holdfast_operator.engine.steps import Decision
 from holdfast_operator.jobs.course import (
     JobPhase,

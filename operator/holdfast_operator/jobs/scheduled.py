@@ -28,7 +28,7 @@ from holdfast.errors import BadInput
 from holdfast_operator.api.cron import MACROS, CronSchedule, ScheduleStatus
 from holdfast_operator.api.names import Reason
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import timestamp
+from holdfast_operator.engine.status_writer import timestamp
 from holdfast_operator.jobs.steps import ForgetRuns
 
 S = TypeVar("S", bound=CronSchedule)

@@ -214,7 +214,7 @@ def handover_outcome(to: str) -> Callable[[Json], Done | None]:
 @output_option
 def holds(cluster: Cluster, collection: str, format_: str) -> None:
     """Show the holds that keep retired renditions of a collection in addition to its retention."""
-    from holdfast_operator.kubectl.status import hold_lines, holds_left_out, width
+    from holdfast_operator.kubectl.status_command import hold_lines, holds_left_out, width
 
     there = _collection(cluster, collection)
     told = there.get("status", {})

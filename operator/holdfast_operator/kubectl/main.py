@@ -16,7 +16,7 @@ from holdfast.cli.telling import TellingGroup
 from holdfast_operator.kubectl.options import named_cluster
 
 _COMMANDS: Final = {
-    "status": ("status:status", "Show catalogs, collections and migrations, and what they wait for."),
+    "status": ("status_command:status", "Show catalogs, collections and migrations, and what they wait for."),
     "migrate": ("migrating:migrate", "Move a catalog to persist or to its stash."),
     "rollback": ("migrating:rollback", "Roll back a migration, so that the catalog moves back."),
     "snapshot": ("collections:snapshot", "Write a snapshot of a collection."),

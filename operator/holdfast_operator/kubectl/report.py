@@ -34,7 +34,7 @@ from holdfast_operator.api.names import (
 from holdfast_operator.kubectl.cluster import Cluster, type_of
 from holdfast_operator.kubectl.options import cluster_options
 from holdfast_operator.kubectl.redaction import Redactor
-from holdfast_operator.kubectl.status import overview
+from holdfast_operator.kubectl.status_command import overview
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from holdfast.catalog.move.attempt import MoveProgress
 from holdfast.catalog.move.attempt import Verify as HowVerified
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.migration import BackendMigration
-from holdfast.catalog.move.status import StoreStatus, migration_status
+from holdfast.catalog.move.migration_status import StoreStatus, migration_status
 from holdfast.catalog.move.truth import Action, Backend
 from holdfast.errors import NoLocation
 from holdfast.persist import PersistClient

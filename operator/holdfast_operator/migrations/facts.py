@@ -14,8 +14,8 @@ from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.engine.deletion import NO_DELETION, Deletion
+from holdfast_operator.engine.health import Health
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import Health
 
 _LONGEST_ID: Final = 200
 _STRATEGIES: Final = {Strategy.ONE_TOMBSTONE: "OneTombstone", Strategy.TWO_TOMBSTONES: "TwoTombstones"}

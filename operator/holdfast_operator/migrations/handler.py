@@ -28,10 +28,11 @@ from holdfast_operator.engine.deletion import deletion_of
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
+from holdfast_operator.engine.health import Health
 from holdfast_operator.engine.kube import Gone, ObjectKey
 from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_spec
-from holdfast_operator.engine.status import Health, timestamp
+from holdfast_operator.engine.status_writer import timestamp
 from holdfast_operator.engine.steps import Decision, KeepCatalog, Settle, reconciling, stalled
 from holdfast_operator.migrations import plan as migration
 from holdfast_operator.migrations.facts import Course, MigrationView, RequestedMove, migration_id

@@ -26,7 +26,8 @@ from holdfast_operator.catalogs.facts import Durable
 from holdfast_operator.catalogs.takeovers import regressed
 from holdfast_operator.engine.deletion import left
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import Health, Phase, timestamp
+from holdfast_operator.engine.health import Health, Phase
+from holdfast_operator.engine.status_writer import timestamp
 from holdfast_operator.engine.steps import (
     SUSPENDED,
     Decision,

@@ -15,7 +15,7 @@ from holdfast_operator.api.migration import (
     Verify,
 )
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.engine.status import Health, Phase, WantedCondition
+from holdfast_operator.engine.health import Health, Phase, WantedCondition
 from holdfast_operator.engine.steps import Settle
 from holdfast_operator.migrations.facts import MigrationView, total
 

@@ -17,9 +17,9 @@ from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.urls import TELLING
 from holdfast_operator.engine.failures import settled
+from holdfast_operator.engine.health import Health
 from holdfast_operator.engine.kube import SECRETS, Gone, Kube, ObjectKey
 from holdfast_operator.engine.logging import forget, hide
-from holdfast_operator.engine.status import Health
 from holdfast_operator.engine.steps import stalled
 from holdfast_operator.places.storage import StashLocation, secrets_of
 

@@ -12,8 +12,8 @@ from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, config
 from holdfast.catalog.move.attempt import Verify
 from holdfast.catalog.move.link import Linked, Terms
 from holdfast.catalog.move.migration import BackendMigration
+from holdfast.catalog.move.migration_status import migration_status
 from holdfast.catalog.move.records import Record
-from holdfast.catalog.move.status import migration_status
 from holdfast.catalog.move.truth import STEPS, Action, Backend, Strategy
 from holdfast.catalog.move.two_stores import TwoStores, take_over_both
 from holdfast.catalog.objects.codec import Row, Update, encode

@@ -21,7 +21,7 @@ FILES = {
     "tests/unit/persist/test_persist_garbage.py": "",
     "tests/unit/persist/test_uses.py": "from holdfast.persist.upkeep import garbage, other\n",
     "tests/unit/persist/test_uses_more.py": "from holdfast.persist.upkeep.garbage import collect\n",
-    "tests/unit/operator/engine/test_status.py": "",
+    "tests/unit/operator/engine/test_status_writer.py": "",
     "tests/unit/testbed/test_testbed_minio.py": "",
     "tests/unit/release/test_habits.py": "",
 }

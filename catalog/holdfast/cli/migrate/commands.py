@@ -162,7 +162,7 @@ def abandon(place: LinkedPlace, migration_id: str, deploy_generation: int | None
     begun, and the catalog stays where it is. The process that runs the migration is fenced, and so is every
     process that writes to the catalog. A migration that has ended stays as it is.
     """
-    from holdfast.catalog.move.status import migration_status
+    from holdfast.catalog.move.migration_status import migration_status
     from holdfast.cli.migrate.show import at
 
     with place.open_to_look() as linked:
@@ -192,7 +192,7 @@ def status(place: LinkedPlace, as_json: bool) -> None:
 
     Nothing is written. Exit code 2 means that the stores don't show which of them is the source of truth.
     """
-    from holdfast.catalog.move.status import migration_status
+    from holdfast.catalog.move.migration_status import migration_status
     from holdfast.catalog.opening import wall_clock_ms
     from holdfast.cli.facts import emit_json
     from holdfast.cli.migrate.show import status_json, status_lines
@@ -271,8 +271,8 @@ def _run(
 
 def _begun_with(linked: "LinkedCatalog", migration_id: str) -> "Backend":
     """The target that a migration began with."""
+    from holdfast.catalog.move.migration_status import migration_status
     from holdfast.catalog.move.records import target_to_leave
-    from holdfast.catalog.move.status import migration_status
 
     found = migration_status(linked)
     if found.conflict is not None:

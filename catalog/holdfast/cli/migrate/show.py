@@ -8,8 +8,8 @@ from holdfast.cli.facts import age, count, size
 if TYPE_CHECKING:
     from holdfast.catalog.move.attempt import MoveProgress
     from holdfast.catalog.move.decision import Decision
+    from holdfast.catalog.move.migration_status import MigrationStatus, StoreStatus
     from holdfast.catalog.move.plan import MigrationPlan
-    from holdfast.catalog.move.status import MigrationStatus, StoreStatus
     from holdfast.catalog.move.truth import Backend, Strategy
     from holdfast.catalog.stores.preamble import Preamble
     from holdfast.catalog.upgrade_report import Size
@@ -97,7 +97,7 @@ def status_lines(status: "MigrationStatus", now_ms: int) -> Iterator[str]:
 
 def decision_lines(decision: "Decision") -> Iterator[str]:
     """The lines that show the effect of a decision."""
-    from holdfast.catalog.move.status import store_status
+    from holdfast.catalog.move.migration_status import store_status
 
     kept, given_up = decision.truth, decision.truth.other
     if decision.told is not None:

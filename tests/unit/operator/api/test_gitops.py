@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from holdfast_operator.api.names import API_VERSION, Kind, Reason
-from holdfast_operator.engine.status import Health, Phase, health_conditions, next_status
+from holdfast_operator.engine.health import Health, Phase, health_conditions
+from holdfast_operator.engine.status_writer import next_status
 from testbed.gitops import argo, flux, kstatus
 
 CRDS = Path(__file__).parents[4] / "crds"

@@ -13,7 +13,7 @@ from holdfast_operator.catalogs.facts import CatalogFacts, CatalogView, Opening
 from holdfast_operator.catalogs.plan import plan
 from holdfast_operator.catalogs.status import status_fields
 from holdfast_operator.catalogs.steps import Close, Open
-from holdfast_operator.engine.status import Phase
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.steps import Rhythm, Settle
 from holdfast_operator.places.storage import Storage
 

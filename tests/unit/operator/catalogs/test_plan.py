@@ -28,8 +28,9 @@ from holdfast_operator.catalogs.plan import plan
 from holdfast_operator.catalogs.steps import Close, Destroy, GiveUp, KeepObjects, Open, RollOut
 from holdfast_operator.engine.deletion import LIMIT, Deletion
 from holdfast_operator.engine.failures import settled
+from holdfast_operator.engine.health import Phase, health_conditions
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import Phase, conditions, health_conditions
+from holdfast_operator.engine.status_writer import conditions
 from holdfast_operator.engine.steps import Decision, Keep, Release, Rest, Rhythm, Settle, stalled
 from holdfast_operator.places.credentials import no_secret
 from holdfast_operator.places.storage import DumpSource, RefusedLocation, StashLocation, Storage, resolve

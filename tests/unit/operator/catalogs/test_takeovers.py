@@ -30,9 +30,9 @@ from holdfast_operator.catalogs.takeovers import (
     regressed,
     shut_out,
 )
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.engine.status import Phase
 from holdfast_operator.places.longcalls import LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import DumpSource, StashLocation, Storage

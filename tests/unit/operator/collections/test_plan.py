@@ -28,7 +28,7 @@ from holdfast_operator.collections.steps import (
     Retain,
 )
 from holdfast_operator.engine.deletion import LIMIT, Deletion
-from holdfast_operator.engine.status import Phase
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.steps import Decision, Keep, Release, Rhythm, Settle, Wait
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.requested import RequestedView

@@ -41,8 +41,8 @@ from holdfast_operator.collections.steps import (
     Retain,
 )
 from holdfast_operator.engine.events import transitions
+from holdfast_operator.engine.health import Health, Phase
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.engine.status import Health, Phase
 from holdfast_operator.engine.steps import Decision, Rhythm, Settle
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -38,7 +38,7 @@ from holdfast_operator.collections.steps import (
     Restore,
 )
 from holdfast_operator.engine.failures import settled
-from holdfast_operator.engine.status import Phase
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.steps import Decision, Rhythm, Settle, ready
 from holdfast_operator.places.bounds import Bounds
 from holdfast_operator.places.storage import Storage

@@ -12,7 +12,7 @@ from holdfast_operator.engine.handler import Services
 from holdfast_operator.engine.kube import Conflict, Gone, Kube, KubeError, ObjectKey, resource_type
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.resources import is_deleting
-from holdfast_operator.engine.status import StatusWriter
+from holdfast_operator.engine.status_writer import StatusWriter
 
 Json = dict[str, Any]
 KEY = ObjectKey(Kind.CATALOG, "ns", "demo")

@@ -9,7 +9,7 @@ from holdfast_operator.api.names import FINALIZER, Kind, Reason
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.deletion import LIMIT, Deletions, deletion_of, left_at_once
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import shown
+from holdfast_operator.engine.status_writer import shown
 from holdfast_operator.engine.steps import Settle, reconciling, stalled
 
 Json = dict[str, Any]

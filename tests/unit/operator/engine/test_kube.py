@@ -29,7 +29,7 @@ from holdfast_operator.engine.kube import (
     ObjectKey,
 )
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.engine.status import StatusWriter
+from holdfast_operator.engine.status_writer import StatusWriter
 from testbed.serving import Serving
 
 KEY = ObjectKey(Kind.CATALOG, "ns", "demo")

@@ -36,7 +36,7 @@ from holdfast_operator.engine.kube import (
     resource_type,
 )
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.engine.status import StatusWriter
+from holdfast_operator.engine.status_writer import StatusWriter
 from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.places.longcalls import LongCalls
 from holdfast_operator.places.pool import StorePool

@@ -20,7 +20,7 @@ from holdfast_operator.collections import plan as collection
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, RenditionFacts
 from holdfast_operator.collections.status import phase_of
 from holdfast_operator.collections.steps import AbortRendition, DropCollection, HandOver, Hydrate
-from holdfast_operator.engine.status import Phase
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.steps import Decision, Release, Rhythm, Settle
 from holdfast_operator.jobs.course import arguments, shown_launched, shown_running
 from holdfast_operator.jobs.hydration import HydrationsView, may_have_driver, work_order

@@ -42,7 +42,7 @@ from holdfast_operator.kubectl.picture import lag, moment, remarks, state_of
 from holdfast_operator.kubectl.redaction import Redactor
 from holdfast_operator.kubectl.report import Bundle, packed, redacted
 from holdfast_operator.kubectl.restoring import catalog, snapshot_of
-from holdfast_operator.kubectl.status import details, hold_lines, overview
+from holdfast_operator.kubectl.status_command import details, hold_lines, overview
 from holdfast_operator.kubectl.tables import Column, table
 from holdfast_operator.kubectl.waiting import Done, GivenUp, NotYet, wait
 

@@ -20,8 +20,8 @@ from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.engine.deletion import LIMIT, Deletion
 from holdfast_operator.engine.events import transitions
 from holdfast_operator.engine.failures import reason_of
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import Phase
 from holdfast_operator.engine.steps import Decision, Keep, Release, Rhythm, Settle, Wait, reconciling, stalled
 from holdfast_operator.migrations.facts import (
     Course,

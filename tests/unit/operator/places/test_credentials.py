@@ -17,7 +17,7 @@ from holdfast_operator.engine import logging as logs
 from holdfast_operator.engine.handler import OperatorSettings
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.engine.status import shown
+from holdfast_operator.engine.status_writer import shown
 from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.places.credentials import decoded, forget_secrets

@@ -21,9 +21,9 @@ from holdfast_operator.catalogs.conditions import opening_since
 from holdfast_operator.catalogs.facts import Durable, Opening, RestoreFailed
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.catalogs.stores import Stores
+from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.engine.status import Phase
 from holdfast_operator.places.longcalls import LongCall, LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.slowservers import SlowServers

@@ -11,17 +11,9 @@ from hypothesis import strategies as st
 
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.engine.events import Note, event, event_name, transitions
+from holdfast_operator.engine.health import Health, Phase, WantedCondition, health_conditions
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import (
-    Health,
-    Phase,
-    WantedCondition,
-    conditions,
-    health_conditions,
-    merge_patch,
-    next_status,
-    phase_of,
-)
+from holdfast_operator.engine.status_writer import conditions, merge_patch, next_status, phase_of
 from holdfast_operator.engine.steps import SUSPENDED, ready, reconciling, stalled
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
