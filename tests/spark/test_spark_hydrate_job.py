@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.collections import JobState, RenditionState, StorageController
-from holdfast.collections.bringing import rendition_hold
+from holdfast.collections.rendition_copy import rendition_hold
 from holdfast.errors import BadInput, Fenced, HoldfastError
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.ids import BLOB_NAME

@@ -5,12 +5,11 @@
 even if several processes run it.
 """
 
-from holdfast.collections.advance import AdvanceStep, Due, StepKind, Wait
-from holdfast.collections.appending import Position, PreparedAppend
 from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.capabilities import CollectionHold, DurableHold, WriteCapability
 from holdfast.collections.changes import ChangesPart, plan_changes, read_changes
 from holdfast.collections.controller import StorageController
+from holdfast.collections.due_steps import AdvanceStep, Due, StepKind, Wait
 from holdfast.collections.hydration import needs_spark
 from holdfast.collections.listen import CollectionListen
 from holdfast.collections.reader import CollectionReader
@@ -28,8 +27,9 @@ from holdfast.collections.record.spec import (
 from holdfast.collections.record.state import CommandKind, CommandRecord
 from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.collections.renditions import Renditions
-from holdfast.collections.replicated import ReplicatedRenditionWriter, ReplicatedWriter
-from holdfast.collections.restoring import RestoreSource
+from holdfast.collections.replication import ReplicatedRenditionWriter, ReplicatedWriter
+from holdfast.collections.restore import RestoreSource
+from holdfast.collections.sharded_append import Position, PreparedAppend
 from holdfast.collections.snapshot import CollectionPart, CollectionSnapshot, read_collection_part
 from holdfast.collections.writer import CollectionWriter
 

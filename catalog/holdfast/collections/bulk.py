@@ -15,8 +15,8 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from holdfast.collections.appending import Position, PreparedAppend, Route
 from holdfast.collections.routing import split_rows
+from holdfast.collections.sharded_append import Position, PreparedAppend, Route
 from holdfast.errors import BadInput
 from holdfast.forks import OwnerProcess
 from holdfast.persist import BatchBuilder, Prepared, Schema

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from holdfast.collections.bringing import rendition_hold
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.record import collection_transitions as transitions
 from holdfast.collections.record.jobs import JobRecord, hold_purpose
 from holdfast.collections.record.spec import CollectionInfo, RenditionState
 from holdfast.collections.record.state import ControllerState
 from holdfast.collections.record.transitions import Origin
+from holdfast.collections.rendition_copy import rendition_hold
 from holdfast.collections.retention import RETENTION_PURPOSE
 from holdfast.collections.writer import CollectionWriter
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, HandleExpired, ShardFinalized

@@ -13,14 +13,14 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from holdfast.collections.bringing import at_time
 from holdfast.collections.controller import StorageController
-from holdfast.collections.evolved import seen_through
 from holdfast.collections.frontiers import check_as_of, check_forward
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record.spec import CollectionInfo
+from holdfast.collections.rendition_copy import at_time
 from holdfast.persist import PersistClient, Schema, Updates
 from holdfast.persist.rows.consolidate import consolidate_updates
+from holdfast.persist.rows.evolution import seen_through
 
 
 @dataclass(frozen=True, slots=True)

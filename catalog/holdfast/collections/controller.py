@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NoReturn, Self, assert_never
 
-from holdfast.collections.advance import AdvanceStep, Due, Situation, StepKind, advance
-from holdfast.collections.bringing import OnProgress
 from holdfast.collections.capabilities import Capabilities, CollectionHold, DurableHold, WriteCapability
 from holdfast.collections.controller_log import ControllerLog, Guard
 from holdfast.collections.differences import difference_shards
+from holdfast.collections.due_steps import AdvanceStep, Due, Situation, StepKind, advance
+from holdfast.collections.frontiers import common_upper
 from holdfast.collections.hydration import Hydration
 from holdfast.collections.job_commands import JobCommands
 from holdfast.collections.metadata import METADATA_SCHEMA, first_rendition
@@ -33,12 +33,12 @@ from holdfast.collections.record.spec import (
 )
 from holdfast.collections.record.state import CommandRecord, ControllerState
 from holdfast.collections.record.transitions import Origin, ShardIds
+from holdfast.collections.rendition_copy import OnProgress
 from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.collections.renditions import Renditions
-from holdfast.collections.replicated import ReplicatedRenditionWriter, ReplicatedWriter
-from holdfast.collections.restoring import Restores, RestoreSource
+from holdfast.collections.replication import ReplicatedRenditionWriter, ReplicatedWriter
+from holdfast.collections.restore import Restores, RestoreSource
 from holdfast.collections.retention import RETENTION_PURPOSE, move_retention
-from holdfast.collections.uppers import common_upper
 from holdfast.collections.writer import CollectionWriter
 from holdfast.errors import (
     CollectionInUse,
@@ -387,7 +387,7 @@ class StorageController(JobCommands):
     def _do(self, collection_id: str, step: AdvanceStep) -> None:
         match step.kind:
             case StepKind.TAIL:
-                self.renditions.bring_tail(collection_id)
+                self.renditions.copy_tail(collection_id)
             case StepKind.RELEASE:
                 self.renditions.release_hold(self.describe(collection_id), step.rendition)
             case StepKind.DROP_RENDITION:

@@ -12,12 +12,12 @@ from typing import Final
 from uuid import UUID, uuid5
 
 from holdfast.collections.controller_log import ControllerLog
+from holdfast.collections.frontiers import CollectionView
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record.rendition_transitions import record_difference
 from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
 from holdfast.collections.record.transitions import Origin
 from holdfast.collections.retention import RETENTION_PURPOSE
-from holdfast.collections.uppers import CollectionView
 from holdfast.errors import AsOfTooEarly, ShardFinalized
 from holdfast.persist import PersistClient
 from holdfast.persist.ids import shard_id

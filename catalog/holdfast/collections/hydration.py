@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
-from holdfast.collections.bringing import OnProgress, brought
+from holdfast.collections.frontiers import common_upper
 from holdfast.collections.record.jobs import JobRecord, JobState, Json, job_id, one_line
 from holdfast.collections.record.spec import (
     CollectionInfo,
@@ -28,8 +28,8 @@ from holdfast.collections.record.spec import (
     RenditionInfo,
     RenditionState,
 )
+from holdfast.collections.rendition_copy import OnProgress, prepared_copy
 from holdfast.collections.renditions import Renditions
-from holdfast.collections.uppers import common_upper
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
@@ -54,7 +54,7 @@ SPARK_ROWS: Final = 20_000_000
 Fill: TypeAlias = Callable[
     [CollectionInfo, RenditionInfo, int, OnProgress], AbstractContextManager[Callable[[], list[Prepared]]]
 ]
-"""Returns the steps that take an empty rendition to an upper, at most the collection's, like `brought`."""
+"""Returns the steps that take an empty rendition to at most the collection's upper. See `prepared_copy`."""
 
 # The errors that work on a rendition raises if the rendition ends during the work.
 _GONE: Final = (AsOfTooEarly, HandleExpired, ShardFinalized, TornRendition, UpperMismatch)
@@ -212,7 +212,7 @@ class Hydration:
     ) -> AbstractContextManager[Callable[[], list[Prepared]]]:
         """Fill the rendition through this process."""
         describe = partial(self._controller.describe, self._id)
-        return brought(self._client, info, rendition, 0, upper, describe, progress=progress)
+        return prepared_copy(self._client, info, rendition, 0, upper, describe, progress=progress)
 
     def _tell(self, done: int, total: int) -> None:
         self._rows = done

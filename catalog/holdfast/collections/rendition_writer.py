@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, assert_never
 
-from holdfast.collections.appending import Route, ShardedAppend, checked_updates, promise_moved
+from holdfast.collections.frontiers import common_upper
 from holdfast.collections.metadata import METADATA_SCHEMA
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
-from holdfast.collections.uppers import common_upper
+from holdfast.collections.sharded_append import Route, ShardedAppend, checked_updates, promise_moved
 from holdfast.errors import (
     CLOSED,
     BadInput,

@@ -47,9 +47,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from holdfast.collections.bringing import OnProgress, bring, bring_tail, rendition_hold
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.differences import difference_shards, make_difference
+from holdfast.collections.frontiers import CollectionView, common_upper, look
 from holdfast.collections.metadata import METADATA_SCHEMA, handover
 from holdfast.collections.record import rendition_transitions as transitions
 from holdfast.collections.record.spec import (
@@ -61,8 +61,8 @@ from holdfast.collections.record.spec import (
 )
 from holdfast.collections.record.state import ControllerState
 from holdfast.collections.record.transitions import Origin
+from holdfast.collections.rendition_copy import OnProgress, copy_tail, copy_until, rendition_hold
 from holdfast.collections.retention import RETENTION_PURPOSE
-from holdfast.collections.uppers import CollectionView, common_upper, look
 from holdfast.errors import (
     CLOSED,
     AsOfTooEarly,
@@ -206,7 +206,7 @@ class Renditions:
             )
         id_ = view.info.collection_id
         try:
-            return bring(
+            return copy_until(
                 self._client, view.info, rendition, view.upper, partial(self._describe, id_), progress
             )
         except (AsOfTooEarly, HandleExpired, ShardFinalized, UpperMismatch):
@@ -242,7 +242,7 @@ class Renditions:
             if taken and info.holding.recipe is Recipe.SOURCE:
                 return info.holding
             if view.upper < info.holding.held_from or view.uppers[info.holding.id] < info.holding.held_from:
-                bring_tail(self._client, view, partial(self._describe, info.collection_id))
+                copy_tail(self._client, view, partial(self._describe, info.collection_id))
             elif taken:
                 # Copying a tail ends the hold. A late filler may have moved the hold meanwhile.
                 self.release_hold(info, rendition_id)
@@ -308,14 +308,14 @@ class Renditions:
             )
         return tuple(each.id for each in gone)
 
-    def bring_tail(self, collection: str) -> None:
+    def copy_tail(self, collection: str) -> None:
         """Copy the tail to the current rendition, if it lacks one.
 
         Raises `HandoverInProgress` if only the source of the rendition can write that.
         """
         view = self.look(collection)
         if view.uppers[view.info.holding.id] < view.info.holding.held_from:
-            bring_tail(self._client, view, partial(self._describe, view.info.collection_id))
+            copy_tail(self._client, view, partial(self._describe, view.info.collection_id))
 
     def release_hold(self, info: CollectionInfo, rendition_id: str) -> None:
         """Release the hold of a rendition on the times that it was filled from."""

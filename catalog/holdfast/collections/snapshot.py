@@ -12,11 +12,10 @@ from typing import Final
 import pyarrow as pa
 
 from holdfast.collections.controller_log import ControllerLog
-from holdfast.collections.evolved import fitted
 from holdfast.collections.record.spec import CollectionState
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
 from holdfast.persist import PersistClient, Snapshot, SnapshotPart
-from holdfast.persist.rows.evolution import newest
+from holdfast.persist.rows.evolution import fitted, newest
 
 _THREADS: Final = 4
 

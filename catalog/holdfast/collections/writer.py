@@ -15,7 +15,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
-from holdfast.collections.appending import (
+from holdfast.collections.bulk import BulkAppend
+from holdfast.collections.frontiers import CollectionView, look
+from holdfast.collections.metadata import METADATA_SCHEMA
+from holdfast.collections.record.spec import CollectionInfo, Recipe
+from holdfast.collections.rendition_copy import copy_tail
+from holdfast.collections.sharded_append import (
     Position,
     PreparedAppend,
     Route,
@@ -23,12 +28,7 @@ from holdfast.collections.appending import (
     checked_updates,
     promise_moved,
 )
-from holdfast.collections.bringing import bring_tail
-from holdfast.collections.bulk import BulkAppend
-from holdfast.collections.metadata import METADATA_SCHEMA
-from holdfast.collections.record.spec import CollectionInfo, Recipe
-from holdfast.collections.uploaded import UploadedAppend
-from holdfast.collections.uppers import CollectionView, look
+from holdfast.collections.uploads import UploadedAppend
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
@@ -185,7 +185,7 @@ class CollectionWriter:
     def _found(self, view: CollectionView) -> tuple[Route, int]:
         """Like `_find`, from a view. Raises `ShardFinalized` if its current rendition is gone."""
         while view.uppers[view.info.holding.id] < view.info.holding.held_from:
-            bring_tail(self._client, view, self._describe)
+            copy_tail(self._client, view, self._describe)
             view = self._written_by_all()
         rendition = view.info.holding
         if self._route is not None and self._route.rendition.id == rendition.id:

@@ -22,9 +22,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from holdfast.collections import CollectionWriter, Position, RenditionInfo, StorageController, job_id
-from holdfast.collections.evolved import fitted
-from holdfast.collections.uploaded import UploadedAppend
-from holdfast.collections.uploading import upload_rows
+from holdfast.collections.uploads import UploadedAppend, upload_rows
 from holdfast.errors import (
     AsOfTooEarly,
     CollectionNotFound,
@@ -39,6 +37,7 @@ from holdfast.persist.config import Maintenance
 from holdfast.persist.prepared import LONGEST_UPLOAD_S
 from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.persist.rows.consolidate import negated
+from holdfast.persist.rows.evolution import fitted
 from holdfast.spark.place import Place
 from holdfast.spark.write_options import WriteOptions
 from holdfast.tables.loading import check_open, load

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from holdfast.collections.evolved import fitted
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.rows import arrowrows
 from holdfast.persist.rows.consolidate import consolidate_updates, negated
+from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.schema import TIME
 from holdfast.polarsforks import polars_works

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.collections import Position
-from holdfast.collections.evolved import fitted
 from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
+from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.schema import DIFF
 from holdfast.tables.changes import Append, Change, PreparedChange
 from holdfast.tables.opened import OpenTable

@@ -11,9 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, CollectionPart, CollectionReader, read_collection_part
-from holdfast.collections.evolved import fitted
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.canonical import python_values
+from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.order import following
 from holdfast.tables.changes import matching
 

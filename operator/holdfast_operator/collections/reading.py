@@ -9,8 +9,8 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import ReadOnlyCatalog, format_id
 from holdfast.catalog.objects.registry import DATABASES, ITEMS, SCHEMAS
 from holdfast.collections import CollectionInfo, CollectionState, JobRecord, RenditionInfo, StorageController
-from holdfast.collections.advance import Situation, StepKind, due
 from holdfast.collections.capabilities import CollectionHold
+from holdfast.collections.due_steps import Situation, StepKind, due
 from holdfast.collections.retention import RETENTION_PURPOSE
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound
 from holdfast.persist import PersistClient

@@ -304,11 +304,11 @@ def _handovers(source: RestoreSource, restored: Counter[Row]) -> list[Act]:
             fed=True,
         ),
         # Whoever writes brings it too: that is part of the handovers. Here nobody does.
-        Act("bring the tail", tailless, lambda c: c.renditions.bring_tail("flights"), turned, cast=False),
+        Act("bring the tail", tailless, lambda c: c.renditions.copy_tail("flights"), turned, cast=False),
         Act(
             "bring the tail of what is restored",
             restored_without_tail,
-            lambda c: c.renditions.bring_tail("flights"),
+            lambda c: c.renditions.copy_tail("flights"),
             turned,
             late=True,
             restores=restored,

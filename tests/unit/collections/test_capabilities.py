@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.collections import CollectionState, Recipe, StorageController
-from holdfast.collections.advance import StepKind
 from holdfast.collections.capabilities import collection_holds
+from holdfast.collections.due_steps import StepKind
 from holdfast.errors import AsOfTooEarly, CollectionInUse, CollectionNotFound, HandleExpired
 from unit.collections.stores import SPEC, Stores, counted, updates
 

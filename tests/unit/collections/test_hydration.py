@@ -15,7 +15,7 @@ from holdfast.collections import (
     job_id,
     needs_spark,
 )
-from holdfast.collections.advance import StepKind
+from holdfast.collections.due_steps import StepKind
 from holdfast.errors import (
     BadInput,
     CollectionInUse,

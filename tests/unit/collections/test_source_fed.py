@@ -273,7 +273,7 @@ def test_a_writer_that_helps_is_turned_away_where_a_source_takes_over_meanwhile(
 
     def overtaken(steps: list[Prepared]) -> None:
         monkeypatch.undo()
-        other.renditions.bring_tail("flights")
+        other.renditions.copy_tail("flights")
         assert other.renditions.hand_over("flights", feeding).id == feeding
         helping(steps)
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast.collections import CollectionReader, Recipe, RenditionState, StorageController, bringing
+from holdfast.collections import CollectionReader, Recipe, RenditionState, StorageController, rendition_copy
 from holdfast.collections.differences import difference_shard_id
-from holdfast.collections.evolved import fitted
 from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, HoldfastError, Overtaken
 from holdfast.persist import ReadHandle, Schema
+from holdfast.persist.rows.evolution import fitted
 from unit.collections.snapshots import snapshot
 from unit.collections.stores import SPEC, Stores, counted, updates
 
@@ -320,7 +320,7 @@ def test_who_catches_up_late_is_not_told_of_a_since_that_has_moved(
             other.advance("flights")
             return True
 
-        before(monkeypatch, bringing, "CollectionReader", overtaking)
+        before(monkeypatch, rendition_copy, "CollectionReader", overtaking)
         assert controller.renditions.catch_up("flights", f"r{number}") == upper
 
 

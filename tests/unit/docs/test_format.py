@@ -14,9 +14,9 @@ from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
 from holdfast.collections import (
     CollectionSpec,
     StorageController,
-    bringing,
     capabilities,
     controller_log,
+    rendition_copy,
 )
 from holdfast.collections.record import codec
 from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
@@ -102,7 +102,7 @@ def test_purposes_of_critical_holds(tmp_path: Path) -> None:
         for each in (info.metadata_shard, *info.data_shards):
             found = {held.purpose for held in client.inspect(each).holds if held.kind == "critical"}
             assert found == ({documented[0], taken} if each == info.metadata_shard else {documented[0]})
-    assert documented[6:] == [capabilities.read_purpose("<purpose>"), bringing.rendition_hold("<id>")]
+    assert documented[6:] == [capabilities.read_purpose("<purpose>"), rendition_copy.rendition_hold("<id>")]
     keeps = [row[2] for row in table("## Critical holds")]
     assert (
         f"the last {shard.RETAIN_VERSIONS:,} versions, moved in steps of {shard.RETENTION_STEP}" == keeps[1]

@@ -18,7 +18,7 @@ from holdfast.cli.rows.text import render
 from holdfast.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.collections.recovered import Recovered, RecoveredCollection
+    from holdfast.collections.recovery import Recovered, RecoveredCollection
     from holdfast.persist import PersistClient
     from holdfast.persist.admin.accept import Side, TwoHistories
     from holdfast.persist.admin.recover import RecoveryPlan
@@ -212,7 +212,7 @@ def _note(side: "Side") -> str:
 
 def _purposes(location: "Location") -> dict[str, str]:
     """Return what each shard is for, according to the logs; empty if they can't be read."""
-    from holdfast.collections.recovered import purposes
+    from holdfast.collections.recovery import purposes
 
     try:
         return purposes(_client(location, "read"))
@@ -239,13 +239,13 @@ def _choice(take: tuple[str, ...]) -> "Choice":
 
 
 def _look(location: "Location") -> "Recovered":
-    from holdfast.collections.recovered import look_at_recovered
+    from holdfast.collections.recovery import look_at_recovered
 
     return look_at_recovered(_client(location, "read"))
 
 
 def _mend(location: "Location") -> None:
-    from holdfast.collections.recovered import look_at_recovered, mend
+    from holdfast.collections.recovery import look_at_recovered, mend
 
     # The client is not closed: the caller closes the stores.
     client = _client(location, "write")

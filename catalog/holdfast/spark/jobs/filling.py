@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from holdfast.collections import CollectionPart, RenditionInfo
-from holdfast.collections.uploading import upload_part
+from holdfast.collections.uploads import upload_part
 from holdfast.forks import kept_in_process
 from holdfast.persist import Upload, UploadTicket
 from holdfast.spark.place import Place

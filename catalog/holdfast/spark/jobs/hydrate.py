@@ -24,8 +24,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pyspark.sql import SparkSession
 
 from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
-from holdfast.collections.bringing import OnProgress, hold_moved, rendition_hold
 from holdfast.collections.hydration import Hydration
+from holdfast.collections.rendition_copy import OnProgress, hold_moved, rendition_hold
 from holdfast.errors import StorageError
 from holdfast.persist import PersistClient, Prepared, WriteHandle
 from holdfast.spark import scan
@@ -70,7 +70,7 @@ def _filled(
     upper: int,
     progress: OnProgress,
 ) -> Iterator[Callable[[], list[Prepared]]]:
-    """The steps that fill an empty rendition up to `upper`. Executors upload them. See `bringing.brought`."""
+    """The steps that fill an empty rendition up to `upper`, uploaded by executors. See `prepared_copy`."""
     found = scan.find(spec.reading(info.collection_id, upper - 1))
     parts = [task.part for task in scan.plan(found)]
     # Read after the parts were planned, so their schemas are this one or earlier ones.

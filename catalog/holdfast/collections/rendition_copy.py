@@ -14,11 +14,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from holdfast.collections.evolved import seen_through
+from holdfast.collections.frontiers import CollectionView, common_upper
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo
 from holdfast.collections.routing import split_rows
-from holdfast.collections.uppers import CollectionView, common_upper
 from holdfast.errors import (
     CLOSED,
     AsOfTooEarly,
@@ -34,6 +33,7 @@ from holdfast.persist import (
     Schema,
     WriteHandle,
 )
+from holdfast.persist.rows.evolution import seen_through
 from holdfast.persist.rows.schema import TIME
 
 _MEMORY_BYTES: Final = 256 << 20
@@ -47,7 +47,7 @@ def rendition_hold(rendition_id: str) -> str:
     return f"rendition {rendition_id}"
 
 
-def bring_tail(client: PersistClient, view: CollectionView, describe: Callable[[], CollectionInfo]) -> None:
+def copy_tail(client: PersistClient, view: CollectionView, describe: Callable[[], CollectionInfo]) -> None:
     """Copy the tail to the current rendition: what was written before the handover and is not yet in it.
 
     Raises `HandoverInProgress` if only the source of the rendition can write that.
@@ -62,10 +62,10 @@ def bring_tail(client: PersistClient, view: CollectionView, describe: Callable[[
         )
     # A restored rendition has different contents from its handover on. That time must become complete.
     beyond = 1 if holding.recipe is Recipe.RESTORED else 0
-    bring(client, view.info, holding, holding.held_from + beyond, describe)
+    copy_until(client, view.info, holding, holding.held_from + beyond, describe)
 
 
-def bring(
+def copy_until(
     client: PersistClient,
     info: CollectionInfo,
     rendition: RenditionInfo,
@@ -81,7 +81,7 @@ def bring(
     if lower >= upper:
         return lower, lower
     try:
-        with brought(client, info, rendition, lower, upper, describe, progress=progress) as steps:
+        with prepared_copy(client, info, rendition, lower, upper, describe, progress=progress) as steps:
             client.multi_write(steps())
     except (UpperMismatch, AsOfTooEarly, HandleExpired, ShardFinalized):
         # Another process may have been faster some time ago, and the since may have passed our times.
@@ -93,7 +93,7 @@ def bring(
 
 
 @contextmanager
-def brought(
+def prepared_copy(
     client: PersistClient,
     info: CollectionInfo,
     rendition: RenditionInfo,

@@ -18,13 +18,13 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from holdfast.collections.bringing import rendition_hold
 from holdfast.collections.controller_log import ControllerLog
-from holdfast.collections.evolved import seen_through
+from holdfast.collections.frontiers import common_upper
 from holdfast.collections.record import collection_transitions as transitions
 from holdfast.collections.record.jobs import Json
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
 from holdfast.collections.record.transitions import Origin
+from holdfast.collections.rendition_copy import rendition_hold
 from holdfast.collections.renditions import RESTORED_UPPER, Renditions
 from holdfast.collections.routing import split_rows
 from holdfast.collections.snapshots.folder import SnapshotFolder
@@ -36,10 +36,9 @@ from holdfast.collections.snapshots.manifest import (
     read_rows,
     verify_snapshot,
 )
-from holdfast.collections.uppers import common_upper
 from holdfast.errors import BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient
-from holdfast.persist.rows.evolution import evolution_fault
+from holdfast.persist.rows.evolution import evolution_fault, seen_through
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
 
 _BATCH_ROWS: Final = 64 * 1024

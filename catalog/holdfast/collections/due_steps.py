@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from holdfast.collections.bringing import rendition_hold
 from holdfast.collections.capabilities import CollectionHold
 from holdfast.collections.record.jobs import JobRecord
 from holdfast.collections.record.spec import (
@@ -20,6 +19,7 @@ from holdfast.collections.record.spec import (
     RenditionInfo,
     RenditionState,
 )
+from holdfast.collections.rendition_copy import rendition_hold
 from holdfast.errors import CollectionInUse
 
 

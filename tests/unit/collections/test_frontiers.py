@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from holdfast.collections import CollectionSpec, StorageController
-from holdfast.collections.uppers import common_upper
+from holdfast.collections.frontiers import common_upper
 from holdfast.errors import TornRendition
 from testbed.faults import Fault, Operation
 from unit.collections.stores import SCHEMA, Stores, updates
