@@ -147,7 +147,7 @@ def test_a_transaction_sees_one_time_and_nobody_commits_it_for_another(catalogs:
     tx = mine.transaction()
     tx.insert(ROLES, OURS.key, OURS.value)
     theirs = writable(catalogs.openable(), "you")
-    with pytest.raises(BadInput, match="not open on this catalog"):
+    with pytest.raises(BadInput, match="not open on this handle"):
         theirs.commit_transaction(tx)
     assert tx.is_open
     theirs.set_objects(ROLES, [THEIRS])

@@ -257,10 +257,10 @@ def test_one_transaction_at_a_time(catalogs: Catalogs) -> None:
             with pytest.raises(TransactionInProgress):
                 ask()
         tx.insert(ROLES, *of(role(1, "a")))
-    with pytest.raises(BadInput, match="not open on this catalog"):
+    with pytest.raises(BadInput, match="not open on this handle"):
         catalog.commit_transaction(tx)
     foreign = writable(openable, "another").transaction()
-    with pytest.raises(BadInput, match="not open on this catalog"):
+    with pytest.raises(BadInput, match="not open on this handle"):
         catalog.commit_transaction(foreign)
     assert foreign.is_open
 

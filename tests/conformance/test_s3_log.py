@@ -162,7 +162,7 @@ def test_a_put_of_which_no_token_is_left_is_indeterminate(bucket: Bucket, other:
     writer = opened(objects)
     objects.before = once("create", object_name(3), lambda: append(other, "b", RECENT + 2 * EVERY))
 
-    with pytest.raises(Indeterminate, match="was truncated before"):
+    with pytest.raises(Indeterminate, match="was truncated beyond it before"):
         writer.compare_and_set([Put("a", 1, b"x")])
 
     assert writer.heads(["a"]) == {}

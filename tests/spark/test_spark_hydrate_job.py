@@ -269,7 +269,7 @@ def test_a_rendition_that_is_given_up_meanwhile_ends_the_job(
         if "tasks into" in text:
             controller.renditions.abort(spec.collection, "r2")
 
-    with pytest.raises(BadInput, match=r"r2 of collection .* is ABORTED, not HYDRATING"):
+    with pytest.raises(BadInput, match=r"r2 of collection .* can't be filled: it is ABORTED, not HYDRATING"):
         hydrate.run(spec, say=say, spark=spark)
     record = record_of(controller, spec)
     assert record.state is JobState.FAILED
@@ -320,5 +320,5 @@ def test_a_location_that_was_removed_is_not_made_anew(tmp_path: Any) -> None:
         gone.open_to_write()
     assert not (tmp_path / "gone").exists()
     PersistClient.open(gone.url).close()
-    with pytest.raises(HoldfastError, match="is not the location that was planned"):
+    with pytest.raises(HoldfastError, match="is not the location that the query was planned for"):
         gone.open_to_write(uuid.uuid4())

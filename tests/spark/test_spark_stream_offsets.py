@@ -164,7 +164,7 @@ def test_it_may_begin_after_a_time(controller: StorageController, url: str) -> N
     Query(url, where='[["id", "!=", 3]]', **{"from": 1}).run(checkpoint)
     assert checkpoint.batches == [[{"id": 2, "name": "b"}]]
     write(controller, 3, (4, "d", 1))
-    with pytest.raises(BadInput, match="'from' is not the value that the checkpoint started with"):
+    with pytest.raises(BadInput, match=r"'from' is .*, but the checkpoint started with"):
         Query(url, **{"from": 2}).run(checkpoint)
 
 

@@ -98,7 +98,10 @@ def delete(
     planned = rehearse(openable, collection, key, None, force=force)
     found = _put(openable, planned, holder=holder, purpose=purpose, force=force)
     if found is None:
-        raise BadInput(f"{planned.collection} no longer has an object with key {_show(planned.key)}")
+        raise BadInput(
+            f"{planned.collection} no longer has an object with key {_show(planned.key)}: another process has"
+            " removed it"
+        )
     return found
 
 

@@ -36,7 +36,7 @@ from holdfast.catalog.stores.preamble import Preamble, at_latest
 from holdfast.catalog.stores.standing import Alone, Standing
 from holdfast.catalog.stores.store import CatalogStore, FenceRow, Kept, let_go_of_old, past_of
 from holdfast.catalog.subscription import StoreSubscription
-from holdfast.catalog.transaction import Transaction
+from holdfast.catalog.transaction import Transaction, not_open
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
@@ -114,14 +114,20 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         with self._ready():
             version = self._config(config.USER_VERSION)
         if version is None:
-            raise CatalogOutOfSync("the catalog has no version any more")
+            raise CatalogOutOfSync(
+                f"the catalog in {self.place} has no format version any more: its row was removed",
+                hint="restore the catalog from a dump or a backup",
+            )
         return version
 
     def fence_token(self) -> FenceToken:
         with self._ready() as cache:
             value = cache.get(FENCE_TOKENS, pb.FenceTokenKey())
         if value is None:
-            raise CatalogOutOfSync("the catalog has no fence token any more")
+            raise CatalogOutOfSync(
+                f"the catalog in {self.place} has no fence token any more: its row was removed",
+                hint="restore the catalog from a dump or a backup",
+            )
         return FenceToken.from_proto(value)
 
     def boot_ts(self) -> int:
@@ -346,7 +352,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
     def transaction(self) -> Transaction:
         with self._ready() as cache:
             if self._tx is not None:
-                raise TransactionInProgress("a transaction is already open on this catalog")
+                raise TransactionInProgress(f"a transaction is already open on the catalog in {self.place}")
             self._tx = Transaction(
                 cache, base=self._content, now_ms=self._now_ms(), on_close=self._forget_transaction
             )
@@ -359,12 +365,16 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         self._check_process()
         with self._lock:
             if tx is not self._tx:
-                raise BadInput("this transaction is not open on this catalog")
+                raise not_open(self.place)
             with tx, self._ready():
                 updates = tx.updates()
                 while updates:
                     if tx.base != self._content:
-                        raise CatalogOutOfSync("the catalog changed after the transaction began")
+                        raise CatalogOutOfSync(
+                            f"the catalog in {self.place} changed after the transaction began: nothing was"
+                            " committed",
+                            hint="sync, and repeat the transaction",
+                        )
                     try:
                         self._commit(updates)
                         return
@@ -377,7 +387,10 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             before = self._content
             self._sync_to(self._store.upper())
             if self._content != before:
-                raise CatalogOutOfSync("somebody changed the catalog without taking over")
+                raise CatalogOutOfSync(
+                    f"another process changed the catalog in {self.place} without opening it for writing",
+                    hint="find that process; then sync, or open the catalog again",
+                )
             self._confirm_writer(always=True)
 
     def fence_guard(self) -> Prepared:
@@ -546,15 +559,23 @@ class SavepointHandle(WritableHandle):
         """Do nothing: nobody else writes to this savepoint."""
 
     def fence_guard(self) -> Prepared:
-        raise BadInput("a savepoint has no fence guard: its token is only in memory")
+        raise BadInput(
+            "a savepoint has no fence guard: its token is only in memory",
+            hint="open the catalog for writing",
+        )
 
     def subscribe(self, since: int | None = None) -> StoreSubscription:  # noqa: ARG002
-        raise BadInput("a savepoint can't be subscribed to: nothing in it is committed")
+        raise BadInput(
+            "a savepoint can't be subscribed to: nothing in it is committed", hint="subscribe to the catalog"
+        )
 
     def dump(self, as_of: int | None = None) -> str:
         with self._ready() as cache:
             if as_of not in (None, self._upper - 1):
-                raise BadInput("a savepoint has only its latest state")
+                raise BadInput(
+                    f"a savepoint has only its latest state, not the state as of {as_of}",
+                    hint="leave as_of out, or dump the catalog",
+                )
             return dump_json(chain(cache.rows(), *map(self._appended, APPEND_ONLY)))
 
     def _count_append_only(self) -> Counter[Kind]:
@@ -590,4 +611,4 @@ class SavepointHandle(WritableHandle):
                 self._removed.add(row)
 
     def _reload(self) -> None:
-        raise CatalogOutOfSync("the savepoint is lost after an error: open another one")
+        raise CatalogOutOfSync("the savepoint can't be used after an error", hint="open another one")

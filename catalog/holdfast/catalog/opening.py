@@ -286,7 +286,11 @@ class StoredCatalog(OpenableCatalog):
 
 def _check_writable(stored: Backing | CatalogStore) -> None:
     if not stored.writable:
-        raise NotWritable("the catalog can't be opened for writing: its store was opened only for reading")
+        raise NotWritable(
+            f"the catalog in {stored.place} can't be opened for writing: its store was opened only for"
+            " reading",
+            hint="open the store for writing, or open the catalog with OpenMode.READ_ONLY",
+        )
 
 
 def _read_only(backing: Backing) -> tuple[ReadOnlyHandle, CatalogStore]:

@@ -79,7 +79,10 @@ def load(
     while True:
         seen = read_preamble(store, store.upper())
         if only_new and seen.is_initialized:
-            raise CatalogOutOfSync(f"the catalog in {store.place} is already initialized: nothing was loaded")
+            raise CatalogOutOfSync(
+                f"the catalog in {store.place} is already initialized: nothing was loaded",
+                hint="load into a store without a catalog; or replace this catalog, which fences its writer",
+            )
         token = claim(seen)
         stored = store.rows(seen.upper - 1) if seen.upper else iter(())
         if exactly or not seen.is_initialized:

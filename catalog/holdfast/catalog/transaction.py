@@ -48,6 +48,16 @@ from holdfast.catalog.objects.registry import (
 from holdfast.errors import BadInput, UniquenessViolation
 
 _ID_LIMIT = 1 << 64
+
+
+def not_open(place: str) -> BadInput:
+    """The error for a commit of a transaction that isn't the open one of the handle."""
+    return BadInput(
+        f"can't commit to the catalog in {place}: the transaction is not open on this handle",
+        hint="commit a transaction once, with the handle that began it; to try again, begin another one",
+    )
+
+
 _ALLOCATOR_KEYS = {kind: encode_key(ID_ALLOCATORS, pb.IdAllocatorKey(name=kind)) for kind in IdKind}
 
 
@@ -182,7 +192,7 @@ class Transaction:
     def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
         """Allocate `n` ids that were never used and that no object of the kind has."""
         if n < 0:
-            raise BadInput(f"can't allocate {n} ids")
+            raise BadInput(f"can't allocate {n} ids: expected 0 or more")
         next_id = _next_id(self._row(ID_ALLOCATORS, _ALLOCATOR_KEYS[kind]))
         found: list[int] = []
         while len(found) < n:
@@ -295,7 +305,9 @@ class Transaction:
         self, collection: Collection[Any, Any], key: bytes, row: Row | None, value: Message | None = None
     ) -> None:
         if not self._open:
-            raise BadInput("the transaction is closed: its changes were committed or dropped")
+            raise BadInput(
+                "the transaction is closed: its changes were committed or dropped", hint="begin another one"
+            )
         if collection is FENCE_TOKENS:
             raise BadInput("a transaction can't change the fence token: open the catalog instead")
         self._changes.setdefault(collection.kind, {})[key] = row

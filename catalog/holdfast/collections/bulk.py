@@ -107,7 +107,10 @@ class BulkAppend:
     def _check_whole(self) -> None:
         self._owner.check("this bulk append")
         if not self._whole:
-            raise BadInput("this bulk append failed while it added updates, and can't be used any more")
+            raise BadInput(
+                "this bulk append failed while it added updates, and can't be used any more",
+                hint="nothing was written; begin another bulk append, and add all updates again",
+            )
 
     def _add(self, updates: object) -> None:
         batch = prepare_updates(self._schema, updates, default_time=0)

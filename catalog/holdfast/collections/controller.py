@@ -366,7 +366,10 @@ class StorageController(JobCommands):
         if info.dropped:
             _refuse_dropped(info)
         if info.state is not CollectionState.ACTIVE:
-            raise VersionTooNew(f"collection {info.name} ({info.collection_id}) is not complete yet")
+            raise VersionTooNew(
+                f"collection {info.name} ({info.collection_id}) can't be used: its state is"
+                f" {info.state.name}, which this Holdfast doesn't write"
+            )
         return info
 
     def _situation(self, collection_id: str) -> Situation:

@@ -125,9 +125,12 @@ def _missing(now: Situation, rendition: RenditionInfo) -> str:
         return f"suspect: {rendition.suspect}; abort it"
     match rendition.recipe:
         case Recipe.COPY:
-            return f"written up to {upper}, the collection up to {now.upper}; then a handover"
+            return f"filled up to {upper}, and the collection up to {now.upper}; hand over to it, or abort it"
         case Recipe.SOURCE:
-            return f"written up to {upper} by its source, the collection up to {now.upper}; then a handover"
+            return (
+                f"its source has written up to {upper}, and the collection is complete up to {now.upper};"
+                " hand over to it, or abort it"
+            )
         case Recipe.RESTORED:
             return "filled; run the restore again, or abort it" if upper else "not filled: restore again"
         case _:
@@ -140,7 +143,7 @@ def _due_of_holding(now: Situation, rendition: RenditionInfo) -> Due:
         return Due((*_release(now, rendition), *_difference(now, rendition)), ())
     if rendition.recipe is not Recipe.SOURCE:
         return Due((AdvanceStep(StepKind.TAIL, rendition.id),), ())
-    why = f"took over at {rendition.held_from}, and its source has written up to {upper}"
+    why = f"took over at {rendition.held_from}, but its source has written only up to {upper}"
     return Due((), (Wait(rendition.id, why),))
 
 
@@ -148,14 +151,15 @@ def _due_of_retired(now: Situation, rendition: RenditionInfo) -> Due:
     steps = _release(now, rendition)
     written = now.uppers[rendition.id]
     if written < rendition.held_to:
-        why = f"current up to {rendition.held_to}, and its source has written up to {written}"
+        why = f"was current up to {rendition.held_to}, but its source has written only up to {written}"
         return Due(steps, (Wait(rendition.id, why),))
     if now.since >= rendition.held_to:
         return Due((*steps, AdvanceStep(StepKind.DROP_RENDITION, rendition.id)), ())
     keepers = [hold for hold in now.holds if rendition.id in hold.keeps]
     waits = tuple(Wait(rendition.id, f"kept by {_keeper(hold)}") for hold in keepers)
     # If nobody moves the since, it stays at the last hold, even after that hold ended.
-    return Due(steps, waits or (Wait(rendition.id, f"kept by the since, which is {now.since}"),))
+    why = f"its times are readable until the since of the collection, {now.since}, is {rendition.held_to}"
+    return Due(steps, waits or (Wait(rendition.id, why),))
 
 
 def _release(now: Situation, rendition: RenditionInfo) -> tuple[AdvanceStep, ...]:

@@ -228,11 +228,14 @@ class Hydration:
         if known.recipe is not Recipe.COPY:
             raise BadInput(
                 f"rendition {known.id} of collection {info.name} can't be filled from the collection: its"
-                f" recipe is {known.recipe.name}"
+                f" recipe is {known.recipe.name}, not COPY",
+                hint="its own pipeline or restore fills it; to copy the collection, create another rendition",
             )
         if known.state is not RenditionState.HYDRATING:
             raise BadInput(
-                f"rendition {known.id} of collection {info.name} is {known.state.name}, not HYDRATING"
+                f"rendition {known.id} of collection {info.name} can't be filled: it is {known.state.name},"
+                " not HYDRATING",
+                hint="create another rendition, and fill that one",
             )
         return info, known
 

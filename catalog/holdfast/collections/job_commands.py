@@ -132,7 +132,10 @@ class JobCommands:
             raise BadInput(f"there is no job {job}", hint="start it with StorageController.start_job")
         state = f"attempt {record.attempt} is {record.state.name.lower()}"
         if record.attempt < attempt:
-            raise BadInput(f"attempt {attempt} of job {job} was never started: {state}")
+            raise BadInput(
+                f"attempt {attempt} of job {job} was never started: {state}",
+                hint="retry_job starts the next attempt, and returns its number",
+            )
         if record.attempt != attempt or record.state is JobState.FAILED:
             raise Fenced(f"attempt {attempt}", state, what=f"job {job}")
         return record

@@ -62,7 +62,7 @@ class _Source:
         """Wait for events and keep them. Raises `ShardFinalized` if the shard was finalized."""
         events = self.listen.next(timeout)
         if self.listen.ended:
-            raise ShardFinalized("a shard that is listened to was finalized")
+            raise ShardFinalized(f"can't follow a shard beyond {self.frontier}: it was finalized")
         for event in events:
             match event:
                 case Updates(table):

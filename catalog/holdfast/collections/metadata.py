@@ -33,7 +33,10 @@ def holder(info: CollectionInfo, contents: pa.Table) -> str:
     held = {row["rendition"]: row[DIFF] for row in contents.to_pylist()}
     if list(held.values()) != [1]:
         raise HoldfastError(
-            f"collection {info.name}, metadata {info.metadata_shard}: expected one rendition, found {held}"
+            f"metadata shard {info.metadata_shard} of collection {info.name} is damaged: expected one current"
+            f" rendition, found {held or 'none'}",
+            hint="somebody wrote to the shard directly, or restored it from an older state: run"
+            " 'holdfast persist verify', and restore the newest state",
         )
     (rendition_id,) = held
     return str(rendition_id)

@@ -204,5 +204,8 @@ def _fed(info: CollectionInfo, rendition_id: str) -> RenditionInfo:
             hint="write to the collection, or create a rendition of recipe SOURCE",
         )
     if known.dropped:
-        raise BadInput(f"rendition {rendition_id} of collection {info.name} is {known.state.name}")
+        raise BadInput(
+            f"rendition {rendition_id} of collection {info.name} can't be written: it is {known.state.name}",
+            hint="write to a rendition that is filled or current, or create one of recipe SOURCE",
+        )
     return known

@@ -390,7 +390,7 @@ class Renditions:
             raise NotCaughtUp(
                 f"rendition {rendition_id} of collection {view.info.name} is filled up to {upper}, {lag} ms"
                 f" less than the collection; at most {max_lag_ms} ms are allowed",
-                hint="catch up first",
+                hint="run catch_up, or allow a greater lag",
             )
 
     def _earliest(self, info: CollectionInfo, rendition_id: str) -> int:
@@ -401,7 +401,8 @@ class Renditions:
     def _check_time(self, info: CollectionInfo, time: int, view: CollectionView) -> None:
         if time > max(view.promised, self._client.now_ms() + FARTHEST_MS):
             raise BadInput(
-                f"a handover of collection {info.name} at {time} would seal the collection up to that time",
+                f"a handover of collection {info.name} at {time} is too far ahead: until then, nobody could"
+                " write to the collection",
                 hint=f"try again when the time is less than {FARTHEST_MS // 1000} s ahead",
             )
 
@@ -409,7 +410,10 @@ class Renditions:
         known = info.find(rendition_id)
         if known is not None and known.state is RenditionState.HYDRATING:
             return known
-        raise BadInput(f"collection {info.name} has no rendition {rendition_id} that is being filled")
+        raise BadInput(
+            f"collection {info.name} has no rendition {rendition_id} that is being filled",
+            hint=f"'holdfast collection describe {info.name}' shows its renditions",
+        )
 
     def look(self, collection: str) -> CollectionView:
         """A collection as it is now (linearized)."""

@@ -213,7 +213,7 @@ class _There:
                         case Progress(frontier):
                             each.frontier = frontier
                 if each.frontier == CLOSED and self._client.inspect(each.shard_id).finalized:
-                    raise ShardFinalized(f"shard {each.shard_id} was finalized")
+                    raise ShardFinalized(f"can't read shard {each.shard_id} any more: it was finalized")
         self._lower = lower
         self._tables = [_between(table, lower, CLOSED) for table in self._tables]
         # Read the record after the rows: its schema is theirs or a later one.

@@ -21,7 +21,10 @@ class Place:
         client = PersistClient.open(self.url, blob=self.blob, consensus=self.consensus, mode="read")
         if location_id not in (None, client.location_id):
             client.close()
-            raise LocationMismatch(f"{self} is not the location that was planned: it was created again since")
+            raise LocationMismatch(
+                f"{self} is not the location that the query was planned for: it was created again since",
+                hint="load the DataFrame again",
+            )
         return client
 
     def open_to_write(

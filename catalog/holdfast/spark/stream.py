@@ -178,11 +178,20 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, offset: Offset) -> None:
         """Refuse a checkpoint of another location, collection or option `from`."""
         if offset["location"] != str(self._scan.location_id):
-            raise LocationMismatch(f"{self._scan.place} is not the location that the checkpoint started with")
+            raise LocationMismatch(
+                f"{self._scan.place} is not the location that the checkpoint started with",
+                hint="start a new checkpoint, or give the location that the checkpoint started with",
+            )
         if offset["collection"] != self._scan.collection_id:
             raise CollectionNotFound(
                 f"the checkpoint started with a collection other than {self._scan.name}",
                 hint="start a new checkpoint, or name the collection that the checkpoint started with",
             )
         if offset["from"] != self._after:
-            raise BadInput("option 'from' is not the value that the checkpoint started with")
+            now, then = (
+                "not given" if each == BEFORE_ALL else each for each in (self._after, offset["from"])
+            )
+            raise BadInput(
+                f"option 'from' is {now}, but the checkpoint started with {then}",
+                hint="start a new checkpoint, or give the value that the checkpoint started with",
+            )

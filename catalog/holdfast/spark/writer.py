@@ -70,7 +70,10 @@ class HoldfastStreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
         if not query:
-            raise HoldfastError("Spark gives no query id, which is needed to write each batch exactly once")
+            raise HoldfastError(
+                "Spark gives no query id (sql.streaming.queryId), which is needed to write each batch once",
+                hint="start the stream with writeStream and a checkpointLocation",
+            )
         return Uploaded(writing.upload(self._plan, iterator), self._plan, query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's

@@ -63,7 +63,8 @@ class HeldStores:
             store = self.stores.of(backend)
             self._check(read_preamble(store, store.upper()))
             raise CatalogOutOfSync(
-                f"somebody changed {store.place} without taking over", hint="start again"
+                f"another process changed {store.place} without opening it for writing",
+                hint="find that process; then begin the migration again",
             ) from None
 
     def _check(self, seen: Preamble) -> None:

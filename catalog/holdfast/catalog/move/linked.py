@@ -175,7 +175,7 @@ class LinkedStore(Backing):
                 return store, at, found
         raise StorageError(
             f"the catalog in {self.place} was moved during every attempt to read it",
-            hint="find out who migrates it repeatedly",
+            hint="'holdfast migrate status' shows its migrations; find out who repeats them, then try again",
         )
 
     def begins(self, seen: Preamble) -> int:

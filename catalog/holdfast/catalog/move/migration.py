@@ -204,10 +204,17 @@ class BackendMigration:
         to move.
         """
         if self.verify is not Verify.SHADOW:
-            raise BadInput(f"a migration with verification {self.verify.value} has no shadow")
+            raise BadInput(
+                f"migration {self.migration_id} has no shadow, because its verification is"
+                f" {self.verify.value}",
+                hint="run it with advance, or begin a migration with Verify.SHADOW",
+            )
         while (attempt := self._attempt) is None or attempt.next_step is not attempt.steps[-1]:
             if self.advance() is None or self._outcome is not None:
-                raise BadInput(f"migration {self.migration_id} has ended: there is nothing to write to both")
+                raise BadInput(
+                    f"migration {self.migration_id} has ended, so no shadow can be opened",
+                    hint="open the catalog as usual",
+                )
         with self._over_on_error():
             return attempt.open_shadow(self._now_ms)
 

@@ -104,7 +104,8 @@ class OtherStore:
         if now - self._reached > GRACE_S and not self._reachable:
             raise StoreUnreachable(
                 f"{self._store.location} has been unreachable for {now - self._reached:.0f} s: nothing shows"
-                " that this process may still write"
+                " that this process may still write",
+                hint="make this store reachable again, then try again",
             ) from error
 
     def _older(self) -> LinkConflict:

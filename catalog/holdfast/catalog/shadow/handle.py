@@ -40,7 +40,7 @@ from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, Collection,
 from holdfast.catalog.shadow.lag import Lag, difference_of
 from holdfast.catalog.shadow.side import COMPARED, ShadowSide, differing
 from holdfast.catalog.shadow.transaction import ShadowTransaction
-from holdfast.catalog.transaction import Transaction
+from holdfast.catalog.transaction import Transaction, not_open
 from holdfast.errors import BadInput, HandleExpired, HoldfastError, Indeterminate, TransactionInProgress
 from holdfast.forks import OwnerProcess
 from holdfast.persist import Prepared
@@ -252,9 +252,13 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
         """
         with self._locked():
             if self._tx is not None and self._tx.is_open:
-                raise TransactionInProgress("a transaction is open on this catalog: close it first")
+                raise TransactionInProgress(
+                    f"the shadow of {self.place} can't be loaded again while a transaction is open"
+                )
             if self._attach is None:
-                raise BadInput("the secondary of a savepoint can't be loaded again")
+                raise BadInput(
+                    "the secondary of a savepoint can't be loaded again", hint="open another savepoint"
+                )
             self._side.drop()
             try:
                 self._side.attach(self._attach(self._primary))
@@ -276,7 +280,7 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
     def commit_transaction(self, tx: Transaction) -> None:
         with self._locked():
             if not isinstance(tx, ShadowTransaction) or tx is not self._tx:
-                raise BadInput("this transaction is not open on this catalog")
+                raise not_open(self.place)
             with tx:
                 tx.updates()
                 self._committing(lambda: self._primary.commit_transaction(tx.primary))

@@ -217,7 +217,10 @@ class StashStore(CatalogStore):
     def _open(self, *, create: bool = False) -> Stash:
         if self._stash is None:
             if create and self._read_only:
-                raise NotWritable(f"the catalog in {self._place} was opened only for reading")
+                raise NotWritable(
+                    f"can't write to the catalog in {self._place}: its stash was opened only for reading",
+                    hint="open the stash for writing",
+                )
             self._stash = open_stash(self._url, create=create, read_only=self._read_only, names=_NAMES)
         return self._stash
 

@@ -144,8 +144,9 @@ def _commit_step(
                 return found
             if not same_objects(store, seen, found):
                 raise CatalogOutOfSync(
-                    "somebody changed the catalog without taking over while it was upgraded",
-                    hint="open it again: the upgrade goes on from where it is",
+                    f"the upgrade of the catalog in {store.place} stopped at version {version}: another"
+                    " process changed the catalog without opening it for writing",
+                    hint="find that process; then open the catalog again, which continues the upgrade",
                 ) from None
             seen = found
             continue

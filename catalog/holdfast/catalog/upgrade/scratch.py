@@ -234,7 +234,9 @@ def _enough_room() -> Iterator[None]:
         yield
     except sqlite3.ProgrammingError as error:
         # A savepoint reads rows here until another thread closes it.
-        raise BadInput("the catalog is closed") from error
+        raise BadInput(
+            "the catalog was closed by another thread during this call", hint="open it again"
+        ) from error
     except sqlite3.OperationalError as error:
         raise Determinate(
             f"can't use a temporary file for the upgrade: {error}",

@@ -48,7 +48,11 @@ class SnapshotFolder(ABC):
         try:
             with self.open(name) as (file, size):
                 if size > _MOST_READ:
-                    raise BadInput(f"{self.below(name)} has {size:,} bytes, more than {_MOST_READ:,}")
+                    raise BadInput(
+                        f"{self.below(name)} has {size:,} bytes, but at most {_MOST_READ:,} can be read"
+                        " at once",
+                        hint="check that the folder is a snapshot of Holdfast",
+                    )
                 return file.read(size)
         except FileNotFoundError:
             return None

@@ -132,7 +132,10 @@ class SnapshotManifest:
             raise BadInput(f"{where} is not a snapshot manifest: {type(error).__name__} {error}") from None
         if claimed != (manifest.rows, checksum_text(manifest.checksum)):
             raise BadInput(
-                f"{where} is inconsistent: its files have {manifest.rows} rows, but it claims {claimed[0]}"
+                f"{where} is inconsistent: its files have {manifest.rows} rows with checksum"
+                f" {checksum_text(manifest.checksum)}, but it claims {claimed[0]} with {claimed[1]}",
+                hint="the file was changed after the snapshot: restore it from a copy, or use another"
+                " snapshot",
             )
         return manifest
 
@@ -156,7 +159,10 @@ def read_manifest(location: str | Path | SnapshotFolder) -> SnapshotManifest:
     try:
         data = folder.read(MANIFEST_NAME)
         if data is None:
-            raise BadInput(f"there is no {where}: it is not a snapshot, or the snapshot was never finished")
+            raise BadInput(
+                f"there is no {where}: it is not a snapshot, or the snapshot was never finished",
+                hint="give the folder of a finished snapshot",
+            )
         text = data.decode()
     except OSError as error:
         raise BadInput(f"can't read {where}: {error.strerror or error}") from None

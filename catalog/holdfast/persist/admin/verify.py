@@ -90,7 +90,10 @@ def verify(
     except (CorruptBlob, VersionTooNew, ValueError) as error:
         return Verified(shard_id, 0, 0, 0, (Finding(shard_id, shard_id, str(error)),))
     if not state.exists:
-        raise BadInput(f"shard {shard_id} does not exist in {client.location.blob.description}")
+        raise BadInput(
+            f"shard {shard_id} does not exist in {client.location.blob.description}",
+            hint="'holdfast persist inspect' shows all shards",
+        )
     findings = tuple(audit.everything(state))
     return Verified(shard_id, audit.rows, audit.parts, audit.versions, findings)
 

@@ -288,7 +288,10 @@ class PostgresConsensus(Consensus):
     def _write(self, action: Callable[[Connection], T]) -> T:
         """Do `action`, and repeat it if the server aborted it to end a deadlock."""
         if self._read_only:
-            raise NotWritable(f"{self.description} was opened for reading only")
+            raise NotWritable(
+                f"can't write to {self.description}: it was opened for reading only",
+                hint="open the location with mode='write'",
+            )
         for attempt in range(_MAX_ATTEMPTS):
             with self._sessions.connection() as connection:
                 try:
@@ -297,7 +300,9 @@ class PostgresConsensus(Consensus):
                     pass
             time.sleep(random.uniform(0.0, 0.002 * (attempt + 1)))  # noqa: S311 - jitter is no secret
         raise Determinate(
-            f"{self.description}: {_MAX_ATTEMPTS} attempts ended in deadlocks with other writers"
+            f"can't write to {self.description}: {_MAX_ATTEMPTS} attempts ended in deadlocks with other"
+            " writers",
+            hint="nothing was written; try again",
         )
 
     def _autocommit(self, connection: Connection, statement: bytes, values: Any) -> int:

@@ -229,4 +229,7 @@ class S3Blob(Blob):
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise NotWritable(f"{self.description} was opened for reading only")
+            raise NotWritable(
+                f"can't write to {self.description}: it was opened for reading only",
+                hint="open the location with mode='write'",
+            )

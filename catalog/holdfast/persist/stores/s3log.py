@@ -284,7 +284,10 @@ class S3LogConsensus(Consensus):
 
     def _check_writable(self, *, restarts: bool = False) -> None:
         if self._read_only:
-            raise NotWritable(f"{self.description} was opened for reading only")
+            raise NotWritable(
+                f"can't write to {self.description}: it was opened for reading only",
+                hint="open the location with mode='write'",
+            )
         if self._lost is not None and not restarts:
             raise Determinate(f"{self.description} was opened for recovery only")
 
@@ -358,7 +361,12 @@ class S3LogConsensus(Consensus):
                         "that an object can be put there, because there is none",
                         "that the store refuses it although nothing has moved",
                     )
-                raise Determinate(f"other processes wrote to {self.description} for {_PATIENCE_S:g} s")
+                raise Determinate(
+                    f"can't write to {self.description}: other processes were faster in each attempt of"
+                    f" {_PATIENCE_S:g} s",
+                    hint="nothing was written; try again, let fewer processes write, or use consensus on"
+                    " Postgres",
+                )
 
     def _give_way(self, turns: Turns) -> None:
         """Wait, so that processes that lost to this one can read its object. Otherwise they keep losing."""
@@ -405,7 +413,11 @@ class S3LogConsensus(Consensus):
         with turns.lock:
             token = turns.state.token_at(position)
         if token is None:
-            raise Indeterminate(f"{self.description} was truncated before a put at {position} returned")
+            raise Indeterminate(
+                f"it is unknown whether a put at position {position} of {self.description} succeeded: the"
+                " log was truncated beyond it before the service responded",
+                hint="read the shard again to see whether the write is there",
+            )
         return token in sent.tokens
 
     def _confirm(
@@ -422,7 +434,10 @@ class S3LogConsensus(Consensus):
                 self._catch_up(turns)
             is_in = look is not None or self._holds(turns, sent)
         except StorageError as error:
-            raise Indeterminate(f"a put to {self.description} could not be confirmed: {error}") from error
+            raise Indeterminate(
+                f"it is unknown whether a put at position {added.position} of {self.description} succeeded:"
+                f" {error}"
+            ) from error
         if not is_in:
             raise Determinate(
                 f"the object that was put at {added.position} is not part of {self.description}: the log was"

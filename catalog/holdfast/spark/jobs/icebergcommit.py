@@ -111,7 +111,10 @@ def commit(
         if _commit_to(table, target, wanted):
             continue  # The next iteration finds and returns the commit.
         time.sleep(random.uniform(0, min(_LONGEST_WAIT_S, 0.05 * 2**attempt)))  # noqa: S311 - no secret
-    raise HoldfastError(f"the Iceberg table {target} was changed by others during all {_TRIES} tries")
+    raise HoldfastError(
+        f"the Iceberg table {target} was changed by others during all {_TRIES} tries",
+        hint="nothing was committed; run the snapshot again while fewer processes write to the table",
+    )
 
 
 def collection_key(location_id: UUID | str, collection_id: str) -> str:
@@ -153,7 +156,10 @@ def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool
     """Commit on top of the loaded metadata. Returns False if somebody else has changed it."""
     transaction = table.transaction()
     if evolve(transaction, target, wanted.manifest.schema, wanted.comments) != wanted.written_as:
-        raise BadInput(f"the columns of the Iceberg table {target} were changed while its rows were written")
+        raise BadInput(
+            f"the columns of the Iceberg table {target} were changed while its rows were written",
+            hint="nothing was committed; run the snapshot again",
+        )
     try:
         with transaction.update_snapshot(_summary(wanted)).overwrite() as overwrite:
             for file in wanted.files:
