@@ -218,7 +218,7 @@ class Stores:
         """
         handle = self._open[catalog]
         if isinstance(handle, ObservedCatalog):
-            raise NotWritable(f"the catalog in {handle.opening.storage} is only observed")
+            raise _observed(handle)
         return await self._pool.call(what, handle.opening.location, lambda: work(handle))
 
     async def use_long(
@@ -232,7 +232,7 @@ class Stores:
         """
         handle = self._open[catalog]
         if isinstance(handle, ObservedCatalog):
-            raise NotWritable(f"the catalog in {handle.opening.storage} is only observed")
+            raise _observed(handle)
         key, what, how = asked
         call = LongCall(key, what, handle.opening.location, how)
         return await self._long.run(call, lambda: work(handle), late=_nothing)
@@ -271,3 +271,10 @@ def _close(handle: OpenCatalog | ObservedCatalog) -> None:
 
 def _nothing(_: object) -> None:
     """Does nothing: the result is in the store, and there is nothing to close."""
+
+
+def _observed(handle: ObservedCatalog) -> NotWritable:
+    return NotWritable(
+        f"the operator doesn't write to the catalog in {handle.opening.storage}: its access is Observed",
+        hint="let its database process make the change, or set spec.access of the Catalog to Managed",
+    )

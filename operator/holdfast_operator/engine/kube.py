@@ -248,7 +248,10 @@ class Kube:
                 method, url_path, header_params=headers, auth_settings=["BearerToken"]
             )
             if method != "GET" and not self._may_write():
-                raise NotLeading(f"{method} {path} was not sent: another process leads now")
+                raise NotLeading(
+                    f"{method} {path} was not sent: this operator is no longer the leader, and the new leader"
+                    " decides again"
+                )
             answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=self._seconds)
             content = answer.read()  # type: ignore[no-untyped-call]
         except (ApiException, HTTPError, OSError) as error:

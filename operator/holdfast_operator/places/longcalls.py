@@ -170,7 +170,10 @@ class LongCalls:
 
     def _begin(self, asked: LongCall, work: Callable[[], T], late: Callable[[T], None] | None) -> _Call:
         if not self._may_act():
-            raise NotLeading(f"{asked.what} in {asked.location} is left to whoever leads now")
+            raise NotLeading(
+                f"{asked.what} in {asked.location} was not started: this operator is no longer the leader,"
+                " and the new leader starts it"
+            )
         if self._is_full(asked):
             raise UnderWay(None)
         future = self._in_thread(work)

@@ -81,13 +81,21 @@ class StorePool:
         `NotLeading`.
         """
         if not self._may_act():
-            raise NotLeading(f"{what} in {location} was not started: another process leads now")
+            raise NotLeading(
+                f"{what} in {location} was not started: this operator is no longer the leader, and the new"
+                " leader starts it"
+            )
         if self._busy[location] >= _SHARE:
             self._count(what, "refused")
-            raise StoreUnreachable(f"{self._busy[location]} calls to {location} already hang")
+            raise StoreUnreachable(
+                f"{location} was not called: {self._busy[location]} calls to it have no response yet"
+            )
         if self._slow_servers.is_slow(location) and self._busy_with_slow >= _SHARE_OF_SLOW:
             self._count(what, "refused")
-            raise StoreUnreachable(f"{location} did not respond lately, and calls to it and others hang")
+            raise StoreUnreachable(
+                f"{location} was not called: it responds slowly, and too many calls to slow stores"
+                " have no response yet"
+            )
         try:
             self._breaker.admit(location)
         except StoreUnreachable:

@@ -58,7 +58,11 @@ class AdapterChoice(SparkAdapter):
         """Launches with the first adapter that the latest `observe` found to be served."""
         chosen = self._chosen()
         if chosen is None:
-            raise NotInstalled(_SWITCHED_OFF if not self._adapters else "no Spark adapter is served yet")
+            raise NotInstalled(
+                _SWITCHED_OFF
+                if not self._adapters
+                else f"the cluster serves none of {', '.join(self._adapters)} yet; the operator retries"
+            )
         await chosen.launch(launch)
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:

@@ -49,7 +49,7 @@ class JobAdapter(ObjectAdapter):
     name: ClassVar[str] = "job"
     type_: ClassVar[ResourceType] = JOBS
     what: ClassVar[str] = "Jobs (batch/v1)"
-    remedy: ClassVar[str] = "ask who runs the cluster"
+    remedy: ClassVar[str] = "ask the administrator of the cluster to serve batch/v1"
 
     def objection(self, template: SparkTemplate) -> str | None:
         """Objects to more than one executor."""

@@ -60,7 +60,7 @@ def test_a_location_that_hangs_does_not_take_the_threads_of_others() -> None:
         pool = StorePool(Metrics(), deadline=0.02)
         calls = (pool.call("look", "hung", lambda: go_on.wait(30)) for _ in range(12))
         said = [str(each) for each in await asyncio.gather(*calls, return_exceptions=True)]
-        assert ["already hang" in each for each in said] == [False] * 8 + [True] * 4
+        assert ["have no response yet" in each for each in said] == [False] * 8 + [True] * 4
         assert await pool.call("look", "other", lambda: "fine") == "fine"
         go_on.set()
         pool.close()
@@ -258,7 +258,7 @@ def test_calls_to_slow_servers_have_a_share_and_their_end_ends_it() -> None:
         slow_servers.waits(places[0])
         calls = (pool.call("look", place, lambda: go_on.wait(30)) for place in places for _ in range(7))
         said = [str(each) for each in await asyncio.gather(*calls, return_exceptions=True)]
-        assert ["did not respond lately" in each for each in said] == [False] * 16 + [True] * 5
+        assert ["it responds slowly" in each for each in said] == [False] * 16 + [True] * 5
         assert await pool.call("look", "postgresql://other/0", lambda: "fine") == "fine"
         assert slow_servers.is_slow(places[0])
         go_on.set()
