@@ -39,7 +39,7 @@ from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.reopen import reopened
 from holdfast.catalog.move.truth import Backend
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.registry import AUDIT_LOG, ITEMS
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import MigrationInProgress, NotSourceOfTruth
@@ -96,7 +96,7 @@ def fill(place: Place) -> None:
     store = StashStore(place.stash)
     numbers = range(ITEM_COUNT)
     rows = [encode(ITEMS, *item(n)) for n in numbers] + [encode(AUDIT_LOG, *event(n)) for n in numbers]
-    store.append((Update(row, 1) for row in rows), store.upper())
+    store.append((RowUpdate(row, 1) for row in rows), store.upper())
     store.close()
 
 

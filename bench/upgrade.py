@@ -28,7 +28,7 @@ from common import Goal, Row, log, main, scratch
 
 from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, catalog_shard_id
 from holdfast.catalog.fence import FenceToken
-from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.objects.codec import RowUpdate
 from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.catalog.stores.store import CatalogStore
@@ -113,7 +113,7 @@ def child(what: str, url: str, count: int) -> dict[str, Any]:
     """Run one of the child processes."""
     with opened(url) as store:
         if what == "make":
-            store.append((Update(row, 1) for row in big_rows(count)), 0, take_hold=True)
+            store.append((RowUpdate(row, 1) for row in big_rows(count)), 0, take_hold=True)
             return {}
         before = peak()
         start, cpu_start = time.perf_counter(), time.process_time()

@@ -1,8 +1,8 @@
 """Checks that no public class name stands for two things: `python checks/class_names.py`.
 
 A public class is a class at the top level of a module whose name has no leading underscore. A
-distribution may define each name once. `class_names.txt` lists the exceptions, one `distribution name`
-on each line, sorted. An exception that is no longer needed is an error too, so the list only gets
+distribution may define each name once. `class_names.txt` lists the exceptions, one `distribution name #
+reason` on each line, sorted. An exception that is no longer needed is an error too, so the list only gets
 shorter.
 """
 
@@ -33,8 +33,13 @@ def duplicates(source: Path) -> dict[str, list[str]]:
     return {name: found for name, found in sorted(places.items()) if len(found) > 1}
 
 
-def problems(sources: Mapping[str, Path], exceptions: list[str]) -> list[str]:
-    """Return one line for each name that breaks the rule, and for each exception that is not needed."""
+def problems(sources: Mapping[str, Path], given: list[str]) -> list[str]:
+    """Return one line for each name that breaks the rule, and for each exception that is not needed.
+
+    `given` are the lines of the exceptions.
+    """
+    parts = [line.partition("#") for line in given]
+    exceptions = [name.strip() for name, _, _ in parts]
     found = {
         f"{distribution} {name}": places
         for distribution, source in sources.items()
@@ -49,6 +54,11 @@ def problems(sources: Mapping[str, Path], exceptions: list[str]) -> list[str]:
         f"{EXCEPTIONS.name}: delete the line '{each}': the name is unique now"
         for each in exceptions
         if each not in found
+    ]
+    lines += [
+        f"{EXCEPTIONS.name}: write the reason behind the line '{name.strip()}': # reason"
+        for name, _, reason in parts
+        if not reason.strip()
     ]
     if exceptions != sorted(set(exceptions)):
         lines.append(f"{EXCEPTIONS.name}: sort the lines, and keep each only once")

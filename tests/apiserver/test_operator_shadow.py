@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.registry import ITEMS, SYSTEM_CONFIGURATIONS
 from holdfast.catalog.stores.stash import StashStore
 
@@ -51,7 +51,7 @@ def test_a_shadow_tells_a_difference_and_no_secret(
         pb.SystemConfigurationValue(value="x"),
     )
     store = StashStore(url)
-    store.append([Update(row, 1)], store.upper())
+    store.append([RowUpdate(row, 1)], store.upper())
     store.close()
     world.wait_for("catalog/demo", f"{DIVERGED}.status", "True")
     assert str(tmp_path / "stash.sqlite") in world.condition("catalog/demo", "ShadowDiverged")["message"]

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import CATALOG_VERSION, catalog_shard_id, persist_catalog
 from holdfast.catalog.config import USER_VERSION
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.registry import CONFIGS
 from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.cli import main
@@ -36,7 +36,7 @@ def set_version(world: Any, organization: str, old: int, new: int) -> None:
     ]
     with world.store(world.volume(organization)) as client:
         store = CatalogShard(client, catalog_shard_id(organization), purpose="test")
-        store.append([Update(rows[0], -1), Update(rows[1], 1)], store.upper())
+        store.append([RowUpdate(rows[0], -1), RowUpdate(rows[1], 1)], store.upper())
         store.close()
 
 

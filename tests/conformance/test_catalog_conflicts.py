@@ -7,7 +7,7 @@ import pytest
 
 from conformance.catalogs import EMBEDDED, Catalogs, role, roles, writable
 from holdfast.catalog import Catalog, FenceToken, OpenMode
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.registry import ROLES
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.catalog.transaction import Transaction
@@ -51,7 +51,7 @@ def the_next_generation_takes_over(catalogs: Catalogs) -> None:
 
 def somebody_ignores_the_fence(catalogs: Catalogs) -> None:
     store = catalogs.behind()
-    store.append([Update(encode(ROLES, MEDDLED.key, MEDDLED.value), 1)], store.upper())
+    store.append([RowUpdate(encode(ROLES, MEDDLED.key, MEDDLED.value), 1)], store.upper())
 
 
 def an_older_token_comes_back(catalogs: Catalogs) -> None:

@@ -19,7 +19,7 @@ from conformance.catalogs import (
 )
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Bootstrap, Catalog, FenceToken, IdKind, OpenMode
-from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import AUDIT_LOG, COLLECTIONS, CONFIGS, ITEMS, ROLES, SETTINGS
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.catalog.stores.store import CatalogStore
@@ -195,7 +195,7 @@ def test_a_lost_token_stops_me(catalogs: Catalogs) -> None:
     shard = catalogs.behind()
     row = read_preamble(shard, shard.upper()).fence_row
     assert row is not None
-    shard.append([Update(row, -1)], shard.upper())
+    shard.append([RowUpdate(row, -1)], shard.upper())
     with pytest.raises(FenceRegressed):
         catalog.sync()
 
@@ -206,7 +206,7 @@ def test_contents_that_no_fence_announced_are_out_of_sync(catalogs: Catalogs) ->
     shard = catalogs.behind()
     tx = catalog.transaction()
     tx.insert(ROLES, *of(role(1, "mine")))
-    shard.append([Update(encode(ROLES, *of(role(2, "theirs"))), 1)], shard.upper())
+    shard.append([RowUpdate(encode(ROLES, *of(role(2, "theirs"))), 1)], shard.upper())
     with pytest.raises(CatalogOutOfSync):
         catalog.commit_transaction(tx)
     assert not tx.is_open
@@ -214,7 +214,7 @@ def test_contents_that_no_fence_announced_are_out_of_sync(catalogs: Catalogs) ->
     assert roles(catalog) == ["theirs"]
     catalog.set_objects(ROLES, [role(1, "mine")])
     assert roles(catalog) == ["mine", "theirs"]
-    shard.append([Update(encode(ROLES, *of(role(3, "again"))), 1)], shard.upper())
+    shard.append([RowUpdate(encode(ROLES, *of(role(3, "again"))), 1)], shard.upper())
     with pytest.raises(CatalogOutOfSync):
         catalog.confirm_leadership()
     catalog.confirm_leadership()
@@ -382,7 +382,7 @@ def test_a_row_that_is_there_twice_is_corrupt(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     row = encode(SETTINGS, pb.SettingKey(name="x"), pb.SettingValue(value="y"))
     shard = catalogs.behind()
-    shard.append([Update(row, 1), Update(row, 1)], shard.upper())
+    shard.append([RowUpdate(row, 1), RowUpdate(row, 1)], shard.upper())
     with pytest.raises(CorruptBlob, match="one copy"):
         catalog.sync()
     with pytest.raises(CorruptBlob, match="each row once"):
@@ -421,10 +421,10 @@ def _upgrade_to(shard: CatalogStore, version: int, token: FenceToken) -> None:
     key = pb.ConfigKey(key="user_version")
     changes = [
         *preamble.fence(FenceToken(0, 0, "other", "upgrade").after(token)),
-        Update(encode(CONFIGS, key, pb.ConfigValue(value=CATALOG_VERSION)), -1),
-        Update(encode(CONFIGS, key, pb.ConfigValue(value=version)), 1),
-        Update(Row(b"\xff\xff", b"unknown kind"), 1),
-        Update(Row(ROLES.kind.tag + b"\xff", b"\xff"), 1),
+        RowUpdate(encode(CONFIGS, key, pb.ConfigValue(value=CATALOG_VERSION)), -1),
+        RowUpdate(encode(CONFIGS, key, pb.ConfigValue(value=version)), 1),
+        RowUpdate(Row(b"\xff\xff", b"unknown kind"), 1),
+        RowUpdate(Row(ROLES.kind.tag + b"\xff", b"\xff"), 1),
     ]
     shard.append(changes, upper)
 
@@ -458,7 +458,7 @@ def test_a_retraction_carries_the_bytes_as_they_are_stored(catalogs: Catalogs) -
     row = encode(ROLES, *of(role(1, "a")))
     # The name twice: the last one counts.
     odd = Row(row.key, encode(ROLES, role(1, "").key, pb.RoleValue(name="older")).value + row.value)
-    store.append([Update(odd, 1)], store.upper())
+    store.append([RowUpdate(odd, 1)], store.upper())
     catalog.sync()
     assert roles(catalog) == ["a"]
     catalog.set_objects(ROLES, [role(1, "b")])
@@ -467,7 +467,7 @@ def test_a_retraction_carries_the_bytes_as_they_are_stored(catalogs: Catalogs) -
     token = read_preamble(store, store.upper()).fence_row
     assert token is not None
     twice = Row(token.key, token.value + token.value)
-    store.append([Update(token, -1), Update(twice, 1)], store.upper())
+    store.append([RowUpdate(token, -1), RowUpdate(twice, 1)], store.upper())
     assert writable(catalogs.openable()).fence_token().epoch == 3
 
 
@@ -509,7 +509,7 @@ def test_a_transaction_whose_base_has_moved_is_not_committed(catalogs: Catalogs)
     store = catalogs.behind()
     tx = catalog.transaction()
     tx.insert(ROLES, *of(role(1, "mine")))
-    store.append([Update(encode(SETTINGS, pb.SettingKey(name="x"), pb.SettingValue()), 1)], store.upper())
+    store.append([RowUpdate(encode(SETTINGS, pb.SettingKey(name="x"), pb.SettingValue()), 1)], store.upper())
     # The memory moves on under the transaction.
     catalog.sync()
     before = store.upper()

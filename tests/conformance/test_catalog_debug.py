@@ -34,7 +34,7 @@ from holdfast.catalog import (
 from holdfast.catalog.cache import Cache
 from holdfast.catalog.dump import dump_json
 from holdfast.catalog.initialize import initial_updates
-from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
     COLLECTIONS,
@@ -350,7 +350,7 @@ def test_an_append_only_object_is_mended_whatever_bytes_its_key_has(catalogs: Ca
     twins = [
         encode(STORAGE_USAGE, pb.StorageUsageKey(id=7), pb.StorageUsageValue(size_bytes=n)) for n in (1, 2)
     ]
-    store.append([Update(row, 1) for row in (odd, *twins)], store.upper())
+    store.append([RowUpdate(row, 1) for row in (odd, *twins)], store.upper())
     openable = catalogs.openable()
     debug.edit(openable, "audit_log", '{"id": 100}', '{"object_name": "mended"}', **HOLDER)
     debug.delete(openable, "storage_usage", '{"id": 7}', **HOLDER)

@@ -16,7 +16,7 @@ from holdfast.catalog import (
     ShadowCatalog,
     shadow_catalog,
 )
-from holdfast.catalog.objects.codec import Update, decode, encode
+from holdfast.catalog.objects.codec import RowUpdate, decode, encode
 from holdfast.catalog.objects.registry import AUDIT_LOG, COLLECTIONS, ID_ALLOCATORS, ROLES
 from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.opening import wall_clock_ms
@@ -32,14 +32,14 @@ from holdfast.errors import (
     UniquenessViolation,
 )
 
-Twist = Callable[[list[Update]], list[Update]]
+Twist = Callable[[list[RowUpdate]], list[RowUpdate]]
 
 
 def twisted(store: CatalogStore, twists: list[Twist]) -> CatalogStore:
     """The store, which from now on commits what `twists` make of what it is told, or raises what they do."""
     append, another = store.append, store.another
 
-    def twisted_append(updates: Iterable[Update], at: int, **conditions: Any) -> None:
+    def twisted_append(updates: Iterable[RowUpdate], at: int, **conditions: Any) -> None:
         found = list(updates)
         for twist in twists:
             found = twist(found)
@@ -67,7 +67,7 @@ class Pair:
         shadow = shadow_catalog(*sides, strict=strict, on_diverged=self.told.append)
         return shadow.open(mode, holder="me", purpose="a test of shadows")
 
-    def meddle(self, updates: Iterable[Update]) -> None:
+    def meddle(self, updates: Iterable[RowUpdate]) -> None:
         store = self.secondary.behind()
         store.append(updates, store.upper())
 
@@ -97,13 +97,13 @@ def armed(pair: Pair, twist: Twist) -> None:
 
 
 def refuse(error: Exception) -> Twist:
-    def twist(_: list[Update]) -> list[Update]:
+    def twist(_: list[RowUpdate]) -> list[RowUpdate]:
         raise error
 
     return twist
 
 
-def of_roles(change: Callable[[Update], list[Update]]) -> Twist:
+def of_roles(change: Callable[[RowUpdate], list[RowUpdate]]) -> Twist:
     return lambda updates: [
         new for update in updates for new in (change(update) if update.row.kind is ROLES.kind else [update])
     ]
@@ -112,10 +112,10 @@ def of_roles(change: Callable[[Update], list[Update]]) -> Twist:
 DOUBLED = of_roles(lambda update: [update, update])
 
 
-def off_by_one(update: Update) -> list[Update]:
+def off_by_one(update: RowUpdate) -> list[RowUpdate]:
     object_ = decode(ID_ALLOCATORS, update.row)
     value = pb.IdAllocatorValue(next_id=object_.value.next_id + 1)
-    return [Update(encode(ID_ALLOCATORS, object_.key, value), update.diff)]
+    return [RowUpdate(encode(ID_ALLOCATORS, object_.key, value), update.diff)]
 
 
 def test_both_sides_hold_the_same_after_everything_that_was_done(pair: Pair) -> None:
@@ -190,13 +190,15 @@ def test_a_secondary_that_commits_something_else_is_found(pair: Pair, twist: Twi
 def test_a_row_changed_behind_the_secondarys_back_is_found(pair: Pair) -> None:
     catalog = pair.open()
     catalog.set_objects(ROLES, [role(1, "a")])
-    pair.meddle([Update(encode(ROLES, *of(role(1, "a"))), -1), Update(encode(ROLES, *of(role(1, "b"))), 1)])
+    pair.meddle(
+        [RowUpdate(encode(ROLES, *of(role(1, "a"))), -1), RowUpdate(encode(ROLES, *of(role(1, "b"))), 1)]
+    )
     assert roles(catalog) == ["a"]
     with pytest.raises(ShadowDiverged, match=r'roles: the primary alone has .*name: "a".*"b"'):
         catalog.sync()
     catalog.resync()
     assert catalog.diverged is None
-    pair.meddle([Update(encode(ROLES, *of(role(9, "z"))), 1)])
+    pair.meddle([RowUpdate(encode(ROLES, *of(role(9, "z"))), 1)])
     with pytest.raises(ShadowDiverged, match="commit"):
         catalog.set_objects(ROLES, [role(2, "c")])
     assert roles(catalog) == ["a", "c"]
@@ -205,7 +207,7 @@ def test_a_row_changed_behind_the_secondarys_back_is_found(pair: Pair) -> None:
 def test_a_live_shadow_tells_and_goes_on_by_its_primary(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     catalog = pair.open(strict=False)
     catalog.set_objects(ROLES, [role(1, "a")])
-    pair.meddle([Update(encode(ROLES, *of(role(9, "z"))), 1)])
+    pair.meddle([RowUpdate(encode(ROLES, *of(role(9, "z"))), 1)])
     with caplog.at_level(logging.ERROR):
         catalog.sync()
     assert [error.what for error in pair.told] == ["roles"]
@@ -299,7 +301,7 @@ def test_a_reader_never_takes_a_lag_for_a_difference(pair: Pair) -> None:
     reader = told_reader(pair)
     held: list[Any] = []
 
-    def look(updates: list[Update]) -> list[Update]:
+    def look(updates: list[RowUpdate]) -> list[RowUpdate]:
         for _ in range(3):
             reader.sync()
             held.append((roles(reader), len(reader.snapshot()[ROLES.kind]), reader.object_counts()))
@@ -358,7 +360,7 @@ def test_a_reader_that_reads_its_primary_anew_late_tells_of_nothing(pair: Pair, 
 
 
 def plant(pair: Pair) -> None:
-    pair.meddle([Update(encode(ROLES, *of(role(9, "z"))), 1)])
+    pair.meddle([RowUpdate(encode(ROLES, *of(role(9, "z"))), 1)])
 
 
 def test_a_reader_tells_of_a_difference_however_busy_the_catalog_is(pair: Pair) -> None:

@@ -15,7 +15,7 @@ import pytest
 from conformance.catalogs import EMBEDDED, PROTOCOL, RETAINING, SHARED, Catalogs, role, writable
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import FenceToken, ObjectChange, OpenMode, Subscription
-from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import AUDIT_LOG, CONFIGS, FENCE_TOKENS, ROLES
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.catalog.stores.store import CatalogStore
@@ -104,7 +104,7 @@ def test_what_can_not_be_read_is_given_out_by_nobody(catalogs: Catalogs) -> None
     old = encode(CONFIGS, key, pb.ConfigValue(value=seen.config["user_version"]))
     new = encode(CONFIGS, key, pb.ConfigValue(value=9999))
     odd = Row(ROLES.kind.tag + b"\xff", b"\xff")
-    store.append([*seen.fence(token), Update(old, -1), Update(new, 1), Update(odd, 1)], upper)
+    store.append([*seen.fence(token), RowUpdate(old, -1), RowUpdate(new, 1), RowUpdate(odd, 1)], upper)
     found: list[ObjectChange] = []
     while not found:
         found = subscription.next(60)

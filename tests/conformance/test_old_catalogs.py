@@ -8,7 +8,7 @@ import pytest
 from conformance.catalogs import EMBEDDED, HOLDER, Catalogs
 from holdfast.catalog import OpenMode, debug
 from holdfast.catalog.dump import dump_json
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
 from holdfast.errors import BadInput, Deprecated, UpgradeNeeded, VersionTooNew
@@ -19,7 +19,7 @@ each_version = pytest.mark.parametrize("version", range(MIN_VERSION, CATALOG_VER
 
 def put(catalogs: Catalogs, rows: tuple[Row, ...]) -> None:
     """Make the catalog as a process of that version left it."""
-    catalogs.behind().append([Update(row, 1) for row in rows], 0, take_hold=True)
+    catalogs.behind().append([RowUpdate(row, 1) for row in rows], 0, take_hold=True)
 
 
 @pytest.mark.parametrize("catalogs", EMBEDDED, indirect=True)
@@ -58,8 +58,8 @@ def test_the_past_is_dumped_at_the_version_of_then(catalogs: Catalogs) -> None:
     put(catalogs, old)
     new = upgraded(old, 15)
     store = catalogs.behind()
-    changes = [Update(row, -1) for row in old if row not in new]
-    changes += [Update(row, 1) for row in new if row not in old]
+    changes = [RowUpdate(row, -1) for row in old if row not in new]
+    changes += [RowUpdate(row, 1) for row in new if row not in old]
     store.append(changes, store.upper())
     openable = catalogs.openable("read")
     assert openable.dump(0) == dump_json(old)

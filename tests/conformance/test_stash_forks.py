@@ -11,7 +11,7 @@ import pytest
 
 from conformance.catalogs import Catalogs, make_catalogs, role, roles, writable
 from holdfast.catalog import Catalog, OpenMode, ReadOnlyCatalog, stash_catalog
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.registry import ROLES, Kind
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.catalog.stores.stash import StashStore
@@ -47,7 +47,7 @@ def lose_last(catalogs: Catalogs, *instead: str) -> None:
     for number, name in enumerate(instead, start=100):
         seen = read_preamble(store, store.upper())
         made = encode(ROLES, role(number, name).key, role(number, name).value)
-        store.append([Update(made, 1)], seen.upper, fence=seen.fence_row)
+        store.append([RowUpdate(made, 1)], seen.upper, fence=seen.fence_row)
     store.close()
 
 

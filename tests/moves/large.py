@@ -19,7 +19,7 @@ from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.move.linked import linked_catalog
 from holdfast.catalog.move.migration import BackendMigration, Verify
 from holdfast.catalog.move.truth import Backend
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.replacing import is_content
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.catalog.stores.stash import StashStore
@@ -59,7 +59,7 @@ def main() -> int:
         fence = read_preamble(stash, 0).fence(FenceToken(0, 1, "a test", "a large catalog"))
         rows = rows_of(CATALOG_VERSION, items=items, audit_log=audits)
         stash.append(fence, 0)
-        stash.append((Update(row, 1) for row in rows if is_content(row)), 1)
+        stash.append((RowUpdate(row, 1) for row in rows if is_content(row)), 1)
     config = PersistConfig(maintenance="inline")
     with PersistClient.open(f"file://{folder}/persist", config=config) as client:
         persist = persist_catalog(client, ORG)

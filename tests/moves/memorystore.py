@@ -8,7 +8,7 @@ the real ones.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.stores.store import CatalogStore, Feed, Kept
 from holdfast.errors import AsOfNotYetAvailable, BadInput, OtherHistory, UpperMismatch
@@ -23,7 +23,7 @@ class Stored:
 
     upper: int = 0
     time: int = -1
-    updates: tuple[Update, ...] = ()
+    updates: tuple[RowUpdate, ...] = ()
     rows: Mapping[Row, None] = field(default_factory=dict)
     before: "Stored | None" = None
     kept: Mapping[int, int] = field(default_factory=dict)
@@ -87,7 +87,9 @@ class MemoryStore(CatalogStore):
         tags = {kind.tag for kind in kinds}
         return iter([row for row in stored.at(as_of).rows if not tags or row.key[:2] in tags])
 
-    def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
+    def changes(
+        self, lower: int, upper: int, *, fence: Row | None = None
+    ) -> list[tuple[int, list[RowUpdate]]]:
         self._check_history(fence, lower)
         return [
             (each.time, list(each.updates))
@@ -100,14 +102,14 @@ class MemoryStore(CatalogStore):
         return MemoryFeed(self, lower, fence)
 
     def append(
-        self, updates: Iterable[Update], at: int, *, fence: Row | None = None, take_hold: bool = False
+        self, updates: Iterable[RowUpdate], at: int, *, fence: Row | None = None, take_hold: bool = False
     ) -> None:
         self._commit(tuple(updates), at, at + 1, fence)
 
     def advance(self, at: int, to: int, *, fence: Row | None = None) -> None:
         self._commit((), at, to, fence)
 
-    def _commit(self, updates: tuple[Update, ...], at: int, to: int, fence: Row | None) -> None:
+    def _commit(self, updates: tuple[RowUpdate, ...], at: int, to: int, fence: Row | None) -> None:
         stored = self._disk.stored
         if at != stored.upper:
             raise UpperMismatch(at, stored.upper, shard_id=self.place)
@@ -124,7 +126,7 @@ class MemoryStore(CatalogStore):
                     rows[row] = None
                 else:
                     del rows[row]
-        kept = tuple(Update(row, diff) for row, diff in net.items() if diff)
+        kept = tuple(RowUpdate(row, diff) for row, diff in net.items() if diff)
         fences = stored.fences | {row for row in net if row.key[:2] == _FENCE}
         self._disk.stored = Stored(to, at, kept, rows, stored, stored.kept, fences)
 
@@ -175,7 +177,7 @@ class MemoryFeed(Feed):
     def frontier(self) -> int:
         return self._frontier
 
-    def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
+    def next(self, timeout: float | None) -> list[tuple[int, list[RowUpdate]]]:
         upper = self._store.upper()
         if upper < self._frontier:
             raise OtherHistory(self._store.place)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.catalog.stores.stash import StashStore
@@ -58,10 +58,10 @@ def _tell(seed: int, model: CatalogStore, real: CatalogStore, *, checks_history:
         match chance.randrange(6):
             case 0 | 1:
                 row = _row(chance)
-                updates = [Update(row, -1 if row in rows else 1)]
+                updates = [RowUpdate(row, -1 if row in rows else 1)]
                 if fence is None or chance.random() < 0.3:
-                    updates += [Update(fence, -1)] if fence else []
-                    updates.append(Update(_fence(chance.randrange(90)), 1))
+                    updates += [RowUpdate(fence, -1)] if fence else []
+                    updates.append(RowUpdate(_fence(chance.randrange(90)), 1))
                 if updates[-2:][0].row == updates[-1].row and len(updates) > 1:
                     continue
                 if same(lambda store: store.append(updates, at, fence=given, take_hold=True)) is None:

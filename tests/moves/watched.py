@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from holdfast.catalog.objects.codec import Row, Update, kind_of
+from holdfast.catalog.objects.codec import Row, RowUpdate, kind_of
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.stores.store import CatalogStore, Feed, Kept
 from holdfast.errors import HoldfastError
@@ -89,14 +89,16 @@ class WatchedStore(CatalogStore):
     def count(self, as_of: int, kinds: Iterable[Kind]) -> Counter[Kind]:
         return self._read("count", lambda: self._inner.count(as_of, kinds))
 
-    def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
+    def changes(
+        self, lower: int, upper: int, *, fence: Row | None = None
+    ) -> list[tuple[int, list[RowUpdate]]]:
         return self._read("changes", lambda: self._inner.changes(lower, upper, fence=fence))
 
     def feed(self, lower: int, *, fence: Row | None = None) -> "WatchedFeed":
         return WatchedFeed(self._read("feed", lambda: self._inner.feed(lower, fence=fence)), self._read)
 
     def append(
-        self, updates: Iterable[Update], at: int, *, fence: Row | None = None, take_hold: bool = False
+        self, updates: Iterable[RowUpdate], at: int, *, fence: Row | None = None, take_hold: bool = False
     ) -> None:
         # What it reads to make them are calls of their own, before this one.
         made = list(updates)
@@ -143,11 +145,11 @@ class WatchedFeed(Feed):
     def frontier(self) -> int:
         return self._inner.frontier
 
-    def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
+    def next(self, timeout: float | None) -> list[tuple[int, list[RowUpdate]]]:
         return self._read("next of a feed", lambda: self._inner.next(timeout))
 
 
-def _told(updates: list[Update]) -> str:
+def _told(updates: list[RowUpdate]) -> str:
     """The kinds of what is changed, and how the config is."""
     kinds = []
     for row, diff in updates:

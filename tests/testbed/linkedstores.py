@@ -14,7 +14,7 @@ from holdfast.catalog.move.link import Terms
 from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import TwoStores, read_both, take_over_both
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.replacing import is_content
 from holdfast.catalog.stores.persist import CatalogShard, catalog_shard_id
 from holdfast.catalog.stores.preamble import read_preamble
@@ -90,7 +90,9 @@ class LinkedPlace:
         there = contents(target)
         wanted = {row for row in there if not is_content(row)}
         wanted |= {row for row in contents(source) if is_content(row)}
-        updates = [Update(row, -1) for row in there - wanted] + [Update(row, 1) for row in wanted - there]
+        updates = [RowUpdate(row, -1) for row in there - wanted] + [
+            RowUpdate(row, 1) for row in wanted - there
+        ]
         updates += at.configured({config.TRUTH_SINCE: at.upper})
         target.append(updates, at.upper, fence=at.fence_row)
         self.set_config(Backend.STASH, tombstone=int(to is Backend.PERSIST))

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog.config import USER_VERSION
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.ids import IdKind
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.upgrade import STEPS
@@ -201,7 +201,7 @@ class StoredRows:
         return iter(self._rows.get(kind, ()))
 
 
-def applied(rows: Iterable[Row], updates: Iterable[Update]) -> tuple[Row, ...]:
+def applied(rows: Iterable[Row], updates: Iterable[RowUpdate]) -> tuple[Row, ...]:
     """The rows after changes that must fit: only what is there goes, and each key has one row."""
     found = {row.key: row for row in rows}
     for update in sorted(updates, key=lambda update: update.diff):
@@ -222,6 +222,6 @@ def upgraded(rows: Iterable[Row], source: int, target: int = CATALOG_VERSION) ->
             make_row(each, Kind.CONFIG, {"key": USER_VERSION}, {"value": each})
             for each in (version, version + 1)
         )
-        changes = [*STEPS[version].updates(StoredRows(found)), Update(old, -1), Update(new, 1)]
+        changes = [*STEPS[version].updates(StoredRows(found)), RowUpdate(old, -1), RowUpdate(new, 1)]
         found = applied(found, changes)
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.catalog import OpenableCatalog
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.stores.persist import CatalogShard, catalog_shard_id
@@ -130,7 +130,9 @@ class FaultyStore(CatalogStore):
         """As the inner one."""
         return self._inner.rows(as_of, kinds)
 
-    def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
+    def changes(
+        self, lower: int, upper: int, *, fence: Row | None = None
+    ) -> list[tuple[int, list[RowUpdate]]]:
         """As the inner one."""
         return self._inner.changes(lower, upper, fence=fence)
 
@@ -139,7 +141,7 @@ class FaultyStore(CatalogStore):
         return self._inner.feed(lower, fence=fence)
 
     def append(
-        self, updates: Iterable[Update], at: int, *, fence: Row | None = None, take_hold: bool = False
+        self, updates: Iterable[RowUpdate], at: int, *, fence: Row | None = None, take_hold: bool = False
     ) -> None:
         """One durable operation."""
         suffer(
@@ -196,7 +198,7 @@ def durable(operation: Operation) -> bool:
 
 def begin(store: CatalogStore, rows: Iterable[Row]) -> None:
     """Commit these rows."""
-    store.append((Update(row, 1) for row in rows), store.upper(), take_hold=True)
+    store.append((RowUpdate(row, 1) for row in rows), store.upper(), take_hold=True)
 
 
 def contents(store: CatalogStore) -> list[Row]:

@@ -21,7 +21,7 @@ from holdfast.catalog.objects.codec import (
     TAG_BYTES,
     Object,
     Row,
-    Update,
+    RowUpdate,
     canonical_key,
     decode,
     decode_value,
@@ -135,7 +135,7 @@ class Cache:
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self._tables = {row.kind: CachedTable(row) for row in COLLECTIONS.values() if row.cached}
         self._appended: dict[Kind, int] | None = dict.fromkeys(APPEND_ONLY, 0)
-        self.apply(Update(row, 1) for row in rows)
+        self.apply(RowUpdate(row, 1) for row in rows)
 
     @classmethod
     def load(cls, batches: Iterable[pa.RecordBatch]) -> "Cache":
@@ -189,7 +189,7 @@ class Cache:
         sizes = {kind: len(table) for kind, table in self._tables.items()} | self._appended
         return {row.name: sizes[row.kind] for row in COLLECTIONS.values()}
 
-    def apply(self, updates: Iterable[Update]) -> None:
+    def apply(self, updates: Iterable[RowUpdate]) -> None:
         """Apply the changes of one time: fence token first, then config, then the rest, retractions first.
 
         Raises `CorruptBlob`, `VersionTooNew`, `Deprecated` or `UpgradeNeeded` for objects that this version

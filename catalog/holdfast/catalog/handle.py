@@ -30,7 +30,7 @@ from holdfast.catalog.contents import Contents, StoredContents, cached
 from holdfast.catalog.dump import dump_json
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.interfaces import Catalog, ReadOnlyCatalog
-from holdfast.catalog.objects.codec import Object, Row, Update, canonical_key, decode, encode_key
+from holdfast.catalog.objects.codec import Object, Row, RowUpdate, canonical_key, decode, encode_key
 from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
 from holdfast.catalog.stores.preamble import Preamble, at_latest
 from holdfast.catalog.stores.standing import Alone, Standing
@@ -288,7 +288,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
             # The requested contents are here. The next sync releases again.
             _log.warning("can't release the past of %s: %s", self.place, error)
 
-    def _apply(self, time: int, updates: Sequence[Update]) -> None:
+    def _apply(self, time: int, updates: Sequence[RowUpdate]) -> None:
         self._in_doubt = True
         self._cache.apply(updates)
         self._in_doubt = False
@@ -457,7 +457,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self.commit_transaction(tx)
             return result
 
-    def _commit(self, updates: Sequence[Update]) -> None:
+    def _commit(self, updates: Sequence[RowUpdate]) -> None:
         self._confirm_writer(always=False)
         try:
             self._store.append(updates, self._upper, fence=self._fence)
@@ -485,7 +485,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             # contain a token that these changes don't show. So read everything.
             self._reload()
 
-    def _apply(self, time: int, updates: Sequence[Update]) -> None:
+    def _apply(self, time: int, updates: Sequence[RowUpdate]) -> None:
         for update in updates:
             if update.row.key[:2] == Kind.FENCE_TOKEN.tag and update.diff == 1:
                 self._check_token(FenceToken.from_proto(decode(FENCE_TOKENS, update.row).value))
@@ -532,7 +532,7 @@ class SavepointHandle(WritableHandle):
         durable_upper: int,
         boot_ts: int,
         token: FenceToken,
-        opening: Sequence[Update],
+        opening: Sequence[RowUpdate],
         now_ms: Callable[[], int],
         contents: Contents,
         on_close: Callable[[], None],
@@ -593,11 +593,11 @@ class SavepointHandle(WritableHandle):
                 self._on_close()
         super().close()
 
-    def _commit(self, updates: Sequence[Update]) -> None:
+    def _commit(self, updates: Sequence[RowUpdate]) -> None:
         self._apply(self._upper, updates)
         self._remember(updates)
 
-    def _remember(self, updates: Iterable[Update]) -> None:
+    def _remember(self, updates: Iterable[RowUpdate]) -> None:
         for row, diff in updates:
             if COLLECTIONS[row.kind].cached:
                 continue

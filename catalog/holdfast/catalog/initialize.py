@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import config
 from holdfast.catalog.cache import Cache
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.ids import IdKind, format_id
 from holdfast.catalog.objects.registry import (
     CLUSTER_REPLICAS,
@@ -60,7 +60,7 @@ class Bootstrap:
     system_configurations: Mapping[str, str] = field(default_factory=dict)
 
 
-def initial_updates(bootstrap: Bootstrap, now_ms: int) -> tuple[Update, ...]:
+def initial_updates(bootstrap: Bootstrap, now_ms: int) -> tuple[RowUpdate, ...]:
     """The first rows of a catalog. They are committed together with its first fence token.
 
     Raises `UniquenessViolation` if the bootstrap uses a name twice, or a name of the system.
@@ -73,7 +73,7 @@ def initial_updates(bootstrap: Bootstrap, now_ms: int) -> tuple[Update, ...]:
     tx.insert(TIMESTAMPS, pb.TimestampKey(timeline=TIMELINE), pb.TimestampValue(ts=now_ms))
     _add_system_objects(tx)
     _add_user_objects(tx, bootstrap)
-    return (Update(version, 1), *tx.updates())
+    return (RowUpdate(version, 1), *tx.updates())
 
 
 def _add_system_objects(tx: Transaction) -> None:

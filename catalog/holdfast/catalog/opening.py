@@ -23,7 +23,7 @@ from holdfast.catalog.fence import FenceToken, check_who
 from holdfast.catalog.handle import ReadOnlyHandle, SavepointHandle
 from holdfast.catalog.initialize import Bootstrap, initial_updates
 from holdfast.catalog.interfaces import Catalog, Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.stores.preamble import Preamble, at_latest, preamble_of
 from holdfast.catalog.stores.standing import Standing
 from holdfast.catalog.stores.store import CatalogStore, Kept, let_go_of_old
@@ -321,7 +321,7 @@ def _savepoint(
     return opened, store
 
 
-def opening_of(seen: Preamble, token: FenceToken, bootstrap: Bootstrap, now_ms: int) -> Sequence[Update]:
+def opening_of(seen: Preamble, token: FenceToken, bootstrap: Bootstrap, now_ms: int) -> Sequence[RowUpdate]:
     """What a writable open commits: the token, and the initial objects if the catalog is not initialized."""
     fence = seen.fence(token)
     if seen.is_initialized:

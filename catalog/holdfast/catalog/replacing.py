@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.catalog import config
-from holdfast.catalog.objects.codec import Row, Update, decode
+from holdfast.catalog.objects.codec import Row, RowUpdate, decode
 from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, ID_ALLOCATORS, TIMESTAMPS, Kind
 from holdfast.errors import BadInput
 
@@ -44,7 +44,7 @@ def is_content(row: Row) -> bool:
     return tag != _FENCE_TOKEN
 
 
-def exact(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[Update]:
+def exact(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[RowUpdate]:
     """The changes that leave exactly `wanted`."""
     missing = dict(wanted)
     for row in stored:
@@ -53,12 +53,12 @@ def exact(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[Update
         if missing.get(row.key) == row:
             del missing[row.key]
         else:
-            yield Update(row, -1)
+            yield RowUpdate(row, -1)
     for row in missing.values():
-        yield Update(row, 1)
+        yield RowUpdate(row, 1)
 
 
-def merged(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[Update]:
+def merged(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[RowUpdate]:
     """The changes that leave `wanted`, except that protected values don't go back.
 
     Raises `BadInput` if an append-only object exists with another value.
@@ -69,12 +69,12 @@ def merged(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[Updat
             continue
         becomes = _becomes(row, missing.pop(row.key, None))
         if becomes != row:
-            yield Update(row, -1)
+            yield RowUpdate(row, -1)
             if becomes is not None:
-                yield Update(becomes, 1)
+                yield RowUpdate(becomes, 1)
     for row in missing.values():
         if not _is_reserved(row):
-            yield Update(row, 1)
+            yield RowUpdate(row, 1)
 
 
 def _becomes(row: Row, wanted: Row | None) -> Row | None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from holdfast.catalog import config
 from holdfast.catalog.interfaces import ObjectChange, Subscription
-from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update, decode
+from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate, decode
 from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, Kind
 from holdfast.catalog.stores.preamble import preamble_of, read_preamble
 from holdfast.catalog.stores.standing import Alone, Standing
@@ -70,7 +70,7 @@ class StoreSubscription(Subscription):
         self._store = store
         self._feed = store.feed(lower, fence=fence)
         self._frontier = lower
-        self._due: list[tuple[int, list[Update]]] = []
+        self._due: list[tuple[int, list[RowUpdate]]] = []
         self._standing = standing or Alone()
         before = read_preamble(store, lower).config
         # For the state before `frontier`: whether it is linked, and whether it has the note.
@@ -154,7 +154,7 @@ def _certain(marks: Mapping[str, bool]) -> bool:
     return marks[config.TRUTH] or not marks[config.LINK]
 
 
-def _marks_after(marks: Mapping[str, bool], updates: list[Update]) -> dict[str, bool]:
+def _marks_after(marks: Mapping[str, bool], updates: list[RowUpdate]) -> dict[str, bool]:
     found = dict(marks)
     for row, diff in sorted(updates, key=lambda update: update.diff):
         if row.key[:TAG_BYTES] == Kind.CONFIG.tag:
@@ -164,7 +164,7 @@ def _marks_after(marks: Mapping[str, bool], updates: list[Update]) -> dict[str, 
     return found
 
 
-def _check_no_move(at: int, updates: list[Update]) -> None:
+def _check_no_move(at: int, updates: list[RowUpdate]) -> None:
     """Raise `AsOfTooEarly` if the contents at this time came from the other store."""
     for row, diff in updates:
         if diff == 1 and row.key[:TAG_BYTES] == Kind.CONFIG.tag:
@@ -173,7 +173,7 @@ def _check_no_move(at: int, updates: list[Update]) -> None:
                 raise AsOfTooEarly(at - 1, found.value.value)
 
 
-def _decoded(at: int, updates: list[Update]) -> list[ObjectChange]:
+def _decoded(at: int, updates: list[RowUpdate]) -> list[ObjectChange]:
     preamble_of(at, (update.row for update in updates if update.diff == 1)).check_readable()
     found = []
     for row, diff in sorted(updates, key=lambda update: (update.row.key[:2], update.diff)):

@@ -13,7 +13,7 @@ from holdfast.catalog import config
 from holdfast.catalog.cache import Cache
 from holdfast.catalog.fence import FenceToken, check_room
 from holdfast.catalog.interfaces import Loaded
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import COLLECTIONS
 from holdfast.catalog.replacing import contents_of, exact, merged
 from holdfast.catalog.stores.preamble import Preamble, committed, preamble_of, read_preamble
@@ -111,7 +111,7 @@ def _check_same_version(seen: Preamble, version: int, place: str) -> None:
         )
 
 
-def _after(stored: Mapping[bytes, Row], changes: Iterable[Update]) -> dict[bytes, Row]:
+def _after(stored: Mapping[bytes, Row], changes: Iterable[RowUpdate]) -> dict[bytes, Row]:
     rows = dict(stored)
     for row, diff in changes:
         if diff == 1:

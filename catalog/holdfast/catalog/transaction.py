@@ -25,7 +25,7 @@ from holdfast.catalog.objects import allocation
 from holdfast.catalog.objects.codec import (
     Object,
     Row,
-    Update,
+    RowUpdate,
     encode,
     encode_key,
     encode_value,
@@ -230,21 +230,21 @@ class Transaction:
         self.insert(AUDIT_LOG, pb.AuditLogKey(id=event_id), value)
         return event_id
 
-    def updates(self) -> tuple[Update, ...]:
+    def updates(self) -> tuple[RowUpdate, ...]:
         """The updates to commit: retractions of stored bytes, and additions. Empty if nothing changed.
 
         Raises `UniquenessViolation`, naming the object, if two objects would have the same unique value.
         """
-        found: list[Update] = []
+        found: list[RowUpdate] = []
         for kind, changes in sorted(self._changes.items()):
             collection = COLLECTIONS[kind]
             if collection.cached:
                 self._check_unique(collection, changes)
             for key, row in changes.items():
                 stored = self._stored(collection, key)
-                found += (Update(old, -1) for old in stored if old != row)
+                found += (RowUpdate(old, -1) for old in stored if old != row)
                 if row is not None and row not in stored:
-                    found.append(Update(row, 1))
+                    found.append(RowUpdate(row, 1))
         return tuple(found)
 
     def _row(self, collection: Collection[Any, Any], key: bytes) -> Row | None:

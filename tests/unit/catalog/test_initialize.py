@@ -6,7 +6,7 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog.cache import Cache
 from holdfast.catalog.initialize import Bootstrap, initial_updates
 from holdfast.catalog.items import drop_item, ensure_item
-from holdfast.catalog.objects.codec import Update, decode
+from holdfast.catalog.objects.codec import RowUpdate, decode
 from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
     CLUSTER_REPLICAS,
@@ -124,5 +124,5 @@ def test_an_item_needs_a_place_and_a_name_that_is_free() -> None:
         ensure_item(tx, "holdfast", "public", "t")
 
 
-def _events(updates: tuple[Update, ...]) -> list[pb.AuditLogValue]:
+def _events(updates: tuple[RowUpdate, ...]) -> list[pb.AuditLogValue]:
     return [decode(AUDIT_LOG, row).value for row, _ in updates if row.kind is Kind.AUDIT_LOG]

@@ -12,7 +12,7 @@ from holdfast.catalog.move.decision import FAR, decide, decision
 from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.truth import Backend, Strategy
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import SETTINGS
 from holdfast.errors import (
     AsOfTooEarly,
@@ -296,7 +296,7 @@ def test_what_can_not_be_is_refused_before_anything_is_written(place: LinkedPlac
 def test_a_store_that_can_not_be_read_is_given_up_but_never_kept(place: LinkedPlace) -> None:
     both_noted(place)
     store = place.stores().stash
-    store.append([Update(Row(SETTINGS.kind.tag + b"\xff", b""), 1)], store.upper())
+    store.append([RowUpdate(Row(SETTINGS.kind.tag + b"\xff", b""), 1)], store.upper())
     catalog = both(place)
     with pytest.raises(CorruptBlob):
         decision(catalog, STASH)

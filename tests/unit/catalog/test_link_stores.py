@@ -14,7 +14,7 @@ from holdfast.catalog.move.link import Linked, Terms, ToLink
 from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.catalog.move.two_stores import Taken, TwoStores, take_over_both
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.catalog.stores.store import CatalogStore
@@ -115,7 +115,7 @@ def test_what_goes_with_the_fence_is_one_commit_with_it(place: LinkedPlace) -> N
     linked(place, Backend.PERSIST)
     place.set_config(Backend.PERSIST, truth=1)
 
-    def also(seen: Seen, backend: Backend) -> tuple[Update, ...]:
+    def also(seen: Seen, backend: Backend) -> tuple[RowUpdate, ...]:
         return seen.of(backend).configured({config.TRUTH: None, "mine": seen.of(backend).upper})
 
     before = place.uppers()

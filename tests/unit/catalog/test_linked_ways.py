@@ -10,7 +10,7 @@ from holdfast.catalog import Backend, OpenMode, ShadowCatalog, Strategy, detach,
 from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.two_stores import take_over_both
-from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.objects.codec import RowUpdate
 from holdfast.catalog.replacing import is_content
 from holdfast.errors import (
     BadInput,
@@ -286,7 +286,7 @@ def test_with_a_shadow_both_stores_hold_the_same(place: LinkedPlace, truth: Back
     assert place.seen().stash.token == place.seen().persist.token == opened.fence_token()
     other = place.stores().of(truth.other)
     row = next(row for row in contents(other) if b"second" in row.value)
-    other.append([Update(row, -1)], other.upper())
+    other.append([RowUpdate(row, -1)], other.upper())
     opened.resync()
     assert any(b"second" in row.value for row in contents(other))
     plain = both(place).open(OpenMode.WRITABLE, **WHO)

@@ -15,7 +15,7 @@ from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.records import running_of
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import TwoStores
-from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import SETTINGS
 from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.catalog.stores.preamble import read_preamble
@@ -46,7 +46,7 @@ class BusyStash(StashStore):
         assert len(self.written) < 5, "the contents are read again for each commit"
         self.written.append(f"w{len(self.written)}")
         row = encode(SETTINGS, pb.SettingKey(name=self.written[-1]), pb.SettingValue(value="written"))
-        writer.append([Update(row, 1)], seen.upper, fence=seen.fence_row)
+        writer.append([RowUpdate(row, 1)], seen.upper, fence=seen.fence_row)
 
 
 class BusyShard(CatalogShard):
@@ -68,7 +68,7 @@ class BusyShard(CatalogShard):
             assert len(written) < 20, "the state is read again for each commit"
             written.append(f"w{len(written)}")
             row = encode(SETTINGS, pb.SettingKey(name=written[-1]), pb.SettingValue(value="written"))
-            writer.append([Update(row, 1)], upper)
+            writer.append([RowUpdate(row, 1)], upper)
         writer.close()
 
 

@@ -13,7 +13,7 @@ from holdfast.catalog import config
 from holdfast.catalog.move import verify
 from holdfast.catalog.move.replace import Wanted, changes, wanted_of
 from holdfast.catalog.move.verify import RowsDigest, compare
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.stores.preamble import config_row
 from holdfast.catalog.stores.store import BATCH_ROWS, batch_of
@@ -84,25 +84,25 @@ def told(wanted: Wanted | None) -> tuple[Mapping[str, RowsDigest], list[tuple[in
 
 @given(CONTENTS, CONTENTS)
 def test_what_is_wanted_follows_what_is_committed(before: list[Row], after: list[Row]) -> None:
-    updates = [*(Update(row, 1) for row in after), *(Update(row, -1) for row in before)]
+    updates = [*(RowUpdate(row, 1) for row in after), *(RowUpdate(row, -1) for row in before)]
     assert told(wanted_of(batches(before)).after(updates)) == told(wanted_of(batches(after)))
 
 
 def test_only_contents_are_followed() -> None:
     row = Row(Kind.ITEM.tag + b"a", b"")
-    own = [Update(config_row(config.LINK, 3), 1), Update(Row(Kind.FENCE_TOKEN.tag, b"x"), -1)]
+    own = [RowUpdate(config_row(config.LINK, 3), 1), RowUpdate(Row(Kind.FENCE_TOKEN.tag, b"x"), -1)]
     version = config_row(config.USER_VERSION, 3)
-    followed = wanted_of(batches([row])).after([*own, Update(version, 1)])
+    followed = wanted_of(batches([row])).after([*own, RowUpdate(version, 1)])
     assert told(followed) == told(wanted_of(batches([row, version])))
 
 
 def test_a_change_that_does_not_fit_is_not_followed() -> None:
     row, other = Row(Kind.ITEM.tag + b"a", b""), Row(Kind.ITEM.tag + b"b", b"")
     wanted = wanted_of(batches([row]))
-    assert wanted.after([Update(other, -1)]) is None
-    assert wanted.after([Update(row, 1)]) is None
-    assert wanted.after([Update(other, 1), Update(other, 1)]) is None
-    assert told(wanted.after([Update(row, 1), Update(row, -1)])) == told(wanted)
+    assert wanted.after([RowUpdate(other, -1)]) is None
+    assert wanted.after([RowUpdate(row, 1)]) is None
+    assert wanted.after([RowUpdate(other, 1), RowUpdate(other, 1)]) is None
+    assert told(wanted.after([RowUpdate(row, 1), RowUpdate(row, -1)])) == told(wanted)
 
 
 @given(CONTENTS, st.randoms())

@@ -12,7 +12,7 @@ from holdfast.catalog.move.attempt import Verify
 from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.truth import Action, Backend, Strategy
-from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.objects.codec import RowUpdate
 from holdfast.catalog.objects.registry import CONFIGS, SETTINGS
 from holdfast.catalog.stores.preamble import config_row
 from holdfast.errors import (
@@ -99,7 +99,7 @@ def test_what_is_written_past_the_shadow_is_found_before_the_truth_moves(place: 
     moving = migration(catalog, Backend.PERSIST)
     put(moving.open_shadow(), "a")
     store = place.stores().persist
-    store.append([Update(config_row("somebody's", 1), 1)], store.upper())
+    store.append([RowUpdate(config_row("somebody's", 1), 1)], store.upper())
     with pytest.raises(ContentsDiffer, match="config"):
         moving.run()
     assert catalog.source_of_truth() is Backend.STASH
@@ -114,7 +114,7 @@ def test_a_target_that_did_not_follow_stops_it(place: LinkedPlace) -> None:
     moving = migration(catalog, Backend.PERSIST)
     shadow = moving.open_shadow()
     store = place.stores().persist
-    store.append([Update(config_row("somebody's", 1), 1)], store.upper())
+    store.append([RowUpdate(config_row("somebody's", 1), 1)], store.upper())
     put(shadow, "a")
     with pytest.raises((CatalogOutOfSync, ShadowDiverged)):
         moving.run()

@@ -17,7 +17,7 @@ from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import TwoStores
-from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import SETTINGS
 from holdfast.catalog.stores.preamble import Preamble, read_preamble
 from holdfast.catalog.stores.stash import StashStore
@@ -30,7 +30,7 @@ def setting(name: str) -> Row:
     return encode(SETTINGS, pb.SettingKey(name=name), pb.SettingValue(value=name))
 
 
-def put(store: CatalogStore, *updates: Update) -> Preamble:
+def put(store: CatalogStore, *updates: RowUpdate) -> Preamble:
     """Commit to a store; what it says of itself then."""
     seen = read_preamble(store, store.upper())
     store.append(updates, seen.upper, fence=seen.fence_row)
@@ -51,10 +51,10 @@ def test_what_was_read_is_followed_to_what_reading_it_again_gives(
 ) -> None:
     stores = place.stores()
     store = stores.of(backend)
-    found = source.checked(store, put(store, Update(setting("a"), 1)), stores.of(backend.other))
+    found = source.checked(store, put(store, RowUpdate(setting("a"), 1)), stores.of(backend.other))
     assert found is not None
-    put(store, Update(setting("b"), 1))
-    seen = put(store, Update(setting("a"), -1), Update(setting("c"), 1))
+    put(store, RowUpdate(setting("b"), 1))
+    seen = put(store, RowUpdate(setting("a"), -1), RowUpdate(setting("c"), 1))
     again = source.read(store, seen)
     monkeypatch.setattr(store, "batches", lambda *_args, **_more: pytest.fail("it is read again"))
     followed = source.followed(store, found, seen)
@@ -70,7 +70,7 @@ def test_it_is_read_again_where_the_store_has_let_go_of_the_changes(
     stores = place.stores()
     store = stores.of(backend)
     found = source.read(store, read_preamble(store, store.upper()))
-    seen = put(store, Update(setting("b"), 1))
+    seen = put(store, RowUpdate(setting("b"), 1))
 
     def gone(*_args: object, **_more: object) -> object:
         raise AsOfTooEarly(0, 1)
@@ -84,9 +84,9 @@ def test_it_is_read_again_where_another_history_was_restored(place: LinkedPlace)
     before = read_preamble(store, store.upper())
     # What was read was of a stash that had another fence, and a row that this one never had.
     other = place.stores().persist
-    found = source.read(other, put(other, Update(setting("lost"), 1)))
+    found = source.read(other, put(other, RowUpdate(setting("lost"), 1)))
     known = source.Read(replace(found.seen, upper=before.upper), found.wanted)
-    seen = put(store, Update(setting("b"), 1))
+    seen = put(store, RowUpdate(setting("b"), 1))
     assert source.followed(store, known, seen).wanted.digests == source.read(store, seen).wanted.digests
 
 

@@ -10,7 +10,7 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Kind, OpenMode, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration, Verify
 from holdfast.catalog.move.truth import STEPS, Backend, Strategy
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.registry import ROLES
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import CatalogOutOfSync, ContentsDiffer, HoldfastError
@@ -35,11 +35,11 @@ def cases() -> Iterator[tuple[Strategy, Backend, Verify, int]]:
             yield strategy, target, verify, copied
 
 
-def changed(update: Update) -> Update:
+def changed(update: RowUpdate) -> RowUpdate:
     """The same update, where it adds role `b` with another value."""
     key = pb.RoleKey(id=pb.RoleId(user=NUMBERS["b"]))
     if update.row == encode(ROLES, key, pb.RoleValue(name="b")):
-        return Update(encode(ROLES, key, pb.RoleValue(name="z")), update.diff)
+        return RowUpdate(encode(ROLES, key, pb.RoleValue(name="z")), update.diff)
     return update
 
 

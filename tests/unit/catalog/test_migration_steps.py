@@ -16,7 +16,7 @@ from holdfast.catalog.move.migration_status import migration_status
 from holdfast.catalog.move.records import Record
 from holdfast.catalog.move.truth import STEPS, Action, Backend, Strategy
 from holdfast.catalog.move.two_stores import TwoStores, take_over_both
-from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import SETTINGS
 from holdfast.catalog.stores.preamble import config_row
 from holdfast.errors import (
@@ -76,7 +76,7 @@ class Catalog:
         taken = take_over_both(self.stores, claim(holder="a writer"))
         backend, seen = taken.link.truth, taken.seen.of(taken.link.truth)
         row = encode(SETTINGS, pb.SettingKey(name=name), pb.SettingValue(value="written"))
-        self.stores.of(backend).append([Update(row, 1)], seen.upper, fence=seen.fence_row)
+        self.stores.of(backend).append([RowUpdate(row, 1)], seen.upper, fence=seen.fence_row)
 
     def record(self) -> Record | None:
         return migration_status(self).records.get("m")
@@ -301,7 +301,7 @@ def test_a_plan_tells_what_it_would_do_and_writes_nothing(
 def test_a_plan_tells_that_it_would_be_refused(place: LinkedPlace) -> None:
     catalog = begun(place, Strategy.ONE_TOMBSTONE, Backend.STASH)
     store = catalog.stores.stash
-    store.append([Update(Row(SETTINGS.kind.tag + b"\xff", b""), 1)], store.upper())
+    store.append([RowUpdate(Row(SETTINGS.kind.tag + b"\xff", b""), 1)], store.upper())
     found = catalog.migration(Backend.PERSIST).plan()
     assert isinstance(found.refused, CorruptBlob)
     before = place.uppers()
@@ -349,7 +349,7 @@ def test_a_source_of_a_version_that_is_not_read_is_refused_and_a_target_of_one_r
     catalog.migration(Backend.PERSIST).run()
     place.set_config(Backend.STASH, user_version=version)
     store = catalog.stores.stash
-    store.append([Update(Row(b"\xff\xff", b"of the future"), 1)], store.upper())
+    store.append([RowUpdate(Row(b"\xff\xff", b"of the future"), 1)], store.upper())
     before = catalog.contents(Backend.PERSIST)
     catalog.migration(Backend.PERSIST, rollback=True).run()
     assert catalog.contents(Backend.STASH) == before
@@ -366,7 +366,7 @@ def test_an_older_source_is_upgraded_before_it_is_read(
     place: LinkedPlace, version: int, target: Backend
 ) -> None:
     rows = tuple(rows_of(version, items=5))
-    place.stores().of(target.other).append([Update(row, 1) for row in rows], 0, take_hold=True)
+    place.stores().of(target.other).append([RowUpdate(row, 1) for row in rows], 0, take_hold=True)
     catalog = Catalog(place)
     assert catalog.migration(target).plan().upgrade == (version, CATALOG_VERSION)
     catalog.migration(target).run()
@@ -463,7 +463,7 @@ def test_a_target_that_is_not_what_was_written_is_found_before_the_truth_moves(
     while (step := migration.next_step) is None or step is not STEPS[strategy, target][-1]:
         migration.advance()
     store = catalog.stores.of(target)
-    store.append([Update(config_row("somebody's", 1), 1)], store.upper())
+    store.append([RowUpdate(config_row("somebody's", 1), 1)], store.upper())
     with pytest.raises(ContentsDiffer, match="config"):
         migration.advance()
     assert catalog.truth() is target.other
@@ -480,7 +480,7 @@ def test_a_source_that_changes_without_a_fence_is_found(
     while (progress := migration.advance()) is not None and progress.step.action is not Action.READ:
         pass
     store = catalog.stores.of(target.other)
-    store.append([Update(config_row("somebody's", 1), 1)], store.upper())
+    store.append([RowUpdate(config_row("somebody's", 1), 1)], store.upper())
     with pytest.raises(CatalogOutOfSync, match="changed after it was read"):
         migration.advance()
     assert migration.run().moved

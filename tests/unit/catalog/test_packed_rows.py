@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import OpenMode, catalog_shard_id, persist_catalog
 from holdfast.catalog.cache import APPEND_ONLY, Cache
-from holdfast.catalog.objects.codec import Row, Update, encode, encode_key
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode, encode_key
 from holdfast.catalog.objects.packed import Keys, PackedRows, Places, pack, rows_of
 from holdfast.catalog.objects.registry import AUDIT_LOG, CONFIGS, ROLES, SETTINGS, STORAGE_USAGE, Kind
 from holdfast.catalog.stores.persist import CatalogShard, ranges_with, ranges_without
@@ -170,14 +170,14 @@ def test_a_load_refuses_what_it_can_not_hold() -> None:
 
 def test_what_was_loaded_changes_like_what_came_after() -> None:
     cache = loaded([role(1, "a"), role(2, "b")])
-    cache.apply([Update(role(1, "a"), -1), Update(role(1, "b"), 1), Update(role(2, "b"), -1)])
-    cache.apply([Update(role(2, "a"), 1)])
+    cache.apply([RowUpdate(role(1, "a"), -1), RowUpdate(role(1, "b"), 1), RowUpdate(role(2, "b"), -1)])
+    cache.apply([RowUpdate(role(2, "a"), 1)])
     assert sorted(cache.rows()) == [role(1, "b"), role(2, "a")]
     assert cache.table(Kind.ROLE).holder("a") == role(2, "").key
     with pytest.raises(CatalogOutOfSync, match="retracted"):
-        cache.apply([Update(role(1, "a"), -1)])
+        cache.apply([RowUpdate(role(1, "a"), -1)])
     with pytest.raises(CorruptBlob, match="unique"):
-        cache.apply([Update(role(3, "b"), 1)])
+        cache.apply([RowUpdate(role(3, "b"), 1)])
 
 
 def test_ranges_of_kinds_tile_the_keys() -> None:
@@ -203,7 +203,7 @@ def test_a_store_reads_the_kinds_that_are_asked_for(tmp_path: Path) -> None:
             catalog.ensure_item("holdfast", "public", name)
         shard = CatalogShard(client, catalog_shard_id(ORG), purpose="test")
         shard.append(
-            [Update(Row(b"\xff\xff", b"unknown"), 1), Update(Row(b"\x00", b"short"), 1)], catalog.upper
+            [RowUpdate(Row(b"\xff\xff", b"unknown"), 1), RowUpdate(Row(b"\x00", b"short"), 1)], catalog.upper
         )
         as_of = shard.upper() - 1
         with client.reader(catalog_shard_id(ORG), purpose="test") as reader:
@@ -226,7 +226,7 @@ def test_a_store_gives_no_row_that_is_there_twice(tmp_path: Path) -> None:
     with PersistClient.open(f"file://{tmp_path}", config=PersistConfig(maintenance="off")) as client:
         shard = CatalogShard(client, catalog_shard_id(ORG), purpose="test")
         event = encode(AUDIT_LOG, pb.AuditLogKey(id=1), pb.AuditLogValue())
-        shard.append([Update(event, 2), Update(role(1, "a"), 1)], 0)
+        shard.append([RowUpdate(event, 2), RowUpdate(role(1, "a"), 1)], 0)
         assert [*shard.rows(0, [Kind.ROLE])] == [role(1, "a")]
         for read in (
             lambda: [*shard.rows(0)],

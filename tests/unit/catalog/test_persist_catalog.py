@@ -16,7 +16,7 @@ from holdfast.catalog import (
     catalog_shard_id,
     persist_catalog,
 )
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import ROLES, Kind
 from holdfast.catalog.stores.persist import SCHEMA, CatalogShard
 from holdfast.catalog.stores.store import RETAIN_VERSIONS, RETENTION_STEP
@@ -159,7 +159,7 @@ def _pair(object_: Object[pb.RoleKey, pb.RoleValue]) -> tuple[pb.RoleKey, pb.Rol
 def test_nothing_is_committed_to_a_shard_that_has_ended(new_client: NewClient) -> None:
     client = new_client()
     store = CatalogShard(client, catalog_shard_id(ORG), purpose="test")
-    update = Update(Row(Kind.ROLE.tag, b""), 1)
+    update = RowUpdate(Row(Kind.ROLE.tag, b""), 1)
     store.append([update], 0)
     client.finalize(catalog_shard_id(ORG))
     with pytest.raises(ShardFinalized):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog.cache import Cache
-from holdfast.catalog.objects.codec import Row, Update, encode, encode_key, encode_value
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode, encode_key, encode_value
 from holdfast.catalog.objects.ids import IdKind, format_id, parse_object_id
 from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
@@ -100,7 +100,7 @@ def test_a_retraction_carries_the_bytes_as_they_were_stored() -> None:
     )
     tx = Transaction(Cache([odd]))
     tx.update(ROLES, *role(1, "b"))
-    assert tx.updates() == (Update(odd, -1), Update(encode(ROLES, *role(1, "b")), 1))
+    assert tx.updates() == (RowUpdate(odd, -1), RowUpdate(encode(ROLES, *role(1, "b")), 1))
 
 
 def test_a_row_with_an_odd_key_is_found_and_retracted() -> None:
@@ -111,7 +111,7 @@ def test_a_row_with_an_odd_key_is_found_and_retracted() -> None:
     assert cache.get(ROLES, key) == value
     tx = Transaction(cache)
     tx.delete(ROLES, key)
-    assert tx.updates() == (Update(odd, -1),)
+    assert tx.updates() == (RowUpdate(odd, -1),)
     cache.apply(tx.updates())
     assert names(cache) == {}
 
@@ -182,7 +182,7 @@ def test_append_only_types_are_added_to_and_nothing_else() -> None:
     cache.apply(tx.updates())
     assert cache.counts()["audit_log"] == 1
     # Somebody with the debug tool did that.
-    cache.apply([Update(added[0], -1)])
+    cache.apply([RowUpdate(added[0], -1)])
     assert cache.counts()["audit_log"] == 0
 
 
@@ -237,13 +237,13 @@ def test_changes_that_do_not_fit_the_memory_are_errors() -> None:
     one, two = encode(ROLES, *role(1, "a")), encode(ROLES, *role(1, "b"))
     cache = Cache([one])
     with pytest.raises(CatalogOutOfSync, match="retracted"):
-        cache.apply([Update(two, -1)])
+        cache.apply([RowUpdate(two, -1)])
     with pytest.raises(CatalogOutOfSync, match="already exists"):
-        cache.apply([Update(two, 1)])
+        cache.apply([RowUpdate(two, 1)])
     with pytest.raises(CorruptBlob, match="unique"):
-        cache.apply([Update(encode(ROLES, *role(2, "a")), 1)])
+        cache.apply([RowUpdate(encode(ROLES, *role(2, "a")), 1)])
     with pytest.raises(CorruptBlob, match="one copy"):
-        Cache().apply([Update(one, 2)])
+        Cache().apply([RowUpdate(one, 2)])
 
 
 def test_only_types_with_something_unique_can_be_found_by_it() -> None:

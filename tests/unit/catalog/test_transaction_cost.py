@@ -17,7 +17,7 @@ import pytest
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Catalog, Object, OpenMode, catalog_shard_id, persist_catalog
 from holdfast.catalog.objects import codec
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.ids import IdKind
 from holdfast.catalog.objects.packed import PackedRows
 from holdfast.catalog.objects.registry import AUDIT_LOG, ITEMS
@@ -68,7 +68,7 @@ def catalog_of(size: int) -> tuple[PersistClient, Catalog]:
     openable.initialize(holder="me", purpose="test")
     shard = CatalogShard(client, catalog_shard_id(ORG), purpose="test")
     items = (item(number) for number in range(size))
-    shard.append((Update(encode(ITEMS, found.key, found.value), 1) for found in items), 1)
+    shard.append((RowUpdate(encode(ITEMS, found.key, found.value), 1) for found in items), 1)
     return client, openable.open(OpenMode.WRITABLE, holder="me", purpose="test")
 
 

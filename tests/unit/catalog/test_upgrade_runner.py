@@ -8,7 +8,7 @@ import pytest
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import CATALOG_VERSION, COLLECTIONS, MIN_VERSION, FenceToken, OpenMode, config
-from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import FENCE_TOKENS, ITEMS, ROLES, STORAGE_USAGE, Kind
 from holdfast.catalog.stores.persist import SCHEMA, catalog_shard_id
 from holdfast.catalog.stores.preamble import version_row
@@ -135,7 +135,7 @@ def test_versions_that_this_holdfast_does_not_know_are_refused(
     place = MemoryPlace()
     begin(place.store(), [row for row in rows_of(15, items=0) if row.kind is not Kind.CONFIG])
     store = place.store()
-    store.append([Update(version_row(version), 1)], store.upper())
+    store.append([RowUpdate(version_row(version), 1)], store.upper())
     with pytest.raises(error):
         place.catalog().open(mode, **WHO)
     with pytest.raises(error):
@@ -180,7 +180,7 @@ def test_a_lower_generation_is_fenced_before_it_upgrades() -> None:
     store = place.store()
     (old,) = store.rows(0, (Kind.FENCE_TOKEN,))
     new = encode(FENCE_TOKENS, pb.FenceTokenKey(), FenceToken(7, 3, "other", "test").to_proto())
-    store.append([Update(old, -1), Update(new, 1)], 1)
+    store.append([RowUpdate(old, -1), RowUpdate(new, 1)], 1)
     with pytest.raises(Fenced):
         place.catalog().open(OpenMode.WRITABLE, deploy_generation=6, **WHO)
     assert store.upper() == 2
@@ -189,12 +189,12 @@ def test_a_lower_generation_is_fenced_before_it_upgrades() -> None:
 # One step beyond the current version, for what running processes of this Holdfast make of a newer one.
 
 
-def _to_bytes_of_tomorrow(old: OldRows) -> Iterator[Update]:
+def _to_bytes_of_tomorrow(old: OldRows) -> Iterator[RowUpdate]:
     for row in old.rows(Kind.ITEM):
-        yield Update(row, -1)
-        yield Update(Row(row.key + b"\xff", b"\xff tomorrow"), 1)
+        yield RowUpdate(row, -1)
+        yield RowUpdate(Row(row.key + b"\xff", b"\xff tomorrow"), 1)
     for row in old.rows(Kind.STORAGE_USAGE):
-        yield Update(row, -1)
+        yield RowUpdate(row, -1)
 
 
 def tomorrow(step: Step) -> Chain:
@@ -248,18 +248,18 @@ def test_a_build_guard_decides_whether_a_step_does_anything(needed: bool) -> Non
     assert (unversioned[0] != unversioned[1]) == needed
 
 
-def _twice(old: OldRows) -> Iterator[Update]:
+def _twice(old: OldRows) -> Iterator[RowUpdate]:
     row = next(old.rows(Kind.ITEM))
-    yield Update(row, -1)
-    yield Update(row, -1)
+    yield RowUpdate(row, -1)
+    yield RowUpdate(row, -1)
 
 
-def _of_what_is_not_there(_: OldRows) -> Iterator[Update]:
-    yield Update(Row(Kind.ITEM.tag + b"no", b""), -1)
+def _of_what_is_not_there(_: OldRows) -> Iterator[RowUpdate]:
+    yield RowUpdate(Row(Kind.ITEM.tag + b"no", b""), -1)
 
 
-def _of_the_audit_log(_: OldRows) -> Iterator[Update]:
-    yield Update(Row(Kind.AUDIT_LOG.tag + b"no", b""), 1)
+def _of_the_audit_log(_: OldRows) -> Iterator[RowUpdate]:
+    yield RowUpdate(Row(Kind.AUDIT_LOG.tag + b"no", b""), 1)
 
 
 @pytest.mark.parametrize(
@@ -282,12 +282,12 @@ def test_a_step_sees_the_rows_before_it_while_it_changes_them() -> None:
     place = old_place(CATALOG_VERSION)
     seen: list[Row] = []
 
-    def swap(old: OldRows) -> Iterator[Update]:
+    def swap(old: OldRows) -> Iterator[RowUpdate]:
         # Each database comes to stand under the key of the one before, added before that one is retracted.
         for row in old.rows(Kind.ROLE):
-            yield Update(Row(row.key + b"\x00", row.value), 1)
+            yield RowUpdate(Row(row.key + b"\x00", row.value), 1)
             seen.append(row)
-            yield Update(row, -1)
+            yield RowUpdate(row, -1)
         assert sorted(old.rows(Kind.ROLE)) == sorted(seen)
 
     expected = sorted(row for row in contents(place.store()) if row.key[:2] == ROLES.kind.tag)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog.cache import Cache
 from holdfast.catalog.dump import dump_json
-from holdfast.catalog.objects.codec import Row, Update, decode
+from holdfast.catalog.objects.codec import Row, RowUpdate, decode
 from holdfast.catalog.objects.registry import (
     CLUSTERS,
     COLLECTIONS,
@@ -272,7 +272,7 @@ def test_steps_are_written_with_what_mentions_only_changes_and_loses_no_field() 
     old = Row(Kind.ITEM.tag, b"old")
     assert list(replaced(old, Row(*old))) == []
     new = Row(Kind.ITEM.tag, b"new")
-    assert list(replaced(old, new)) == [Update(old, -1), Update(new, 1)]
+    assert list(replaced(old, new)) == [RowUpdate(old, -1), RowUpdate(new, 1)]
     with pytest.raises(TypeError, match="has not all fields of"):
         carried(pb.ItemValue(owner_id=PUBLIC), pb.RoleKey)
 

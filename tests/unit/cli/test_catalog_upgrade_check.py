@@ -11,7 +11,7 @@ from click.testing import Result
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Catalog, Object, OpenMode
-from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, DATABASES, SETTINGS, Collection
 from holdfast.catalog.stores.persist import catalog_shard_id
 from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
@@ -40,7 +40,7 @@ def change(catalog: Catalog, number: int) -> None:
     catalog.set_objects(SETTINGS, [Object(pb.SettingKey(name="n"), pb.SettingValue(value=str(number)))])
 
 
-def meddle(place: PersistPlace, *updates: Update) -> None:
+def meddle(place: PersistPlace, *updates: RowUpdate) -> None:
     store = place.behind()
     store.append(updates, store.upper())
 
@@ -137,13 +137,13 @@ def test_a_row_of_any_type_that_does_not_decode_is_a_no(
     ours: PersistPlace, collection: Collection[Any, Any]
 ) -> None:
     assert ours.run("upgrade-check").exit_code == 0
-    meddle(ours, Update(Row(collection.kind.tag, b"\xff\xff"), 1))
+    meddle(ours, RowUpdate(Row(collection.kind.tag, b"\xff\xff"), 1))
     assert "is corrupt" in told(ours.run("upgrade-check"), 1)
 
 
 def test_two_objects_that_share_a_name_are_a_no(ours: PersistPlace) -> None:
     value = pb.DatabaseValue(name="holdfast")
-    meddle(ours, Update(encode(DATABASES, pb.DatabaseKey(id=pb.ObjectId(user=77)), value), 1))
+    meddle(ours, RowUpdate(encode(DATABASES, pb.DatabaseKey(id=pb.ObjectId(user=77)), value), 1))
     assert "a unique name" in told(ours.run("upgrade-check"), 1)
 
 
@@ -158,8 +158,8 @@ def test_a_version_out_of_reach_is_a_no(ours: PersistPlace, version: int, messag
     key = pb.ConfigKey(key="user_version")
     meddle(
         ours,
-        Update(encode(CONFIGS, key, pb.ConfigValue(value=CATALOG_VERSION)), -1),
-        Update(encode(CONFIGS, key, pb.ConfigValue(value=version)), 1),
+        RowUpdate(encode(CONFIGS, key, pb.ConfigValue(value=CATALOG_VERSION)), -1),
+        RowUpdate(encode(CONFIGS, key, pb.ConfigValue(value=version)), 1),
     )
     assert message in told(ours.run("upgrade-check"), 1)
 

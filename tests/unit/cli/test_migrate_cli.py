@@ -12,7 +12,7 @@ from holdfast.catalog.move.attempt import Verify
 from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.truth import STEPS, Backend, Strategy
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import SETTINGS
 from holdfast.cli import main
 from unit.cli.catalogs import PersistPlace, Place, StashPlace, make_place
@@ -199,7 +199,7 @@ def test_a_migration_needs_both_stores(linked: Linked, missing: str) -> None:
 
 def test_a_source_that_cannot_be_read_is_told_by_the_plan(linked: Linked) -> None:
     store = linked.library().stores.stash
-    store.append([Update(Row(SETTINGS.kind.tag + b"\xff", b""), 1)], store.upper())
+    store.append([RowUpdate(Row(SETTINGS.kind.tag + b"\xff", b""), 1)], store.upper())
     store.close()
     before = linked.stored()
     planned = linked.migrate("plan", "--id", "m", "--target", "persist")

@@ -39,17 +39,23 @@ def test_a_name_with_two_meanings_is_found(check: ModuleType, package: Path) -> 
 
 
 def test_an_exception_that_is_not_needed_is_found(check: ModuleType, package: Path) -> None:
-    assert check.problems({"shop": package}, ["shop Step"]) == []
-    (line,) = check.problems({"shop": package}, ["shop Cart", "shop Step"])
+    assert check.problems({"shop": package}, ["shop Step # why"]) == []
+    (line,) = check.problems({"shop": package}, ["shop Cart # why", "shop Step # why"])
     assert "delete the line 'shop Cart'" in line
-    assert len(check.problems({"shop": package}, ["shop Step", "shop Step"])) == 1
+    assert len(check.problems({"shop": package}, ["shop Step # why", "shop Step # why"])) == 1
+
+
+def test_an_exception_without_a_reason_is_found(check: ModuleType, package: Path) -> None:
+    for line in ("shop Step", "shop Step #"):
+        (problem,) = check.problems({"shop": package}, [line])
+        assert "write the reason behind the line 'shop Step'" in problem
 
 
 def test_one_name_in_two_distributions_is_allowed(check: ModuleType, package: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "a.py").write_text("class Cart: ...\n")
-    assert check.problems({"shop": package, "other": other}, ["shop Step"]) == []
+    assert check.problems({"shop": package, "other": other}, ["shop Step # why"]) == []
 
 
 def test_the_exceptions_are_those_that_are_needed(check: ModuleType) -> None:

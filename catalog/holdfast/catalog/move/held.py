@@ -13,7 +13,7 @@ from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import TwoStores, read_both
-from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.objects.codec import RowUpdate
 from holdfast.catalog.stores.preamble import Preamble, read_preamble
 from holdfast.errors import CatalogOutOfSync, Fenced, FenceRegressed, OtherHistory, UpperMismatch
 
@@ -32,7 +32,7 @@ class HeldStores:
             self._check(seen.of(backend))
         return seen
 
-    def commit(self, seen: Seen, backend: Backend, updates: Iterable[Update]) -> None:
+    def commit(self, seen: Seen, backend: Backend, updates: Iterable[RowUpdate]) -> None:
         """Commit changes to a store in the state of `seen`, which was read with the token in it.
 
         Raises `Fenced`, `FenceRegressed` and `CatalogOutOfSync`, with nothing changed, and `StorageError`.

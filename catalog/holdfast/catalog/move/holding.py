@@ -37,7 +37,7 @@ from holdfast.catalog.move.two_stores import (
     take_over_both,
     unchecked,
 )
-from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.objects.codec import RowUpdate
 from holdfast.catalog.opening import loaded
 from holdfast.catalog.stores.preamble import Preamble, committed, read_preamble
 from holdfast.catalog.stores.store import FenceRow, past_of
@@ -46,7 +46,7 @@ from holdfast.catalog.upgrade.runner import Upgraded, same_objects, upgrade_unde
 from holdfast.errors import AsOfTooEarly, CatalogOutOfSync, Fenced, HandleExpired
 from holdfast.stash import Past
 
-_First = Callable[[], Iterable[Update]]
+_First = Callable[[], Iterable[RowUpdate]]
 
 
 def hold(
@@ -63,7 +63,7 @@ def hold(
     Raises like `take_over_both`.
     """
 
-    def also(seen: Seen, backend: Backend) -> Iterable[Update]:
+    def also(seen: Seen, backend: Backend) -> Iterable[RowUpdate]:
         # The stash comes first: while only it is fenced, nobody holds persist yet.
         if backend is Backend.STASH:
             return ()
@@ -80,7 +80,7 @@ def hold(
     raise last
 
 
-def _noting(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[Update, ...]:
+def _noting(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[RowUpdate, ...]:
     """The updates that the process that has taken both over writes to a store."""
     updates = seen.of(backend).configured(notes(link.truth)[backend])
     if backend is link.truth and first is not None and not seen.of(backend).is_initialized:
@@ -88,7 +88,7 @@ def _noting(seen: Seen, link: Linked, backend: Backend, first: _First | None) ->
     return updates
 
 
-def _settling(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[Update, ...]:
+def _settling(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[RowUpdate, ...]:
     """Like `_noting`, with the store's notes about the other one and about the last move."""
     wanted = dict(notes(link.truth)[backend])
     if not has_looked(seen, backend):

@@ -38,7 +38,7 @@ from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.source import Read, checked
 from holdfast.catalog.move.truth import Backend, MoveStep
 from holdfast.catalog.move.two_stores import TwoStores, take_over_both
-from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.objects.codec import RowUpdate
 from holdfast.catalog.opening import wall_clock_ms
 from holdfast.catalog.stores.preamble import Preamble
 from holdfast.errors import BadInput, HoldfastError, MigrationTimedOut
@@ -270,7 +270,7 @@ class BackendMigration:
         read = known[2] if known is not None and known[0] is self.destination.other else None
         return Attempt(HeldStores(stores, taken.token), taken.link.strategy, orders, read)
 
-    def _also(self, seen: Seen, backend: Backend) -> Iterable[Update]:
+    def _also(self, seen: Seen, backend: Backend) -> Iterable[RowUpdate]:
         """The updates written together with the fence. They remove the note of the truth."""
         wanted: dict[str, int | None] = {config.TRUTH: None}
         if backend is Backend.STASH:

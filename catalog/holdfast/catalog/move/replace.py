@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from holdfast.catalog.move.hashed import HashedRows, Shorts, contents_in, hashed, no_shorts
 from holdfast.catalog.move.verify import Digests, RowsDigest
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.packed import rows_of
 from holdfast.catalog.objects.registry import COLLECTIONS, Kind
 from holdfast.catalog.replacing import is_content
@@ -35,7 +35,7 @@ class Wanted:
     digests: dict[str, RowsDigest]
     hashes: Shorts
 
-    def after(self, updates: Iterable[Update]) -> "Wanted | None":
+    def after(self, updates: Iterable[RowUpdate]) -> "Wanted | None":
         """The same after changes of rows. None if the changes don't fit.
 
         Raises `CorruptBlob` for a row of an unknown kind.
@@ -89,7 +89,7 @@ class PassingRows:
         return Wanted(self._digests.by_name(), np.concatenate([no_shorts(), *self._hashes]))
 
 
-def changes(stored: Iterable[pa.RecordBatch], wanted: Wanted, rows: Rows) -> Iterator[Update]:
+def changes(stored: Iterable[pa.RecordBatch], wanted: Wanted, rows: Rows) -> Iterator[RowUpdate]:
     """The changes from the rows of `stored` to the wanted ones. `rows` returns the wanted rows again."""
     known = _Known(wanted.hashes)
     kept: list[Shorts] = []
@@ -99,18 +99,18 @@ def changes(stored: Iterable[pa.RecordBatch], wanted: Wanted, rows: Rows) -> Ite
         keeps = known.has(shorts)
         kept.append(shorts[keeps])
         sizes.update({tag: int((keeps & places).sum()) for tag, places in some.by_tag.items()})
-        yield from (Update(row, -1) for row in _those(some, ~keeps))
+        yield from (RowUpdate(row, -1) for row in _those(some, ~keeps))
     there = {kind: wanted.digests[COLLECTIONS[kind].name].size.rows for kind in Kind}
     complete = [kind for kind, count in there.items() if sizes[kind.tag] == count]
     if len(complete) == len(there):
         return
     if not sum(sizes.values()):
-        yield from (Update(row, 1) for batch in rows(complete) for row in rows_of(batch))
+        yield from (RowUpdate(row, 1) for batch in rows(complete) for row in rows_of(batch))
         return
     # Of hashes with the same first half, `_Known` finds only one. So some rows are retracted and added again.
     known = _Known(np.concatenate([no_shorts(), *kept]))
     for some in map(hashed, rows(complete)):
-        yield from (Update(row, 1) for row in _those(some, ~known.has(some.shorts)))
+        yield from (RowUpdate(row, 1) for row in _those(some, ~known.has(some.shorts)))
 
 
 def _those(some: HashedRows, places: NDArray[np.bool_]) -> Iterable[Row]:

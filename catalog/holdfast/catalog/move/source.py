@@ -16,7 +16,7 @@ from holdfast.catalog.cache import Cache
 from holdfast.catalog.contents import StoredContents
 from holdfast.catalog.move.hashed import contents_of
 from holdfast.catalog.move.replace import PassingRows, Wanted, wanted_of
-from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.objects.codec import RowUpdate
 from holdfast.catalog.stores.preamble import Preamble
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.catalog.upgrade.plan import Plan, released
@@ -67,7 +67,7 @@ def _after(store: CatalogStore, known: Read, seen: Preamble) -> Wanted | None:
         changed = store.changes(before.upper, seen.upper, fence=before.fence_row)
     except (AsOfTooEarly, HandleExpired, OtherHistory):
         return None
-    updates: list[Update] = []
+    updates: list[RowUpdate] = []
     at = before
     for _, more in changed:
         at = at.after(more)

@@ -56,7 +56,7 @@ from holdfast.catalog.move.link import (
 from holdfast.catalog.move.notes import has_looked, looked, nonce_of, noted
 from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
-from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.objects.codec import RowUpdate
 from holdfast.catalog.stores.preamble import Preamble, at_latest, caught_up, committed, read_preamble
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.errors import AsOfTooEarly, Fenced, StorageError
@@ -69,7 +69,7 @@ READINGS = 50
 _FIRST_PAUSE_S = 0.01
 _LAST_PAUSE_S = 1.0
 
-Also = Callable[[Seen, Backend], Iterable[Update]]
+Also = Callable[[Seen, Backend], Iterable[RowUpdate]]
 Check = Callable[[Seen], None]
 
 
@@ -123,7 +123,7 @@ class StoreCommit:
     """The updates that one append wrote at time `at`."""
 
     at: int
-    updates: Sequence[Update]
+    updates: Sequence[RowUpdate]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Taken:
     commits: Mapping[Backend, Sequence[StoreCommit]]
 
 
-def nothing(_seen: Seen, _backend: Backend) -> Iterable[Update]:
+def nothing(_seen: Seen, _backend: Backend) -> Iterable[RowUpdate]:
     """No updates in addition to the fence."""
     return ()
 
@@ -309,7 +309,7 @@ class _Taking:
             self._stores.linkage(self._seen)
             self._check(self._seen)
 
-    def _noting(self, backend: Backend) -> tuple[Update, ...]:
+    def _noting(self, backend: Backend) -> tuple[RowUpdate, ...]:
         """The notes about the other store that a store gets with its fence."""
         seen = self._seen.of(backend)
         if config.LINK not in seen.config or (seen.token == self._token and has_looked(self._seen, backend)):
@@ -335,7 +335,7 @@ class _Taking:
             self._reread(backend)
             raise _ChangedError
 
-    def _append(self, backend: Backend, updates: Sequence[Update]) -> bool:
+    def _append(self, backend: Backend, updates: Sequence[RowUpdate]) -> bool:
         seen = self._seen.of(backend)
         if not committed(self._stores.of(backend), seen, updates):
             return False

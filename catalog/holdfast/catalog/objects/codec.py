@@ -32,7 +32,7 @@ class Row(NamedTuple):
         return kind_of(self.key)
 
 
-class Update(NamedTuple):
+class RowUpdate(NamedTuple):
     """A change of the catalog: `diff` is +1 or -1."""
 
     row: Row

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from holdfast.catalog.interfaces import Catalog
-from holdfast.catalog.objects.codec import Object, Row, Update, decode
+from holdfast.catalog.objects.codec import Object, Row, RowUpdate, decode
 from holdfast.catalog.objects.ids import IdKind
 from holdfast.catalog.objects.registry import COLLECTIONS, FENCE_TOKENS, Collection, K, V
 from holdfast.catalog.shadow.side import ShadowSide
@@ -81,7 +81,7 @@ class ShadowTransaction(Transaction):
     def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
         return self._both(f"ids of {kind}", lambda tx: tx.allocate_ids(kind, n))
 
-    def updates(self) -> tuple[Update, ...]:
+    def updates(self) -> tuple[RowUpdate, ...]:
         return self._both("what is to be committed", lambda tx: tx.updates(), form=_objects)
 
     def _both(
@@ -100,7 +100,7 @@ class ShadowTransaction(Transaction):
         return mine
 
 
-def _objects(updates: tuple[Update, ...]) -> list[tuple[int, bytes, bytes, int]]:
+def _objects(updates: tuple[RowUpdate, ...]) -> list[tuple[int, bytes, bytes, int]]:
     """The objects in updates, in a form that doesn't depend on the stored bytes."""
     found = []
     for row, diff in updates:

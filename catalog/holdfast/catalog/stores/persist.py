@@ -17,7 +17,7 @@ from operator import itemgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update
+from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate
 from holdfast.catalog.objects.packed import rows_of
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.stores.store import (
@@ -174,7 +174,7 @@ class CatalogShard(CatalogStore):
         upper: int,
         *,
         fence: Row | None = None,  # noqa: ARG002 - see the class
-    ) -> list[tuple[int, list[Update]]]:
+    ) -> list[tuple[int, list[RowUpdate]]]:
         if lower >= upper:
             return []
         feed = self.feed(lower)
@@ -190,7 +190,7 @@ class CatalogShard(CatalogStore):
 
     def append(
         self,
-        updates: Iterable[Update],
+        updates: Iterable[RowUpdate],
         at: int,
         *,
         fence: Row | None = None,  # noqa: ARG002 - see the class
@@ -278,13 +278,13 @@ class ShardFeed(Feed):
         self._listen = listen
         # Not the frontier of `listen`, which is ahead of what was returned.
         self._frontier = lower
-        self._waiting: list[tuple[int, Update]] = []
+        self._waiting: list[tuple[int, RowUpdate]] = []
 
     @property
     def frontier(self) -> int:
         return self._frontier
 
-    def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
+    def next(self, timeout: float | None) -> list[tuple[int, list[RowUpdate]]]:
         for event in self._listen.next(timeout):
             match event:
                 case Updates(table):
@@ -297,7 +297,7 @@ class ShardFeed(Feed):
         return []
 
 
-def _prepared(updates: Sequence[Update], time: int) -> pa.RecordBatch:
+def _prepared(updates: Sequence[RowUpdate], time: int) -> pa.RecordBatch:
     """Updates at one time in the form in which persist stores them. The conversion is costly for small
     commits.
 
@@ -327,13 +327,13 @@ def _numbers(type_: pa.DataType, data: bytes) -> pa.Array:
     return pa.Array.from_buffers(type_, len(data) // 8, [None, pa.py_buffer(data)])
 
 
-def _columns(updates: Sequence[Update]) -> pa.RecordBatch:
+def _columns(updates: Sequence[RowUpdate]) -> pa.RecordBatch:
     rows, diffs = zip(*updates, strict=True)
     keys, values = zip(*rows, strict=True)
     arrays = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array(diffs, pa.int64())]
     return pa.RecordBatch.from_arrays(arrays, ["key", "value", "_diff"])
 
 
-def _timed_updates(table: pa.Table) -> list[tuple[int, Update]]:
+def _timed_updates(table: pa.Table) -> list[tuple[int, RowUpdate]]:
     columns = (table.column(name).to_pylist() for name in ("_time", "key", "value", "_diff"))
-    return [(time, Update(Row(key, value), diff)) for time, key, value, diff in zip(*columns, strict=True)]
+    return [(time, RowUpdate(Row(key, value), diff)) for time, key, value, diff in zip(*columns, strict=True)]

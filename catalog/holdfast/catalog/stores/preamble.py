@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from holdfast.catalog import config
 from holdfast.catalog.fence import FenceToken
-from holdfast.catalog.objects.codec import Row, Update, decode, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, decode, encode
 from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, Kind
 from holdfast.catalog.stores.store import CatalogStore, FenceRow
 from holdfast.catalog.version import CATALOG_VERSION
@@ -131,18 +131,18 @@ class Preamble:
             raise Fenced(token, durable)
         return token
 
-    def fence(self, token: FenceToken) -> tuple[Update, ...]:
+    def fence(self, token: FenceToken) -> tuple[RowUpdate, ...]:
         """The updates that replace the durable token by `token`. Empty if it is the durable one."""
         added = _fence_row(token)
         if self.fence_row == added:
             return ()
-        return (*(() if self.fence_row is None else (Update(self.fence_row, -1),)), Update(added, 1))
+        return (*(() if self.fence_row is None else (RowUpdate(self.fence_row, -1),)), RowUpdate(added, 1))
 
     def fenced(self, token: FenceToken) -> "Preamble":
         """The preamble after the commit of `fence(token)`."""
         return replace(self, upper=self.upper + 1, fence_row=_fence_row(token))
 
-    def configured(self, wanted: Mapping[str, int | None]) -> tuple[Update, ...]:
+    def configured(self, wanted: Mapping[str, int | None]) -> tuple[RowUpdate, ...]:
         """The updates that set these keys of the config. None removes a key."""
         return tuple(
             update
@@ -151,13 +151,13 @@ class Preamble:
             for update in self._configured(key, value)
         )
 
-    def _configured(self, key: str, value: int | None) -> Iterable[Update]:
+    def _configured(self, key: str, value: int | None) -> Iterable[RowUpdate]:
         if key in self.config_rows:
-            yield Update(self.config_rows[key], -1)
+            yield RowUpdate(self.config_rows[key], -1)
         if value is not None:
-            yield Update(config_row(key, value), 1)
+            yield RowUpdate(config_row(key, value), 1)
 
-    def after(self, updates: Iterable[Update]) -> "Preamble":
+    def after(self, updates: Iterable[RowUpdate]) -> "Preamble":
         """The preamble after a commit of these updates on this state."""
         rows = {row.key: row for row in self.config_rows.values()}
         if self.fence_row is not None:
@@ -170,10 +170,10 @@ class Preamble:
                 rows.pop(update.row.key, None)
         return preamble_of(self.upper + 1, rows.values())
 
-    def raise_version(self, version: int) -> tuple[Update, ...]:
+    def raise_version(self, version: int) -> tuple[RowUpdate, ...]:
         """The updates that replace the stored version by `version`."""
         assert self.version_row is not None
-        return Update(self.version_row, -1), Update(version_row(version), 1)
+        return RowUpdate(self.version_row, -1), RowUpdate(version_row(version), 1)
 
     def upgraded(self, version: int) -> "Preamble":
         """The preamble after a commit of `raise_version(version)`."""
@@ -199,7 +199,7 @@ def read_preamble(store: CatalogStore, upper: int) -> Preamble:
     return preamble_of(upper, store.rows(upper - 1, KINDS) if upper else ())
 
 
-def committed(store: CatalogStore, seen: Preamble, updates: Iterable[Update]) -> bool:
+def committed(store: CatalogStore, seen: Preamble, updates: Iterable[RowUpdate]) -> bool:
     """Commit updates for the state of `seen`, with the hold.
 
     Returns False if that is not the latest state.

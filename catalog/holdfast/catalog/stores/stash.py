@@ -16,7 +16,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 
-from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update
+from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate
 from holdfast.catalog.objects.registry import COLLECTIONS, Kind
 from holdfast.catalog.stores.store import (
     BATCH_ROWS,
@@ -133,7 +133,9 @@ class StashStore(CatalogStore):
         found = self._open().sizes(as_of)
         return Counter({kind: found.get(int(kind), 0) for kind in kinds})
 
-    def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
+    def changes(
+        self, lower: int, upper: int, *, fence: Row | None = None
+    ) -> list[tuple[int, list[RowUpdate]]]:
         """See the interface. With `fence`, the history is compared even if there are no changes."""
         if lower >= upper and fence is None:
             return []
@@ -149,7 +151,7 @@ class StashStore(CatalogStore):
 
     def append(
         self,
-        updates: Iterable[Update],
+        updates: Iterable[RowUpdate],
         at: int,
         *,
         fence: Row | None = None,
@@ -160,7 +162,7 @@ class StashStore(CatalogStore):
     def advance(self, at: int, to: int, *, fence: Row | None = None) -> None:
         self._append((), at, fence, to)
 
-    def _append(self, updates: Iterable[Update], at: int, fence: Row | None, upper: int) -> None:
+    def _append(self, updates: Iterable[RowUpdate], at: int, fence: Row | None, upper: int) -> None:
         history = KnownPast(past_of(fence))
         stash = self._open(create=True)
         stash.append(map(_to_stash, updates), at, sole=_sole(fence), upper=upper, history=history)
@@ -258,7 +260,7 @@ class StashFeed(Feed):
     def frontier(self) -> int:
         return self._frontier
 
-    def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
+    def next(self, timeout: float | None) -> list[tuple[int, list[RowUpdate]]]:
         deadline = None if timeout is None else time.monotonic() + timeout
         history = KnownPast(past_of(self._fence))
         while (upper := self._stash.frontiers(history=history).upper) <= self._frontier:
@@ -280,7 +282,7 @@ class StashFeed(Feed):
 
 def _changes(
     stash: Stash, lower: int, upper: int, fence: Row | None, history: KnownPast
-) -> list[tuple[int, list[Update]]]:
+) -> list[tuple[int, list[RowUpdate]]]:
     found = stash.changes(lower, upper, sole=_sole(fence), history=history)
     return [
         (time_, [_of_stash(update) for _, update in group]) for time_, group in groupby(found, itemgetter(0))
@@ -288,13 +290,15 @@ def _changes(
 
 
 def _sole(fence: Row | None) -> StashUpdate | None:
-    return None if fence is None else _to_stash(Update(fence, 1))
+    return None if fence is None else _to_stash(RowUpdate(fence, 1))
 
 
-def _to_stash(update: Update) -> StashUpdate:
+def _to_stash(update: RowUpdate) -> StashUpdate:
     (key, value), diff = update
     return StashUpdate(int.from_bytes(key[:TAG_BYTES], "big"), key[TAG_BYTES:], value, diff)
 
 
-def _of_stash(update: StashUpdate) -> Update:
-    return Update(Row(update.collection.to_bytes(TAG_BYTES, "big") + update.key, update.value), update.diff)
+def _of_stash(update: StashUpdate) -> RowUpdate:
+    return RowUpdate(
+        Row(update.collection.to_bytes(TAG_BYTES, "big") + update.key, update.value), update.diff
+    )

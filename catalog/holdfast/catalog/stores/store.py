@@ -26,7 +26,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import Kind
 from holdfast.persist import Prepared
 from holdfast.stash import Past
@@ -102,7 +102,7 @@ class Feed(Protocol):
     def frontier(self) -> int:
         """All times below it were returned."""
 
-    def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
+    def next(self, timeout: float | None) -> list[tuple[int, list[RowUpdate]]]:
         """The next times with changes. May be empty, and is if `timeout` (s) runs out.
 
         Raises `AsOfTooEarly` if the store has released the next changes, and `OtherHistory`.
@@ -180,7 +180,9 @@ class CatalogStore(ABC):
         return Counter(row.kind for row in self.rows(as_of, kinds))
 
     @abstractmethod
-    def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
+    def changes(
+        self, lower: int, upper: int, *, fence: Row | None = None
+    ) -> list[tuple[int, list[RowUpdate]]]:
         """The changes at times in `[lower, upper)`, by time. Raises `AsOfTooEarly` if that past is gone.
 
         `fence` is the fence row at `lower - 1` as the caller read it. `upper` is an upper that the caller
@@ -193,7 +195,7 @@ class CatalogStore(ABC):
 
     @abstractmethod
     def append(
-        self, updates: Iterable[Update], at: int, *, fence: Row | None = None, take_hold: bool = False
+        self, updates: Iterable[RowUpdate], at: int, *, fence: Row | None = None, take_hold: bool = False
     ) -> None:
         """Commit changes at time `at`, all or none. With `take_hold`, also hold the last versions.
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from holdfast.catalog import config
 from holdfast.catalog.contents import Contents
-from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update, decode
+from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate, decode
 from holdfast.catalog.objects.registry import COLLECTIONS, Collection, Kind
 from holdfast.catalog.stores.preamble import Preamble, version_row
 from holdfast.catalog.stores.store import CatalogStore
@@ -102,7 +102,7 @@ class Plan(Contents):
             self._scratch.close()
             raise
 
-    def updates(self, version: int, seen: Preamble) -> Iterator[Update]:
+    def updates(self, version: int, seen: Preamble) -> Iterator[RowUpdate]:
         """The updates that the step from `version` commits after `seen`: its changes and the new version."""
         yield from seen.raise_version(version + 1)
         yield from self._scratch.updates(version - self.source + 1)

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update, kind_of
+from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate, kind_of
 from holdfast.catalog.objects.registry import COLLECTIONS, Kind
 from holdfast.catalog.upgrade_report import Size
 from holdfast.errors import BadInput, CorruptBlob, Determinate
@@ -103,7 +103,7 @@ class Scratch:
         """The rows of a migratable kind in the state that is the last one at the call, in any order."""
         return map(_row, self._select(_AT_STATE, *_ids(kind), self.state))
 
-    def apply(self, updates: Iterable[Update], *, source: int) -> frozenset[Kind]:
+    def apply(self, updates: Iterable[RowUpdate], *, source: int) -> frozenset[Kind]:
         """Apply the changes of the next step, from version `source`, in any order. Returns the changed kinds.
 
         Raises `CorruptBlob` if the changes don't fit the rows. You can't use the scratch after that.
@@ -131,12 +131,12 @@ class Scratch:
                 )
         return self._touched[step]
 
-    def updates(self, step: int) -> Iterator[Update]:
+    def updates(self, step: int) -> Iterator[RowUpdate]:
         """The changes of a step, in any order. Each retraction has the bytes that were loaded or added."""
         for kind in self._touched[step]:
             for query, diff in ((_RETRACTED, -1), (_ADDED, 1)):
                 rows = map(_row, self._select(query, *_ids(kind), step))
-                yield from map(Update, rows, repeat(diff))
+                yield from map(RowUpdate, rows, repeat(diff))
 
     def added_beyond(self, kind: Kind, step: int, limit: int) -> Row | None:
         """A row of a kind that a step adds with more than `limit` bytes. None if there is none."""
@@ -206,7 +206,7 @@ def _ids(kind: Kind) -> tuple[int, int]:
     return kind * _IDS_OF_KIND, (kind + 1) * _IDS_OF_KIND
 
 
-def _grouped(updates: Iterable[Update], source: int) -> Iterator[tuple[Kind, int, list[Row]]]:
+def _grouped(updates: Iterable[RowUpdate], source: int) -> Iterator[tuple[Kind, int, list[Row]]]:
     """Group changes into chunks with one kind and diff. Raises `CorruptBlob` for kinds no step may change."""
     waiting: dict[tuple[Kind, int], list[Row]] = {}
     for row, diff in updates:

@@ -15,11 +15,14 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update
+from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate
 from holdfast.catalog.objects.registry import Kind
 from holdfast.errors import CorruptBlob
 
 __all__ = ["Kind", "OldRows", "Row", "Step", "Update", "carried", "encode", "read", "replaced"]
+
+Update = RowUpdate
+"""The name that the steps import. They are frozen."""
 
 K = TypeVar("K", bound=Message)
 V = TypeVar("V", bound=Message)
@@ -42,7 +45,7 @@ class Step:
 
     source: int
     target: int
-    updates: Callable[[OldRows], Iterator[Update]]
+    updates: Callable[[OldRows], Iterator[RowUpdate]]
     guard: Callable[[str], bool] | None = None
 
 
@@ -69,11 +72,11 @@ def encode(kind: Kind, key: Message, value: Message) -> Row:
     )
 
 
-def replaced(stored: Row, new: Row) -> Iterator[Update]:
+def replaced(stored: Row, new: Row) -> Iterator[RowUpdate]:
     """The changes that replace one row by another. None if their bytes are equal."""
     if stored != new:
-        yield Update(stored, -1)
-        yield Update(new, 1)
+        yield RowUpdate(stored, -1)
+        yield RowUpdate(new, 1)
 
 
 def _decode(kind: Kind, message_type: type[Any], data: bytes) -> Any:

@@ -17,7 +17,7 @@ from holdfast.catalog import (
     catalog_shard_id,
     persist_catalog,
 )
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.registry import CONFIGS, ROLES
 from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.collections import CollectionSpec, StorageController
@@ -153,7 +153,7 @@ def set_version(client: PersistClient, version: int, now: int) -> None:
     shard = CatalogShard(client, catalog_shard_id(ORGANIZATION), purpose="test")
     key = pb.ConfigKey(key="user_version")
     old, new = (encode(CONFIGS, key, pb.ConfigValue(value=each)) for each in (now, version))
-    shard.append([Update(old, -1), Update(new, 1)], shard.upper())
+    shard.append([RowUpdate(old, -1), RowUpdate(new, 1)], shard.upper())
     shard.close()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Backend, Catalog, OpenMode
-from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.codec import RowUpdate, encode
 from holdfast.catalog.objects.registry import ITEMS, SYSTEM_CONFIGURATIONS
 from holdfast.catalog.one_store import stash_catalog
 from holdfast.catalog.shadow.handle import ShadowCatalog
@@ -65,7 +65,7 @@ def plant(opening: Opening) -> None:
         pb.SystemConfigurationKey(name="planted"),
         pb.SystemConfigurationValue(value="x"),
     )
-    store.append([Update(row, 1)], store.upper())
+    store.append([RowUpdate(row, 1)], store.upper())
     store.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, catalog_shard_id, persist_catalog
 from holdfast.catalog.config import USER_VERSION
-from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import CONFIGS, Kind
 from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.catalog.stores.store import Kept
@@ -40,7 +40,7 @@ def plant(opening: Opening, version: int) -> None:
         closed.load(rows_of(version, items=20), holder="old", purpose="test")
 
 
-def change(opening: Opening, *updates: Update) -> None:
+def change(opening: Opening, *updates: RowUpdate) -> None:
     """Put rows into the store past all that looks at them."""
     with PersistClient.open(opening.storage.url) as client:
         store = CatalogShard(client, catalog_shard_id(ORGANIZATION), purpose="test")
@@ -102,7 +102,7 @@ def test_what_is_approved_is_upgraded_and_what_was_before_is_kept(opening: Openi
 
 def test_what_the_check_refuses_is_told_and_stays_as_it_is(opening: Opening) -> None:
     plant(opening, CATALOG_VERSION - 1)
-    change(opening, Update(Row(Kind.ROLE.tag + b"\xff\xff", b"\xff"), 1))
+    change(opening, RowUpdate(Row(Kind.ROLE.tag + b"\xff\xff", b"\xff"), 1))
     assert try_upgrade(opening).startswith("an upgrade check fails: ")
     with pytest.raises(HoldfastError):
         OpenCatalog.open(opening)
@@ -121,7 +121,7 @@ def test_what_can_not_be_opened_says_why_and_is_tried_again(
     opening: Opening, version: int, error: type[HoldfastError], reason: str, upgrade: bool
 ) -> None:
     OpenCatalog.open(opening).close()
-    change(opening, Update(version_row(CATALOG_VERSION), -1), Update(version_row(version), 1))
+    change(opening, RowUpdate(version_row(CATALOG_VERSION), -1), RowUpdate(version_row(version), 1))
     with pytest.raises(error) as refused:
         OpenCatalog.open(replace(opening, upgrade=upgrade))
     step = settled(refused.value)
