@@ -9,11 +9,12 @@
   has read once, nobody may remove them.
 - Somebody may write an older copy over the main file, for example with `cp`, which keeps the inode. The page
   caches of open connections and the WAL hide the copy, and a commit mixes both. Only checkpoints write to the
-  main file. So if its size or time has changed since the last check, a store checks the pages before the next
-  call and drops its page caches. It does so for files of up to `CHECK_AT_OPEN_BYTES`. Once 0.2 s are spent,
-  it does so for at most a twentieth of the time. It does not find a copy with the size and time of the file,
-  a copy that is written during a call, a copy between checkpoints that follow each other so fast that the
-  time is spent, or a mixture without a contradiction.
+  main file. So if its size or time has changed since the last call, and no commit of this store changed it, a
+  store drops its page caches and checks the pages before the next call. It checks files of up to
+  `CHECK_AT_OPEN_BYTES`. Once 0.2 s are spent, it does so for at most a twentieth of the time. It does not
+  find a copy with the size and time of the file, a copy that is written during a call, a copy between
+  checkpoints of other processes that follow each other so fast that the time is spent, or a mixture without
+  a contradiction.
 - Pages have no checksums. A flipped bit in an index can hide rows, and no query fails. `integrity_check`
   compares each index with its table, and finds it. `quick_check` does not.
 """
@@ -29,7 +30,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from holdfast.errors import CorruptBlob, Determinate, HoldfastError, StorageError, StoreUnreachable
+from holdfast.errors import (
+    CorruptBlob,
+    Determinate,
+    HoldfastError,
+    Indeterminate,
+    StorageError,
+    StoreUnreachable,
+)
 
 CHECK_AT_OPEN_BYTES: Final = 4 << 20
 """A database of up to this size is checked when it is opened. Upkeep checks larger ones."""
@@ -64,10 +72,10 @@ class OpenFiles:
         self._paths: Final = (str(path), f"{beside}-wal", f"{beside}-shm")
         self._description: Final = description
         self._known: tuple[_Identity, ...] = (None, None, None)
-        self.contents: _Contents = (0, 0)
-        """The size and time of the main file at the last `check`."""
-        self.sound = self.contents
-        """The size and time of the main file when its pages were last checked."""
+        self.foreign_writes = 0
+        """How often the main file was written to by something else than the commits of this store."""
+        self._contents: _Contents = (0, 0)
+        self._sound = 0
         self._next_look_s = float("-inf")
 
     def check_beside(self) -> None:
@@ -86,7 +94,7 @@ class OpenFiles:
         Raises `StoreUnreachable` if they are not the files of the connection.
         """
         self._known = self._look()
-        self.sound = self.contents
+        self._sound = self.foreign_writes
         in_wal_mode = connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         if in_wal_mode and None in self._known:
             raise self._replaced(StoreUnreachable, self._paths[1])
@@ -100,8 +108,9 @@ class OpenFiles:
         main, log, index = self._paths
         try:
             found = _stat(main)
-            if found.st_mtime_ns != self.contents[1] or found.st_size != self.contents[0]:
-                self.contents = (found.st_size, found.st_mtime_ns)
+            if found.st_mtime_ns != self._contents[1] or found.st_size != self._contents[0]:
+                self._contents = (found.st_size, found.st_mtime_ns)
+                self.foreign_writes += 1
             if (found[1:3], _stat(log)[1:3], _stat(index)[1:3]) == self._known:
                 return
         except OSError:
@@ -121,20 +130,26 @@ class OpenFiles:
                 raise self._replaced(kind, path)
         self._known = files
 
+    def check_commit(self) -> None:
+        """Raise `Indeterminate` like `check`, after a commit. Its checkpoint may have written the main file."""
+        foreign = self.foreign_writes
+        self.check(Indeterminate)
+        self.foreign_writes = foreign
+
     def is_due(self) -> bool:
-        """Whether the pages must be checked, if `contents` is not `sound`."""
+        """Whether the pages must be checked before they are used."""
         return (
-            self.contents != self.sound
-            and self.contents[0] <= CHECK_AT_OPEN_BYTES
+            self.foreign_writes != self._sound
+            and self._contents[0] <= CHECK_AT_OPEN_BYTES
             and time.monotonic() >= self._next_look_s
         )
 
     @contextmanager
     def checking(self) -> Iterator[None]:
         """Wrap a check of the pages. If the block does not raise, the main file as it was before is sound."""
-        contents, began_s = self.contents, time.monotonic()
+        checked, began_s = self.foreign_writes, time.monotonic()
         yield
-        self.sound, ended_s = contents, time.monotonic()
+        self._sound, ended_s = checked, time.monotonic()
         paid_s = max(self._next_look_s, ended_s - _LOOK_AHEAD_S)
         self._next_look_s = paid_s + _LOOK_SHARE * (ended_s - began_s)
 
@@ -146,9 +161,9 @@ class OpenFiles:
         main, log, index = self._paths
         found = _stat(main)
         contents = (found.st_size, found.st_mtime_ns)
-        # Callers on the append path compare object identity, so keep the old object if it is equal.
-        if contents != self.contents:
-            self.contents = contents
+        if contents != self._contents:
+            self._contents = contents
+            self.foreign_writes += 1
         return found[1:3], _identity(log), _identity(index)
 
     def _replaced(self, kind: type[StorageError], path: str) -> StorageError:

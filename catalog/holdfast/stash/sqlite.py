@@ -178,8 +178,8 @@ class SqliteStash(Stash):
         # The collections with a name in the file.
         self._named: set[int] = set()
         self._next_check_s = 0.0
-        # The state of the main file when the writer last dropped its page cache.
-        self._cached = (0, 0)
+        # The `foreign_writes` at which the writer last dropped its page cache.
+        self._writer_saw = 0
         self._writer: Connection | None = None
         self._keeper: Connection | None = None
         if not check_usable_file(path, create=create, write=not read_only) and not create:
@@ -445,17 +445,17 @@ class SqliteStash(Stash):
             connection = self._writer
             try:
                 with self._translated(Determinate):
-                    if self._cached != self._files.contents:
+                    if self._writer_saw != self._files.foreign_writes:
                         # Another process wrote to the main file, so cached pages may be out of date.
+                        self._writer_saw = self._files.foreign_writes
                         connection.execute("PRAGMA shrink_memory")
                         self._named = set()
-                        self._cached = self._files.contents
                     self._again_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
                     yield connection
                 with self._translated(Indeterminate):
                     connection.execute("COMMIT")
                 # If the file was removed before the commit, nobody who opens the stash later sees the commit.
-                self._files.check(Indeterminate)
+                self._files.check_commit()
             except BaseException:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")

@@ -164,8 +164,8 @@ class SqliteConsensus(Consensus):
         self._poller: Final = CommitPoller(self._path, self._watches, self._data_version, self._seqnos)
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        # The state of the main file when the writer and the reader last dropped their page caches.
-        self._writer_saw = self._reader_saw = (0, 0)
+        # The `foreign_writes` at which the writer and the reader last dropped their page caches.
+        self._writer_saw = self._reader_saw = 0
         create = create and not read_only
         try:
             if create:
@@ -294,7 +294,7 @@ class SqliteConsensus(Consensus):
                 self._reader = self._open_reader()
                 self._check_open()
             try:
-                if self._reader_saw is not self._files.contents:
+                if self._reader_saw != self._files.foreign_writes:
                     self._reader_saw = self._drop_cache(self._reader)
                 return self._reader.execute(statement, values).fetchall()
             except FOREIGN as error:
@@ -316,7 +316,7 @@ class SqliteConsensus(Consensus):
                 self._check_open()
             execute = self._writer.execute
             try:
-                if self._writer_saw is not self._files.contents:
+                if self._writer_saw != self._files.foreign_writes:
                     self._writer_saw = self._drop_cache(self._writer)
                 changed: int = self._retry_while_busy(lambda: execute(statement, values).rowcount)
             except FOREIGN as error:
@@ -328,7 +328,7 @@ class SqliteConsensus(Consensus):
             except OverflowError as error:
                 raise BadInput(f"a number is outside int64, and can't be in {self.description}") from error
             # If the file was removed meanwhile, nobody who opens the database later sees the commit.
-            self._files.check(Indeterminate)
+            self._files.check_commit()
             return changed
 
     def check_integrity(self) -> None:
@@ -353,14 +353,14 @@ class SqliteConsensus(Consensus):
             found = self._damage
             raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)
         self._files.check()
-        if self._files.contents is not self._files.sound and self._files.is_due():
+        if self._files.is_due():
             self.check_integrity()
 
-    def _drop_cache(self, connection: sqlite3.Connection) -> tuple[int, int]:
+    def _drop_cache(self, connection: sqlite3.Connection) -> int:
         """Make a connection read the main file again, because another process wrote to it."""
-        contents = self._files.contents
+        foreign = self._files.foreign_writes
         connection.execute("PRAGMA shrink_memory")
-        return contents
+        return foreign
 
     def _open_writer(self, *, create: bool) -> sqlite3.Connection:
         return self._open(

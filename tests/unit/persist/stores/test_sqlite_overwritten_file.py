@@ -108,6 +108,28 @@ def test_a_file_that_nobody_writes_to_is_not_checked(
     client.close()
 
 
+@KINDS
+def test_checkpoints_of_its_own_commits_are_not_checked(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.sqlite"
+    client = Client(kind, path)
+    client.commit()
+    checked: list[Path] = []
+    module = sys.modules[type(client.store).__module__]
+    monkeypatch.setattr(module, "check_pages", lambda _, path: checked.append(path))
+    before = path.stat().st_mtime_ns
+    for _ in range(1000):
+        client.commit()
+    assert path.stat().st_mtime_ns != before
+    assert client.count()
+    assert checked == []
+    checkpoint(path)
+    client.commit()
+    assert checked == [path]
+    client.close()
+
+
 def test_checks_take_a_part_of_the_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     monkeypatch.setattr(sqliteguard.time, "monotonic", lambda: now_s)
@@ -130,7 +152,7 @@ def test_checks_take_a_part_of_the_time_only(tmp_path: Path, monkeypatch: pytest
         assert files.is_due()
         with files.checking():
             now_s += 0.01
-        files.contents = (0, files.contents[1] + 1)
+        files.foreign_writes += 1
 
 
 def test_a_whole_older_file_is_another_history(tmp_path: Path) -> None:
