@@ -131,7 +131,7 @@ class OpenFiles:
         self._known = files
 
     def check_commit(self) -> None:
-        """Raise `Indeterminate` like `check`, after a commit. Its checkpoint may have written the main file."""
+        """Raise `Indeterminate` like `check`, after a commit that may have written to the main file."""
         foreign = self.foreign_writes
         self.check(Indeterminate)
         self.foreign_writes = foreign

@@ -72,6 +72,7 @@ from holdfast.sqliteguard import (
     OpenFiles,
     check_pages,
     check_schema,
+    damaged,
     diagnose,
     is_damage,
     primary_code,
@@ -159,7 +160,8 @@ class SqliteConsensus(Consensus):
         self._write_lock: Final = threading.Lock()
         self._read_lock: Final = threading.Lock()
         self._closed = False
-        self._damage: CorruptBlob | None = None
+        # What damage was found. Not the error: its traceback would keep connections open.
+        self._damage: str | None = None
         self._watches: Final = Watches()
         self._poller: Final = CommitPoller(self._path, self._watches, self._data_version, self._seqnos)
         self._writer: sqlite3.Connection | None = None
@@ -341,7 +343,7 @@ class SqliteConsensus(Consensus):
                 with self._files.checking():
                     check_pages(connection, self._path)
         except CorruptBlob as error:
-            self._damage = error
+            self._damage = error.actual
             raise
         except FOREIGN as error:
             raise self._translate(error, Determinate) from error
@@ -350,8 +352,7 @@ class SqliteConsensus(Consensus):
         if self._closed:
             raise Determinate(f"{self.description} is closed").for_good()
         if self._damage is not None:
-            found = self._damage
-            raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)
+            raise damaged(self._path, self._damage)
         self._files.check()
         if self._files.is_due():
             self.check_integrity()
@@ -431,7 +432,7 @@ class SqliteConsensus(Consensus):
             return CorruptBlob(str(self._path), "a consensus file", str(error), hint=DAMAGED_HINT)
         if is_damage(error):
             found = diagnose(self._path, self.description, otherwise, error)
-            self._damage = found if isinstance(found, CorruptBlob) else self._damage
+            self._damage = found.actual if isinstance(found, CorruptBlob) else self._damage
             return found
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             message = f"{self.description} was locked by another process for {self._busy_timeout_s:g} s"
