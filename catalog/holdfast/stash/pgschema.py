@@ -11,8 +11,10 @@ from psycopg import sql
 
 from holdfast.errors import BadInput, NoLocation
 from holdfast.pgsession import Connection, PostgresAddress
-from holdfast.stash.stash import LAYOUT_VERSION, check_layout
+from holdfast.stash.stash import check_layout
 
+LAYOUT_VERSION: Final = 1
+"""The version of the tables in a schema."""
 _LOCK_CLASS: Final = 0x48465354  # "HFST": the class of the advisory lock
 
 CREATE: Final = (
@@ -48,7 +50,7 @@ def prepare(connection: Connection, address: PostgresAddress, *, create: bool) -
             f"there is no stash in {address.description}",
             hint="check the URL; it is made by the first process that opens it for writing",
         )
-    check_layout(layout, f"the stash in {address.description}")
+    check_layout(layout, LAYOUT_VERSION, f"the stash in {address.description}")
 
 
 def _create(connection: Connection, address: PostgresAddress) -> None:

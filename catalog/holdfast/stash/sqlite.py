@@ -1,7 +1,7 @@
 # ruff: noqa: D102 - the base class documents its methods
 """A stash in one SQLite file, for the threads and processes of one host. Don't use a network file system.
 
-The tables are those of a stash in Postgres, except `stash`. See `sqlitefile`.
+`sqlitefile` describes the tables.
 
 Why it is safe
 - A commit begins with BEGIN IMMEDIATE. It takes the file's only write lock before it reads the upper, and
@@ -13,20 +13,24 @@ Why it is safe
 - Each stream has its own connection. A read-only connection is opened first and closed last. It can't delete
   the WAL, so a process that only reads creates no file.
 - Device and inode of the three files are compared before each call and after each commit (see
-  `sqliteguard`). A file of up to 4 MB is checked for damage at each open, and a larger one when it is
-  consolidated. Everything in a stash is stored twice or has a checksum (see `sqlitefile`), and a read checks
-  the rows that it returns. After damage was found, every call raises.
+  `sqliteguard`). The pages of a file of up to 4 MB are checked at each open, and those of a larger one when
+  it is consolidated.
+- A read adds up the digests of the rows that it finds, and compares the sum with the record (see
+  `sqliterecord`). So it finds hidden, repeated and changed rows, whichever index it uses. A stream may find
+  them only at its end: what it returned is right once it ends without an error. An append compares the rows
+  of `sole`. If damage hides rows from a consolidation or changes them, the next read finds other sums than
+  in the record. After damage was found, every call raises.
 - No connection is used on both sides of a fork. In a child every call raises.
 - A commit that another process has seen can be lost only together with the file, and the comparison of device
   and inode finds that. So no other commit can get the same upper, and calls need not compare the history.
 """
 
-import logging
 import os
 import sqlite3
 import threading
 import time
 import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import groupby
@@ -60,16 +64,16 @@ from holdfast.sqliteguard import (
 )
 from holdfast.sqlitewal import check_wal
 from holdfast.stash.sqlitefile import (
+    LAYOUT_VERSION,
     Connection,
-    add_checksums,
     check_is_stash,
-    check_rows,
     check_usable_file,
-    checksum_of,
     connect,
-    is_sound,
     make_file,
+    read_record,
+    upgrade,
 )
+from holdfast.stash.sqliterecord import NONSENSE, StashRecord, digest_of
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,
@@ -91,44 +95,31 @@ from holdfast.stash.stash import (
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
-
 BUSY_TIMEOUT_S: Final = 30.0
 """How long a call waits for a writer of another process, in seconds."""
 _MOST_LOG_BYTES: Final = 64 << 20
 _CHECK_EVERY_S: Final = 3600.0
 """How often a consolidation looks for damaged pages, in seconds."""
 
-_FRONTIERS: Final = "SELECT since, upper, ~sinces.copy, ~uppers.copy FROM sinces, uppers"
-_PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+_PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff) VALUES (?, ?, ?, ?, ?)"
 _NAME: Final = "INSERT OR IGNORE INTO collections (id, name) VALUES (?, ?)"
-_MOVE_UPPER: Final = "UPDATE uppers SET upper = ?"
-_MOVE_SINCE: Final = "UPDATE sinces SET since = max(since, ?)"
-_HOLD: Final = "INSERT OR REPLACE INTO holds VALUES (?, ?)"
-_HOLDS: Final = "SELECT name, time, ~copy FROM holds"
-_RELEASE: Final = "DELETE FROM holds WHERE name = ?"
-_COLLECTIONS: Final = "SELECT id, copy IS id || ' ' || name FROM collections"
+_SET_RECORD: Final = "UPDATE record SET contents = ?"
+_COLLECTIONS: Final = "SELECT id FROM collections"
 # The index returns the updates of a key one after the other. A sort would keep all rows in memory.
-_ROWS: Final = """SELECT collection_id, key, value, diff, time, checksum FROM data
-  WHERE collection_id = ? AND time <= ? ORDER BY key"""
-_BEFORE: Final = """SELECT collection_id, key, value, diff, time, checksum FROM data
-  WHERE collection_id = ? AND time < ? ORDER BY key"""
-_SIZES: Final = "SELECT collection_id, key, value, diff, time, checksum FROM data WHERE time <= ?"
+_ROWS: Final = """SELECT collection_id, key, value, diff, time FROM data
+  WHERE collection_id = ? ORDER BY key"""
+_EVERY_ROW: Final = "SELECT collection_id, key, value, diff, time FROM data"
+_LATEST: Final = "SELECT collection_id, key, value, diff, time, rowid FROM data ORDER BY rowid DESC"
 # For the same reason, values are not sorted but looked up. The LIMIT separates the two steps.
-_CHANGES: Final = """SELECT d.time, d.collection_id, d.key, d.value, d.diff, d.time, checksum
-  FROM (SELECT rowid AS id FROM data WHERE time >= ? AND time < ? ORDER BY time, collection_id, key LIMIT -1)
+_CHANGES: Final = """SELECT d.time, d.collection_id, d.key, d.value, d.diff, d.time
+  FROM (SELECT rowid AS id FROM data WHERE rowid >= ? AND time >= ? AND time < ?
+    ORDER BY time, collection_id, key LIMIT -1)
   CROSS JOIN data AS d ON d.rowid = id"""
-_RETRACTIONS: Final = """SELECT collection_id, key, value, diff FROM data
+_RETRACTIONS: Final = """SELECT collection_id, key, value, diff, time FROM data
   WHERE diff < 0 AND time <= ? ORDER BY time"""
-_COPIES: Final = """SELECT rowid, collection_id, key, value, diff, time, checksum FROM data
+_COPIES: Final = """SELECT rowid, collection_id, key, value, diff, time FROM data
   WHERE collection_id = ? AND key = ? AND value = ? AND time <= ?"""
 _DELETE: Final = "DELETE FROM data WHERE rowid = ?"
-_EARLIER: Final = {
-    _FRONTIERS: "SELECT since, upper, since, upper FROM sinces, uppers",
-    _HOLDS: "SELECT name, time, time FROM holds",
-    _COLLECTIONS: "SELECT id, 1 FROM collections",
-} | {each: each.replace("checksum", "NULL") for each in (_ROWS, _BEFORE, _SIZES, _CHANGES)}
-"""The statements for a file that has no checksums yet."""
 
 # Errors that SQLite raises before a commit is in the WAL. This includes SQLITE_FULL: a commit whose last
 # frame does not fit is not in the WAL.
@@ -147,6 +138,7 @@ _NOT_DONE: Final = frozenset(
 
 
 _WHAT: Final = "this stash"
+_OTHER_ROWS: Final = "other rows of data than its record has"
 
 
 class SqliteStash(Stash):
@@ -172,9 +164,10 @@ class SqliteStash(Stash):
         self._busy_timeout_s: Final = busy_timeout_s
         self._lock = threading.Lock()
         self._closed = False
-        self._damage: CorruptBlob | None = None
-        # Whether every row had a checksum at the last check. A large file is not checked at the open.
-        self._all_checked = True
+        # What damage was found. Not the error: its traceback would keep connections open.
+        self._damage: str | None = None
+        # The record as this store last wrote it. It may have been rolled back.
+        self._known: StashRecord | None = None
         # The collections with a name in the file.
         self._named: set[int] = set()
         self._next_check_s = 0.0
@@ -195,11 +188,10 @@ class SqliteStash(Stash):
                 with self._translated(StoreUnreachable):
                     self._again_while_busy(lambda: make_file(path))
             self._keeper = self._open("ro")
+            self._keeper.execute("COMMIT")
             self._files.begin(self._keeper)
             if size_of(path) <= CHECK_AT_OPEN_BYTES:
                 self._check_integrity()
-            if not read_only:
-                self._add_checksums(self._keeper.has_checksums)
         except OSError as error:
             self._close_connections()
             raise open_error(f"can't make {path}", error, missing_is_bad=True) from error
@@ -214,7 +206,7 @@ class SqliteStash(Stash):
 
     def frontiers(self, *, history: KnownPast | None = None) -> StashFrontiers:  # noqa: ARG002 - see above
         with self._snapshot() as connection:
-            return self._frontiers(connection)
+            return _frontiers(self._record(connection))
 
     def append(
         self,
@@ -227,25 +219,20 @@ class SqliteStash(Stash):
     ) -> None:
         after = check_commit_time(at, upper)
         with self._transaction() as connection:
-            found = self._frontiers(connection).upper
-            if found != at:
-                raise UpperMismatch(at, found, shard_id=f"the {self.description}")
-            self._check_sole(connection, sole, at)
-            used: set[int] = set()
+            record = self._record(connection)
+            if record.upper != at:
+                raise UpperMismatch(at, record.upper, shard_id=f"the {self.description}")
+            self._check_sole(connection, record, sole, at)
+            added: defaultdict[int, int] = defaultdict(int)
             for batch in in_statements(updates, self._names):
-                connection.executemany(
-                    _PUT,
-                    (
-                        (id_, key, value, at, diff, checksum_of(id_, key, value, diff, at))
-                        for id_, key, value, diff in batch
-                    ),
-                )
-                used.update([id_ for id_, _, _, _ in batch])
+                for id_, key, value, diff in batch:
+                    added[id_] += digest_of(id_, key, value, diff, at)
+                connection.executemany(_PUT, [(id_, key, value, at, diff) for id_, key, value, diff in batch])
             named = self._named
-            new = used - named
+            new = added.keys() - named
             if new:
                 connection.executemany(_NAME, [(id_, name_of(id_, self._names)) for id_ in sorted(new)])
-            connection.execute(_MOVE_UPPER, (after,))
+            self._set_record(connection, record.after_commit(at, after, added))
         named |= new
 
     def rows(
@@ -257,21 +244,24 @@ class SqliteStash(Stash):
         history: KnownPast | None = None,  # noqa: ARG002 - see above
     ) -> Iterator[StashUpdate]:
         with self._snapshot() as connection:
-            check_as_of(as_of, self._frontiers(connection))
-            stored = collections or self._collections(connection)
+            record = self._record(connection)
+            check_as_of(as_of, _frontiers(record))
+            stored = collections or self._collections(connection, record)
             for id_ in sorted(set(stored) - set(but)):
-                yield from map(StashUpdate._make, self._summed(_find(connection, _ROWS, (id_, as_of))))
+                found = self._find(connection, record, id_)
+                yield from map(StashUpdate._make, self._summed(row for row in found if row[-1] <= as_of))
 
     def sizes(self, as_of: int) -> dict[int, int]:
+        sizes: defaultdict[int, int] = defaultdict(int)
         with self._snapshot() as connection:
-            check_as_of(as_of, self._frontiers(connection))
-            sizes: dict[int, int] = {}
-            for row in _find(connection, _SIZES, (as_of,)):
-                self._check_row(row)
-                sizes[row[0]] = sizes.get(row[0], 0) + row[3]
+            record = self._record(connection)
+            check_as_of(as_of, _frontiers(record))
+            for (id_, _, _, diff, time_), _ in self._every_row(connection, record):
+                if time_ <= as_of:
+                    sizes[id_] += diff
         if not all(size in INT64 for size in sizes.values()):
             raise self._overflow()
-        return sizes
+        return dict(sizes)
 
     def changes(
         self,
@@ -282,120 +272,188 @@ class SqliteStash(Stash):
         history: KnownPast | None = None,  # noqa: ARG002 - see above
     ) -> Iterator[tuple[int, StashUpdate]]:
         with self._snapshot() as connection:
-            frontiers = self._frontiers(connection)
+            record = self._record(connection)
+            frontiers = _frontiers(record)
             if sole is not None:
                 check_reached(max(lower, upper or 0), frontiers, self.description)
             check_lower(lower, frontiers)
-            self._check_sole(connection, sole, lower)
+            self._check_sole(connection, record, sole, lower)
             until = frontiers.upper if upper is None else min(upper, frontiers.upper)
-            for time_, *row in self._summed(_find(connection, _CHANGES, (min(lower, until), until))):
+            first, expected = self._locate(connection, record, lower, until)
+            found = connection.execute(_CHANGES, (first, min(lower, until), until))
+            for time_, *row in self._summed(self._checked(found, expected)):
                 yield time_, StashUpdate(*row)
 
-    def _check_sole(self, connection: Connection, sole: StashUpdate | None, before: int) -> None:
+    def _locate(
+        self, connection: Connection, record: StashRecord, lower: int, until: int
+    ) -> tuple[int, int | None]:
+        """Find where the rows at times in `[lower, until)` begin, and the sum of their digests.
+
+        Commits add rows at the end. So this reads the rows from the end until it has all rows from `lower`
+        on, as the record shows. If the record no longer has the digests of these commits, it reads all rows.
+        """
+        if connection.layout < LAYOUT_VERSION:
+            return 0, None
+        recent = record.recent_since(lower)
+        if recent is None:
+            every = self._every_row(connection, record)
+            return 0, sum(digest for row, digest in every if lower <= row[-1] < until)
+        missing, first = sum(digest for _, digest in recent), INT64[-1]
+        latest = connection.execute(_LATEST)
+        while missing > 0 and (row := latest.fetchone()) is not None:
+            digest = self._digest(row[:-1])
+            if row[-2] >= lower:
+                missing, first = missing - digest, row[-1]
+        if missing:
+            raise self._damaged(_OTHER_ROWS)
+        return first, sum(digest for time_, digest in recent if time_ < until)
+
+    def _check_sole(
+        self, connection: Connection, record: StashRecord, sole: StashUpdate | None, before: int
+    ) -> None:
         if sole is not None:
-            found = _find(connection, _BEFORE, (sole.collection, before))
-            check_sole((tuple(row) for row in self._summed(found)), sole, self.description)
+            found = self._find(connection, record, sole.collection)
+            rows = self._summed(row for row in found if row[-1] < before)
+            check_sole((tuple(row) for row in rows), sole, self.description)
 
     def _summed(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Sum the diffs of equal rows. Yields the columns up to the key, then value and diff.
 
-        The last six columns of `rows` are the arguments of `is_sound`.
+        The last columns of `rows` are key, value, diff and time.
         """
-        for key, updates in groupby(rows, lambda row: row[:-4]):
+        for key, updates in groupby(rows, lambda row: row[:-3]):
             self._owner.check(_WHAT)
             sums: dict[bytes, int] = {}
             for row in updates:
-                self._check_row(row[-6:])
-                sums[row[-4]] = sums.get(row[-4], 0) + row[-3]
+                sums[row[-3]] = sums.get(row[-3], 0) + row[-2]
             for value, diff in sums.items():
                 if diff not in INT64:
                     raise self._overflow()
                 if diff:
                     yield *key, value, diff
 
-    def _check_row(self, row: tuple[Any, ...]) -> None:
-        if not is_sound(*row):
-            raise self._damaged("a row of data that is not as its checksum")
+    def _find(
+        self, connection: Connection, record: StashRecord, collection: int
+    ) -> Iterator[tuple[Any, ...]]:
+        """The rows of a collection in order of their keys. Compares them with the record at the end."""
+        expected = record.sums.get(collection, 0) if connection.layout == LAYOUT_VERSION else None
+        return self._checked(connection.execute(_ROWS, (collection,)), expected)
+
+    def _checked(self, rows: Iterable[tuple[Any, ...]], expected: int | None) -> Iterator[tuple[Any, ...]]:
+        """Return the rows, and raise `CorruptBlob` at the end unless their digests add up to `expected`.
+
+        The last columns of `rows` are the arguments of `digest_of`.
+        """
+        found = 0
+        for row in rows:
+            found += self._digest(row[-5:])
+            yield row
+        if expected not in (None, found):
+            raise self._damaged(_OTHER_ROWS)
+
+    def _every_row(
+        self, connection: Connection, record: StashRecord
+    ) -> Iterator[tuple[tuple[Any, ...], int]]:
+        """Return all rows with their digests. Compares them with the record at the end."""
+        found: defaultdict[int, int] = defaultdict(int)
+        for row in connection.execute(_EVERY_ROW):
+            digest = self._digest(row)
+            found[row[0]] += digest
+            yield row, digest
+        if connection.layout == LAYOUT_VERSION and found != record.sums:
+            raise self._damaged(_OTHER_ROWS)
+
+    def _digest(self, row: tuple[Any, ...]) -> int:
+        try:
+            return digest_of(*row)
+        except NONSENSE:
+            raise self._damaged("a row of data with values of other types") from None
 
     def _damaged(self, found: str) -> CorruptBlob:
         """Record damage, so that each later call raises it too. Returns the error."""
-        self._damage = damaged(self._path, found)
-        return self._damage
+        self._damage = found
+        return damaged(self._path, found)
 
     def _overflow(self) -> DiffOverflow:
         return DiffOverflow(f"one of the {self.description}")
 
     def allow_compaction(self, since: int) -> None:
         with self._transaction() as connection:
-            check_since(since, self._frontiers(connection))
-            held = self._holds(connection).values()
-            connection.execute(_MOVE_SINCE, (min([since, *held]),))
+            record = self._record(connection)
+            check_since(since, _frontiers(record))
+            until = min([since, *record.holds.values()])
+            self._set_record(connection, record.with_since(max(record.since, until)))
 
     def hold(self, name: str, time: int) -> None:
         with self._transaction() as connection:
-            check_held(time, self._frontiers(connection).since)
-            connection.execute(_HOLD, (name, time))
+            record = self._record(connection)
+            check_held(time, record.since)
+            self._set_record(connection, record.with_holds({**record.holds, name: time}))
 
     def holds(self) -> dict[str, int]:
         with self._snapshot() as connection:
-            return self._holds(connection)
+            return self._record(connection).holds
 
     def release(self, name: str) -> None:
         with self._transaction() as connection:
-            connection.execute(_RELEASE, (name,))
+            record = self._record(connection)
+            holds = record.holds
+            if holds.pop(name, None) is not None:
+                self._set_record(connection, record.with_holds(holds))
 
     def consolidate(self, *, max_batches: int | None = None) -> bool:
         self._check_writable()
         if time.monotonic() >= self._next_check_s:
-            self._check_integrity()
-            self._add_checksums()
+            self._check_integrity(rows=True)
         for number, batch in enumerate(in_batches(self._retractions(), CONSOLIDATION_ROWS)):
             if number == max_batches:
                 return False
             with self._transaction() as connection:
-                since = self._frontiers(connection).since
+                record = self._record(connection)
+                changed: defaultdict[int, int] = defaultdict(int)
                 for row in batch:
-                    self._consolidate(connection, row, since)
+                    changed[row.collection] += self._consolidate(connection, row, record.since)
+                self._set_record(connection, record.after_consolidation(changed))
         return True
 
-    def _consolidate(self, connection: Connection, row: StashUpdate, since: int) -> None:
-        """Replace the copies of a row by one with their sum, or by none if it is 0."""
+    def _consolidate(self, connection: Connection, row: StashUpdate, since: int) -> int:
+        """Replace the copies of a row by one with their sum, or by none if it is 0.
+
+        Returns by how much this changes the digest of the collection.
+        """
         copies = connection.execute(_COPIES, (*row[:3], since)).fetchall()
-        for each in copies:
-            self._check_row(each[1:])
-        total = sum(diff for _, _, _, _, diff, _, _ in copies)
+        total = sum(diff for _, _, _, _, diff, _ in copies)
         if total not in INT64:
-            return
+            return 0
+        changed = -sum(self._digest(each[1:]) for each in copies)
         connection.executemany(_DELETE, [each[:1] for each in copies])
         if total:
-            latest = max(time_ for _, _, _, _, _, time_, _ in copies)
-            checksum = checksum_of(*row[:3], total, latest)
-            connection.execute(_PUT, (*row[:3], latest, total, checksum))
+            latest = max(time_ for _, _, _, _, _, time_ in copies)
+            changed += digest_of(*row[:3], total, latest)
+            connection.execute(_PUT, (*row[:3], latest, total))
+        return changed
 
-    def _frontiers(self, connection: Connection) -> StashFrontiers:
-        found = _find(connection, _FRONTIERS).fetchall()
-        if len(found) != 1 or not all(isinstance(each, int) and each >= 0 for each in found[0][:2]):
-            raise CorruptBlob("the frontiers of the stash", "one since and one upper", f"{len(found)} rows")
-        if found[0][:2] != found[0][2:]:
-            raise self._damaged("frontiers that are not as their copies")
-        return StashFrontiers(*found[0][:2])
+    def _record(self, connection: Connection) -> StashRecord:
+        try:
+            return read_record(connection, self._path, self._known)
+        except CorruptBlob as error:
+            self._damage = error.actual
+            raise
 
-    def _holds(self, connection: Connection) -> dict[str, int]:
-        found = _find(connection, _HOLDS).fetchall()
-        if any(time_ != copy for _, time_, copy in found):
-            raise self._damaged("a hold that is not as its copy")
-        return {name: time_ for name, time_, _ in found}
+    def _set_record(self, connection: Connection, record: StashRecord) -> None:
+        connection.execute(_SET_RECORD, (record.contents,))
+        self._known = record
 
-    def _collections(self, connection: Connection) -> list[int]:
-        found = _find(connection, _COLLECTIONS).fetchall()
-        if not all(same for _, same in found):
-            raise self._damaged("a collection that is not as its copy")
-        return [id_ for id_, _ in found]
+    def _collections(self, connection: Connection, record: StashRecord) -> Iterable[int]:
+        if connection.layout == LAYOUT_VERSION:
+            return record.sums
+        return [id_ for (id_,) in connection.execute(_COLLECTIONS)]
 
     def _retractions(self) -> Iterator[StashUpdate]:
         with self._snapshot() as connection:
-            since = self._frontiers(connection).since
-            yield from map(StashUpdate._make, connection.execute(_RETRACTIONS, (since,)))
+            since = self._record(connection).since
+            found = self._checked(connection.execute(_RETRACTIONS, (since,)), None)
+            yield from (StashUpdate._make(row[:-1]) for row in found)
 
     def close(self) -> None:
         if not self._owner.is_here:
@@ -420,13 +478,12 @@ class SqliteStash(Stash):
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection]:
-        """A new connection with a snapshot of the file as it is now."""
+        """A new connection, in a transaction with a snapshot of the file as it is now."""
         self._check_open()
         connection = self._open("ro")
         try:
             with self._translated(Determinate):
                 self._check_open()
-                connection.execute("BEGIN")
                 yield connection
         finally:
             if self._owner.is_here:
@@ -443,36 +500,39 @@ class SqliteStash(Stash):
             if self._writer is None:
                 self._writer = self._open_writer()
             connection = self._writer
+            kind: type[StorageError] = Determinate
             try:
-                with self._translated(Determinate):
-                    if self._writer_saw != self._files.foreign_writes:
-                        # Another process wrote to the main file, so cached pages may be out of date.
-                        self._writer_saw = self._files.foreign_writes
-                        connection.execute("PRAGMA shrink_memory")
-                        self._named = set()
-                    self._again_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
-                    yield connection
-                with self._translated(Indeterminate):
-                    connection.execute("COMMIT")
+                if self._writer_saw != self._files.foreign_writes:
+                    # Another process wrote to the main file, so cached pages may be out of date.
+                    self._writer_saw = self._files.foreign_writes
+                    connection.execute("PRAGMA shrink_memory")
+                    self._named = set()
+                self._again_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
+                yield connection
+                kind = Indeterminate
+                connection.execute("COMMIT")
                 # If the file was removed before the commit, nobody who opens the stash later sees the commit.
                 self._files.check_commit()
-            except BaseException:
+            except BaseException as error:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
                 if connection.in_transaction:
                     self._writer = None
                     connection.close()
+                if isinstance(error, FOREIGN):
+                    raise self._failure(error, kind) from error
                 raise
 
     def _open_writer(self) -> Connection:
-        """A writing connection. First adds the columns for checksums if the file has none."""
+        """A writing connection. First upgrades the file if it has an earlier layout."""
         connection = self._open("rw")
         with ExitStack() as undo:
             undo.callback(connection.close)
             self._check_open()
-            if not connection.has_checksums:
-                with self._translated(Determinate):
-                    self._again_while_busy(lambda: add_checksums(connection))
+            if connection.layout < LAYOUT_VERSION:
+                with self._translated(Determinate), closing(self._open("rw")) as upgrading:
+                    self._again_while_busy(lambda: upgrade(upgrading, self._path))
+                connection.layout = LAYOUT_VERSION
             undo.pop_all()
         return connection
 
@@ -481,7 +541,7 @@ class SqliteStash(Stash):
         if self._read_only:
             raise NotWritable(f"{self.description} was opened for reading only")
 
-    def _check_integrity(self) -> None:
+    def _check_integrity(self, *, rows: bool = False) -> None:
         """Look for damage on a new connection. If it finds any, this and later calls raise `CorruptBlob`."""
         self._next_check_s = time.monotonic() + _CHECK_EVERY_S
         try:
@@ -489,35 +549,24 @@ class SqliteStash(Stash):
                 self._check_open(look=False)
                 with self._files.checking():
                     check_pages(connection, self._path)
-                    self._all_checked = check_rows(connection, self._path)
+                    if rows:
+                        deque(self._every_row(connection, self._record(connection)), maxlen=0)
         except CorruptBlob as error:
-            self._damage = error
+            self._damage = error.actual
             raise
-
-    def _add_checksums(self, has_checksums: bool = True) -> None:
-        """Add checksums to rows of earlier clients. If the file is locked, the next open adds them."""
-        if self._all_checked and has_checksums:
-            return
-        with self._translated(StoreUnreachable), closing(self._open("rw")) as connection:
-            try:
-                add_checksums(connection)
-            except sqlite3.OperationalError as error:
-                log.warning("%s has rows without a checksum: %s", self.description, error)
-            else:
-                self._all_checked = True
 
     def _check_open(self, *, look: bool = True) -> None:
         self._owner.check(_WHAT)
         if self._closed:
             raise Determinate(f"{self.description} is closed")
         if self._damage is not None:
-            found = self._damage
-            raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)
+            raise damaged(self._path, self._damage)
         self._files.check(missing=StoreUnreachable)
         if look and self._files.is_due():
             self._check_integrity()
 
     def _open(self, mode: str) -> Connection:
+        """A new connection. If it only reads, it is in a transaction with a snapshot of the file."""
         # Writers wait in `_again_while_busy`. A reader waits only while another process recovers the WAL.
         with self._translated(StoreUnreachable):
             connection = connect(self._path, mode, timeout_s=0 if mode == "rw" else self._busy_timeout_s)
@@ -527,8 +576,10 @@ class SqliteStash(Stash):
                 if mode == "rw":
                     connection.execute("PRAGMA synchronous = FULL")
                     connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
+                connection.execute("BEGIN")
                 check_is_stash(connection, self._path)
                 if mode == "rw":
+                    connection.execute("COMMIT")
                     # Changes only a copy made by VACUUM INTO or from a dump. Other files already have a WAL.
                     connection.execute("PRAGMA journal_mode = WAL").fetchall()
             undo.pop_all()
@@ -536,11 +587,12 @@ class SqliteStash(Stash):
 
     def _again_while_busy(self, action: Callable[[], T]) -> T:
         """Retry `action` while another process holds the write lock, until the timeout."""
-        patience = BusyPatience(self._busy_timeout_s)
+        patience: BusyPatience | None = None
         while True:
             try:
                 return action()
             except sqlite3.OperationalError as error:
+                patience = patience or BusyPatience(self._busy_timeout_s)
                 if primary_code(error) != sqlite3.SQLITE_BUSY or not patience.wait():
                     raise
 
@@ -556,7 +608,7 @@ class SqliteStash(Stash):
         code = primary_code(error)
         if code != sqlite3.SQLITE_NOTADB and is_damage(error):
             found = diagnose(self._path, self.description, kind, error)
-            self._damage = found if isinstance(found, CorruptBlob) else self._damage
+            self._damage = found.actual if isinstance(found, CorruptBlob) else self._damage
             return found
         if code == sqlite3.SQLITE_NOTADB:
             return CorruptBlob(
@@ -582,8 +634,8 @@ class SqliteStash(Stash):
         self._writer = self._keeper = None
 
 
-def _find(connection: Connection, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-    return connection.execute(statement if connection.has_checksums else _EARLIER[statement], values)
+def _frontiers(record: StashRecord) -> StashFrontiers:
+    return StashFrontiers(record.since, record.upper)
 
 
 # A forked child keeps its inherited connections forever: closing them would release the parent's locks.

@@ -30,9 +30,6 @@ from holdfast.errors import (
 )
 from holdfast.forks import OwnerProcess
 
-LAYOUT_VERSION: Final = 1
-"""The version of the tables. This version and all earlier ones, from 1, can be read."""
-
 MAX_STATEMENT_BYTES: Final = 16 << 20
 MAX_ROW_BYTES: Final = MAX_STATEMENT_BYTES - (64 << 10)
 """The largest size of a row: the bytes of its key and its value together."""
@@ -361,9 +358,9 @@ def check_held(time: int, since: int) -> None:
         raise AsOfTooEarly(time, since)
 
 
-def check_layout(version: int, where: str) -> None:
+def check_layout(version: int, newest: int, where: str) -> None:
     """Raise `VersionTooNew` or `Deprecated` for a version of the tables that this Holdfast can't read."""
-    if version > LAYOUT_VERSION:
-        raise VersionTooNew(f"{where} has layout {version}, this Holdfast reads up to {LAYOUT_VERSION}")
+    if version > newest:
+        raise VersionTooNew(f"{where} has layout {version}, this Holdfast reads up to {newest}")
     if version < 1:
         raise Deprecated(f"{where} has layout {version}, this Holdfast reads from 1 on")

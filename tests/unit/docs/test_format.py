@@ -27,7 +27,7 @@ from holdfast.persist.rows.schema import Column, Schema
 from holdfast.persist.state import codec as statecodec
 from holdfast.persist.state import lock
 from holdfast.persist.stores import location, logcodec, logstate, sqlite, url
-from holdfast.stash import DEFAULT_SCHEMA, pgschema, sqlitefile, stash
+from holdfast.stash import DEFAULT_SCHEMA, pgschema, sqlitefile, sqliterecord, stash
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "reference" / "FORMAT.md").read_text()
@@ -194,7 +194,9 @@ def test_the_stash() -> None:
         (create,) = (each for each in pgschema.CREATE if f"TABLE {{schema}}.{quoted(row)[0]} " in each)
         columns = quoted([row[1]])
         assert re.findall(r"(\w+) (?:integer|text|bytea|bigint)", create) == columns
-    assert f"Layout version {stash.LAYOUT_VERSION};" in text
+    assert f"a stash has layout version {pgschema.LAYOUT_VERSION}:" in text
+    assert f"The layout version is {sqlitefile.LAYOUT_VERSION}." in text
+    assert f"the last {sqliterecord.RECENT_COMMITS} commits" in text
     assert f"`application_id` 0x{sqlitefile.APPLICATION_ID:08X}" in text
     assert f"(`{DEFAULT_SCHEMA}` if not given)" in text
     assert f"{stash.MAX_ROW_BYTES:,} bytes together" in text

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -197,11 +198,12 @@ def test_a_read_that_is_overtaken_by_a_consolidation_is_of_its_time(
 ) -> None:
     """Somebody commits, lets go of the past and consolidates after a read has looked at the frontiers."""
     stash.append([A, B], 0)
-    owner = "sqlite.SqliteStash" if stash_url.startswith("sqlite") else "postgres.PostgresStash"
+    owner = SqliteStash if stash_url.startswith("sqlite") else PostgresStash
+    name = "_record" if owner is SqliteStash else "_frontiers"
     looked = []
 
-    def meddling(look: Callable[..., StashFrontiers]) -> Callable[..., StashFrontiers]:
-        def look_and_wait(*args: object) -> StashFrontiers:
+    def meddling(look: Callable[..., Any]) -> Callable[..., Any]:
+        def look_and_wait(*args: object) -> Any:
             found = look(*args)
             if not looked:
                 looked.append(found)
@@ -214,10 +216,9 @@ def test_a_read_that_is_overtaken_by_a_consolidation_is_of_its_time(
 
         return look_and_wait
 
-    original = SqliteStash._frontiers if owner.startswith("sqlite") else PostgresStash._frontiers
-    monkeypatch.setattr(f"holdfast.stash.{owner}._frontiers", meddling(original))
+    monkeypatch.setattr(owner, name, meddling(getattr(owner, name)))
     assert contents(stash, 0) == {A[:3]: 1, B[:3]: 1}
-    assert looked == [StashFrontiers(0, 1)]
+    assert [(each.since, each.upper) for each in looked] == [(0, 1)]
     assert contents(stash, 2) == {B[:3]: 1}
 
 

@@ -20,7 +20,7 @@ from holdfast.errors import (
 )
 from holdfast.persist.stores.postgres import PostgresConsensus
 from holdfast.persist.stores.sqlite import SqliteConsensus
-from holdfast.stash import StashFrontiers, StashUpdate, open_stash
+from holdfast.stash import StashFrontiers, StashUpdate, open_stash, pgschema, sqlitefile
 from testbed.postgres import PostgresServer
 
 ROW = StashUpdate(1, b"k", b"v", 1)
@@ -94,11 +94,12 @@ def test_a_newer_layout_is_refused_and_an_older_one(stash_url: str) -> None:
         stash.append([ROW], 0)
     sqlite = stash_url.startswith("sqlite")
     set_layout = "PRAGMA user_version = {}" if sqlite else "UPDATE holdfast_stash.stash SET layout = {}"
-    execute(stash_url, set_layout.format(2))
-    refuse(stash_url, VersionTooNew, told="layout 2")
+    newest = sqlitefile.LAYOUT_VERSION if sqlite else pgschema.LAYOUT_VERSION
+    execute(stash_url, set_layout.format(newest + 1))
+    refuse(stash_url, VersionTooNew, told=f"layout {newest + 1}")
     execute(stash_url, set_layout.format(0))
     refuse(stash_url, Deprecated, told="layout 0")
-    execute(stash_url, set_layout.format(1))
+    execute(stash_url, set_layout.format(newest))
     with open_stash(stash_url) as stash:
         assert list(stash.rows(0)) == [ROW]
 

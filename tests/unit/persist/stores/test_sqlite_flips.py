@@ -20,7 +20,8 @@ from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.lock import LOCK_KEY, decode_lock
 from holdfast.persist.stores import Entry, Location, SqliteConsensus
 from holdfast.persist.stores.location import CONSENSUS_KEY, decode_location
-from holdfast.stash import StashUpdate, open_stash
+from holdfast.sqliteguard import CHECK_AT_OPEN_BYTES
+from holdfast.stash import Stash, StashUpdate, open_stash
 from unit.persist.open_stores import SCHEMA, SHARD, rows
 
 EVERY = bool(os.environ.get("HOLDFAST_EVERY_FLIP"))
@@ -157,30 +158,66 @@ def test_no_flipped_bit_of_a_blob_gives_a_wrong_answer(location: Path, tmp_path:
         flip_each(file, judge, step=1 if file.name == "location.json" else 11)
 
 
+def contents_of(stash: Stash) -> Any:
+    """Everything that a process can read from a stash."""
+    frontiers = stash.frontiers()
+    times = frontiers.since, frontiers.upper
+    changes = [sorted(stash.changes(lower)) for lower in range(frontiers.since + 1, frontiers.upper)]
+    return (
+        times,
+        stash.holds(),
+        [(as_of, stash.sizes(as_of), sorted(stash.rows(as_of))) for as_of in range(*times)],
+        changes,
+    )
+
+
 def stash_contents(file: Path) -> Any:
-    """What a process finds that reads a stash."""
     with open_stash(f"sqlite://{file}", read_only=True) as stash:
-        frontiers = stash.frontiers()
-        times = frontiers.since, frontiers.upper
-        return (
-            times,
-            stash.holds(),
-            [(as_of, stash.sizes(as_of), sorted(stash.rows(as_of))) for as_of in range(*times)],
-            sorted(stash.changes(frontiers.since + 1)),
+        return contents_of(stash)
+
+
+def append_and_consolidate(stash: Stash) -> None:
+    """Everything that a process can write. It reads rows first."""
+    upper = stash.frontiers().upper
+    stash.append([StashUpdate(2, b"new", b"row", 1)], upper, sole=ONLY)
+    stash.allow_compaction(upper)
+    stash.consolidate()
+    stash.hold("another", upper)
+
+
+ONLY = StashUpdate(3, b"token", b"1", 1)
+
+
+def make_stash(file: Path, rows: int = 0, commits: int = 5) -> None:
+    """A stash with some history, and `rows` rows of 300 bytes."""
+    with open_stash(f"sqlite://{file}", create=True, names={1: "one", 2: "two"}) as stash:
+        for time in range(commits):
+            stash.append(
+                [
+                    StashUpdate(1 + time % 2, b"key%d" % time, b"value", 1),
+                    *([ONLY] if time == 0 else []),
+                    *(StashUpdate(4, b"%d" % row, b"%d" % time * 300, 1) for row in range(rows // commits)),
+                ],
+                time,
+            )
+        stash.append(
+            [StashUpdate(1, b"key0", b"value", -1), StashUpdate(2, b"large", bytes(range(256)) * 20, 3)],
+            commits,
         )
+        stash.hold("somebody", 1)
+
+
+def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Don't check pages. So nothing but the digests finds a flipped bit."""
+    for module in ("holdfast.stash.sqlite", "holdfast.sqliteguard"):
+        monkeypatch.setattr(f"{module}.CHECK_AT_OPEN_BYTES", 0)
 
 
 def test_no_flipped_bit_of_a_stash_gives_a_wrong_answer(tmp_path: Path) -> None:
     file = tmp_path / "stash.db"
-    with open_stash(f"sqlite://{file}", create=True, names={1: "one", 2: "two"}) as stash:
-        for time in range(4):
-            stash.append([StashUpdate(1 + time % 2, b"key%d" % time, b"value", 1)], time)
-        stash.append(
-            [StashUpdate(1, b"key0", b"value", -1), StashUpdate(2, b"large", bytes(range(256)) * 5, 3)], 4
-        )
-        stash.hold("somebody", 1)
+    make_stash(file)
     right = stash_contents(file)
-    assert len(right[2]) == 5
+    assert len(right[2]) == 6
 
     def judge() -> str:
         assert stash_contents(file) == right
@@ -188,3 +225,84 @@ def test_no_flipped_bit_of_a_stash_gives_a_wrong_answer(tmp_path: Path) -> None:
 
     outcomes = flip_each(file, judge, step=4)
     assert outcomes["CorruptBlob"] > 300, outcomes
+
+
+def test_no_flipped_bit_of_an_open_stash_gives_a_wrong_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every_file_is_large(monkeypatch)
+    file = tmp_path / "stash.db"
+    make_stash(file)
+    with open_stash(f"sqlite://{file}", read_only=True) as stash:
+        right = contents_of(stash)
+
+        def judge() -> str:
+            stash._damage = None  # type: ignore[attr-defined]
+            assert contents_of(stash) == right
+            return "right"
+
+        outcomes = flip_each(file, judge, step=3)
+    assert outcomes["CorruptBlob"] > 300, outcomes
+
+
+def test_no_flipped_bit_of_a_stash_is_written_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process writes to the damaged file. Then it is right, or raises an error when somebody reads it."""
+    every_file_is_large(monkeypatch)
+    file, flipped, expected = (tmp_path / name for name in ("stash.db", "flipped.db", "expected.db"))
+    make_stash(file)
+    before = stash_contents(file)
+    shutil.copyfile(file, expected)
+    with open_stash(f"sqlite://{expected}", read_only=False) as stash:
+        append_and_consolidate(stash)
+    after = stash_contents(expected)
+
+    def judge() -> str:
+        shutil.copyfile(file, flipped)
+        for name in ("-wal", "-shm"):
+            Path(f"{flipped}{name}").unlink(missing_ok=True)
+        try:
+            with open_stash(f"sqlite://{flipped}", read_only=False) as stash:
+                append_and_consolidate(stash)
+        except CorruptBlob:
+            pass
+        else:
+            assert stash_contents(flipped) == after
+            return "right"
+        found = stash_contents(flipped)
+        assert found[0][1] > before[0][1] or found == before
+        return "stopped"
+
+    outcomes = flip_each(file, judge, step=10)
+    assert outcomes["CorruptBlob"] > 100, outcomes
+
+
+def test_no_flipped_bit_of_a_large_stash_gives_a_wrong_answer(tmp_path: Path) -> None:
+    """Each page gets a flip in its header, in the numbers after it, and anywhere else."""
+    file = tmp_path / "stash.db"
+    make_stash(file, rows=14_000, commits=40)
+    size = file.stat().st_size
+    assert size > CHECK_AT_OPEN_BYTES
+    chance = random.Random(11)
+    with open_stash(f"sqlite://{file}", read_only=True) as stash, file.open("r+b", buffering=0) as opened:
+
+        def read() -> Any:
+            upper = stash.frontiers().upper
+            rows = Counter(hash(row) for row in stash.rows(upper - 1))
+            return upper, stash.sizes(upper - 1), rows, list(stash.changes(upper - 2)), stash.holds()
+
+        right = read()
+        outcomes: Counter[str] = Counter()
+        for page in chance.sample(range(size // 4096), 40):
+            at = page * 4096 + chance.choice(
+                (chance.randrange(12), chance.randrange(8, 200), chance.randrange(4096))
+            )
+            before = os.pread(opened.fileno(), 1, at)
+            os.pwrite(opened.fileno(), bytes([before[0] ^ 1 << chance.randrange(8)]), at)
+            stash._damage = None  # type: ignore[attr-defined]
+            try:
+                assert read() == right, f"byte {at}"
+                outcomes["right"] += 1
+            except HoldfastError as error:
+                outcomes[type(error).__name__] += 1
+            os.pwrite(opened.fileno(), before, at)
+    assert outcomes["CorruptBlob"] > 10, outcomes
