@@ -25,6 +25,7 @@ WANTED = frozenset(
         "pending merges",
         "seals that cut",
         "processes fenced",
+        "shared writers",
         "locks refused",
         "fault: slow",
         "fault: asleep before the effect",

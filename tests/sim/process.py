@@ -4,7 +4,15 @@ import random
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Determinate, Fenced, Indeterminate, LockHeld
-from holdfast.persist import CriticalSince, Exclusive, Listen, PersistClient, ReadHandle, WriteHandle
+from holdfast.persist import (
+    CriticalSince,
+    Exclusive,
+    Listen,
+    PersistClient,
+    ReadHandle,
+    WriteHandle,
+    WriteMode,
+)
 from sim.audit import Violation
 from sim.history import Followed
 from sim.repertoire import repertoire
@@ -63,7 +71,7 @@ class Incarnation:
 
     def work(self) -> None:
         """Do what is left to do."""
-        actions = repertoire(self.world.mode, evolves=self.world.evolves)
+        actions = repertoire(self.world.mode, evolves=self.world.evolves, shares=self.world.shares_writers)
         weights = [weight for weight, _ in actions]
         while self.process.left > 0:
             self.process.left -= 1
@@ -104,8 +112,19 @@ class Incarnation:
             schemas = (SCHEMA, LATER)[: len(self.auditor.state(shard).schemas)]
             schema = self.random.choice(schemas) if len(schemas) > 1 else SCHEMA
             mode = self.world.mode
-            self.writers[shard] = self.client.writer(shard, schema, purpose=self.who, mode=mode)
+            if self.world.shares_writers and mode is WriteMode.APPEND:
+                self.writers[shard] = self._shared_writer(shard)
+            else:
+                self.writers[shard] = self.client.writer(shard, schema, purpose=self.who, mode=mode)
         return self.writers[shard]
+
+    def _shared_writer(self, shard: str) -> WriteHandle:
+        """A handle of the writer that all processes share, until its entry is dropped."""
+        if shard not in self.world.tickets:
+            own = self.client.writer(shard, SCHEMA, purpose=self.who)
+            self.world.tickets[shard] = own.hand_on(lease_s=self.world.config.lease_s)
+        self.world.scheduler.meet("shared writers")
+        return self.client.writer_of(self.world.tickets[shard], purpose=self.who)
 
     def reader(self, shard: str) -> ReadHandle:
         """A handle that reads under a lease, in worlds that have leases."""

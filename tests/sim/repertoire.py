@@ -47,7 +47,12 @@ OTHERS: tuple[tuple[int, Action], ...] = (
 )
 
 
-def repertoire(mode: WriteMode, *, evolves: bool) -> tuple[tuple[int, Action], ...]:
-    """What is done in a world of this mode; with `evolves` its shards get another schema."""
+def repertoire(mode: WriteMode, *, evolves: bool, shares: bool = False) -> tuple[tuple[int, Action], ...]:
+    """What is done in a world of this mode; with `evolves` its shards get another schema.
+
+    With `shares` its processes share writers, and mostly append.
+    """
     writing = APPENDS if mode is WriteMode.APPEND else WRITES
+    if shares and mode is WriteMode.APPEND:
+        writing = (*writing, (60, append))
     return (*writing, *OTHERS, *([(3, evolve)] if evolves else []))

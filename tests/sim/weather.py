@@ -29,6 +29,8 @@ class Weather:
 
 
 SOUND = Weather()
+CROWDED = Weather(error_rate=0.15, slow_rate=0.1)
+"""That of worlds whose processes share writers: many outcomes are unknown while others append."""
 WEATHERS = (
     SOUND,
     Weather(error_rate=0.06),

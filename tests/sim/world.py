@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 
-from holdfast.persist import PersistClient, PersistConfig, WriteMode
+from holdfast.persist import PersistClient, PersistConfig, UploadTicket, WriteMode
 from holdfast.persist.stores import Blob, FileBlob, Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.location import BLOB_KEY, encode_location
 from sim.audit import Auditor, Violation
@@ -22,7 +22,7 @@ from sim.rows import SCHEMA, contents
 from sim.scheduler import Scheduler
 from sim.stores import SimBlob, SimConsensus
 from sim.story import settings, version
-from sim.weather import SOUND, WEATHERS, Exposure, Grid, SimClock
+from sim.weather import CROWDED, SOUND, WEATHERS, Exposure, Grid, SimClock
 from testbed.faults import FaultPlan, FaultyBlob, FaultyConsensus
 
 FOREVER_S = 1e9
@@ -62,6 +62,11 @@ class World:
         self.grid = Grid(self.scheduler, self.disk, self.auditor.power_lost)
         # Of its own, so that all other worlds are what they would be without.
         self.evolves = random.Random(f"evolves {seed}").random() < 0.25
+        self.shares_writers = random.Random(f"shares writers {seed}").random() < 0.1
+        if self.shares_writers:
+            self.weather = CROWDED
+        self.tickets: dict[str, UploadTicket] = {}
+        """The writers that all processes share, by shard."""
         self.shards = [f"s{uuid.UUID(hex=letter * 32)}" for letter in "ab"]
         self.actions = self.random.randint(12, 24) if blobs else self.random.randint(15, 30)
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))

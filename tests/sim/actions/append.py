@@ -64,7 +64,8 @@ def _append(me: "Incarnation", shards: list[str]) -> None:
 
 def _expected_upper(me: "Incarnation", shard: str) -> int:
     """Mostly what the process believes; now and then a guess."""
-    known = me.writer(shard).cached_upper
+    writer = me.writer(shard)
+    known = writer.upper() if me.world.shares_writers else writer.cached_upper
     return known if me.random.random() < 0.9 else max(0, known + me.random.randint(-3, 3))
 
 

@@ -386,7 +386,7 @@ class WriteHandle:
     def close(self) -> None:
         """Refuse all further work. There is no commit: the next upkeep drops the writer's entry.
 
-        The entry of an append in doubt stays, because only it shows whether the append happened.
+        The entry of an append in doubt stays until its lease ends. It shows whether the append happened.
         """
         self._in_flight.closed = True
         self._retire()

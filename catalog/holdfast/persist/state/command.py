@@ -139,8 +139,7 @@ class ExpireHandles:
     """Drop readers and writers whose heartbeat counts are still these.
 
     A writer whose entry is dropped too early loses no data. Its next append makes a new entry, or is refused
-    if the writer may have uploaded. Only an append whose outcome is unknown at that moment stays
-    `Indeterminate`, because the record that would settle it is gone.
+    if the writer may have uploaded.
     """
 
     readers: tuple[tuple[str, int], ...]

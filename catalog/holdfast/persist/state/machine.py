@@ -22,25 +22,27 @@ interleavings are possible:
    command on the version that the first one published. A client has at most one attempt in flight per shard,
    so it never races itself. A commit on several shards takes their locks in the order of the shard ids, so
    two commits can't deadlock.
-6. *The outcome is unknown, and the attempt landed.* The loop reads the newest version and finds its token in
-   the writer's entry. The call succeeds without a second attempt. Commands without a token recognize their
-   own effect: run again, they return `NoOp` with the same result.
-7. *The outcome is unknown, and another client took row `n + 1`.* A row number is taken once, so the attempt
-   can never land. The newest version does not have the token. This is case 2.
+6. *The outcome is unknown, and the attempt landed.* The loop reads the newest version, and row `n + 1` has
+   the digest of the attempt. The call succeeds without a second attempt. It does not matter who has committed
+   since. The writer's entry would not show this: it has the token of the writer's last append only, and
+   another client may have appended as the same writer (`PersistClient.writer_of`, or a prepared append that
+   another client commits).
+7. *The outcome is unknown, and another client took row `n + 1`.* The row has another digest. A row number is
+   taken once, so the attempt can never land. This is case 2.
 8. *The outcome is unknown, and row `n + 1` is still free.* The attempt may still land later. The loop tries
    again with the same token, and aims at row `n + 1` too. The store gives that row to one of the two
-   attempts. If the late attempt gets it, the loop is refused, reads the newest version, and finds its token
-   (case 6). Otherwise the late attempt is refused. The effect happens once in both cases.
-9. *The outcome is unknown, and the writer's entry is gone.* Its lease expired meanwhile, so no record shows
-   whether the attempt landed. An append that is still accepted did not land, because it would have moved the
-   upper. A write is retried only while the row that its first attempt aimed at is free. In all other cases,
-   and if the command is rejected, `commit` raises `Indeterminate`. A rejected command on a handle is an
-   exception: the rejection holds whether the attempt landed or not.
+   attempts. If the late attempt gets it, the loop is refused, reads the newest version, and finds the digest
+   of the late attempt (case 6). Otherwise the late attempt is refused. The effect happens once in both cases.
+9. *The outcome is unknown, and nothing shows row `n + 1`.* The row was cut, and its digest was not kept. An
+   append that is still accepted did not land, because it would have moved the upper. If the command is a
+   write, or is rejected, `commit` raises `Indeterminate`. A single command on a handle is an exception, here
+   and in case 6: it recognizes its own effect. Run again, it returns `NoOp` with the same result, and if it
+   is rejected, the rejection holds whether the attempt landed or not.
 10. *Another client takes the write lock.* Each attempt of a client that holds the lock carries the condition
     that the lock is still its own. The store checks it at the commit point, so no attempt can land after the
     lock has moved. The loop then reads the shards and the lock at one point in time. If an attempt of unknown
-    outcome landed before the lock moved, that read shows the token, and the call succeeds. Otherwise it
-    raises `Fenced`.
+    outcome landed before the lock moved, that read shows its row, and the call succeeds. Otherwise it raises
+    `Fenced`.
 11. *A commit on several shards leaves some of them as they are.* The attempt carries the condition that these
     shards have not moved. Otherwise the commit could rely on a version that is no longer the newest.
 12. *The log goes back in time,* for example because a lagging standby was promoted. The store refuses the
@@ -64,11 +66,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Final, NamedTuple, TypeVar
 
 from holdfast.errors import (
-    CLOSED,
     BadInput,
     CorruptBlob,
     Determinate,
@@ -118,6 +120,10 @@ class Version(NamedTuple):
     def seqno(self) -> int:
         """The number of the version; 0 if the shard has no version yet."""
         return self.state.seqno
+
+
+_Attempt = list[tuple["Machine", int, Digest]]
+"""The rows that an attempt to commit aimed at: the shard, and the number and digest of the row."""
 
 
 class RollupGone(Exception):
@@ -280,6 +286,13 @@ class Machine:
     def look_again(self) -> None:
         """Make the next garbage collection check again whether blobs may be deleted."""
         self._kept_until_s = 0.0
+
+    def row_digest(self, seqno: int) -> Digest | None:
+        """Return the digest of a row of the log; None if the row was cut and its digest was not kept."""
+        newest = self.version
+        if seqno == newest.seqno:
+            return newest.digest
+        return known_digest(self.location, self.shard_id, seqno)
 
     def schema_of(self, part: Part) -> Schema:
         """The schema that a part was written under. The cache always includes the version that added it."""
@@ -469,7 +482,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     under_lock = () if held is None else (held.expectation,)
     patience = Patience(first.config, first.clock)
     unsettled: StorageError | None = None
-    doubtful: dict[str, int] = {}
+    tried: list[_Attempt] = []
     fenced: HoldfastError | None = None
     refusals = _Refusals(first)
     fresh = not all(machine.state.exists for machine, _ in steps)
@@ -483,12 +496,8 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             continue
         if fenced is not None:
             rejection = Reject(fenced)
-        if isinstance(unsettled, Indeterminate):
-            landed = _landed(steps)
-            if landed:
-                return [None] * len(steps)
-            if landed is None and _in_doubt(steps, rejection, doubtful):
-                raise unsettled
+        if isinstance(unsettled, Indeterminate) and _landed(steps, tried, rejection, unsettled):
+            return [None] * len(steps)
         if rejection is not None:
             raise rejection.error from unsettled
         if not diffs:
@@ -509,7 +518,9 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         except (Determinate, Indeterminate) as error:
             if isinstance(error, Indeterminate) or unsettled is None:
                 unsettled = error
-            doubtful = {put.key: put.seqno for put in puts} | doubtful
+            tried.append(
+                [(m, put.seqno, digest_of(put.data)) for (m, _), put in zip(after, puts, strict=True)]
+            )
             if error.lasting or not patience.wait():
                 raise unsettled from None
             fenced = _refresh_after(steps, held, unsettled)
@@ -583,39 +594,54 @@ def _lock_for(steps: Sequence[tuple[Machine, Command]]) -> LockRow | None:
     return held
 
 
-def _landed(steps: Sequence[tuple[Machine, Command]]) -> bool | None:
-    """Whether an attempt of unknown outcome landed; None if no record shows it.
-
-    All steps land or none does, so the entry of one writer is enough.
-    """
-    # A writer's entry has the token of its last command only.
-    for machine, command in reversed(steps):
-        if isinstance(command, Append | Write | Seal):
-            writer = machine.state.writers.get(command.writer.id)
-            if writer is not None:
-                return writer.last_token == command.token
-    return None
-
-
-def _in_doubt(
-    steps: Sequence[tuple[Machine, Command]], rejection: Reject | None, doubtful: dict[str, int]
+def _landed(
+    steps: Sequence[tuple[Machine, Command]],
+    tried: list[_Attempt],
+    rejection: Reject | None,
+    unsettled: Indeterminate,
 ) -> bool:
-    """Whether the missing record matters: the command is rejected, or a retry may write the same rows twice.
+    """Whether an attempt landed, and nothing is left to do. The attempts that lost for good are removed.
 
-    A write that has landed can be accepted again if its writer's entry and its batch are gone. `doubtful` has
-    the row numbers that the first attempts of unknown outcome aimed at. No attempt landed below these rows.
+    The caches of all shards are at one moment after the attempts. Raises `unsettled` if nothing shows whether
+    an attempt landed, and the steps were rejected, or may write the same rows twice.
     """
-    if rejection is not None:
-        return not _harmless(steps)
-    return any(
-        isinstance(command, Write) and machine.state.seqno >= doubtful.get(machine.shard_id, CLOSED)
-        for machine, command in steps
-    )
+    if len(steps) == 1 and not isinstance(steps[0][1], Append | Write | Seal):
+        # A single command on a handle recognizes its own effect, and its rejection is right in any case.
+        return False
+    is_unknown = False
+    for attempt in list(tried):
+        machine = attempt[0][0]
+        try:
+            landed = retry(partial(_is_in_log, attempt), machine.config, machine.clock)
+        except HoldfastError as error:
+            raise unsettled from error
+        if landed:
+            return True
+        if landed is None:
+            is_unknown = True
+        elif not _is_free(attempt):
+            tried.remove(attempt)
+    # An append that has landed is not accepted again. A write may be, because it moves no upper.
+    matters = rejection is not None or any(isinstance(command, Write) for _, command in steps)
+    if is_unknown and matters:
+        raise unsettled
+    return False
 
 
-def _harmless(steps: Sequence[tuple[Machine, Command]]) -> bool:
-    """Whether a rejection is right even if an attempt landed: true for a single command on a handle."""
-    return len(steps) == 1 and not isinstance(steps[0][1], Append | Write | Seal)
+def _is_in_log(attempt: _Attempt) -> bool | None:
+    """Whether the rows of an attempt are in the log; None if nothing shows it.
+
+    All of its rows land or none does, so one row is enough.
+    """
+    if _is_free(attempt):
+        return False
+    found = ((machine.row_digest(seqno), digest) for machine, seqno, digest in attempt)
+    return next((row == digest for row, digest in found if row is not None), None)
+
+
+def _is_free(attempt: _Attempt) -> bool:
+    """Whether the log has not reached one of the rows of an attempt. Then the attempt has not landed yet."""
+    return any(machine.state.seqno < seqno for machine, seqno, _ in attempt)
 
 
 def _run(

@@ -117,7 +117,7 @@ class CriticalReader:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A registered writer and its last append, which decides whether an append of unknown outcome landed."""
+    """A registered writer, and the token and upper of its last append."""
 
     id: str
     heartbeats: int

@@ -13,7 +13,7 @@ from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import ShardState
 
 MOST_WRITERS: Final = 128
-"""The most writer entries of a shard. After as many others have appended, an append stays in doubt."""
+"""The most writer entries of a shard."""
 
 
 def surplus_writers(state: ShardState) -> list[str]:
