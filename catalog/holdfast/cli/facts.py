@@ -52,7 +52,8 @@ def size(number: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """A duration, in a unit that fits."""
+    """A duration, in a unit that fits. If clocks disagree about it, it may be below 0, and is shown as 0."""
+    seconds = max(0.0, seconds)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -60,8 +61,11 @@ def age(seconds: float) -> str:
 
 
 def moment(wall_ms: int) -> str:
-    """A wall-clock time in UTC."""
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """A wall-clock time in UTC, or a number of milliseconds if it is no date."""
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_ms} ms"
 
 
 def shown(value: Any) -> str:

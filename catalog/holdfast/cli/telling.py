@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.text import one_line
 
 
 class TellingGroup(click.Group):
@@ -43,7 +44,7 @@ class TellingGroup(click.Group):
         if isinstance(error, click.UsageError):
             command = error.ctx.command_path if error.ctx else self.program
             error = BadInput(error.format_message(), hint=f"see '{command} --help'")
-        click.echo(f"{self.program}: {' '.join(str(error).split())}", err=True)
+        click.echo(one_line(f"{self.program}: {' '.join(str(error).split())}"), err=True)
         if error.hint:
-            click.echo(f"  hint: {error.hint}", err=True)
+            click.echo(one_line(f"  hint: {error.hint}"), err=True)
         return click.exceptions.Exit(error.exit_code)

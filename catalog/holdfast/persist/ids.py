@@ -18,20 +18,22 @@ EPOCH_BITS: Final = 40
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _DIGEST: Final = r"[0-9]+\.(?:[0-9a-f]{2})*"
+# No log gets to greater numbers, and the stores hold no number of more than 63 bits.
+_NUMBER: Final = r"(?:0|[1-9][0-9]{0,17})"
 _SHARD: Final = re.compile(rf"s{_UUID}")
 
-BLOB_NAME: Final = re.compile(rf"(s{_UUID})/(?:(?P<writer>w{_UUID})/p{_UUID}|v(?P<seqno>[0-9]+)-{_UUID})")
+BLOB_NAME: Final = re.compile(rf"(s{_UUID})/(?:(?P<writer>w{_UUID})/p{_UUID}|v(?P<seqno>{_NUMBER})-{_UUID})")
 """The key of a part or of a rollup."""
 
-CUT_NAME: Final = re.compile(rf"s{_UUID}/c(?P<seqno>[0-9]+)-{_DIGEST}")
+CUT_NAME: Final = re.compile(rf"s{_UUID}/c(?P<seqno>{_NUMBER})-{_DIGEST}")
 """The key of the row digests that a cut keeps (`holdfast.persist.state.cuts`)."""
 
 MARKER_NAME: Final = re.compile(
-    rf"s{_UUID}/f(?P<seqno>[0-9]+)-(?P<recoveries>[0-9]+)-{_DIGEST}-(?:none|{_DIGEST})"
+    rf"s{_UUID}/f(?P<seqno>{_NUMBER})-(?P<recoveries>{_NUMBER})-{_DIGEST}-(?:none|{_DIGEST})"
 )
 """The key of a marker of two histories (`holdfast.persist.state.divergence`)."""
 
-LINE_NAME: Final = re.compile(r"lines/(?P<number>[0-9]+)-(?P<recoveries>[0-9]+)-(?P<line>.+)")
+LINE_NAME: Final = re.compile(rf"lines/(?P<number>[0-9]{{1,18}})-(?P<recoveries>{_NUMBER})-(?P<line>.+)")
 """The key of a record that clients wrote on a line of the consensus store's history."""
 
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from holdfast.cli import main
 from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import HoldfastError, LogRegressed
 from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.admin.verify import verify
+from holdfast.persist.ids import EPOCH_BITS, rollup_key
+from holdfast.persist.state.codec import encode_state
 from holdfast.persist.state.divergence import Marker, encode_marker
 from holdfast.persist.stores import BlobMeta, Digest, FileBlob
 
@@ -284,6 +288,124 @@ def test_many_shards_with_two_histories_are_cut_for_people_and_not_in_json(url: 
     assert looked.stdout.count("98 versions or more would be lost; 1 more sign of it") == 20
     assert "and 3 more shards: --json shows all" in looked.stderr
     assert len(json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"]) == 23
+
+
+@pytest.fixture
+def shard(url: str) -> str:
+    """A shard with three versions, in a location of its own."""
+    with PersistClient.open(url, config=PersistConfig(maintenance="off", hostname="ship")) as client:
+        shard = client.new_shard_id()
+        with client.writer(shard, Schema.of({"k": "int64"}), purpose="test") as writer:
+            writer.compare_and_append([{"k": 0}], 0, 1)
+    return shard
+
+
+def put_marker(url: str, marker: Marker, **other: object) -> None:
+    """Put a marker, with other values in some of its fields."""
+    fields = json.loads(encode_marker(marker)) | other
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        client.location.blob.put(marker.key, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("yes", [False, True])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"wall_ms": 10**30},
+        {"wall_ms": 253_402_300_800_000},
+        {"wall_ms": -1},
+        {"head": -1},
+        {"head": 10**30},
+    ],
+)
+def test_a_marker_with_an_impossible_value_is_named(
+    url: str, shard: str, other: dict[str, object], yes: bool
+) -> None:
+    marker = Marker(shard, 0, 99, Digest(9, b"mine"), None, 1, "ship", 1_700_000_000_000)
+    put_marker(url, marker, **other)
+    with PersistClient.open(url, mode="read") as client:
+        (finding,) = verify(client, shard).findings
+    assert finding.key == marker.key
+    shown = run("persist", "recover", url, "--accept", *(["--yes"] if yes else []))
+    assert shown.exit_code == 0, shown.output
+    assert [line for line in shown.stdout.splitlines() if marker.key in line and " lost " in line]
+    json_ = run("persist", "recover", url, "--accept", "--json")
+    assert json_.exit_code == 0
+    assert (marker.key in json_.stdout) is not yes
+
+
+@pytest.mark.parametrize(
+    ("seqno", "found", "head", "lost"),
+    [
+        (99, None, 1, 98),
+        (99, None, 150, 1),
+        (99, None, 0, 96),
+        (1, None, 0, 1),
+        (99, Digest(9, b"them"), 120, 1),
+        ((3 << 40) + 5, None, 1, 5),
+    ],
+)
+def test_what_is_lost_is_a_possible_count(
+    url: str, shard: str, seqno: int, found: Digest | None, head: int, lost: int
+) -> None:
+    put_marker(url, Marker(shard, 0, seqno, Digest(9, b"mine"), found, head, "ship", 1))
+    (each,) = json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"]
+    assert [side["lost"] for side in each["others"]] == [lost]
+
+
+def test_what_a_rollup_of_a_later_recovery_has_is_a_possible_count(url: str, shard: str) -> None:
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        later = replace(client.session.existing(shard).state, seqno=(7 << EPOCH_BITS) + 3)
+        client.location.blob.put(rollup_key(shard, later.seqno), encode_state(later))
+    (each,) = json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"]
+    assert [side["lost"] for side in each["others"]] == [3]
+
+
+@pytest.mark.parametrize("hostname", ["ship\nwreck", "ship\x1b[31m", "ship\r", "ship\u2028x", "ship\ud800"])
+def test_a_host_name_stays_on_its_line(url: str, shard: str, hostname: str) -> None:
+    put_marker(url, Marker(shard, 0, 99, Digest(9, b"mine"), None, 1, hostname, 1))
+    shown = run("persist", "recover", url, "--accept")
+    assert shown.exit_code == 0
+    head, kept, lost = shown.stdout.splitlines()
+    assert "BY HOST" in head
+    assert " kept " in kept
+    assert repr(hostname)[1:-1] in lost
+    assert hostname not in shown.output
+    assert len(shown.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("number", ["9" * 20, "9" * 19, str(1 << 63), str((1 << 63) - 1), str(1 << 64)])
+def test_a_foreign_object_with_an_impossible_number_blocks_no_recovery(
+    url: str, folder: Path, shard: str, number: str
+) -> None:
+    name = f"v{number}-00000000-0000-4000-8000-000000000001"
+    (folder / "blob" / shard / name).write_bytes(b"not ours")
+    assert run("persist", "recover", url).exit_code == 2, "healthy"
+    assert json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"] == []
+    lose_consensus(folder)
+    done = run("persist", "recover", url, "--yes")
+    assert done.exit_code == 1, done.output
+    assert "recovered 1 of 1 shard" in done.stderr
+    assert (folder / "blob" / shard / name).read_bytes() == b"not ours"
+
+
+@pytest.mark.parametrize("command", ["recover", "inspect", "holds", "verify"])
+def test_texts_of_a_log_stay_on_their_lines(url: str, folder: Path, command: str) -> None:
+    hostname = "ship\n\x1b[31mwreck"
+    with PersistClient.open(url, config=PersistConfig(maintenance="off", hostname=hostname)) as client:
+        shard = client.new_shard_id()
+        with client.writer(shard, Schema.of({"k": "int64"}), purpose="test") as writer:
+            writer.compare_and_append([{"k": 0}], 0, 1)
+        client.reader(shard, purpose="test")
+        later = replace(client.session.existing(shard).state, seqno=99, shard_id="s\x1b[31m")
+        client.location.blob.put(rollup_key(shard, 99), encode_state(later))
+        client.location.close()
+    more = {"inspect": [shard], "recover": ["--accept"]}.get(command, [])
+    done = run("persist", command, url, *more)
+    assert done.exit_code == (1 if command == "verify" else 0), done.output
+    assert "\x1b" not in done.output
+    if command in ("inspect", "holds", "recover"):
+        assert [line for line in done.stdout.splitlines() if "ship\\n\\x1b[31mwreck" in line]
 
 
 @pytest.mark.parametrize("command", [["recover", "--accept", "--yes"], ["verify"]])

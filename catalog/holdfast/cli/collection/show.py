@@ -10,6 +10,7 @@ from holdfast.cli.collection.place import controller_of, facts_of, location_opti
 from holdfast.cli.facts import age, count, moment, plain, shown, shown_moment, size
 from holdfast.cli.location import open_to_look
 from holdfast.cli.rows.text import cell_of, render
+from holdfast.text import one_line
 
 if TYPE_CHECKING:
     from holdfast.collections import (
@@ -199,7 +200,7 @@ def _described(facts: dict[str, Any]) -> str:
         ]
         for each in facts["columns"]
     ]
-    listed = "".join(f"{key:<{width}}  {value}\n" for key, value in lines)
+    listed = "".join(f"{key:<{width}}  {one_line(value)}\n" for key, value in lines)
     return f"{listed}\n{render(('COLUMN', 'TYPE', 'NULLABLE', 'KEY', 'COMMENT'), columns)}"
 
 

@@ -19,6 +19,7 @@ from holdfast.cli.persist.recover import recover
 from holdfast.cli.persist.upkeep import compact, gc, sweep
 from holdfast.cli.persist.verify import verify
 from holdfast.cli.rows.text import render, table_width
+from holdfast.text import one_line
 
 if TYPE_CHECKING:
     from holdfast.persist import ShardInfo
@@ -79,7 +80,7 @@ def _row(info: "ShardInfo") -> list[str]:
         f"{info.rows:,}",
         size(info.size_bytes),
         str(len(info.holds)),
-        ", ".join(purposes),
+        one_line(", ".join(purposes)),
     ]
 
 

@@ -47,7 +47,7 @@ def holds(url: str, consensus: str | None, shard: str | None, as_json: bool) -> 
         [
             info.shard_id,
             frontier(hold.since),
-            "" if info.upper >= CLOSED else f"{info.upper - hold.since:,}",
+            "" if info.upper >= CLOSED else f"{max(0, info.upper - hold.since):,}",
             hold.purpose,
             hold.hostname or "-",
             "never ends" if hold.lease_s is None else f"{age(hold.lease_s)} lease",

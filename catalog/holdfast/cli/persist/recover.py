@@ -16,6 +16,7 @@ from holdfast.cli.persist.arguments import location_arguments
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import render
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.text import one_line
 
 if TYPE_CHECKING:
     from holdfast.collections.recovery import Recovered, RecoveredCollection
@@ -261,20 +262,19 @@ def _client(location: "Location", mode: Any) -> "PersistClient":
 
 def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool) -> None:
     if absent:
-        click.echo(f"treated as empty: {absent}", err=True)
+        _say(f"treated as empty: {absent}")
     if plan.lost:
-        click.echo(f"the log breaks off: {plan.lost}", err=True)
+        _say(f"the log breaks off: {plan.lost}")
     columns = ["SHARD", "OF", "LOG ENDS", "COMES BACK AT", "UPPER", "LEFT OVER", "NOTE"]
     click.echo(render(columns, [_row(shard, found) for shard in plan.shards]), nl=False)
     divided = [shard for shard in plan.shards if shard.histories]
     for shard in divided[:_MOST_SHOWN]:
         of = f" ({found.shards[shard.shard_id]})" if shard.shard_id in found.shards else ""
         for each in shard.histories:
-            click.echo(
+            _say(
                 f"{shard.shard_id}{of}: the {each.source}'s history ends with version {each.seqno}, upper"
                 f" {shown_moment(each.upper)}, written on {moment(each.wall_ms)} by {each.hostname}"
-                f"{'' if each.whole else ', and some of its blobs are gone'}",
-                err=True,
+                f"{'' if each.whole else ', and some of its blobs are gone'}"
             )
     if len(divided) > _MOST_SHOWN:
         left = count(len(divided) - _MOST_SHOWN, "more shard")
@@ -282,12 +282,12 @@ def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool) 
     for collection in found.collections:
         _show_collection(collection, plan, done=done)
     if found.problem:
-        click.echo(f"lost or unknown: {found.problem}", err=True)
+        _say(f"lost or unknown: {found.problem}")
 
 
 def _show_collection(each: "RecoveredCollection", plan: "RecoveryPlan", *, done: bool) -> None:
     if each.problem:
-        click.echo(f"collection {each.name}: can't be used: {each.problem}", err=True)
+        _say(f"collection {each.name}: can't be used: {each.problem}")
         return
     came = "came back" if done else "comes back"
     text = f"collection {each.name}: {came} complete up to {shown_moment(each.complete_to)}"
@@ -295,7 +295,12 @@ def _show_collection(each: "RecoveredCollection", plan: "RecoveryPlan", *, done:
         text += f", and without some rows from then up to {shown_moment(each.upper)}"
     if not plan.complete:
         text += f"; what was written from {shown_moment(each.upper)} on is lost, if anything was"
-    click.echo(text, err=True)
+    _say(text)
+
+
+def _say(text: str) -> None:
+    """Write a line that may contain texts of others to stderr."""
+    click.echo(one_line(text), err=True)
 
 
 def _conclude(plan: "RecoveryPlan", *, done: bool, restored: bool) -> None:

@@ -7,6 +7,7 @@ from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.cli.persist.arguments import chosen, location_arguments
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import render
+from holdfast.text import one_line
 
 retain_option = click.option(
     "--retain",
@@ -127,7 +128,7 @@ def sweep(
         click.echo(render(["ORPHAN", "BYTES", "AGE"], rows), nl=False)
     for each in found:
         if each.refused:
-            click.echo(f"left alone: {each.shard_id}: {each.refused}", err=True)
+            click.echo(one_line(f"left alone: {each.shard_id}: {each.refused}"), err=True)
     total = size(sum(orphan.size_bytes for orphan in orphans))
     young = sum(each.young for each in found)
     what = f"{count(len(orphans), 'orphan')} of {total} in {count(len(found), 'shard')}"

@@ -6,6 +6,7 @@ from holdfast.cli.facts import count, emit_json, json_option
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist.arguments import chosen, location_arguments
 from holdfast.cli.progress import ProgressLine
+from holdfast.text import one_line
 
 
 @click.command(short_help="Read all shards again and check them.")
@@ -33,7 +34,7 @@ def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | Non
         emit_json({"shards": len(found), "rows": rows, "parts": parts, "findings": findings})
     else:
         for finding in findings:
-            click.echo(f"{finding.key}: {finding.what}")
+            click.echo(one_line(f"{finding.key}: {finding.what}"))
         what = f"{count(rows, 'row')} in {count(parts, 'part')} of {count(len(found), 'shard')}"
         told = count(len(findings), "finding") if findings else "all is well"
         click.echo(f"read {what}: {told}", err=True)

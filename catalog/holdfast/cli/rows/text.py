@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import BadInput
+from holdfast.text import one_line
 
 FORMATS: Final = ("table", "csv", "json", "parquet", "arrow")
 FILE_FORMATS: Final = "|".join(FORMATS[1:])
@@ -28,8 +29,9 @@ def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table for people: drawn on a terminal, plain aligned columns elsewhere.
 
-    On a narrow terminal, cells are folded over several lines.
+    On a narrow terminal, cells are folded over several lines. Control characters are escaped.
     """
+    rows = [[one_line(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Column, Table
@@ -54,8 +56,7 @@ def cell_of(cell: object) -> str:
     """A value as a table for people shows it: on one line, with control characters escaped."""
     from holdfast.cli.rows.formats import plain
 
-    text = "" if cell is None else str(plain(cell))
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return one_line("" if cell is None else str(plain(cell)))
 
 
 def check_file(file: Path, form: str | None) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.errors import CorruptBlob, HoldfastError
-from holdfast.persist.ids import MARKER_NAME, rollup_seqno
+from holdfast.persist.ids import EPOCH_BITS, MARKER_NAME, rollup_seqno
 from holdfast.persist.state.command import CondemnOrphans
 from holdfast.persist.state.divergence import (
     Doubt,
@@ -113,16 +113,23 @@ def _of_marker(machine: Machine, doubt: Doubt) -> Side:
     return Side("client", marker.seqno, None, marker.wall_ms, marker.hostname, lost, doubt.why)
 
 
-def _lost_since(marker: Marker, log: ShardState) -> int | None:
+def _lost_since(marker: Marker, log: ShardState) -> int:
     """The least number of versions that only the client's history has: those after the end of the log."""
-    if marker.found is not None:
-        return 1
-    return marker.seqno - (marker.head or min(log.seqno, marker.seqno - 1))
+    return 1 if marker.found is not None else _lost_after(marker.head or log.seqno, marker.seqno)
+
+
+def _lost_after(end: int, seqno: int) -> int:
+    """The least number of versions up to `seqno`, which is lost, that a log with this end lacks.
+
+    Numbers between two epochs belong to no version.
+    """
+    begin = seqno >> EPOCH_BITS << EPOCH_BITS
+    return max(1, seqno - max(end, begin))
 
 
 def _of_rollup(machine: Machine, doubt: Doubt) -> Side:
     seqno = _rollup_seqno(doubt)
-    lost = max(seqno - machine.state.seqno, 1)
+    lost = _lost_after(machine.state.seqno, seqno)
     try:
         state = read_rollup(machine.location, machine.shard_id, doubt.key, seqno)
     except HoldfastError:

@@ -52,9 +52,9 @@ def seal_frame(magic: bytes, body: bytes) -> bytes:
 
 
 def check_moment(wall_ms: int, key: str) -> int:
-    """Return a stored time in ms since the epoch. Raises `CorruptBlob` if it is after the year 9999."""
-    if wall_ms > LAST_WALL_MS:
-        raise CorruptBlob(key, "a time before the year 10000", f"{wall_ms} ms")
+    """Return a stored time in ms since the epoch. Raises `CorruptBlob` if its year is not 1970 to 9999."""
+    if not 0 <= wall_ms <= LAST_WALL_MS:
+        raise CorruptBlob(key, "a time from 1970 to the year 9999", f"{wall_ms} ms")
     return wall_ms
 
 

@@ -37,12 +37,13 @@ from typing import Final, NamedTuple, Protocol
 from holdfast.errors import CorruptBlob, LogRegressed, StorageError
 from holdfast.persist.clock import Clock
 from holdfast.persist.ids import LINE_NAME, MARKER_NAME, rollup_seqno
-from holdfast.persist.state.codec import decode_diff, decode_state
+from holdfast.persist.state.codec import check_moment, decode_diff, decode_state
 from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.history import contradiction, is_decided
 from holdfast.persist.state.state import ShardState, StateDiff
 from holdfast.persist.stores import Blob, Digest, Location
 from holdfast.persist.stores.location import BLOB_KEY, decode_recoveries, read_location
+from holdfast.persist.stores.traits import MAX_SEQNO
 
 _MARKER: Final = "f"
 _LINES: Final = "lines/"
@@ -372,12 +373,14 @@ def decode_marker(data: bytes, key: str) -> Marker:
             None if found is None else _digest(found),
             int(fields["head"]),
             str(fields["hostname"]),
-            int(fields["wall_ms"]),
+            check_moment(int(fields["wall_ms"]), key),
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptBlob(key, "a marker of two histories", repr(error)) from None
     if marker.key != key:
         raise CorruptBlob(key, "the marker of its name", marker.key)
+    if not 0 <= marker.head <= MAX_SEQNO:
+        raise CorruptBlob(key, "a version as the head of the log", str(marker.head))
     return marker
 
 
