@@ -191,10 +191,13 @@ class DiffOverflow(HoldfastError):
 class UpperMismatch(HoldfastError):
     """A compare-and-append expected an upper that is not the shard's."""
 
-    def __init__(self, expected: int, actual: int, *, shard_id: str = "") -> None:
+    def __init__(
+        self, expected: int, actual: int, *, shard_id: str = "", message: str = "", hint: str = ""
+    ) -> None:
         super().__init__(
-            f"upper of {shard_id or 'the shard'} is {_frontier(actual)}, expected {_frontier(expected)}",
-            hint="read the upper again and decide whether the write still makes sense",
+            message
+            or f"upper of {shard_id or 'the shard'} is {_frontier(actual)}, expected {_frontier(expected)}",
+            hint=hint or "read the upper again and decide whether the write still makes sense",
         )
         self.expected, self.actual, self.shard_id = expected, actual, shard_id
 
@@ -202,9 +205,10 @@ class UpperMismatch(HoldfastError):
 class AsOfTooEarly(HoldfastError):
     """`as_of` is before `since`: compaction may have merged the times before `since`."""
 
-    def __init__(self, as_of: int, since: int) -> None:
+    def __init__(self, as_of: int, since: int, *, message: str = "", hint: str = "") -> None:
         super().__init__(
-            f"as_of {as_of} is before since {_frontier(since)}", hint=f"read at {_frontier(since)} or later"
+            message or f"as_of {as_of} is before since {_frontier(since)}",
+            hint=hint or f"read at {_frontier(since)} or later",
         )
         self.as_of, self.since = as_of, since
 

@@ -40,7 +40,6 @@ from holdfast.errors import (
     NotWritable,
     StorageError,
     StoreUnreachable,
-    UpperMismatch,
 )
 from holdfast.pgsession import Connection, PostgresAddress, Sessions, told, without_key
 from holdfast.stash.pgschema import prepare
@@ -62,6 +61,7 @@ from holdfast.stash.stash import (
     check_reached,
     check_since,
     check_sole,
+    check_upper,
     in_batches,
     in_statements,
     name_of,
@@ -275,9 +275,7 @@ class PostgresStash(Stash):
         return connection.execute(self._sql(_BEFORE), (id_, before))
 
     def _check_upper(self, frontiers: "psycopg.Cursor[tuple[int, int]]", at: int) -> None:
-        upper = _frontiers_of(frontiers, self.description).upper
-        if upper != at:
-            raise UpperMismatch(at, upper, shard_id=f"the {self.description}")
+        check_upper(at, _frontiers_of(frontiers, self.description).upper, self.description)
 
     def _commit(self, connection: Connection) -> None:
         waits = self._sessions.standby_waits

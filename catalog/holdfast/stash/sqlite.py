@@ -47,7 +47,6 @@ from holdfast.errors import (
     NotWritable,
     StorageError,
     StoreUnreachable,
-    UpperMismatch,
 )
 from holdfast.folders import make_folder, open_error
 from holdfast.sqlitebusy import LOCKED_HINT, BusyPatience
@@ -88,6 +87,7 @@ from holdfast.stash.stash import (
     check_reached,
     check_since,
     check_sole,
+    check_upper,
     in_batches,
     in_statements,
     name_of,
@@ -220,8 +220,7 @@ class SqliteStash(Stash):
         after = check_commit_time(at, upper)
         with self._transaction() as connection:
             record = self._record(connection)
-            if record.upper != at:
-                raise UpperMismatch(at, record.upper, shard_id=f"the {self.description}")
+            check_upper(at, record.upper, self.description)
             self._check_sole(connection, record, sole, at)
             added: defaultdict[int, int] = defaultdict(int)
             for batch in in_statements(updates, self._names):

@@ -26,6 +26,7 @@ from holdfast.errors import (
     BadInput,
     Deprecated,
     OtherHistory,
+    UpperMismatch,
     VersionTooNew,
 )
 from holdfast.forks import OwnerProcess
@@ -307,11 +308,33 @@ def name_of(collection: int, names: Mapping[int, str]) -> str:
 def check_commit_time(at: int, upper: int | None) -> int:
     """The upper after a commit at `at`. Raises `BadInput` for an invalid time, or an upper not after it."""
     if not 0 <= at <= MAX_TIME:
-        raise BadInput(f"time {at} is not in [0, {MAX_TIME}]")
+        raise BadInput(f"a commit at time {at}: times are from 0 to {MAX_TIME}")
     after = at + 1 if upper is None else upper
     if not at < after <= MAX_TIME + 1:
-        raise BadInput(f"upper {after} is not in [{at + 1}, {MAX_TIME + 1}]")
+        raise BadInput(
+            f"a commit at time {at} can't move the upper to {after}: the new upper must be from {at + 1} to"
+            f" {MAX_TIME + 1}"
+        )
     return after
+
+
+def check_upper(at: int, upper: int, where: str) -> None:
+    """Raise `UpperMismatch` if the time of a commit is not the upper."""
+    if at == upper:
+        return
+    if at < upper:
+        why = f"so time {at} is complete"
+        hint = f"read the upper again; if the commit still makes sense, commit it at {upper}"
+    else:
+        why = "and a commit is at the upper"
+        hint = f"commit at {upper}; if the stash was at {at} before, an older state of it was restored"
+    raise UpperMismatch(
+        at,
+        upper,
+        shard_id=f"the {where}",
+        message=f"can't commit to the {where} at time {at}: its upper is {upper}, {why}",
+        hint=hint,
+    )
 
 
 def check_as_of(as_of: int, frontiers: StashFrontiers) -> None:
@@ -325,7 +348,14 @@ def check_as_of(as_of: int, frontiers: StashFrontiers) -> None:
 def check_lower(lower: int, frontiers: StashFrontiers) -> None:
     """Raise `AsOfTooEarly` if compaction may have merged changes from `lower` on."""
     if lower <= frontiers.since and (lower, frontiers.since) != (0, 0):
-        raise AsOfTooEarly(lower - 1, frontiers.since)
+        since = frontiers.since
+        raise AsOfTooEarly(
+            lower - 1,
+            since,
+            message=f"changes from time {lower} on are not readable: since is {since}, and compaction may"
+            " have merged earlier times",
+            hint=f"read the changes from {since + 1 if since else 0} on, or the rows at {since} or later",
+        )
 
 
 def check_reached(time: int, frontiers: StashFrontiers, where: str) -> None:
@@ -348,14 +378,23 @@ def check_sole(found: Iterable[tuple[int, bytes, bytes, int]], sole: StashUpdate
 
 def check_since(since: int, frontiers: StashFrontiers) -> None:
     """Raise `BadInput` for a since that would leave no time readable."""
-    if not 0 <= since < max(frontiers.upper, 1):
-        raise BadInput(f"since {since} is not in [0, {max(frontiers.upper, 1)}), below the upper")
+    end = max(frontiers.upper, 1)
+    if not 0 <= since < end:
+        raise BadInput(
+            f"since can't move to {since}: the upper is {frontiers.upper}",
+            hint=f"give a time from 0 to {end - 1}",
+        )
 
 
 def check_held(time: int, since: int) -> None:
     """Raise `AsOfTooEarly` for a time that is already unreadable."""
     if time < since:
-        raise AsOfTooEarly(time, since)
+        raise AsOfTooEarly(
+            time,
+            since,
+            message=f"time {time} can't be held: since is {since}, and earlier times are no longer readable",
+            hint=f"hold {since} or later",
+        )
 
 
 def check_layout(version: int, newest: int, where: str) -> None:

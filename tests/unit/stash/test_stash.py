@@ -12,6 +12,7 @@ from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
     DiffOverflow,
+    HoldfastError,
     NoLocation,
     NotWritable,
     UpperMismatch,
@@ -296,6 +297,41 @@ def test_what_a_stash_cannot_hold_is_refused_whole(stash: Stash, update: StashUp
     assert stash.frontiers().upper == 0
     stash.append([A], 0)
     assert contents(stash, 0) == {A[:3]: 1}
+
+
+def test_a_refused_time_is_shown_beside_the_one_that_the_stash_has(stash: Stash) -> None:
+    stash.append([A], 0, upper=5)
+    stash.append([], 5)
+    stash.allow_compaction(4)
+
+    def told(call: Callable[[], object]) -> str:
+        with pytest.raises(HoldfastError) as raised:
+            call()
+        return f"{raised.value}; {raised.value.hint}"
+
+    where = f"the {stash.description}"
+    assert told(lambda: stash.append([B], 3)) == (
+        f"can't commit to {where} at time 3: its upper is 6, so time 3 is complete;"
+        " read the upper again; if the commit still makes sense, commit it at 6"
+    )
+    assert told(lambda: stash.append([B], 9)) == (
+        f"can't commit to {where} at time 9: its upper is 6, and a commit is at the upper;"
+        " commit at 6; if the stash was at 9 before, an older state of it was restored"
+    )
+    assert told(lambda: stash.append([B], 6, upper=6)) == (
+        f"a commit at time 6 can't move the upper to 6: the new upper must be from 7 to {MAX_TIME + 1}; "
+    )
+    assert told(lambda: stash.append([B], -2)) == f"a commit at time -2: times are from 0 to {MAX_TIME}; "
+    assert told(lambda: list(stash.changes(4))) == (
+        "changes from time 4 on are not readable: since is 4, and compaction may have merged earlier times;"
+        " read the changes from 5 on, or the rows at 4 or later"
+    )
+    assert told(lambda: stash.hold("h", 2)) == (
+        "time 2 can't be held: since is 4, and earlier times are no longer readable; hold 4 or later"
+    )
+    assert told(lambda: stash.allow_compaction(6)) == (
+        "since can't move to 6: the upper is 6; give a time from 0 to 5"
+    )
 
 
 @pytest.mark.parametrize("at", [-1, MAX_TIME + 1])
