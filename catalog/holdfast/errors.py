@@ -100,20 +100,31 @@ class NoLocation(StoreUnreachable):
 class UnusablePath(BadInput, StoreUnreachable):
     """A path can't hold a store: it is not a folder, or this process can't write to it."""
 
-    hint = "give a path that this process can write, or make this one so"
+    hint = "give a path that this process can write, or change the permissions of this one"
 
 
 class CorruptBlob(StorageError):
     """Stored bytes differ from what was written."""
 
     hint = (
-        "see what else is wrong with 'holdfast persist verify'; if the consensus store was restored from an"
+        "'holdfast persist verify' shows what else is damaged; if the consensus store was restored from an"
         " older copy, run 'holdfast persist recover'"
     )
 
     def __init__(self, key: str, expected: str, actual: str, *, hint: str = "") -> None:
         super().__init__(f"{key} is corrupt: expected {expected}, found {actual}", hint=hint)
         self.key, self.expected, self.actual = key, expected, actual
+
+    @classmethod
+    def missing(cls, key: str, why: str, *, hint: str = "") -> Self:
+        """Return the error for an object that is gone. `why` is the reason that it must exist."""
+        error = cls(key, why, "nothing", hint=hint)
+        error.args = (f"{key} is missing: {why}",)
+        return error
+
+    def again(self) -> Self:
+        """A copy of the error, to raise it again."""
+        return copy(self)
 
 
 class LogRegressed(CorruptBlob):
@@ -144,10 +155,6 @@ class LogRegressed(CorruptBlob):
         )
         self.key, self.expected, self.actual = key, expected, actual
 
-    def again(self) -> Self:
-        """A copy of the error, to raise it again."""
-        return copy(self)
-
     def kept(self) -> Self:
         """A copy of the error, raised after a marker was left that keeps the blobs of both histories."""
         error = copy(self)
@@ -172,8 +179,8 @@ class UpgradeNeeded(HoldfastError):
     """A catalog has an older version of its format, and a reader can't upgrade it."""
 
     hint = (
-        "an open for writing upgrades it, which 'holdfast catalog upgrade-check' tries without changing"
-        " anything; or read it with the Holdfast that wrote it"
+        "open it for writing, which upgrades it; 'holdfast catalog upgrade-check' shows before whether that"
+        " works; or read it with the Holdfast that wrote it"
     )
 
 
@@ -238,7 +245,7 @@ class Fenced(HoldfastError):
 class FencedByMove(Fenced):
     """The catalog was moved away and back, and nobody has taken it over since. Open it again."""
 
-    hint = "open it again; 'reopened' does"
+    hint = "open it again, or call 'reopened'"
 
     def __init__(self, mine: object, durable: object) -> None:
         super().__init__(mine, durable, what="catalog, which was moved away and has come back")
@@ -258,7 +265,7 @@ class FenceRegressed(HoldfastError):
         then = (
             ""
             if at_least is None
-            else f"; to go on with this one: holdfast catalog fence --at-least {at_least}"
+            else f"; to continue with this one: holdfast catalog fence --at-least {at_least}"
         )
         super().__init__(
             f"the durable token {durable} is lower than mine {mine}:"
@@ -273,7 +280,9 @@ class CodecMismatch(BadInput):
 
 
 class NotWritable(HoldfastError):
-    """The handle or the client is read-only."""
+    """The handle, the client or the store was opened for reading only."""
+
+    hint = "open it for writing, which is without mode='read' or read_only=True"
 
 
 class ShardFinalized(HoldfastError):
@@ -292,9 +301,10 @@ class LeaseLost(HandleExpired, AsOfTooEarly):
     def __init__(self, reader_id: str, as_of: int, since: int) -> None:
         HoldfastError.__init__(
             self,
-            f"reader {reader_id} lost its lease by too long a silence: {AsOfTooEarly(as_of, since)}",
-            hint=f"read anew at {_frontier(since)} or later; a process that sleeps needs a longer lease_s,"
-            " or a critical hold",
+            f"reader {reader_id} lost its lease because it sent no heartbeat in time:"
+            f" {AsOfTooEarly(as_of, since)}",
+            hint=f"open a new reader at {_frontier(since)} or later; a process that sleeps needs a longer"
+            " lease_s, or a critical hold",
         )
         self.as_of, self.since = as_of, since
 
@@ -306,7 +316,7 @@ class UsedAfterFork(HoldfastError):
     """
 
     exit_code = 2
-    hint = "open it anew in the child process, and use nothing there that was opened before the fork"
+    hint = "open it again in the child process, which can use nothing that was opened before the fork"
 
     def __init__(self, what: str, opened_in: int, used_in: int) -> None:
         super().__init__(
@@ -339,7 +349,7 @@ class OtherHistory(CatalogOutOfSync):
     Nothing happened.
     """
 
-    hint = "read it anew, and subscribe from there"
+    hint = "read it again, and subscribe from there"
 
     def __init__(self, place: str) -> None:
         super().__init__(
@@ -429,7 +439,7 @@ class ContentsDiffer(HoldfastError):
     `object_types` are the names of the object types that differ.
     """
 
-    hint = "run it again, which writes all of it anew; if it finds this again, one of the stores is damaged"
+    hint = "run it again, which writes everything again; if they still differ, one of the stores is damaged"
 
     def __init__(self, object_types: Sequence[str], source: str, target: str) -> None:
         super().__init__(f"the contents differ in {', '.join(object_types)}: {source}, {target}")
@@ -439,7 +449,7 @@ class ContentsDiffer(HoldfastError):
 class ShadowDiverged(HoldfastError):
     """The two sides of a shadow catalog differ. One of the implementations or stores is wrong."""
 
-    hint = "the primary is what counts; the next open for writing makes the secondary anew from it"
+    hint = "use the primary; the next open for writing creates the secondary again from it"
 
     def __init__(self, what: str, primary: str, secondary: str) -> None:
         super().__init__(
@@ -469,7 +479,7 @@ class WrittenBefore(HoldfastError):
 class HandoverInProgress(HoldfastError):
     """A rendition has taken over, but doesn't have all earlier contents yet."""
 
-    hint = "try again: whoever writes its contents goes on"
+    hint = "try again later: other processes are still writing its contents"
 
 
 class HandedOver(HoldfastError):
@@ -479,7 +489,7 @@ class HandedOver(HoldfastError):
         super().__init__(
             f"rendition {rendition} of collection {collection} holds up to {at} only:"
             f" {follower or 'another one'} took over",
-            hint=f"write it up to {at}, no further; what is later belongs to the one that took over",
+            hint=f"write it only up to {at}, and write later rows to the rendition that took over",
         )
         self.at, self.follower = at, follower
 
@@ -508,7 +518,7 @@ class Overtaken(UpperMismatch):
         HoldfastError.__init__(
             self,
             f"collection {collection} was handed over at {at}: nothing from {written} on was written before",
-            hint=f"write at {at} or later what was meant for [{written}, {at}); all identical writers alike",
+            hint=f"write the rows for [{written}, {at}) at {at} or later; all identical writers must do so",
         )
         self.expected, self.actual, self.shard_id = written, at, f"collection {collection}"
         self.written = written
@@ -517,7 +527,7 @@ class Overtaken(UpperMismatch):
 class NotComparable(HoldfastError):
     """The rows of another writer can't be compared any more, because their times were compacted."""
 
-    hint = "open the writer anew, and go on from the upper that it tells"
+    hint = "open a new writer, and continue from its upper"
 
 
 class NotCaughtUp(HoldfastError):
@@ -535,6 +545,6 @@ class TornRendition(HoldfastError):
         each = ", ".join(f"{shard} at {_frontier(upper)}" for shard, upper in uppers.items())
         super().__init__(
             f"rendition {rendition} of collection {collection} is torn: {each}",
-            hint="write to the collection, never to its shards; seal those that lag by hand",
+            hint="write only to the collection, never to its shards; seal the shards whose upper is lower",
         )
         self.uppers = dict(uppers)

@@ -365,7 +365,7 @@ def test_objects_without_a_floor_are_no_new_log(bucket: Bucket, other: S3LogCons
     del bucket.objects[FLOOR_NAME]
     before = bucket.names()
 
-    with pytest.raises(CorruptBlob, match="the floor of its log"):
+    with pytest.raises(CorruptBlob, match="is missing: the log has objects"):
         opened(MemoryObjects(bucket))
     assert bucket.names() == before
     with pytest.raises(Indeterminate, match="was removed or replaced"):

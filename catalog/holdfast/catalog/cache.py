@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.catalog import config
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.codec import (
     TAG_BYTES,
     Object,
@@ -32,7 +33,7 @@ from holdfast.catalog.objects.codec import (
 )
 from holdfast.catalog.objects.packed import Keys, nothing, pack, rows_of, shared
 from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
-from holdfast.errors import CatalogOutOfSync, CorruptBlob
+from holdfast.errors import CatalogOutOfSync
 
 APPEND_ONLY = tuple(row.kind for row in COLLECTIONS.values() if not row.cached)
 # Below this number, rows are kept as Python objects: reading one from columns costs more than the packing
@@ -199,7 +200,7 @@ class Cache:
         by_tag: dict[bytes, tuple[list[Row], list[Row]]] = {}
         for row, diff in updates:
             if diff not in (1, -1):
-                raise CorruptBlob(f"a row of {COLLECTIONS[row.kind]}", "one copy", f"a change by {diff}")
+                raise corrupt(f"a row of {COLLECTIONS[row.kind]}", "one copy", f"a change by {diff}")
             by_tag.setdefault(row.key[:TAG_BYTES], ([], []))[diff == 1].append(row)
         for tag, (removed, added) in sorted(by_tag.items(), key=lambda item: item[0]):
             kind = kind_of(tag)

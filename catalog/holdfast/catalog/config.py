@@ -3,8 +3,9 @@
 Booleans are 0 or 1. Any other value is an error, and doesn't count as true.
 """
 
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
-from holdfast.errors import BadInput, CorruptBlob, Deprecated, UpgradeNeeded, VersionTooNew
+from holdfast.errors import BadInput, Deprecated, UpgradeNeeded, VersionTooNew
 
 USER_VERSION = "user_version"
 
@@ -84,7 +85,7 @@ def check_stored(key: str, value: int) -> None:
     if key == USER_VERSION:
         check_version(value)
     elif key in BOOLEANS and value not in (0, 1):
-        raise CorruptBlob(f"config {key}", "0 or 1", str(value))
+        raise corrupt(f"config {key}", "0 or 1", str(value))
 
 
 def check_changeable(key: str) -> None:

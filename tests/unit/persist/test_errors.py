@@ -8,6 +8,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,12 @@ from holdfast.errors import (
     HandleExpired,
     HoldfastError,
     LeaseLost,
+    NotWritable,
     Overtaken,
     UpperMismatch,
 )
+from holdfast.persist import PersistClient, Schema
+from holdfast.persist.stores import Put
 
 # A value for each parameter of an error's `__init__`, by what the annotation begins with.
 VALUES = {"str": "x", "int": 3, "object": ("token", 3), "Sequence": ["a", "b"], "Mapping": {"s1": 3}}
@@ -108,6 +112,7 @@ def fail(upper: int) -> None:
         HandleExpired("gone"),
         CorruptBlob("k", "1", "2"),
         CorruptBlob("k", "1", "2", hint="another file"),
+        CorruptBlob.missing("k", "the log names it"),
         LeaseLost("r1", 3, 7),
         Overtaken("c", 3, 7),
     ],
@@ -123,6 +128,29 @@ def test_an_error_without_a_hint_is_one_line_and_one_of_another_process_the_same
     assert traceback.format_exception_only(BadInput("no")) == ["holdfast.errors.BadInput: no\n"]
     other = pickle.loads(pickle.dumps(BadInput("no", hint="do this")))
     assert (str(other), other.hint, other.__notes__) == ("no", "do this", ["hint: do this"])
+
+
+def test_an_object_that_is_gone_is_missing_and_not_corrupt() -> None:
+    error = CorruptBlob.missing("k", "the log names it", hint="put it back")
+    for each in (error, error.again(), pickle.loads(pickle.dumps(error))):
+        assert str(each) == "k is missing: the log names it"
+        assert (each.key, each.actual, each.hint) == ("k", "nothing", "put it back")
+        assert each.__notes__ == ["hint: put it back"]
+
+
+def test_a_store_that_was_opened_for_reading_says_how_to_write(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/location"
+    PersistClient.open(url).close()
+    with PersistClient.open(url, mode="read") as client:
+        for write in (
+            lambda: client.location.blob.put("k", b""),
+            lambda: client.location.consensus.compare_and_set([Put("k", 1, b"")]),
+            lambda: client.writer(client.new_shard_id(), Schema.of({"k": "int64"}), purpose="test"),
+            lambda: client.create_or_load("orders", Schema.of({"k": "int64"})),
+        ):
+            with pytest.raises(NotWritable) as raised:
+                write()
+            assert "open it for writing" in raised.value.hint
 
 
 def test_nothing_earlier_is_told_to_be_read_where_nothing_was_written() -> None:

@@ -322,7 +322,7 @@ def test_the_error_says_who_opened_it_and_what_to_do(opened: Opened) -> None:
     message, hint, opened_in, used_in = said.get()
     assert (opened_in, used_in) == (os.getpid(), child.pid)
     assert str(os.getpid()) in message
-    assert "open it anew in the child" in hint
+    assert "open it again in the child" in hint
     assert opened.client.recent_upper(opened.shard) == 3
 
 

@@ -86,7 +86,7 @@ def test_a_listen_whose_lease_lapsed_says_so_where_its_past_is_gone(stores: Stor
     assert isinstance(lost.value, HandleExpired)
     assert isinstance(lost.value, AsOfTooEarly)
     assert (lost.value.as_of, lost.value.since) == (4, 7)
-    assert "read anew at 7" in lost.value.hint
+    assert "open a new reader at 7" in lost.value.hint
 
 
 def sweep(other: PersistClient, keys: set[str]) -> None:

@@ -360,8 +360,9 @@ def test_for_reading_only(stash: Stash, stash_url: str) -> None:
             lambda: reader.release("a"),
             lambda: reader.consolidate(),
         ):
-            with pytest.raises(NotWritable):
+            with pytest.raises(NotWritable) as raised:
                 write()
+            assert "open it for writing" in raised.value.hint
 
 
 def test_what_is_missing_stays_missing_for_readers(stash_url: str) -> None:

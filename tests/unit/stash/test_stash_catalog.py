@@ -83,8 +83,35 @@ def test_rows_are_in_the_collection_of_their_kind(catalog: Catalog, stash: Stash
 def test_a_row_that_is_there_twice_is_told(catalog: Catalog, stash: Stash, stash_url: str) -> None:
     (token,) = stash.rows(0, [Kind.FENCE_TOKEN])
     stash.append([token], 1)
-    with pytest.raises(CorruptBlob, match="several times"):
+    with pytest.raises(CorruptBlob, match="several times") as raised:
         stash_catalog(stash_url).epoch()
+    assert "persist verify" not in raised.value.hint
+
+
+def test_a_damaged_preamble_sends_nobody_to_persist(catalog: Catalog, stash: Stash, stash_url: str) -> None:
+    (token,) = stash.rows(0, [Kind.FENCE_TOKEN])
+    stash.append([token._replace(value=pb.FenceTokenValue(holder="other").SerializeToString())], 1)
+    with pytest.raises(CorruptBlob, match="one fence token, found two") as raised:
+        stash_catalog(stash_url).epoch()
+    assert "persist" not in raised.value.hint
+    assert "restore the store of the catalog" in raised.value.hint
+    stash.append([token._replace(diff=-1), token._replace(value=b"\xff")], 2)
+    with pytest.raises(CorruptBlob) as raised:
+        stash_catalog(stash_url).epoch()
+    assert "persist" not in raised.value.hint
+
+
+def test_frontiers_that_are_gone_send_nobody_to_persist(stash: Stash, stash_url: str) -> None:
+    if not stash_url.startswith("sqlite"):
+        pytest.skip("Postgres reports it as a refused call")
+    with closing(sqlite3.connect(stash_url.removeprefix("sqlite://"))) as connection:
+        connection.execute("DELETE FROM uppers")
+        connection.commit()
+    for _ in range(2):
+        with pytest.raises(CorruptBlob) as raised:
+            stash.frontiers()
+        assert "persist verify" not in raised.value.hint
+        assert "backup" in raised.value.hint
 
 
 def test_the_last_versions_stay_readable(

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from holdfast.catalog import config
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.move import notes as noted_by
 from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import (
@@ -32,7 +33,7 @@ from holdfast.catalog.move.truth import (
     source_of_truth,
     tombstone,
 )
-from holdfast.errors import CorruptBlob, LinkConflict, StrategyMismatch
+from holdfast.errors import LinkConflict, StrategyMismatch
 
 _DECIDE = (
     "if that is impossible, 'holdfast migrate link --truth stash|persist' shows what would be lost, and"
@@ -220,7 +221,7 @@ def strategy_of(stash: Mapping[str, int]) -> Strategy:
     try:
         return Strategy(value)
     except ValueError:
-        raise CorruptBlob(f"config {config.MIGRATION_STRATEGY}", "1 or 2", str(value)) from None
+        raise corrupt(f"config {config.MIGRATION_STRATEGY}", "1 or 2", str(value)) from None
 
 
 def strategy_kept(stash: Mapping[str, int], terms: Terms) -> Strategy:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.catalog import config
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.move.truth import NUMBERS, Backend, named
-from holdfast.errors import BadInput, CorruptBlob, MigrationConflict
+from holdfast.errors import BadInput, MigrationConflict
 
 _ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/@-]{0,198}[A-Za-z0-9])?")
 
@@ -109,7 +110,7 @@ def running_of(stash: Mapping[str, int]) -> Running | None:
         return None
     if len(running) > 1:
         names = ", ".join(id_ for id_, _ in running)
-        raise CorruptBlob("the config of the stash", "at most one running migration", names)
+        raise corrupt("the config of the stash", "at most one running migration", names)
     ((id_, record),) = running
     return Running(id_, record, named(stash, target_key_of(id_)), stash.get(config.MIGRATION_DEADLINE, 0))
 
@@ -212,4 +213,4 @@ def _record(key: str, value: int) -> Record:
     try:
         return Record(value)
     except ValueError:
-        raise CorruptBlob(f"config {key}", "1 to 4", str(value)) from None
+        raise corrupt(f"config {key}", "1 to 4", str(value)) from None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from holdfast.catalog import config
-from holdfast.errors import CorruptBlob
+from holdfast.catalog.damage import corrupt
 
 
 class Backend(Enum):
@@ -39,7 +39,7 @@ def named(stored: Mapping[str, int], key: str) -> Backend:
     for backend, number in NUMBERS.items():
         if number == stored.get(key):
             return backend
-    raise CorruptBlob(f"config {key}", "1 or 2", str(stored.get(key)))
+    raise corrupt(f"config {key}", "1 or 2", str(stored.get(key)))
 
 
 class Strategy(Enum):

@@ -13,8 +13,9 @@ from typing import Any, Generic, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.registry import Collection, K, Kind, V
-from holdfast.errors import BadInput, CorruptBlob
+from holdfast.errors import BadInput
 
 TAG_BYTES = 2
 KINDS: Mapping[bytes, Kind] = MappingProxyType({kind.tag: kind for kind in Kind})
@@ -125,7 +126,7 @@ def kind_of(key: bytes) -> Kind:
     try:
         return KINDS[tag]
     except KeyError:
-        raise CorruptBlob("a row of the catalog", "a known kind of object", f"tag {tag.hex()}") from None
+        raise corrupt("a row of the catalog", "a known kind of object", f"tag {tag.hex()}") from None
 
 
 def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, Any]) -> Any:
@@ -133,9 +134,9 @@ def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, An
         message = message_type.FromString(data)
     except DecodeError:
         expected = f"a {message_type.__name__}"
-        raise CorruptBlob(f"a row of {collection}", expected, f"bytes {data[:32].hex()}") from None
+        raise corrupt(f"a row of {collection}", expected, f"bytes {data[:32].hex()}") from None
     message.DiscardUnknownFields()
     # If it encodes to the same bytes without unknown fields, it had none. Otherwise its size is smaller now.
     if message.SerializeToString() != data and message.ByteSize() != message_type.FromString(data).ByteSize():
-        raise CorruptBlob(f"a row of {collection}", f"a {message_type.__name__}", "one with unknown fields")
+        raise corrupt(f"a row of {collection}", f"a {message_type.__name__}", "one with unknown fields")
     return message

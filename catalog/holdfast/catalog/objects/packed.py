@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.codec import Row, canonical_key, decode_value, known_value
 from holdfast.catalog.objects.registry import Collection
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
@@ -181,4 +182,4 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 
 def shared(collection: Collection[Any, Any], unique: Hashable) -> CorruptBlob:
     """The error for a stored row with the same unique value as another one."""
-    return CorruptBlob(f"a row of {collection}", "a unique name", f"one that another has: {unique!r}")
+    return corrupt(f"a row of {collection}", "a unique name", f"one that another has: {unique!r}")

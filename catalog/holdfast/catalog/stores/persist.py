@@ -17,6 +17,7 @@ from operator import itemgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate
 from holdfast.catalog.objects.packed import rows_of
 from holdfast.catalog.objects.registry import Kind
@@ -30,7 +31,7 @@ from holdfast.catalog.stores.store import (
     kept_name,
     kept_of,
 )
-from holdfast.errors import CLOSED, BadInput, CodecMismatch, CorruptBlob
+from holdfast.errors import CLOSED, BadInput, CodecMismatch
 from holdfast.persist import (
     CriticalSince,
     KeyRange,
@@ -163,9 +164,7 @@ class CatalogShard(CatalogStore):
         for wanted in ranges:
             for batch in self._read().snapshot(as_of, wanted=wanted, buffer_bytes=_BUFFER_BYTES):
                 if pc.any(pc.not_equal(batch.column("_diff"), 1)).as_py():
-                    raise CorruptBlob(
-                        f"the catalog in {self._shard_id}", "each row once", "a row several times"
-                    )
+                    raise corrupt(f"the catalog in {self._shard_id}", "each row once", "a row several times")
                 yield batch
 
     def changes(

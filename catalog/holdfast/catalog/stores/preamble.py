@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from holdfast.catalog import config
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.objects.codec import Row, RowUpdate, decode, encode
 from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, Kind
@@ -15,7 +16,6 @@ from holdfast.catalog.stores.store import CatalogStore, FenceRow
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import (
     AsOfTooEarly,
-    CorruptBlob,
     Fenced,
     HandleExpired,
     LinkedElsewhere,
@@ -254,7 +254,7 @@ def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:
         match row.key[:2]:
             case Kind.FENCE_TOKEN.tag:
                 if fence_row is not None:
-                    raise CorruptBlob("the catalog", "one fence token", "two")
+                    raise corrupt("the catalog", "one fence token", "two")
                 fence_row = row
             case Kind.CONFIG.tag:
                 object_ = decode(CONFIGS, row)

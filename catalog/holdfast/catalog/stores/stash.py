@@ -16,6 +16,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate
 from holdfast.catalog.objects.registry import COLLECTIONS, Kind
 from holdfast.catalog.stores.store import (
@@ -31,7 +32,7 @@ from holdfast.catalog.stores.store import (
     kept_of,
     past_of,
 )
-from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable, OtherHistory
+from holdfast.errors import BadInput, NoLocation, NotWritable, OtherHistory
 from holdfast.persist import Prepared
 from holdfast.stash import (
     MAX_ROW_BYTES,
@@ -234,7 +235,7 @@ class StashStore(CatalogStore):
 
     def _check_once(self, diffs: Sequence[int]) -> None:
         if diffs.count(1) != len(diffs):
-            raise CorruptBlob(f"the catalog in {self._place}", "each row once", "a row several times")
+            raise corrupt(f"the catalog in {self._place}", "each row once", "a row several times")
 
 
 class _Tags(dict[int, bytes]):

@@ -14,6 +14,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from holdfast.catalog.config import check_version
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects import codec
 from holdfast.catalog.objects.codec import Row
 from holdfast.catalog.objects.json import message_from_json
@@ -21,7 +22,7 @@ from holdfast.catalog.objects.messagejson import message_to_json
 from holdfast.catalog.objects.registry import COLLECTIONS, Collection, Kind
 from holdfast.catalog.upgrade import legacy_json_objects as legacy
 from holdfast.catalog.version import CATALOG_VERSION
-from holdfast.errors import BadInput, CorruptBlob
+from holdfast.errors import BadInput
 
 JSON_VERSION = 14
 """The version whose migratable objects are JSON. In all later versions they are protobuf."""
@@ -61,7 +62,7 @@ def decode(version: int, row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
     if version == JSON_VERSION:
         key, value = legacy.decode(row)
         return legacy.to_json(key), legacy.to_json(value)
-    raise CorruptBlob("a row of the catalog", f"a kind of version {version}", str(COLLECTIONS[row.kind]))
+    raise corrupt("a row of the catalog", f"a kind of version {version}", str(COLLECTIONS[row.kind]))
 
 
 def encode(version: int, kind: Kind, key: Any, value: Any) -> Row:

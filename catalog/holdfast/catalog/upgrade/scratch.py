@@ -21,10 +21,11 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate, kind_of
 from holdfast.catalog.objects.registry import COLLECTIONS, Kind
 from holdfast.catalog.upgrade_report import Size
-from holdfast.errors import BadInput, CorruptBlob, Determinate
+from holdfast.errors import BadInput, Determinate
 
 _CACHE_KIB: Final = 32 * 1024
 _CHUNK: Final = 4096
@@ -115,7 +116,7 @@ class Scratch:
             if diff == 1:
                 self._add(kind, rows, step)
             elif self._execute_many(_RETRACT, zip(repeat(step), *zip(*rows, strict=True))) != len(rows):
-                raise CorruptBlob(
+                raise corrupt(
                     f"the upgrade of {COLLECTIONS[kind]} from version {source}",
                     "retractions of rows that are there, each once",
                     "others",
@@ -124,7 +125,7 @@ class Scratch:
         self._touched.append(frozenset(touched))
         for kind in touched if step > 1 else _MIGRATABLE:
             for (key,) in self._execute(_KEY_TWICE, *_ids(kind)):
-                raise CorruptBlob(
+                raise corrupt(
                     f"the upgrade of {COLLECTIONS[kind]} from version {source}",
                     "each key once",
                     f"{key[:32].hex()} twice",
@@ -214,7 +215,7 @@ def _grouped(updates: Iterable[RowUpdate], source: int) -> Iterator[tuple[Kind, 
         of_kind = waiting.get((kind, diff))
         if of_kind is None:
             if kind not in _MIGRATABLE or diff not in (1, -1):
-                raise CorruptBlob(
+                raise corrupt(
                     f"the upgrade from version {source}",
                     "single rows of what can be upgraded",
                     f"a change of {COLLECTIONS[kind]} by {diff}",

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate
 from holdfast.catalog.objects.registry import Kind
-from holdfast.errors import CorruptBlob
 
 __all__ = ["Kind", "OldRows", "Row", "Step", "Update", "carried", "encode", "read", "replaced"]
 
@@ -85,9 +85,9 @@ def _decode(kind: Kind, message_type: type[Any], data: bytes) -> Any:
     try:
         message = message_type.FromString(data)
     except DecodeError:
-        raise CorruptBlob(where, expected, f"bytes {data[:32].hex()}") from None
+        raise corrupt(where, expected, f"bytes {data[:32].hex()}") from None
     size = message.ByteSize()
     message.DiscardUnknownFields()
     if message.ByteSize() != size:
-        raise CorruptBlob(where, expected, "one with unknown fields")
+        raise corrupt(where, expected, "one with unknown fields")
     return message

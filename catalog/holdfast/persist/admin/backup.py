@@ -202,7 +202,7 @@ def _location_id(log: SqliteConsensus) -> uuid.UUID:
 def _copy_blob(blob: Blob, copies: FileBlob, key: str) -> int:
     data = blob.get(key)
     if data is None:
-        raise CorruptBlob(key, "a blob that the log names", "nothing")
+        raise CorruptBlob.missing(key, "the log names it")
     copies.put(key, data)
     return len(data)
 

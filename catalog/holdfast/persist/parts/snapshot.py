@@ -250,7 +250,7 @@ def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
     """
     state = machine.refresh()
     if state.seqno == planned.seqno or str(gone) in live_keys(state):
-        raise CorruptBlob(str(gone), "a part", "nothing") from None
+        raise CorruptBlob.missing(str(gone), "it is a part of the newest version") from None
     return state
 
 

@@ -186,7 +186,7 @@ def read_recoveries(blob: Blob) -> int:
     """Return how often the location was recovered, as its blob store records it."""
     stored = read_location(blob.direct)
     if stored is None:
-        raise CorruptBlob(BLOB_KEY, "the identity of the location", "nothing")
+        raise CorruptBlob.missing(BLOB_KEY, "it has the identity of the location")
     return decode_recoveries(stored)
 
 

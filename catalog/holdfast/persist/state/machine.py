@@ -127,11 +127,14 @@ _Attempt = list[tuple["Machine", int, Digest]]
 
 
 class RollupGone(Exception):
-    """A rollup that the head names, or rows after it, were deleted during the read: there is a newer head."""
+    """A rollup that the head names, or rows after it, were deleted during the read: there is a newer head.
 
-    def __init__(self, shard_id: str, seqno: int) -> None:
-        super().__init__(shard_id, seqno)
-        self.shard_id, self.seqno = shard_id, seqno
+    `missing` is the key of the rollup, or the name of the first row.
+    """
+
+    def __init__(self, shard_id: str, seqno: int, missing: str) -> None:
+        super().__init__(shard_id, seqno, missing)
+        self.shard_id, self.seqno, self.missing = shard_id, seqno, missing
 
 
 class Machine:
@@ -183,8 +186,7 @@ class Machine:
         self.owner.check("this client")
         if not self.is_open:
             raise BadInput("this client is closed")
-        if self.history.ended is not None:
-            self.history.check()
+        self.history.check()
 
     def refresh(self) -> ShardState:
         """Read and return the newest version. It includes every commit that ended before the call.
@@ -345,7 +347,7 @@ class Machine:
         if rollup is not None:
             loaded = load_rollup(self.location, rollup)
             if loaded is None:
-                raise RollupGone(self.shard_id, head.seqno)
+                raise RollupGone(self.shard_id, head.seqno, rollup.blob_key)
             if (loaded.shard_id, loaded.seqno) != (self.shard_id, rollup.seqno):
                 raise CorruptBlob(
                     rollup.blob_key,
@@ -355,7 +357,7 @@ class Machine:
             state = loaded
         entries = [entry for entry in self._scan(max(1, state.seqno), head) if entry.seqno > state.seqno]
         if not entries or entries[0].seqno != state.seqno + 1:
-            raise RollupGone(self.shard_id, head.seqno)
+            raise RollupGone(self.shard_id, head.seqno, f"{self.shard_id} log {state.seqno + 1}")
         state = self._replay(state, entries)
         try:
             check_state(state)
@@ -712,8 +714,9 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
                 machine.advance_to(heads.get(shard_id), known[shard_id])
         except RollupGone as error:
             if gone == error.args:
-                # The head is unchanged after a second read, so the rollup that it names is missing.
-                raise CorruptBlob(error.shard_id, f"the rollup of version {error.seqno}", "nothing") from None
+                # The head is unchanged after a second read, so nobody deleted what it needs on purpose.
+                why = f"version {error.seqno} of {error.shard_id}, the newest one, needs it"
+                raise CorruptBlob.missing(error.missing, why) from None
             gone = error.args
             continue
         return heads

@@ -36,8 +36,8 @@ def regressed(where: str, position: int, found: str) -> LogRegressed:
 
 def gap(where: str, position: int, beyond: int) -> CorruptBlob:
     """Return the error for a log that has no object at `position`, but has later ones up to `beyond`."""
-    expected = f"an object, because the log goes on to {beyond}"
-    return CorruptBlob(f"{object_name(position)} in {where}", expected, "nothing", hint=HINT)
+    key = f"{object_name(position)} in {where}"
+    return CorruptBlob.missing(key, f"the log goes on to {beyond}", hint=HINT)
 
 
 def no_successor(where: str, position: int, token: bytes, found: bytes) -> CorruptBlob:

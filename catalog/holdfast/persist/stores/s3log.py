@@ -292,11 +292,8 @@ class S3LogConsensus(Consensus):
             raise Determinate(f"{self.description} was opened for recovery only")
 
     def _check_not_ended(self) -> None:
-        found = self._ended
-        if isinstance(found, LogRegressed):
-            raise found.again()
-        if found is not None:
-            raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)
+        if self._ended is not None:
+            raise self._ended.again()
 
     def _end(self, error: CorruptBlob) -> CorruptBlob:
         """Make every later call raise this error."""
@@ -701,16 +698,15 @@ class S3LogConsensus(Consensus):
             newer, _ = self._read_floor()
             if newer == floor:
                 key = f"{floor.checkpoint} in {self._objects.description}"
-                raise CorruptBlob(key, "a checkpoint", "nothing", hint=HINT)
+                raise CorruptBlob.missing(key, "it is the newest checkpoint of the log", hint=HINT)
             floor = newer
         return LogState(), floor
 
     def _make_log(self, *, create: bool) -> Found:
         left = self._objects.first_names(LOG_FOLDER)
         if left and self._objects.get(FLOOR_NAME) is None:
-            raise CorruptBlob(
-                f"{FLOOR_NAME} in {self._objects.description}", "the floor of its log", "nothing", hint=HINT
-            )
+            key = f"{FLOOR_NAME} in {self._objects.description}"
+            raise CorruptBlob.missing(key, "the log has objects", hint=HINT)
         if not create:
             raise NoLocation(
                 f"there is no {self.description}",
