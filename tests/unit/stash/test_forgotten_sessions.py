@@ -8,13 +8,13 @@ import pytest
 DEADLINE_S = 120
 PROGRAM = """
 import socket, threading
-from holdfast import pgsession
+import holdfast.pgsession as sessions_module
 from holdfast.errors import Determinate
 
-pgsession.WAIT_FOR_CONNECTION_S = 0.1
+sessions_module.WAIT_FOR_CONNECTION_S = 0.1
 hung = socket.create_server(("127.0.0.1", 0))
-address = pgsession.PostgresAddress.parse(f"postgresql://u@127.0.0.1:{hung.getsockname()[1]}/db")
-sessions = pgsession.Sessions(address, size=2)
+address = sessions_module.PostgresAddress.parse(f"postgresql://u@127.0.0.1:{hung.getsockname()[1]}/db")
+sessions = sessions_module.Sessions(address, size=2)
 workers = lambda: [each for each in threading.enumerate() if each.name.startswith("pool-")]
 try:
     with sessions.connection():

@@ -225,8 +225,12 @@ def test_an_s3_url_names_bucket_prefix_endpoint_and_region() -> None:
 
 
 def test_a_missing_boto3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("s3", "s3objects", "s3session"):
-        monkeypatch.delitem(sys.modules, f"holdfast.persist.stores.{name}", raising=False)
+    for name in (
+        "holdfast.persist.stores.s3",
+        "holdfast.persist.stores.s3objects",
+        "holdfast.persist.stores.s3session",
+    ):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "botocore"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "botocore", None)
