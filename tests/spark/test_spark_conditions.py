@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast import polarsforks
+from holdfast import polars_forks
 from holdfast.errors import BadInput
 from holdfast.persist import Schema, SnapshotPart
 from holdfast.persist.rows.canonical import python_values
@@ -87,7 +87,7 @@ ROWS = pa.RecordBatch.from_pylist(
 def test_rows_are_kept_of_which_all_conditions_hold(
     where: list[Any], ids: list[int], lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polarsforks, "_lost", lost)
+    monkeypatch.setattr(polars_forks, "_lost", lost)
     assert kept(ROWS, conditions(where, SCHEMA)).column("id").to_pylist() == ids
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 def test_a_function_on_an_executor_reads_and_writes_a_table(spark: SparkSession, url: str) -> None:
     def work(part: int) -> Any:
         import holdfast as imported
-        from holdfast.polarsforks import polars_works
+        from holdfast.polars_forks import polars_works
 
         with imported.table(url, "tasks") as table:
             table.upsert([{"id": 10_000 + part}])

@@ -25,7 +25,7 @@ from holdfast.persist.rows.canonical import canonical_floats, ordered_bits, pyth
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.order import following
 from holdfast.persist.rows.schema import Schema
-from holdfast.polarsforks import polars_works
+from holdfast.polars_forks import polars_works
 from holdfast.spark.literals import floor
 from holdfast.spark.options import CONDITIONS_FORM
 

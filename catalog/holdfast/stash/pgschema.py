@@ -10,7 +10,7 @@ from typing import Final
 from psycopg import sql
 
 from holdfast.errors import BadInput, NoLocation
-from holdfast.pgsession import Connection, PostgresAddress
+from holdfast.pg_session import Connection, PostgresAddress
 from holdfast.stash.stash import check_layout
 
 LAYOUT_VERSION: Final = 1

@@ -41,7 +41,7 @@ from holdfast.errors import (
     StorageError,
     StoreUnreachable,
 )
-from holdfast.pgsession import Connection, PostgresAddress, Sessions, told, without_key
+from holdfast.pg_session import Connection, PostgresAddress, Sessions, told, without_key
 from holdfast.stash.pgschema import prepare
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,

@@ -13,7 +13,7 @@ Why it is safe
 - Each stream has its own connection. A read-only connection is opened first and closed last. It can't delete
   the WAL, so a process that only reads creates no file.
 - Device and inode of the three files are compared before each call and after each commit (see
-  `sqliteguard`). The pages of a file of up to 4 MB are checked at each open, and those of a larger one when
+  `sqlite_guard`). The pages of a file of up to 4 MB are checked at each open, and those of a larger one when
   it is consolidated.
 - A read adds up the digests of the rows that it finds, and compares the sum with the record (see
   `sqliterecord`). So it finds hidden, repeated and changed rows, whichever index it uses. A stream may find
@@ -49,8 +49,8 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.folders import make_folder, open_error
-from holdfast.sqlitebusy import LOCKED_HINT, BusyPatience
-from holdfast.sqliteguard import (
+from holdfast.sqlite_busy import LOCKED_HINT, BusyPatience
+from holdfast.sqlite_guard import (
     CHECK_AT_OPEN_BYTES,
     FOREIGN,
     OpenFiles,
@@ -61,7 +61,7 @@ from holdfast.sqliteguard import (
     primary_code,
     size_of,
 )
-from holdfast.sqlitewal import check_wal
+from holdfast.sqlite_wal import check_wal
 from holdfast.stash.sqlitefile import (
     LAYOUT_VERSION,
     Connection,

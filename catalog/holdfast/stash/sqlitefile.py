@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from holdfast.errors import BadInput, NoLocation, UnusablePath
 from holdfast.folders import check_usable, open_error
-from holdfast.sqliteguard import check_pages, check_schema, damaged
+from holdfast.sqlite_guard import check_pages, check_schema, damaged
 from holdfast.stash.sqliterecord import NONSENSE, StashRecord, digest_of
 from holdfast.stash.stash import check_layout
 

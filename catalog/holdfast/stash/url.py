@@ -52,7 +52,7 @@ def check_url(url: str) -> str:
         raise BadInput("the URL of the stash has no scheme", hint=f"known forms: {_FORMS}")
     if scheme in _POSTGRES:
         with _needs_psycopg():
-            from holdfast.pgsession import PostgresAddress
+            from holdfast.pg_session import PostgresAddress
         return PostgresAddress.parse(url, default_schema=DEFAULT_SCHEMA).description
     if scheme == "sqlite":
         return str(_path(url))
@@ -61,7 +61,7 @@ def check_url(url: str) -> str:
 
 def _open_postgres(url: str, *, create: bool, read_only: bool, names: Mapping[int, str]) -> Stash:
     with _needs_psycopg():
-        from holdfast.pgsession import PostgresAddress
+        from holdfast.pg_session import PostgresAddress
         from holdfast.stash.postgres import PostgresStash
     address = PostgresAddress.parse(url, default_schema=DEFAULT_SCHEMA)
     return PostgresStash(address, create=create, read_only=read_only, names=names)

@@ -22,7 +22,7 @@ from holdfast.persist.rows.consolidate import consolidate_updates, negated
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.schema import TIME
-from holdfast.polarsforks import polars_works
+from holdfast.polars_forks import polars_works
 from holdfast.tables.rows import keys_of, repeated, updates_of
 
 Existing = Callable[[pa.Table | None], pa.Table]

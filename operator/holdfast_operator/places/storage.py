@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from holdfast.persist.stores.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
-from holdfast.pgsession import DEFAULT_SCHEMA
+from holdfast.pg_session import DEFAULT_SCHEMA
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.catalogsource import CatalogStorage
 from holdfast_operator.api.names import Reason

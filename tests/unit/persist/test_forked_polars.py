@@ -23,7 +23,7 @@ def mine(table, ids):
     return sorted(i for i in table.read()["id"].to_pylist() if i in ids)
 def work(first):
     from holdfast.persist import PersistClient
-    from holdfast.polarsforks import polars_works
+    from holdfast.polars_forks import polars_works
     ids = range(first, first + {ROWS})
     with opened() as table:
         table.append(rows(ids))

@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import AsOfTooEarly, Determinate, LeaseLost, UpperMismatch
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Location, Put, SqliteConsensus, sqlite
-from holdfast.sqlitebusy import BusyPatience
+from holdfast.sqlite_busy import BusyPatience
 from unit.persist.open_stores import SCHEMA, SHARD, HandClock, Stores, rows
 
 LEASE_S = 40.0

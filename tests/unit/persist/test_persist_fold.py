@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import polarsforks
+from holdfast import polars_forks
 from holdfast.persist.rows.canonical import values_of
 from holdfast.persist.rows.fold import fold, sort_ties
 from unit.persist.rows import strategies
@@ -18,7 +18,7 @@ HUGE = 2**63 - 1
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["polars", "arrow"])
 def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polarsforks, "_lost", request.param)
+    monkeypatch.setattr(polars_forks, "_lost", request.param)
 
 
 def folded(names: list[str], rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:

@@ -8,7 +8,7 @@ import pytest
 DEADLINE_S = 120
 PROGRAM = """
 import socket, threading
-import holdfast.pgsession as sessions_module
+import holdfast.pg_session as sessions_module
 from holdfast.errors import Determinate
 
 sessions_module.WAIT_FOR_CONNECTION_S = 0.1

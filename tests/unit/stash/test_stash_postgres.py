@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast.errors import Determinate, HoldfastError, Indeterminate, StoreUnreachable, UpperMismatch
-from holdfast.pgsession import PostgresAddress
+from holdfast.pg_session import PostgresAddress
 from holdfast.stash import Stash, StashFrontiers, StashUpdate, open_stash, postgres
 
 pytestmark = pytest.mark.postgres

@@ -1,4 +1,4 @@
-"""Sorts and compares rows with Arrow alone, for a process in which Polars would hang (`polarsforks`).
+"""Sorts and compares rows with Arrow alone, for a process in which Polars would hang (`polars_forks`).
 
 The order is the total order of `canonical`, in which floats are canonical. Two values are equal if their bits
 are equal, and null equals null.

@@ -26,7 +26,7 @@ from holdfast.errors import CLOSED, BadInput
 from holdfast.persist.rows import arrowrows
 from holdfast.persist.rows.casts import cast_column, column_of
 from holdfast.persist.rows.schema import DIFF, TIME, TYPE_NAMES, Column, Schema, arrow_type
-from holdfast.polarsforks import polars_works
+from holdfast.polars_forks import polars_works
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 R = TypeVar("R", pa.Table, pa.RecordBatch)

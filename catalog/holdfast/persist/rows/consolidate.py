@@ -35,7 +35,7 @@ from holdfast.persist.rows.canonical import (
 from holdfast.persist.rows.fold import INT64_MAX, first_beyond, fold, overflow
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_parquet
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
-from holdfast.polarsforks import polars_works
+from holdfast.polars_forks import polars_works
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from holdfast.errors import DiffOverflow
 from holdfast.persist.rows import arrowrows
 from holdfast.persist.rows.order import RowKey, numbers
-from holdfast.polarsforks import polars_works
+from holdfast.polars_forks import polars_works
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 

@@ -25,7 +25,7 @@ import xxhash
 
 from holdfast.errors import BadInput
 from holdfast.persist.rows.canonical import SMALL_ROWS, Rows, canonical_floats, values_of
-from holdfast.polarsforks import polars_works
+from holdfast.polars_forks import polars_works
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]

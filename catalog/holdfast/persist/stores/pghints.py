@@ -26,7 +26,7 @@ import psycopg
 from psycopg import sql
 
 from holdfast.persist.stores.watch import Watches
-from holdfast.pgsession import Connection, PostgresAddress, connect
+from holdfast.pg_session import Connection, PostgresAddress, connect
 
 DEBOUNCE_S: Final = 0.005
 """Seconds between two notifications of one client. Hints may be this late; this limits their cost."""

@@ -64,7 +64,7 @@ from holdfast.persist.stores.traits import (
     check_scan,
 )
 from holdfast.persist.stores.watch import Watch, Watches
-from holdfast.pgsession import Connection, PostgresAddress, Sessions, told, without_key
+from holdfast.pg_session import Connection, PostgresAddress, Sessions, told, without_key
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ Invariants:
   Only the stopped process can release the lock, so it must be continued or killed. A write holds the lock for
   one statement.
 - The device and inode of the three files are compared before each call and after each write; see
-  `sqliteguard`. A file of up to 4 MB is checked for damage when it is opened. Once damage was found, every
+  `sqlite_guard`. A file of up to 4 MB is checked for damage when it is opened. Once damage was found, every
   call raises an error.
 - No connection is used on both sides of a fork. A child opens its own.
 - Nothing else in the process may open and close the database file while a store is open. That would drop the
@@ -64,8 +64,8 @@ from holdfast.persist.stores.traits import (
     check_scan,
 )
 from holdfast.persist.stores.watch import Watch, Watches
-from holdfast.sqlitebusy import LOCKED_HINT, BusyPatience
-from holdfast.sqliteguard import (
+from holdfast.sqlite_busy import LOCKED_HINT, BusyPatience
+from holdfast.sqlite_guard import (
     CHECK_AT_OPEN_BYTES,
     DAMAGED_HINT,
     FOREIGN,
@@ -78,7 +78,7 @@ from holdfast.sqliteguard import (
     primary_code,
     size_of,
 )
-from holdfast.sqlitewal import check_wal
+from holdfast.sqlite_wal import check_wal
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from holdfast.pgsession import PostgresAddress, connect
+from holdfast.pg_session import PostgresAddress, connect
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.places import ownpassword

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import polarsforks
+from holdfast import polars_forks
 from holdfast.errors import CLOSED, BadInput
 from holdfast.persist.rows import canonical
 from holdfast.persist.rows.canonical import prepare_updates, sort_updates, time_bounds
@@ -198,7 +198,7 @@ def test_sorted_updates_are_in_the_total_order(data: st.DataObject) -> None:
     for small, lost in ((0, False), (0, True), (1000, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(canonical, "SMALL_ROWS", small)
-            patch.setattr(polarsforks, "_lost", lost)
+            patch.setattr(polars_forks, "_lost", lost)
             for table in (batch, pa.Table.from_batches([batch])):
                 result = sort_updates(schema, table)
                 assert type(result) is type(table)

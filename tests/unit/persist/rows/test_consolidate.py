@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import polarsforks
+from holdfast import polars_forks
 from holdfast.errors import CLOSED, CorruptBlob, DiffOverflow, VersionTooNew
 from holdfast.persist.rows import consolidate
 from holdfast.persist.rows.canonical import empty_updates, prepare_updates, sort_updates
@@ -45,7 +45,7 @@ def test_contents_at_a_time_are_the_sums_up_to_it(data: st.DataObject) -> None:
     for small, lost in ((0, False), (0, True), (1000, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(consolidate, "SMALL_ROWS", small)
-            patch.setattr(polarsforks, "_lost", lost)
+            patch.setattr(polars_forks, "_lost", lost)
             result = consolidate_at(schema, pieces, as_of)
         assert result.schema.equals(schema.arrow_diff)
         result.validate(full=True)
@@ -67,7 +67,7 @@ def test_consolidated_updates_keep_all_contents_from_since_on(data: st.DataObjec
     for small, lost in ((0, False), (0, True), (1000, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(consolidate, "SMALL_ROWS", small)
-            patch.setattr(polarsforks, "_lost", lost)
+            patch.setattr(polars_forks, "_lost", lost)
             result = consolidate_updates(schema, pieces, since)
         assert result.schema.equals(schema.arrow_updates)
         found = [comparable(schema, result), *(result.column(n).to_pylist() for n in ("_time", "_diff"))]
@@ -78,7 +78,7 @@ def test_consolidated_updates_keep_all_contents_from_since_on(data: st.DataObjec
 def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     small, lost = request.param
     monkeypatch.setattr(consolidate, "SMALL_ROWS", small)
-    monkeypatch.setattr(polarsforks, "_lost", lost)
+    monkeypatch.setattr(polars_forks, "_lost", lost)
 
 
 @pytest.mark.usefixtures("each_engine")

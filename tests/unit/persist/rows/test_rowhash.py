@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import polarsforks
+from holdfast import polars_forks
 from holdfast.errors import BadInput
 from holdfast.persist.rows.rowhash import canonical_bytes, row_hash, shard_of
 from holdfast.persist.rows.schema import Schema
@@ -52,7 +52,7 @@ def test_each_hash_is_xxh3_of_the_canonical_bytes(data: st.DataObject) -> None:
     for small, lost in ((0, False), (0, True), (1000, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("holdfast.persist.rows.rowhash.SMALL_ROWS", small)
-            patch.setattr(polarsforks, "_lost", lost)
+            patch.setattr(polars_forks, "_lost", lost)
             assert row_hash(batch, names).tolist() == expected
             assert row_hash(table, names).tolist() == expected
             assert row_hash(batch[7:], names).tolist() == expected[7:]
@@ -73,7 +73,7 @@ def test_the_hash_of_many_values_of_eight_bytes_is_that_of_their_bytes() -> None
 def test_every_length_class_of_xxh3_agrees(
     length: int, small: int, lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polarsforks, "_lost", lost)
+    monkeypatch.setattr(polars_forks, "_lost", lost)
     monkeypatch.setattr("holdfast.persist.rows.rowhash.SMALL_ROWS", small)
     value = bytes(i * 37 % 251 for i in range(length))
     expected = xxhash.xxh3_64_intdigest(b"\x01" + struct.pack("<I", length) + value)

@@ -16,7 +16,7 @@ from holdfast.errors import Determinate, Indeterminate, StorageError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Entry, Put
 from holdfast.persist.stores.postgres import PostgresConsensus
-from holdfast.pgsession import PostgresAddress, Sessions
+from holdfast.pg_session import PostgresAddress, Sessions
 from holdfast.stash import Stash, StashUpdate, open_stash
 from testbed.postgres import PostgresServer
 from unit.persist.open_stores import SCHEMA, SHARD, contents, rows

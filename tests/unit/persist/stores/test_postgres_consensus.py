@@ -26,7 +26,7 @@ from holdfast.errors import (
 from holdfast.persist import Clock, PersistClient, PersistConfig
 from holdfast.persist.stores import Entry, Expect, Head, Location, MemoryBlob, Put
 from holdfast.persist.stores.postgres import PostgresConsensus
-from holdfast.pgsession import PostgresAddress
+from holdfast.pg_session import PostgresAddress
 from testbed.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

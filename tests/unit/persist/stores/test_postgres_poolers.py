@@ -81,7 +81,7 @@ def test_a_pooler_that_shares_no_session_serves_both_stores(postgres: PostgresSe
 def test_a_pooler_without_a_second_session_is_refused(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.pgsession._LOOK_S", 0.2)
+    monkeypatch.setattr("holdfast.pg_session._LOOK_S", 0.2)
     with (
         postgres.database() as name,
         pgbouncer.pooled(postgres, "session", sessions=1) as pooler,

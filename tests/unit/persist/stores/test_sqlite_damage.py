@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from holdfast import sqliteguard
+from holdfast import sqlite_guard
 from holdfast.cli import main
 from holdfast.errors import CorruptBlob, Determinate, StorageError
 from holdfast.persist import PersistClient, PersistConfig, Schema
@@ -195,12 +195,12 @@ def test_an_integrity_check_that_cannot_read_finds_no_damage(tmp_path: Path) -> 
             return (f"*** in database main ***\n{self.found}",)
 
     with pytest.raises(sqlite3.OperationalError, match="can't read a page"):
-        sqliteguard.check_pages(
+        sqlite_guard.check_pages(
             Failing("Page 3: unable to get the page. error code=266"),  # type: ignore[arg-type]
             tmp_path,
         )
     with pytest.raises(CorruptBlob):
-        sqliteguard.check_pages(
+        sqlite_guard.check_pages(
             Failing("Page 2: btreeInitPage() returns error code 11"),  # type: ignore[arg-type]
             tmp_path,
         )

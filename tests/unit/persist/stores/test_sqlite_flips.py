@@ -20,7 +20,7 @@ from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.lock import LOCK_KEY, decode_lock
 from holdfast.persist.stores import Entry, Location, SqliteConsensus
 from holdfast.persist.stores.location import CONSENSUS_KEY, decode_location
-from holdfast.sqliteguard import CHECK_AT_OPEN_BYTES
+from holdfast.sqlite_guard import CHECK_AT_OPEN_BYTES
 from holdfast.stash import Stash, StashUpdate, open_stash
 from unit.persist.open_stores import SCHEMA, SHARD, rows
 
@@ -209,7 +209,7 @@ def make_stash(file: Path, rows: int = 0, commits: int = 5) -> None:
 
 def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Don't check pages. So nothing but the digests finds a flipped bit."""
-    for module in ("holdfast.stash.sqlite", "holdfast.sqliteguard"):
+    for module in ("holdfast.stash.sqlite", "holdfast.sqlite_guard"):
         monkeypatch.setattr(f"{module}.CHECK_AT_OPEN_BYTES", 0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import sqliteguard
+from holdfast import sqlite_guard
 from holdfast.errors import CorruptBlob, LogRegressed
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Put, SqliteConsensus
@@ -132,10 +132,10 @@ def test_checkpoints_of_its_own_commits_are_not_checked(
 
 def test_checks_take_a_part_of_the_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(sqliteguard.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(sqlite_guard.time, "monotonic", lambda: now_s)
     path = tmp_path / "file"
     path.touch()
-    files = sqliteguard.OpenFiles(path, "file")
+    files = sqlite_guard.OpenFiles(path, "file")
     files.check()
     checks = 0
     for number in range(1, 1001):

@@ -15,7 +15,7 @@ from holdfast.errors import Determinate, HoldfastError, Indeterminate, StorageEr
 from holdfast.persist import Clock, PersistClient, PersistConfig, Schema
 from holdfast.persist.config import Maintenance
 from holdfast.persist.stores import Put, SqliteConsensus
-from holdfast.sqliteguard import OpenFiles
+from holdfast.sqlite_guard import OpenFiles
 from holdfast.stash import Stash, StashUpdate, open_stash
 
 SCHEMA = Schema.of({"k": "int64"})
