@@ -13,7 +13,7 @@ from holdfast.catalog.objects.codec import Row
 from holdfast.catalog.objects.registry import ROLES, Kind
 from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.stores.store import CatalogStore
-from holdfast.catalog.upgradecheck import check_upgrade
+from holdfast.catalog.upgrade_check import check_upgrade
 from holdfast.errors import AsOfTooEarly, StorageError
 from testbed.faults import ScriptedPlan
 from testbed.oldstores import FaultyStore

@@ -23,7 +23,7 @@ from holdfast.catalog import (
 from holdfast.catalog.config import LINK, USER_VERSION
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.truth import Backend
-from holdfast.catalog.upgradecheck import check_upgrade
+from holdfast.catalog.upgrade_check import check_upgrade
 from holdfast.errors import CorruptBlob, HoldfastError, NoLocation, StorageError
 from holdfast.persist import PersistClient
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog.dump import dump_json, dump_lines
 from holdfast.catalog.objects.codec import Row, decode, encode, encode_message
-from holdfast.catalog.objects.messagejson import message_to_json
+from holdfast.catalog.objects.message_json import message_to_json
 from holdfast.catalog.objects.registry import BY_NAME, COLLECTIONS, DATABASES, ITEMS, ROLES, Collection
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CorruptBlob

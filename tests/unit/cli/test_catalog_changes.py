@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Catalog, Object, OpenMode
-from holdfast.catalog.objects.messagejson import message_to_json
+from holdfast.catalog.objects.message_json import message_to_json
 from holdfast.catalog.objects.registry import BY_NAME, COLLECTIONS, FENCE_TOKENS, SETTINGS, Collection
 from holdfast.errors import Fenced, FenceRegressed
 from unit.cli.catalogs import KINDS, S3_AND_POSTGRES, Place, make_place

@@ -8,7 +8,7 @@ from holdfast.catalog import OpenMode, stash_catalog
 from holdfast.catalog.objects.codec import TAG_BYTES, Row
 from holdfast.catalog.objects.registry import Kind
 from holdfast.catalog.stores.stash import StashStore
-from holdfast.catalog.upgradecheck import check_upgrade
+from holdfast.catalog.upgrade_check import check_upgrade
 from holdfast.errors import BadInput
 from holdfast.stash import MAX_ROW_BYTES
 from testbed.oldcatalogs import make_row, rows_of

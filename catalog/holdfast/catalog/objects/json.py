@@ -17,7 +17,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import Message
 
 from holdfast.catalog.objects.registry import BY_NAME, Collection
-from holdfast.catalog.objects.strictjson import check_strict
+from holdfast.catalog.objects.strict_json import check_strict
 from holdfast.errors import BadInput
 
 M = TypeVar("M", bound=Message)

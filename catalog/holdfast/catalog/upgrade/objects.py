@@ -18,7 +18,7 @@ from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects import codec
 from holdfast.catalog.objects.codec import Row
 from holdfast.catalog.objects.json import message_from_json
-from holdfast.catalog.objects.messagejson import message_to_json
+from holdfast.catalog.objects.message_json import message_to_json
 from holdfast.catalog.objects.registry import COLLECTIONS, Collection, Kind
 from holdfast.catalog.upgrade import legacy_json_objects as legacy
 from holdfast.catalog.version import CATALOG_VERSION

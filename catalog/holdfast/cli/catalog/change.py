@@ -256,6 +256,6 @@ class _Source:
 
 def _line(message: "Message") -> str:
     """A message as 'dump' shows it."""
-    from holdfast.catalog.objects.messagejson import message_to_json
+    from holdfast.catalog.objects.message_json import message_to_json
 
     return json.dumps(message_to_json(message), ensure_ascii=False)

@@ -27,7 +27,7 @@ def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
     while the database runs. Exit code 0 means yes, 1 means no.
     """
     allowed = None if sizes is None else _sizes(text_argument(sizes, _OPTION))
-    from holdfast.catalog.upgradecheck import check_upgrade
+    from holdfast.catalog.upgrade_check import check_upgrade
 
     with place.open_to_look() as openable:
         try:
