@@ -17,7 +17,7 @@ def folder_at(location: str | Path) -> SnapshotFolder:
     if isinstance(location, Path) or not location.startswith("s3://"):
         return LocalFolder(local_folder(str(location)))
     with needs_boto3():
-        from holdfast.collections.snapshots.s3folder import S3Folder
+        from holdfast.collections.snapshots.s3_folder import S3Folder
     return S3Folder(S3Place.of(urlsplit(location)))
 
 
