@@ -3,7 +3,7 @@
 - Polars starts its threads when it is first used. A forked child has none of them, and Polars does not start
   new ones there. A call that needs a thread waits for ever. Polars has no way to start its threads again.
 - So a child of a process that has used Polars never calls it. `polars_works` returns False there, and
-  `holdfast.persist.rows.arrowrows` does the same work with Arrow, whose threads do start again in a child.
+  `holdfast.persist.rows.arrow_rows` does the same work with Arrow, whose threads do start again in a child.
 - Use by Holdfast is recorded here. Use by other code shows in the names of the threads, on Linux.
 - It does not matter how Polars itself is imported. An import alone starts no thread that a call needs.
 """

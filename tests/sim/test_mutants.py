@@ -100,8 +100,8 @@ class Failing:
 
 def test_a_bug_that_everybody_sees_is_no_mutant() -> None:
     patch = """Appends nothing at all.
---- a/catalog/holdfast/persist/parts/partstore.py
-+++ b/catalog/holdfast/persist/parts/partstore.py
+--- a/catalog/holdfast/persist/parts/part_store.py
++++ b/catalog/holdfast/persist/parts/part_store.py
 @@ -1,2 +1,2 @@
 -        if bounds is None:
 +        if True:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from holdfast.collections.record.spec import RenditionInfo
 from holdfast.persist import Schema
 from holdfast.persist.rows.canonical import total_order
-from holdfast.persist.rows.rowhash import shard_of
+from holdfast.persist.rows.row_hash import shard_of
 
 
 def split_rows(rendition: RenditionInfo, updates: pa.RecordBatch) -> list[pa.RecordBatch]:

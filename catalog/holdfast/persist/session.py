@@ -19,7 +19,7 @@ from holdfast.forks import OwnerProcess
 from holdfast.persist.checks import check_purpose
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.hostclock import HostClock
+from holdfast.persist.host_clock import HostClock
 from holdfast.persist.ids import check_shard_id, new_id
 from holdfast.persist.notify import ChangeFollower, ChangeServer
 from holdfast.persist.prepared import Prepared, spend_all

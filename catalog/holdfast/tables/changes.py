@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
-from holdfast.persist.rows import arrowrows
+from holdfast.persist.rows import arrow_rows
 from holdfast.persist.rows.consolidate import consolidate_updates, negated
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.fold import shown_row
@@ -181,7 +181,7 @@ def _check_unique(table: str, keys: pa.Table, what: str) -> None:
 def _is_first(keys: pa.Table) -> npt.NDArray[np.bool_]:
     """For each key, whether it is the first of the keys that are equal to it."""
     if not polars_works():
-        first = arrowrows.first_equal(arrowrows.wide(keys), keys.column_names)
+        first = arrow_rows.first_equal(arrow_rows.wide(keys), keys.column_names)
         return np.equal(first, np.arange(keys.num_rows))
     found = _frame(keys).with_row_index("_row").unique(keys.column_names, keep="first")
     return _mask(found, keys.num_rows)
@@ -193,7 +193,7 @@ def _among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
     if not polars_works():
         columns = [[*keys.column(name).chunks, *rows.column(name).chunks] for name in names]
         both = pa.table([pa.chunked_array(each) for each in columns], names)
-        first = arrowrows.first_equal(arrowrows.wide(both), names)
+        first = arrow_rows.first_equal(arrow_rows.wide(both), names)
         among: npt.NDArray[np.bool_] = first[keys.num_rows :] < keys.num_rows
         return among
     found = _frame(rows).with_row_index("_row").join(_frame(keys), on=names, how="semi", nulls_equal=True)

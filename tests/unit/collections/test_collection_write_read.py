@@ -30,7 +30,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import PersistClient, Progress, Updates
-from holdfast.persist.rows.rowhash import shard_of
+from holdfast.persist.rows.row_hash import shard_of
 from unit.collections.listeners import Heard
 from unit.collections.stores import SCHEMA, SPEC, Stores, counted, updates
 

@@ -15,7 +15,7 @@ from holdfast.errors import StorageError
 from holdfast.persist import Schema
 from holdfast.persist.rows.canonical import prepare_updates, sort_updates
 from holdfast.persist.rows.part import decode_parquet
-from holdfast.persist.rows.rowhash import shard_of
+from holdfast.persist.rows.row_hash import shard_of
 from testbed.faults import Fault, ScriptedPlan
 from unit.collections.stores import SCHEMA, Stores
 

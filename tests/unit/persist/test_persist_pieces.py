@@ -12,7 +12,7 @@ from holdfast.errors import HandleExpired
 from holdfast.persist import CompactionPiece, CompactionTask, PersistClient, Schema
 from holdfast.persist.admin.sweep import sweep
 from holdfast.persist.handles.read import ReadHandle
-from holdfast.persist.parts.partstore import read_updates
+from holdfast.persist.parts.part_store import read_updates
 from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.state.state import Part
 from unit.persist.open_stores import SHARD, Stores

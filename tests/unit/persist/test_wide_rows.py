@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.persist import Progress, Schema, Updates
-from holdfast.persist.handles.timeorder import LISTEN_BYTES
+from holdfast.persist.handles.time_order import LISTEN_BYTES
 from holdfast.persist.parts.runs import open_part
 from holdfast.persist.rows.merge import merge_runs
 from holdfast.persist.rows.schema import DIFF
@@ -282,7 +282,7 @@ def test_a_listener_gets_much_at_once_however_small_the_pieces_of_the_sort_are(
 ) -> None:
     most = 8000
     for name, value in (("LISTEN_BYTES", most), ("_CHUNK_BYTES", 1), ("_SPILL_BYTES", 1)):
-        monkeypatch.setattr(f"holdfast.persist.handles.timeorder.{name}", value)
+        monkeypatch.setattr(f"holdfast.persist.handles.time_order.{name}", value)
     client = stores.open(inline_max_bytes=0)
     with client.writer(SHARD, SCHEMA, purpose="test") as writer:
         for time in range(10):
@@ -307,7 +307,7 @@ def test_a_listener_far_behind_gets_each_update_once_in_bounded_pieces(
     stores: Stores, compacted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("LISTEN_BYTES", 4000), ("_CHUNK_BYTES", 1000), ("_SPILL_BYTES", 200)):
-        monkeypatch.setattr(f"holdfast.persist.handles.timeorder.{name}", value)
+        monkeypatch.setattr(f"holdfast.persist.handles.time_order.{name}", value)
     schema = Schema.of({"k": "int64"}, {"v": "string"})
     client = stores.open(inline_max_bytes=0)
     expected = []
@@ -350,7 +350,7 @@ def test_a_listen_that_failed_in_the_middle_says_where_to_go_on(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("LISTEN_BYTES", "_CHUNK_BYTES", "_SPILL_BYTES"):
-        monkeypatch.setattr(f"holdfast.persist.handles.timeorder.{name}", 100)
+        monkeypatch.setattr(f"holdfast.persist.handles.time_order.{name}", 100)
     client = stores.open(inline_max_bytes=0)
     with client.writer(SHARD, SCHEMA, purpose="test") as writer:
         writer.compare_and_append(rows(0), 0, 1)

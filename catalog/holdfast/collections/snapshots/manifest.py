@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from holdfast.collections.snapshots.folder import SnapshotFolder
 from holdfast.collections.snapshots.locate import folder_at
 from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
-from holdfast.persist.rows.rowhash import row_hash
+from holdfast.persist.rows.row_hash import row_hash
 from holdfast.persist.rows.schema import Column, Schema
 
 MANIFEST_NAME: Final = "_manifest.json"

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist.ids import BLOB_NAME
-from holdfast.persist.parts.partstore import PartGone
+from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.parts.runs import open_part
 from holdfast.persist.rows.canonical import ordered_bits, sort_updates, time_bounds, values_of
 from holdfast.persist.rows.fold import fold

@@ -27,9 +27,9 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.persist.checks import check_columns, check_frontier, check_range, check_time
-from holdfast.persist.handles.timeorder import LISTEN_BYTES, in_time
+from holdfast.persist.handles.time_order import LISTEN_BYTES, in_time
 from holdfast.persist.ids import new_id
-from holdfast.persist.parts.partstore import PartGone
+from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.parts.snapshot import (
     Pins,
     Snapshot,

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.errors import HandleExpired
-from holdfast.persist.parts.partstore import PartGone, delete_parts, read_updates
-from holdfast.persist.parts.runwriter import write_run
+from holdfast.persist.parts.part_store import PartGone, delete_parts, read_updates
+from holdfast.persist.parts.run_writer import write_run
 from holdfast.persist.rows.canonical import Rows
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.session import Session

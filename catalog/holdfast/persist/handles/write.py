@@ -16,8 +16,8 @@ from holdfast.persist.checks import check_forward, check_frontier, check_schema,
 from holdfast.persist.handles.builder import MEMORY_BYTES, BatchBuilder
 from holdfast.persist.handles.upload import Upload, UploadTicket
 from holdfast.persist.ids import new_id
-from holdfast.persist.parts.partstore import PartWriter
-from holdfast.persist.parts.runwriter import write_run
+from holdfast.persist.parts.part_store import PartWriter
+from holdfast.persist.parts.run_writer import write_run
 from holdfast.persist.prepared import InFlight, Prepared
 from holdfast.persist.rows.canonical import Rows, check_times, prepare_between, prepare_updates, time_bounds
 from holdfast.persist.rows.part import Encoding

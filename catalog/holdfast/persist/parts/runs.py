@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
-from holdfast.persist.parts.partstore import PartGone, read_inline, within
+from holdfast.persist.parts.part_store import PartGone, read_inline, within
 from holdfast.persist.rows.canonical import sort_updates, values_of
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.fold import naming_shard

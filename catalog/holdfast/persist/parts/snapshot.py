@@ -25,7 +25,7 @@ from holdfast.errors import (
     ShardFinalized,
 )
 from holdfast.persist.checks import check_time
-from holdfast.persist.parts.partstore import PartGone, read_part
+from holdfast.persist.parts.part_store import PartGone, read_part
 from holdfast.persist.parts.runs import At, merged
 from holdfast.persist.parts.split import cuts
 from holdfast.persist.rows.casts import shown

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.persist.parts.partstore import PartGone, read_inline
+from holdfast.persist.parts.part_store import PartGone, read_inline
 from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.groups import GroupBounds, bounds_through
 from holdfast.persist.rows.order import NULL, Key, key_at

@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import CLOSED, BadInput
-from holdfast.persist.rows import arrowrows
+from holdfast.persist.rows import arrow_rows
 from holdfast.persist.rows.casts import cast_column, column_of
 from holdfast.persist.rows.schema import DIFF, TIME, TYPE_NAMES, Column, Schema, arrow_type
 from holdfast.polars_forks import polars_works
@@ -153,7 +153,7 @@ def sort_updates(schema: Schema, table: R) -> R:
         result = from_polars(frame, table.schema)
     else:
         rows = _wide(table)
-        result = arrowrows.taken(rows, arrowrows.in_order(rows, names), table.schema)
+        result = arrow_rows.taken(rows, arrow_rows.in_order(rows, names), table.schema)
     if isinstance(table, pa.Table):
         return result
     return pa.RecordBatch.from_arrays([_one_array(c) for c in result.columns], schema=table.schema)
@@ -165,7 +165,7 @@ def total_order(schema: Schema, table: Rows) -> npt.NDArray[np.integer[Any]]:
     if table.num_rows <= SMALL_ROWS:
         return np.array(_order_small(table, names), np.int64)
     if not polars_works():
-        return arrowrows.in_order(_wide(table), names)
+        return arrow_rows.in_order(_wide(table), names)
     frame = pl.DataFrame(pl.from_arrow(table))
     return frame.select(pl.arg_sort_by(names, nulls_last=False)).to_series().to_numpy()
 
@@ -182,7 +182,7 @@ def from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
 
 
 def _wide(rows: Rows) -> pa.RecordBatch:
-    return arrowrows.wide(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]))
+    return arrow_rows.wide(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]))
 
 
 def values_of(array: pa.Array) -> npt.NDArray[Any]:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob
-from holdfast.persist.rows import arrowrows
+from holdfast.persist.rows import arrow_rows
 from holdfast.persist.rows.canonical import (
     SMALL_ROWS,
     R,
@@ -242,7 +242,7 @@ def _small_updates(schema: Schema, tables: list[pa.Table | pa.RecordBatch], sinc
 
 def _arrow_at(schema: Schema, sources: Sequence[Source], as_of: int, less: Sequence[Source]) -> pa.Table:
     added, off = _decoded(schema, sources), _decoded(schema, less)
-    updates = arrowrows.wide(pa.concat_tables([added, off]))
+    updates = arrow_rows.wide(pa.concat_tables([added, off]))
     diffs: npt.NDArray[Any] = values_of(updates.column(DIFF))
     if off.num_rows:
         # The least int64 can't be negated.
@@ -253,7 +253,7 @@ def _arrow_at(schema: Schema, sources: Sequence[Source], as_of: int, less: Seque
 
 
 def _arrow_updates(schema: Schema, sources: Sequence[Source], since: int) -> pa.Table:
-    updates = arrowrows.wide(_decoded(schema, sources))
+    updates = arrow_rows.wide(_decoded(schema, sources))
     index = len(schema.names)
     moved = pa.array(np.maximum(values_of(updates.column(TIME)), np.uint64(since)))
     rows = updates.set_column(index, updates.schema.field(index), moved)
@@ -284,7 +284,7 @@ def _folded(by: list[str], rows: pa.RecordBatch, diffs: npt.NDArray[Any], schema
     except (OverflowError, pa.ArrowInvalid):
         raise overflow(by, rows, kept[first_beyond(sums)]) from None
     index = schema.get_field_index(DIFF)
-    contents = arrowrows.taken(rows.select(by), kept, schema.remove(index))
+    contents = arrow_rows.taken(rows.select(by), kept, schema.remove(index))
     return contents.append_column(schema.field(index), totals)
 
 

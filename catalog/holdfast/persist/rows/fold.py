@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import DiffOverflow
-from holdfast.persist.rows import arrowrows
+from holdfast.persist.rows import arrow_rows
 from holdfast.persist.rows.order import RowKey, numbers
 from holdfast.polars_forks import polars_works
 
@@ -47,8 +47,8 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
         frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
         order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
     else:
-        order = arrowrows.in_order(rows, by)
-        fresh = arrowrows.differing(rows, by, order)
+        order = arrow_rows.in_order(rows, by)
+        fresh = arrow_rows.differing(rows, by, order)
     starts = np.flatnonzero(fresh)
     if len(starts) == len(order):
         sums = diffs[order]
@@ -79,7 +79,7 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
         frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))[kept[places]]
         order[places] = places[_arg_sort(frame)]
     else:
-        order[places] = places[arrowrows.in_order(rows.take(pa.array(kept[places])), by)]
+        order[places] = places[arrow_rows.in_order(rows.take(pa.array(kept[places])), by)]
     return order
 
 

@@ -21,9 +21,9 @@ import pyarrow as pa
 from holdfast.errors import CLOSED, HandleExpired, HoldfastError, ShardFinalized
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import new_id
-from holdfast.persist.parts.partstore import PartGone, delete_parts, read_inline
+from holdfast.persist.parts.part_store import PartGone, delete_parts, read_inline
+from holdfast.persist.parts.run_writer import write_run
 from holdfast.persist.parts.runs import Since, merged
-from holdfast.persist.parts.runwriter import write_run
 from holdfast.persist.parts.snapshot import replan
 from holdfast.persist.rows.consolidate import consolidate_updates
 from holdfast.persist.rows.fold import naming_shard

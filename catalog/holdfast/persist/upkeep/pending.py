@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from holdfast.errors import HandleExpired
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import new_id
-from holdfast.persist.parts.partstore import PartGone, delete_parts
-from holdfast.persist.parts.runwriter import write_run
+from holdfast.persist.parts.part_store import PartGone, delete_parts
+from holdfast.persist.parts.run_writer import write_run
 from holdfast.persist.parts.snapshot import replan
 from holdfast.persist.state.command import Handle, InstallPending
 from holdfast.persist.state.machine import Machine, commit

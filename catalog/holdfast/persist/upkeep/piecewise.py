@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from holdfast.errors import CLOSED
-from holdfast.persist.parts.runwriter import write_run
+from holdfast.persist.parts.run_writer import write_run
 from holdfast.persist.parts.split import cuts
 from holdfast.persist.rows.order import EVERYTHING, KeyRange
 from holdfast.persist.state.machine import Machine

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast import polars_forks
 from holdfast.errors import BadInput
-from holdfast.persist.rows.rowhash import canonical_bytes, row_hash, shard_of
+from holdfast.persist.rows.row_hash import canonical_bytes, row_hash, shard_of
 from holdfast.persist.rows.schema import Schema
 from unit.persist.rows.strategies import batches, schemas
 
@@ -51,7 +51,7 @@ def test_each_hash_is_xxh3_of_the_canonical_bytes(data: st.DataObject) -> None:
     table = pa.Table.from_batches([batch[:5], batch[5:]])
     for small, lost in ((0, False), (0, True), (1000, False)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("holdfast.persist.rows.rowhash.SMALL_ROWS", small)
+            patch.setattr("holdfast.persist.rows.row_hash.SMALL_ROWS", small)
             patch.setattr(polars_forks, "_lost", lost)
             assert row_hash(batch, names).tolist() == expected
             assert row_hash(table, names).tolist() == expected
@@ -74,7 +74,7 @@ def test_every_length_class_of_xxh3_agrees(
     length: int, small: int, lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polars_forks, "_lost", lost)
-    monkeypatch.setattr("holdfast.persist.rows.rowhash.SMALL_ROWS", small)
+    monkeypatch.setattr("holdfast.persist.rows.row_hash.SMALL_ROWS", small)
     value = bytes(i * 37 % 251 for i in range(length))
     expected = xxhash.xxh3_64_intdigest(b"\x01" + struct.pack("<I", length) + value)
     assert row_hash(pa.table({"b": [value] * 3}), ["b"]).tolist() == [expected] * 3

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from holdfast.persist.parts.partstore import read_updates
+from holdfast.persist.parts.part_store import read_updates
 from holdfast.persist.parts.runs import open_runs
 from holdfast.persist.rows.canonical import values_of
 from holdfast.persist.rows.consolidate import consolidate_updates
