@@ -22,9 +22,9 @@ from holdfast.persist.stores.metrics import MeteredBlob, MeteredConsensus
 from holdfast.persist.stores.postgres import PostgresConsensus
 from holdfast.persist.stores.retry import RetryingBlob, RetryingConsensus, RetryPolicy
 from holdfast.persist.stores.s3 import S3Blob
-from holdfast.persist.stores.s3log import S3LogConsensus
-from holdfast.persist.stores.s3objects import S3Objects
-from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.s3_log import S3LogConsensus
+from holdfast.persist.stores.s3_objects import S3Objects
+from holdfast.persist.stores.s3_place import S3Place
 from testbed.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
 from testbed.minio import Minio
 

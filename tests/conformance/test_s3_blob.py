@@ -22,9 +22,9 @@ from holdfast.errors import (
 )
 from holdfast.persist.stores import Location, Put
 from holdfast.persist.stores.s3 import PART_BYTES, S3Blob
-from holdfast.persist.stores.s3input import S3Input, open_s3_input
-from holdfast.persist.stores.s3place import S3Place
-from holdfast.persist.stores.s3session import S3Session
+from holdfast.persist.stores.s3_input import S3Input, open_s3_input
+from holdfast.persist.stores.s3_place import S3Place
+from holdfast.persist.stores.s3_session import S3Session
 from holdfast.persist.stores.url import CONSENSUS_FILE
 from testbed.droppingproxy import DroppingProxy
 from testbed.floodings3 import PROMISED, FloodingS3

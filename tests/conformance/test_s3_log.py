@@ -20,9 +20,9 @@ from holdfast.errors import (
 )
 from holdfast.persist import Clock
 from holdfast.persist.stores import Entry, Expect, Head, Put
-from holdfast.persist.stores.logcodec import FLOOR_NAME, object_name
-from holdfast.persist.stores.logstate import RECENT
-from holdfast.persist.stores.s3log import S3LogConsensus
+from holdfast.persist.stores.log_codec import FLOOR_NAME, object_name
+from holdfast.persist.stores.log_state import RECENT
+from holdfast.persist.stores.s3_log import S3LogConsensus
 from testbed.faults import ProcessDeath
 
 EVERY = 4

@@ -13,8 +13,8 @@ from holdfast.persist.admin.recover import Recovery
 from holdfast.persist.admin.verify import of_store, verify
 from holdfast.persist.state.divergence import markers_of, why_keep
 from holdfast.persist.stores import Entry, Head, Location, MemoryBlob, Put
-from holdfast.persist.stores.logcodec import FLOOR_NAME, object_name
-from holdfast.persist.stores.s3log import S3LogConsensus
+from holdfast.persist.stores.log_codec import FLOOR_NAME, object_name
+from holdfast.persist.stores.s3_log import S3LogConsensus
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, contents, rows
 
 LONG = 1000

@@ -163,7 +163,7 @@ def test_appends_in_a_row_share_their_notifications(postgres_url: str) -> None:
 
 
 def test_without_inotify_a_file_is_asked_at_a_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.persist.stores.sqlitewatch.FolderWrites.of", lambda *_: None)
+    monkeypatch.setattr("holdfast.persist.stores.sqlite_watch.FolderWrites.of", lambda *_: None)
     store, other = SqliteConsensus(tmp_path / "log"), SqliteConsensus(tmp_path / "log")
     watch = _settled(store, other, "a")
     assert other.compare_and_set([Put("a", 2, b"x")])

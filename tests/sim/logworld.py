@@ -18,9 +18,9 @@ from conformance.objectstore import Bucket, MemoryObjects
 from holdfast.errors import CorruptBlob, Determinate, Indeterminate, StoreUnreachable
 from holdfast.persist import Clock
 from holdfast.persist.stores import Consensus, Put
-from holdfast.persist.stores.logcodec import FLOOR_NAME
+from holdfast.persist.stores.log_codec import FLOOR_NAME
 from holdfast.persist.stores.objects import NO_TAG, Found
-from holdfast.persist.stores.s3log import S3LogConsensus
+from holdfast.persist.stores.s3_log import S3LogConsensus
 from sim.ids import seeded_ids
 from sim.scheduler import Scheduler
 

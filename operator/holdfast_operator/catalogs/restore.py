@@ -23,7 +23,7 @@ from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.errors import BadInput, CatalogOutOfSync, HoldfastError, NoLocation, Uninitialized
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.s3_place import S3Place
 from holdfast_operator.catalogs.facts import RestoreFailed
 from holdfast_operator.places.storage import CatalogSource, DumpSource, RestoreSource
 
@@ -118,7 +118,7 @@ def _dump(source: DumpSource) -> Iterator[TextIO]:
 def _s3_object(folder: str, name: str) -> Iterator[BinaryIO]:
     place = S3Place.of(urlsplit(folder))
     try:
-        from holdfast.persist.stores.s3input import open_s3_input
+        from holdfast.persist.stores.s3_input import open_s3_input
     except ModuleNotFoundError as error:
         raise BadInput("an s3:// URL needs boto3, which is not installed with the operator") from error
     with open_s3_input(place, name) as found:

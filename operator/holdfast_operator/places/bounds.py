@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.persist.stores.s3place import is_endpoint
+from holdfast.persist.stores.s3_place import is_endpoint
 
 PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432}
 """Default ports by scheme."""

@@ -26,7 +26,7 @@ from holdfast.persist.rows import part, schema
 from holdfast.persist.rows.schema import Column, Schema
 from holdfast.persist.state import codec as statecodec
 from holdfast.persist.state import lock
-from holdfast.persist.stores import location, logcodec, logstate, sqlite, url
+from holdfast.persist.stores import location, log_codec, log_state, sqlite, url
 from holdfast.stash import DEFAULT_SCHEMA, pgschema, sqlitefile, sqliterecord, stash
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,20 +125,20 @@ def test_magics_and_versions() -> None:
 def test_log_of_objects() -> None:
     names = quoted([row[0] for row in table("## Log of objects")])
     assert [name.partition("<")[0] for name in names] == [
-        logcodec.LOG_FOLDER,
-        logcodec.CHECKPOINT_FOLDER,
-        logcodec.FLOOR_NAME,
+        log_codec.LOG_FOLDER,
+        log_codec.CHECKPOINT_FOLDER,
+        log_codec.FLOOR_NAME,
     ]
     rows = re.findall(r"^\| `(HF.\\n)` \| `(\w+)`", section("## Log of objects"), re.MULTILINE)
     assert [(magic.replace("\\n", "\n").encode(), message) for magic, message in rows] == [
-        (logcodec.OBJECT_MAGIC, "LogObject"),
-        (logcodec.CHECKPOINT_MAGIC, "LogCheckpoint"),
-        (logcodec.FLOOR_MAGIC, "LogFloor"),
+        (log_codec.OBJECT_MAGIC, "LogObject"),
+        (log_codec.CHECKPOINT_MAGIC, "LogCheckpoint"),
+        (log_codec.FLOOR_MAGIC, "LogFloor"),
     ]
     assert {message for _, message in rows} <= set(consensus_pb2.DESCRIPTOR.message_types_by_name)
-    assert f"format version {logcodec.FORMAT_VERSION} " in section("## Log of objects")
-    assert f"of the last {logstate.RECENT:,} steps" in section("## Log of objects")
-    assert logcodec.object_name(7) == "log/" + "7".zfill(20)
+    assert f"format version {log_codec.FORMAT_VERSION} " in section("## Log of objects")
+    assert f"of the last {log_state.RECENT:,} steps" in section("## Log of objects")
+    assert log_codec.object_name(7) == "log/" + "7".zfill(20)
     assert f"`prefix/{url.BLOB_FOLDER}/<key>`" in TEXT
     assert f"`prefix/{url.LOG_FOLDER}/`" in TEXT
 

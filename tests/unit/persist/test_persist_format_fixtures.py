@@ -33,10 +33,10 @@ from holdfast.persist.state.codec import (
 )
 from holdfast.persist.state.lock import LOCK_MAGIC
 from holdfast.persist.state.state import ShardState, WriteMode
-from holdfast.persist.stores import SqliteConsensus, location, logcodec
+from holdfast.persist.stores import SqliteConsensus, location, log_codec
 from holdfast.persist.stores.formats import OLDEST
 from holdfast.persist.stores.frame import seal, unseal
-from holdfast.persist.stores.logcodec import CHECKPOINT_MAGIC, FLOOR_MAGIC, OBJECT_MAGIC
+from holdfast.persist.stores.log_codec import CHECKPOINT_MAGIC, FLOOR_MAGIC, OBJECT_MAGIC
 
 FIXTURES = [FOLDER / f"v{version}" for version in range(OLDEST, FORMAT_VERSION + 1)]
 EACH = pytest.mark.parametrize("fixture", FIXTURES, ids=lambda path: path.name)
@@ -214,7 +214,7 @@ def test_no_format_is_guessed(tmp_path: Path, version: int, error: type[Exceptio
         open_frame(LOCK_MAGIC, reframed(lock, version), "the lock")
     for magic in (OBJECT_MAGIC, CHECKPOINT_MAGIC, FLOOR_MAGIC):
         with pytest.raises(error, match=f"an object has format version {version}"):
-            unseal(magic, logcodec.FORMAT_VERSION, seal(magic, version, b""), "an object")
+            unseal(magic, log_codec.FORMAT_VERSION, seal(magic, version, b""), "an object")
     assert (row.data[:4], rollup[:4]) == (DIFF_MAGIC, ROLLUP_MAGIC)
     table = pq.read_table(pa.BufferReader(data))
     sink = pa.BufferOutputStream()

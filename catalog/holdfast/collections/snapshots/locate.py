@@ -5,7 +5,7 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.collections.snapshots.folder import LocalFolder, SnapshotFolder
 from holdfast.errors import BadInput
-from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.url import needs_boto3
 
 

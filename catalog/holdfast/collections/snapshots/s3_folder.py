@@ -21,9 +21,9 @@ from holdfast.collections.snapshots.folder import OpenFile, SnapshotFolder
 from holdfast.errors import Indeterminate, StorageError
 from holdfast.persist.stores.retry import RetryingBlob, RetryPolicy
 from holdfast.persist.stores.s3 import S3Blob
-from holdfast.persist.stores.s3input import open_s3_input
-from holdfast.persist.stores.s3objects import S3Objects
-from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.s3_input import open_s3_input
+from holdfast.persist.stores.s3_objects import S3Objects
+from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.traits import Blob
 
 _CLAIM: Final = "_claim"

@@ -48,7 +48,7 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.persist.stores.formats import check_format
-from holdfast.persist.stores.pghints import CommitHints
+from holdfast.persist.stores.pg_hints import CommitHints
 from holdfast.persist.stores.traits import (
     MAX_SEQNO,
     NOTHING_KNOWN,

@@ -25,9 +25,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import BadInput, Determinate, NotWritable
-from holdfast.persist.stores.s3errors import FAILURES, cause, code, failed, passing
-from holdfast.persist.stores.s3place import S3Place
-from holdfast.persist.stores.s3session import (
+from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, passing
+from holdfast.persist.stores.s3_place import S3Place
+from holdfast.persist.stores.s3_session import (
     ANSWER_S,
     S3Session,
     crc32c,

@@ -48,7 +48,7 @@ from holdfast.errors import (
 )
 from holdfast.folders import check_usable, make_folder, open_error
 from holdfast.persist.stores.formats import check_format
-from holdfast.persist.stores.sqlitewatch import CommitPoller
+from holdfast.persist.stores.sqlite_watch import CommitPoller
 from holdfast.persist.stores.traits import (
     MAX_SEQNO,
     NOTHING_KNOWN,

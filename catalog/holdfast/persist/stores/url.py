@@ -15,8 +15,8 @@ from holdfast.folders import check_usable
 from holdfast.forks import ForkLock, fork_count
 from holdfast.persist.stores.file import FileBlob
 from holdfast.persist.stores.memory import MemoryBlob, MemoryConsensus
-from holdfast.persist.stores.s3place import FORM as S3_FORM
-from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.s3_place import FORM as S3_FORM
+from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.sqlite import SqliteConsensus
 from holdfast.persist.stores.traits import Blob, Consensus
 
@@ -204,8 +204,8 @@ def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
 
 def _s3_log(place: S3Place, *, create: bool, read_only: bool, for_recovery: bool = False) -> Consensus:
     with needs_boto3():
-        from holdfast.persist.stores.s3log import S3LogConsensus
-        from holdfast.persist.stores.s3objects import S3Objects
+        from holdfast.persist.stores.s3_log import S3LogConsensus
+        from holdfast.persist.stores.s3_objects import S3Objects
     objects = S3Objects(place)
     try:
         return S3LogConsensus(objects, create=create, read_only=read_only, for_recovery=for_recovery)

@@ -18,7 +18,7 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.persist.stores.postgres import PostgresConsensus
-from holdfast.persist.stores.s3errors import unreachable
+from holdfast.persist.stores.s3_errors import unreachable
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.catalogs.claims import new_cache

@@ -13,7 +13,7 @@ from botocore.exceptions import (
 )
 
 from holdfast.errors import Determinate, Indeterminate, StorageError
-from holdfast.persist.stores.s3errors import cause, failed, passing, unreachable
+from holdfast.persist.stores.s3_errors import cause, failed, passing, unreachable
 
 URL = "http://127.0.0.1:9"
 

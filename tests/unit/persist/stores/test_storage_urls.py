@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import BadInput, LocationMismatch, StorageError, StoreUnreachable, UnusablePath
 from holdfast.persist.stores import FileBlob, Location, MemoryBlob, MemoryConsensus, Put, SqliteConsensus
-from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.s3_place import S3Place
 
 
 def test_a_folder_has_the_layout_of_the_format(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_an_s3_url_names_bucket_prefix_endpoint_and_region() -> None:
 def test_a_missing_boto3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "holdfast.persist.stores.s3",
-        "holdfast.persist.stores.s3objects",
-        "holdfast.persist.stores.s3session",
+        "holdfast.persist.stores.s3_objects",
+        "holdfast.persist.stores.s3_session",
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "botocore"]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from holdfast.errors import Indeterminate
-from holdfast.persist.stores.logstate import Command, Floor, LogAppend, LogObject, LogState
+from holdfast.persist.stores.log_state import Command, Floor, LogAppend, LogObject, LogState
 from holdfast.persist.stores.objects import NO_TAG
 
 MOST_BYTES: Final = 8 * 1024 * 1024

@@ -88,7 +88,7 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.persist.clock import Clock
-from holdfast.persist.stores.logcodec import (
+from holdfast.persist.stores.log_codec import (
     CHECKPOINT_FOLDER,
     FLOOR_NAME,
     LOG_FOLDER,
@@ -101,7 +101,7 @@ from holdfast.persist.stores.logcodec import (
     encode_object,
     object_name,
 )
-from holdfast.persist.stores.loglosses import (
+from holdfast.persist.stores.log_losses import (
     HINT,
     LOG_CAUSES,
     first_missing,
@@ -112,9 +112,9 @@ from holdfast.persist.stores.loglosses import (
     positions_after,
     regressed,
 )
-from holdfast.persist.stores.logrestart import last_position, next_beginning, restarted
-from holdfast.persist.stores.logstate import Command, Floor, LogAppend, LogObject, LogState, Truncate, draft
-from holdfast.persist.stores.logturn import ReadObject, Request, Turns, settle
+from holdfast.persist.stores.log_restart import last_position, next_beginning, restarted
+from holdfast.persist.stores.log_state import Command, Floor, LogAppend, LogObject, LogState, Truncate, draft
+from holdfast.persist.stores.log_turn import ReadObject, Request, Turns, settle
 from holdfast.persist.stores.objects import NO_TAG, Found, Objects
 from holdfast.persist.stores.retry import TimeLeft
 from holdfast.persist.stores.traits import (

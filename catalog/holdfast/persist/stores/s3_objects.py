@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 
 from holdfast.errors import Determinate
 from holdfast.persist.stores.objects import MANY, NO_TAG, Found
-from holdfast.persist.stores.s3errors import FAILURES, cause, code, failed, passing
-from holdfast.persist.stores.s3place import S3Place
-from holdfast.persist.stores.s3session import ANSWER_S, S3Session, crc32c, passing_and_refused, patiently
+from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, passing
+from holdfast.persist.stores.s3_place import S3Place
+from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, crc32c, passing_and_refused, patiently
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from botocore.exceptions import ResponseStreamingError
 from botocore.loaders import create_loader
 from botocore.session import Session
 
-from holdfast.persist.stores.s3errors import FAILURES, cause, passing, refused, unreachable
-from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.s3_errors import FAILURES, cause, passing, refused, unreachable
+from holdfast.persist.stores.s3_place import S3Place
 
 T = TypeVar("T")
 

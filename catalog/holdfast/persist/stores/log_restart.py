@@ -9,8 +9,8 @@ such a process puts before it reads the floor is below the floor, and so is not 
 import uuid
 from typing import Final
 
-from holdfast.persist.stores.logcodec import LOG_FOLDER, object_name
-from holdfast.persist.stores.logstate import RECENT, LogState
+from holdfast.persist.stores.log_codec import LOG_FOLDER, object_name
+from holdfast.persist.stores.log_state import RECENT, LogState
 from holdfast.persist.stores.objects import Objects
 from holdfast.persist.stores.traits import Entry
 

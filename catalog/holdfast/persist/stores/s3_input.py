@@ -15,9 +15,9 @@ from typing import Any, Final
 import google_crc32c
 
 from holdfast.errors import Determinate
-from holdfast.persist.stores.s3errors import FAILURES, cause, code, failed, passing
-from holdfast.persist.stores.s3place import S3Place
-from holdfast.persist.stores.s3session import ANSWER_S, S3Session, patiently, read_body, told
+from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, passing
+from holdfast.persist.stores.s3_place import S3Place
+from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, read_body, told
 
 
 @contextmanager

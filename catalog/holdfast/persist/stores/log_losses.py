@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from holdfast.errors import CorruptBlob, LogRegressed
-from holdfast.persist.stores.logcodec import (
+from holdfast.persist.stores.log_codec import (
     CHECKPOINT_FOLDER,
     LOG_FOLDER,
     checkpoint_position,
@@ -15,7 +15,7 @@ from holdfast.persist.stores.logcodec import (
     object_name,
     position_of,
 )
-from holdfast.persist.stores.logstate import Floor, LogState
+from holdfast.persist.stores.log_state import Floor, LogState
 from holdfast.persist.stores.objects import MANY, Objects
 from holdfast.persist.stores.traits import Lost
 

@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from holdfast._pb import consensus_pb2 as pb
 from holdfast.errors import CorruptBlob
 from holdfast.persist.stores.frame import parse, seal, unseal
-from holdfast.persist.stores.logstate import RECENT, Floor, LogObject, LogState, Truncate
+from holdfast.persist.stores.log_state import RECENT, Floor, LogObject, LogState, Truncate
 from holdfast.persist.stores.traits import Entry, Put
 
 FORMAT_VERSION: Final = 1
