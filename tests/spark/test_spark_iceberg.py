@@ -35,10 +35,10 @@ from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.errors import BadInput, Fenced, HoldfastError, Indeterminate, StoreUnreachable
 from holdfast.persist import Schema
 from holdfast.spark import scan
-from holdfast.spark.jobs import icebergcommit, icebergfiles, snapshot
-from holdfast.spark.jobs.icebergcommit import Replacement
-from holdfast.spark.jobs.icebergfiles import TableLocation
-from holdfast.spark.jobs.icebergtable import evolve, make_table, open_catalog
+from holdfast.spark.jobs import iceberg_commit, iceberg_files, snapshot
+from holdfast.spark.jobs.iceberg_commit import Replacement
+from holdfast.spark.jobs.iceberg_files import TableLocation
+from holdfast.spark.jobs.iceberg_table import evolve, make_table, open_catalog
 from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
 from spark.attempts import again, killed_at, record_of
 from testbed.minio import Minio
@@ -355,12 +355,12 @@ class Written:
         target = spec.iceberg
         catalog = catalog or open_catalog(target)
         found = scan.find(spec.reading(spec.collection, spec.as_of))
-        table, run = make_table(catalog, target, found.schema), icebergfiles.run_name(spec.attempt)
+        table, run = make_table(catalog, target, found.schema), iceberg_files.run_name(spec.attempt)
         place = TableLocation.of(
             table, evolve(table.transaction(), target, found.schema), f"{spec.job_id}/{run}"
         )
         written = [
-            icebergfiles.write_task(each, schema=found.schema, place=place)
+            iceberg_files.write_task(each, schema=found.schema, place=place)
             for each in enumerate(scan.plan(found))
         ]
         files = tuple(file for file in written if file is not None)
@@ -379,8 +379,8 @@ class Written:
 
     def commit(self, check_current: Callable[[], object] = lambda: None) -> str:
         """The run that has committed in the end."""
-        _, found = icebergcommit.commit(self.catalog, self.target, self.wanted, check_current)
-        return icebergcommit.run_of(found)
+        _, found = iceberg_commit.commit(self.catalog, self.target, self.wanted, check_current)
+        return iceberg_commit.run_of(found)
 
 
 @pytest.mark.parametrize("place", ["sqlite", pytest.param("servers", marks=pytest.mark.long)])

@@ -73,7 +73,7 @@ def _target(controller: StorageController, spec: SnapshotSpec) -> Target:
     if spec.iceberg is None:
         return FolderTarget(spec)
     try:
-        from holdfast.spark.jobs.icebergtarget import IcebergTableTarget
+        from holdfast.spark.jobs.iceberg_target import IcebergTableTarget
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyiceberg", "sqlalchemy"):
             raise

@@ -32,8 +32,8 @@ from pyiceberg.table.update import AssertTableUUID
 from holdfast.collections.record.comments import Comments
 from holdfast.collections.snapshots.manifest import SnapshotManifest, checksum_text
 from holdfast.errors import BadInput, HoldfastError, Indeterminate
-from holdfast.spark.jobs.icebergfiles import IcebergFile
-from holdfast.spark.jobs.icebergtable import evolve, load_table, unusable
+from holdfast.spark.jobs.iceberg_files import IcebergFile
+from holdfast.spark.jobs.iceberg_table import evolve, load_table, unusable
 from holdfast.spark.jobs.spec import IcebergTarget
 
 _PREFIX: Final = "holdfast."

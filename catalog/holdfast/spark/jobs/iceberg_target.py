@@ -12,9 +12,9 @@ from holdfast.collections.record.jobs import one_line
 from holdfast.collections.snapshots.manifest import SnapshotFile, SnapshotManifest
 from holdfast.errors import BadInput, Fenced
 from holdfast.spark import scan
-from holdfast.spark.jobs import icebergcommit, icebergfiles
-from holdfast.spark.jobs.icebergfiles import IcebergFile, TableLocation
-from holdfast.spark.jobs.icebergtable import evolve, make_table, open_catalog
+from holdfast.spark.jobs import iceberg_commit, iceberg_files
+from holdfast.spark.jobs.iceberg_files import IcebergFile, TableLocation
+from holdfast.spark.jobs.iceberg_table import evolve, make_table, open_catalog
 from holdfast.spark.jobs.program import Say
 from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
 from holdfast.spark.jobs.target import Target
@@ -29,7 +29,7 @@ class IcebergTableTarget(Target):
         self._target = target
         self._job_id, self._attempt = spec.job_id, spec.attempt
         # Two processes may run one attempt, so each has its own folder.
-        self._run = icebergfiles.run_name(spec.attempt)
+        self._run = iceberg_files.run_name(spec.attempt)
         self._check_current = check_current
         self._catalog = open_catalog(target)
         self._comments = NO_COMMENTS
@@ -44,13 +44,13 @@ class IcebergTableTarget(Target):
 
     def begin(self, found: scan.Scan) -> dict[str, Any] | None:
         table = self._table = make_table(self._catalog, self._target, found.schema, found.comments)
-        if (before := icebergcommit.committed_by(table, self._job_id)) is not None:
-            self._committed = icebergcommit.run_of(before)
-            return icebergcommit.result_of(self._target, table, before)
-        icebergcommit.check_replaceable(
+        if (before := iceberg_commit.committed_by(table, self._job_id)) is not None:
+            self._committed = iceberg_commit.run_of(before)
+            return iceberg_commit.result_of(self._target, table, before)
+        iceberg_commit.check_replaceable(
             table,
             self._target,
-            key=icebergcommit.collection_key(found.location_id, found.collection_id),
+            key=iceberg_commit.collection_key(found.location_id, found.collection_id),
             collection=found.name,
             as_of=found.as_of,
         )
@@ -68,24 +68,24 @@ class IcebergTableTarget(Target):
         progress: Callable[[int], None],
     ) -> tuple[SnapshotFile, ...]:
         assert self._place is not None
-        self._files = icebergfiles.export(context, tasks, found.schema, self._place, progress=progress)
+        self._files = iceberg_files.export(context, tasks, found.schema, self._place, progress=progress)
         return tuple(each.file for each in self._files)
 
     def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
         assert self._place is not None
         # A later error may come after the commit. So discard only if certainly nothing was committed.
         place, self._place = self._place, None
-        wanted = icebergcommit.Replacement(manifest, self._run, self._files, place.schema, self._comments)
+        wanted = iceberg_commit.Replacement(manifest, self._run, self._files, place.schema, self._comments)
         try:
-            table, snapshot = icebergcommit.commit(self._catalog, self._target, wanted, self._check_current)
+            table, snapshot = iceberg_commit.commit(self._catalog, self._target, wanted, self._check_current)
         except (BadInput, Fenced):
             place.discard()
             raise
-        self._table, run = table, icebergcommit.run_of(snapshot)
+        self._table, run = table, iceberg_commit.run_of(snapshot)
         if run != self._run:
             place.discard()
         self._committed = run
-        return icebergcommit.result_of(self._target, table, snapshot)
+        return iceberg_commit.result_of(self._target, table, snapshot)
 
     def discard(self) -> None:
         if self._place is not None:
@@ -94,6 +94,6 @@ class IcebergTableTarget(Target):
     def clear_up(self, say: Say) -> None:
         try:
             assert self._table is not None
-            icebergfiles.discard_earlier(self._table, self._job_id, self._attempt, kept=self._committed)
+            iceberg_files.discard_earlier(self._table, self._job_id, self._attempt, kept=self._committed)
         except OSError as error:
             say(f"can't remove what earlier attempts left: {one_line(error)}")
