@@ -22,7 +22,7 @@ from holdfast.catalog.stores.stash import StashStore
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.persist import PersistClient
 from holdfast.stash import DEFAULT_SCHEMA
-from holdfast.stash.pgschema import TABLES
+from holdfast.stash.pg_schema import TABLES
 
 ORG = uuid.UUID("11111111-2222-3333-4444-555555555555")
 WHO: Mapping[str, str] = {"holder": "me", "purpose": "a test of two stores"}

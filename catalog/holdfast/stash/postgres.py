@@ -1,8 +1,8 @@
 # ruff: noqa: D102 - the base class documents its methods
 """A stash in one schema of a Postgres database (13 or newer), for any number of hosts.
 
-`pgschema` describes the tables. `sinces` and `uppers` have one row each. All transactions that write use READ
-COMMITTED and a durable commit.
+`pg_schema` describes the tables. `sinces` and `uppers` have one row each. All transactions that write use
+READ COMMITTED and a durable commit.
 
 Why it is safe
 - A commit inserts its rows and then runs `UPDATE uppers ... WHERE upper = <the expected upper>`. If several
@@ -42,7 +42,7 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.pg_session import Connection, PostgresAddress, Sessions, told, without_key
-from holdfast.stash.pgschema import prepare
+from holdfast.stash.pg_schema import prepare
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     ROW_OVERHEAD_BYTES,

@@ -1,7 +1,7 @@
 # ruff: noqa: D102 - the base class documents its methods
 """A stash in one SQLite file, for the threads and processes of one host. Don't use a network file system.
 
-`sqlitefile` describes the tables.
+`sqlite_file` describes the tables.
 
 Why it is safe
 - A commit begins with BEGIN IMMEDIATE. It takes the file's only write lock before it reads the upper, and
@@ -16,7 +16,7 @@ Why it is safe
   `sqlite_guard`). The pages of a file of up to 4 MB are checked at each open, and those of a larger one when
   it is consolidated.
 - A read adds up the digests of the rows that it finds, and compares the sum with the record (see
-  `sqliterecord`). So it finds hidden, repeated and changed rows, whichever index it uses. A stream may find
+  `sqlite_record`). So it finds hidden, repeated and changed rows, whichever index it uses. A stream may find
   them only at its end: what it returned is right once it ends without an error. An append compares the rows
   of `sole`. If damage hides rows from a consolidation or changes them, the next read finds other sums than
   in the record. After damage was found, every call raises.
@@ -62,7 +62,7 @@ from holdfast.sqlite_guard import (
     size_of,
 )
 from holdfast.sqlite_wal import check_wal
-from holdfast.stash.sqlitefile import (
+from holdfast.stash.sqlite_file import (
     LAYOUT_VERSION,
     Connection,
     check_is_stash,
@@ -72,7 +72,7 @@ from holdfast.stash.sqlitefile import (
     read_record,
     upgrade,
 )
-from holdfast.stash.sqliterecord import NONSENSE, StashRecord, digest_of
+from holdfast.stash.sqlite_record import NONSENSE, StashRecord, digest_of
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,

@@ -27,7 +27,7 @@ from holdfast.persist.rows.schema import Column, Schema
 from holdfast.persist.state import codec as statecodec
 from holdfast.persist.state import lock
 from holdfast.persist.stores import location, log_codec, log_state, sqlite, url
-from holdfast.stash import DEFAULT_SCHEMA, pgschema, sqlitefile, sqliterecord, stash
+from holdfast.stash import DEFAULT_SCHEMA, pg_schema, sqlite_file, sqlite_record, stash
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "reference" / "FORMAT.md").read_text()
@@ -189,15 +189,15 @@ def test_the_names_shard(tmp_path: Path) -> None:
 def test_the_stash() -> None:
     text = section("## Stash")
     rows = table("## Stash")
-    assert frozenset(quoted([row[0] for row in rows])) == pgschema.TABLES
+    assert frozenset(quoted([row[0] for row in rows])) == pg_schema.TABLES
     for row in rows:
-        (create,) = (each for each in pgschema.CREATE if f"TABLE {{schema}}.{quoted(row)[0]} " in each)
+        (create,) = (each for each in pg_schema.CREATE if f"TABLE {{schema}}.{quoted(row)[0]} " in each)
         columns = quoted([row[1]])
         assert re.findall(r"(\w+) (?:integer|text|bytea|bigint)", create) == columns
-    assert f"a stash has layout version {pgschema.LAYOUT_VERSION}:" in text
-    assert f"The layout version is {sqlitefile.LAYOUT_VERSION}." in text
-    assert f"the last {sqliterecord.RECENT_COMMITS} commits" in text
-    assert f"`application_id` 0x{sqlitefile.APPLICATION_ID:08X}" in text
+    assert f"a stash has layout version {pg_schema.LAYOUT_VERSION}:" in text
+    assert f"The layout version is {sqlite_file.LAYOUT_VERSION}." in text
+    assert f"the last {sqlite_record.RECENT_COMMITS} commits" in text
+    assert f"`application_id` 0x{sqlite_file.APPLICATION_ID:08X}" in text
     assert f"(`{DEFAULT_SCHEMA}` if not given)" in text
     assert f"{stash.MAX_ROW_BYTES:,} bytes together" in text
     assert stash.MAX_TIME == (1 << 63) - 2

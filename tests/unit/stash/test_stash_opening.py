@@ -20,7 +20,7 @@ from holdfast.errors import (
 )
 from holdfast.persist.stores.postgres import PostgresConsensus
 from holdfast.persist.stores.sqlite import SqliteConsensus
-from holdfast.stash import StashFrontiers, StashUpdate, open_stash, pgschema, sqlitefile
+from holdfast.stash import StashFrontiers, StashUpdate, open_stash, pg_schema, sqlite_file
 from testbed.postgres import PostgresServer
 
 ROW = StashUpdate(1, b"k", b"v", 1)
@@ -94,7 +94,7 @@ def test_a_newer_layout_is_refused_and_an_older_one(stash_url: str) -> None:
         stash.append([ROW], 0)
     sqlite = stash_url.startswith("sqlite")
     set_layout = "PRAGMA user_version = {}" if sqlite else "UPDATE holdfast_stash.stash SET layout = {}"
-    newest = sqlitefile.LAYOUT_VERSION if sqlite else pgschema.LAYOUT_VERSION
+    newest = sqlite_file.LAYOUT_VERSION if sqlite else pg_schema.LAYOUT_VERSION
     execute(stash_url, set_layout.format(newest + 1))
     refuse(stash_url, VersionTooNew, told=f"layout {newest + 1}")
     execute(stash_url, set_layout.format(0))

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, StashUpdate, open_stash, sqlitefile
+from holdfast.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, StashUpdate, open_stash, sqlite_file
 from testbed.postgres import PostgresServer
 from testbed.wiretap import WireTap
 
 
-class CountingConnection(sqlitefile.Connection):
+class CountingConnection(sqlite_file.Connection):
     """Adds up text and values of each statement."""
 
     statements: ClassVar[list[int]] = []
@@ -44,7 +44,7 @@ def counted(
     """The URL of a stash, and what the statements of whoever uses it take, one after the other."""
     if stash_url.startswith("sqlite"):
         monkeypatch.setattr(CountingConnection, "statements", [])
-        monkeypatch.setattr(sqlitefile, "Connection", CountingConnection)
+        monkeypatch.setattr(sqlite_file, "Connection", CountingConnection)
         yield stash_url, CountingConnection.statements
     else:
         server: PostgresServer = request.getfixturevalue("postgres")

@@ -3,11 +3,11 @@
 `application_id` marks the file as a stash, and `user_version` is the version of its layout. The file is
 created complete or not at all, even if another process creates it at the same time.
 
-Layout 2 has a record with digests of all rows, see `sqliterecord`. The names in `collections` are for people,
-and no read uses them. A file of layout 1 has no digests, so a flipped bit in it can give a wrong result. The
-first transaction that writes to it makes it a file of layout 2, which clients that know only layout 1 refuse.
-Such a client may still have the file open. It fails too, because the tables `sinces` and `uppers` are gone.
-"""
+Layout 2 has a record with digests of all rows, see `sqlite_record`. The names in `collections` are for
+people, and no read uses them. A file of layout 1 has no digests, so a flipped bit in it can give a wrong
+result. The first transaction that writes to it makes it a file of layout 2, which clients that know only
+layout 1 refuse. Such a client may still have the file open. It fails too, because the tables `sinces` and
+`uppers` are gone."""
 
 import os
 import sqlite3
@@ -20,7 +20,7 @@ from urllib.parse import quote
 from holdfast.errors import BadInput, NoLocation, UnusablePath
 from holdfast.folders import check_usable, open_error
 from holdfast.sqlite_guard import check_pages, check_schema, damaged
-from holdfast.stash.sqliterecord import NONSENSE, StashRecord, digest_of
+from holdfast.stash.sqlite_record import NONSENSE, StashRecord, digest_of
 from holdfast.stash.stash import check_layout
 
 APPLICATION_ID: Final = 0x48465354  # "HFST"
