@@ -10,12 +10,12 @@ from kubernetes.config import ConfigException
 
 from holdfast_operator.api.urls import public
 from holdfast_operator.app import Operator, Options
-from holdfast_operator.engine import checks, leaseflags
+from holdfast_operator.engine import checks, lease_flags
 from holdfast_operator.engine import logging as logs
 from holdfast_operator.engine.elector import Elector
 from holdfast_operator.engine.kube import Kube
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.places import ownpassword
+from holdfast_operator.places import own_password
 from holdfast_operator.places.bounds import check_place
 from holdfast_operator.sparkapps.choice import AdapterName
 from holdfast_operator.sparkapps.slots import Caps
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         storage_shared=args.storage_shared,
         spark_adapter=AdapterName(args.spark_adapter),
         spark_caps=Caps(args.spark_max_jobs, args.spark_max_jobs_per_namespace),
-        identity=leaseflags.identity(),
+        identity=lease_flags.identity(),
         host=host,
         port=port,
         unsteady=args.unsteady_interval,
@@ -47,8 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     metrics = Metrics()
     try:
         if not args.allow_location:
-            ownpassword.keep(os.environ)
-        elector = leaseflags.elector(args, metrics)
+            own_password.keep(os.environ)
+        elector = lease_flags.elector(args, metrics)
         kube = Kube.connect() if elector is None else Kube.connect(may_write=elector.leads)
     except ValueError as error:
         parser.error(str(error))
@@ -183,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(run=None)
     checks.add_commands(commands)
-    leaseflags.add_to(run)
+    lease_flags.add_to(run)
     run.add_argument(
         "--concurrency",
         type=int,

@@ -32,7 +32,7 @@ from typing import Any, Final, assert_never
 from holdfast.errors import Fenced
 from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
 from holdfast_operator.catalogs.claims import new_cache
-from holdfast_operator.catalogs.fencerecords import FencedCatalogs
+from holdfast_operator.catalogs.fence_records import FencedCatalogs
 from holdfast_operator.catalogs.handler import CatalogHandler
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections.handler import CollectionHandler
@@ -66,9 +66,9 @@ from holdfast_operator.engine.troubles import Troubles
 from holdfast_operator.migrations.handler import MigrationHandler
 from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.places.bounds import shared_beside
-from holdfast_operator.places.longcalls import LongCalls
+from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.slowservers import SLOW, SlowServers
+from holdfast_operator.places.slow_servers import SLOW, SlowServers
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 from holdfast_operator.sparkapps.slots import Caps, Slots
 

@@ -13,7 +13,7 @@ from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import StoreUnreachable
 from holdfast.persist import PersistClient, Schema
 from holdfast_operator.catalogs.facts import Opening, RestoreFailed, ShadowFacts
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName
 from holdfast_operator.collections.steps import EnsureItem

@@ -18,8 +18,8 @@ from holdfast_operator.api.base import (
     Status,
     validations,
 )
-from holdfast_operator.api.catalogobjects import MAX_OBJECTS, CatalogObjects, SettingText
-from holdfast_operator.api.catalogsource import (
+from holdfast_operator.api.catalog_objects import MAX_OBJECTS, CatalogObjects, SettingText
+from holdfast_operator.api.catalog_source import (
     STORAGE_RULES,
     UUID,
     CatalogRestore,

@@ -35,7 +35,7 @@ from holdfast_operator.api.names import (
 from holdfast_operator.catalogs import fencing, takeovers
 from holdfast_operator.catalogs import plan as catalog
 from holdfast_operator.catalogs.conditions import opening_since, sizes_of, upgrade_message
-from holdfast_operator.catalogs.configmaps import Connections
+from holdfast_operator.catalogs.config_maps import Connections
 from holdfast_operator.catalogs.connection import Seen
 from holdfast_operator.catalogs.dependents import collections_of, unfinished_migrations
 from holdfast_operator.catalogs.facts import (
@@ -69,7 +69,7 @@ from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status_writer import is_ready, timestamp
 from holdfast_operator.engine.steps import Decision, Settle, reconciling, stalled
 from holdfast_operator.places.credentials import credentials_of, forget_secrets, unusable_secret
-from holdfast_operator.places.longcalls import UnderWay
+from holdfast_operator.places.long_calls import UnderWay
 from holdfast_operator.places.storage import RefusedLocation, RestoreSource, Storage, resolve, resolve_restore
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from holdfast_operator.api.catalogobjects import CatalogObjects
+from holdfast_operator.api.catalog_objects import CatalogObjects
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.engine.health import WantedCondition
 

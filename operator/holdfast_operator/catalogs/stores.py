@@ -1,7 +1,7 @@
 """The catalogs that this process has open: at most one handle per Catalog.
 
 Invariants
-- Only one call at a time opens a Catalog, because two calls would fence each other (see `longcalls`).
+- Only one call at a time opens a Catalog, because two calls would fence each other (see `long_calls`).
 - If another process has taken a catalog over, each call raises `Fenced` and writes nothing more. The caller
   decides what to do.
 - A handle that finds a stored token lower than its own is closed. Its epoch is remembered until the catalog
@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 from holdfast.catalog import FenceToken
 from holdfast.errors import FenceRegressed, HoldfastError, NoLocation, NotWritable, StoreUnreachable
 from holdfast_operator.catalogs.facts import CatalogFacts, Durable, EpochWentBack, Opening, Start
-from holdfast_operator.catalogs.observedcatalog import ObservedCatalog
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.observed_catalog import ObservedCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.opening import (
     HasCatalog,
     Observer,
@@ -31,7 +31,7 @@ from holdfast_operator.catalogs.opening import (
 )
 from holdfast_operator.catalogs.takeovers import Found
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.places.longcalls import LongCall, LongCalls
+from holdfast_operator.places.long_calls import LongCall, LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
 

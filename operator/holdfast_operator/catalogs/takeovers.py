@@ -17,7 +17,7 @@ from holdfast_operator.catalogs.facts import Durable, Opening
 from holdfast_operator.engine.health import Health
 from holdfast_operator.engine.status_writer import timestamp
 from holdfast_operator.engine.steps import Settle, reconciling, stalled
-from holdfast_operator.places.longcalls import UnderWay
+from holdfast_operator.places.long_calls import UnderWay
 from holdfast_operator.places.storage import url_with
 
 LONGEST: Final = 8

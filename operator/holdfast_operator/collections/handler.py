@@ -19,11 +19,11 @@ from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import plan as collection
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, NoSuchSchema
-from holdfast_operator.collections.longsteps import LongSteps
+from holdfast_operator.collections.long_steps import LongSteps
 from holdfast_operator.collections.plan import change_message, item_name
 from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.collections.renditions import is_long_over
-from holdfast_operator.collections.sparkwork import (
+from holdfast_operator.collections.spark_work import (
     KINDS,
     VIEWS,
     hydrations_view,

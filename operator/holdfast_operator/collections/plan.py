@@ -19,7 +19,7 @@ from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Reason
 from holdfast_operator.collections import renditions
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, ItemName
-from holdfast_operator.collections.itemdefinition import is_out_of_date
+from holdfast_operator.collections.item_definition import is_out_of_date
 from holdfast_operator.collections.renditions import RenditionReport, RenditionsView, has_layout
 from holdfast_operator.collections.restore import restore_asked, restore_notes
 from holdfast_operator.collections.status import collection_conditions, rendition_notes, status_fields

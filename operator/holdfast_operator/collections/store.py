@@ -16,10 +16,10 @@ from holdfast.collections import CollectionSpec, JobRecord, JobState, Recipe, Re
 from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import BadInput, CollectionNotFound, CorruptBlob, Fenced, HoldfastError, VersionTooNew
 from holdfast_operator.catalogs.facts import RestoreFailed
-from holdfast_operator.catalogs.observedcatalog import ObservedCatalog
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.observed_catalog import ObservedCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.collections.facts import CollectionLook, ItemName, Superseded
-from holdfast_operator.collections.itemdefinition import item_definition
+from holdfast_operator.collections.item_definition import item_definition
 from holdfast_operator.collections.reading import find_item, look_at
 from holdfast_operator.collections.restore import open_snapshot
 from holdfast_operator.collections.steps import (

@@ -22,7 +22,7 @@ from holdfast.persist import PersistClient
 from holdfast_operator.api.migration import Verify
 from holdfast_operator.catalogs.facts import Start
 from holdfast_operator.catalogs.linking import connect, in_two, linked
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.opening import HasCatalog, Observer, check_owner, no_others
 from holdfast_operator.migrations.facts import (
     Course,

@@ -18,7 +18,7 @@ from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Kind, Reason
 from holdfast_operator.catalogs import fencing
 from holdfast_operator.catalogs import plan as catalog
 from holdfast_operator.catalogs.facts import Opening, purpose_of
-from holdfast_operator.catalogs.fencerecords import record
+from holdfast_operator.catalogs.fence_records import record
 from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
 from holdfast_operator.catalogs.observers import observers_of
 from holdfast_operator.catalogs.status import named_truth
@@ -49,7 +49,7 @@ from holdfast_operator.migrations.steps import (
     TakeStep,
 )
 from holdfast_operator.places.credentials import credentials_of, forget_secrets, unusable_secret
-from holdfast_operator.places.longcalls import UnderWay
+from holdfast_operator.places.long_calls import UnderWay
 from holdfast_operator.places.storage import RefusedLocation, resolve
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.migrations import conductor as conducting
 from holdfast_operator.migrations.conductor import Conductor, Credentials
 from holdfast_operator.migrations.facts import Course, DryRunResult, MoveState, RequestedMove
-from holdfast_operator.places.longcalls import LongCall, LongCalls, UnderWay
+from holdfast_operator.places.long_calls import LongCall, LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
 
 _LEAST_SECONDS: Final = 1.0

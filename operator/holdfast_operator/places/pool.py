@@ -2,10 +2,10 @@
 
 Invariants
 - Each location has a limited share of the threads, so one that hangs can't take the threads of others. All
-  locations on slow servers together have a limited share too (see `slowservers`). A location that hangs
+  locations on slow servers together have a limited share too (see `slow_servers`). A location that hangs
   repeatedly is not called for a while (see `breaker`).
 - A call has a deadline. The caller gives a late call up, but doesn't stop it: its thread is free when the
-  call really ends. Calls that may take longer, or whose result must be closed, belong into `longcalls`.
+  call really ends. Calls that may take longer, or whose result must be closed, belong into `long_calls`.
 - A log line in a thread names the object of the calling task.
 - A process that doesn't lead starts no call.
 """
@@ -25,7 +25,7 @@ from holdfast_operator.engine.kube import NotLeading
 from holdfast_operator.engine.logging import redact
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.places.breaker import Breaker
-from holdfast_operator.places.slowservers import SlowServers
+from holdfast_operator.places.slow_servers import SlowServers
 
 T = TypeVar("T")
 

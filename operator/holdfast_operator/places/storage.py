@@ -10,9 +10,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from holdfast.persist.stores.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
 from holdfast.pg_session import DEFAULT_SCHEMA
 from holdfast_operator.api.catalog import CatalogSpec
-from holdfast_operator.api.catalogsource import CatalogStorage
+from holdfast_operator.api.catalog_source import CatalogStorage
 from holdfast_operator.api.names import Reason
-from holdfast_operator.places import ownpassword
+from holdfast_operator.places import own_password
 from holdfast_operator.places.bounds import FILES, PORTS, Bounds
 
 _WITH: Final = " with "
@@ -134,7 +134,7 @@ def url_with(place: StashLocation, credentials: Mapping[str, str]) -> str:
         secret = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
         parts = parts._replace(netloc=f"{secret}@{parts.netloc}")
     if password:
-        options.append(ownpassword.option_of_others())
+        options.append(own_password.option_of_others())
     if place.schema is not None:
         options.append(f"schema={place.schema}")
     return parts._replace(query="&".join(filter(None, options))).geturl()
@@ -220,7 +220,7 @@ def _resolve(
 
 
 def _refusal(url: str, bounds: Bounds) -> str:
-    return bounds.refusal(url) or ("" if bounds.places else ownpassword.refusal(url))
+    return bounds.refusal(url) or ("" if bounds.places else own_password.refusal(url))
 
 
 def _foreign(field: str, why: str) -> RefusedLocation:

@@ -23,7 +23,7 @@ from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.migrations import plan as migration
 from holdfast_operator.migrations.facts import MigrationView
 from holdfast_operator.migrations.moves import Migrations
-from holdfast_operator.places.longcalls import LongCalls
+from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from unit.operator.collections import test_plan as collections
 from unit.operator.engine.oneobject import KEY, OneObject, services

@@ -9,7 +9,7 @@ from holdfast.catalog.one_store import stash_catalog
 from holdfast.errors import Fenced
 from holdfast.persist import Schema
 from holdfast_operator.catalogs.facts import Opening
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName
 from holdfast_operator.collections.steps import CreateCollection, DropCollection

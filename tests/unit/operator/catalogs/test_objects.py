@@ -26,8 +26,8 @@ from holdfast.catalog.objects.registry import (
     SYSTEM_CONFIGURATIONS,
     SYSTEM_PRIVILEGES,
 )
-from holdfast_operator.api.catalogobjects import CatalogObjects
-from holdfast_operator.catalogs.objectrows import carry_out, contents
+from holdfast_operator.api.catalog_objects import CatalogObjects
+from holdfast_operator.catalogs.object_rows import carry_out, contents
 from holdfast_operator.catalogs.objects import (
     UNMANAGED,
     CreateObject,

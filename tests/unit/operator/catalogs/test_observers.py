@@ -15,7 +15,7 @@ from holdfast.persist import PersistClient
 from holdfast_operator.api.migration import Verify
 from holdfast_operator.api.names import Reason
 from holdfast_operator.catalogs.facts import ObservedByAnother, Opening, OwnerUnknown, purpose_of
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.opening import Observer
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.migrations.conductor import Conductor

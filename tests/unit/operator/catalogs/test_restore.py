@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.catalogs.facts import Opening, RestoreFailed
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.places.storage import (
     CatalogSource,

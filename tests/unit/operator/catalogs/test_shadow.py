@@ -19,7 +19,7 @@ from holdfast_operator.api.migration import Verify
 from holdfast_operator.catalogs import shadow as shadowing
 from holdfast_operator.catalogs.conditions import shadow_condition
 from holdfast_operator.catalogs.facts import Opening, OwnedByAnother, ShadowFacts, purpose_of
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.shadow import Shadow
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName

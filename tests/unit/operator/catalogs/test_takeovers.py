@@ -19,7 +19,7 @@ from holdfast.errors import Fenced, FenceRegressed, StoreUnreachable
 from holdfast.persist import PersistClient
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.catalogs.facts import Durable, EpochWentBack, NothingThere, Opening
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.catalogs.takeovers import (
     LONGEST,
@@ -33,7 +33,7 @@ from holdfast_operator.catalogs.takeovers import (
 from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.places.longcalls import LongCalls, UnderWay
+from holdfast_operator.places.long_calls import LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import DumpSource, StashLocation, Storage
 

@@ -17,7 +17,7 @@ from holdfast.errors import Deprecated, HoldfastError, VersionTooNew
 from holdfast.persist import PersistClient
 from holdfast_operator.catalogs.conditions import sizes_of, upgrade_message
 from holdfast_operator.catalogs.facts import Opening, UpgradePending
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.opening import durable_state, try_upgrade
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.metrics import Metrics

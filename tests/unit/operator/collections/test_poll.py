@@ -14,7 +14,7 @@ from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.upkeep.rollup import write_rollup
 from holdfast_operator.api.names import Kind
 from holdfast_operator.catalogs.facts import Opening
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import Basis, ItemName
@@ -24,7 +24,7 @@ from holdfast_operator.collections.steps import CreateCollection, EnsureItem
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.places.longcalls import LongCalls
+from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
 

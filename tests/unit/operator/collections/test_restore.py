@@ -15,7 +15,7 @@ from holdfast.persist import PersistClient, Schema
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.catalogs.facts import NotAllowed, Opening, RestoreFailed
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import (
     CatalogState,
@@ -25,7 +25,7 @@ from holdfast_operator.collections.facts import (
     RenditionFacts,
     Superseded,
 )
-from holdfast_operator.collections.itemdefinition import is_out_of_date, item_definition
+from holdfast_operator.collections.item_definition import is_out_of_date, item_definition
 from holdfast_operator.collections.plan import plan
 from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.status import phase_of

@@ -17,9 +17,9 @@ from holdfast_operator.engine import logging as logs
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.kube import Kube, NotLeading, ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.places.longcalls import LongCall, LongCalls
+from holdfast_operator.places.long_calls import LongCall, LongCalls
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.slowservers import SlowServers
+from holdfast_operator.places.slow_servers import SlowServers
 
 
 class HandClock(SystemClock):

@@ -11,7 +11,7 @@ from holdfast.persist import StoredSize
 from holdfast_operator.api.collection import CompactionRequest, CompactionSchedule, StorageCollectionSpec
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
-from holdfast_operator.collections.sparkwork import waits_for
+from holdfast_operator.collections.spark_work import waits_for
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.requested import RequestedReport, jobs_of, plan, plan_scheduled
 from holdfast_operator.jobs.scheduled import Scheduled

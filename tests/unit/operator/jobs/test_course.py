@@ -38,7 +38,7 @@ from holdfast_operator.engine.kube import (
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status_writer import StatusWriter
 from holdfast_operator.engine.steps import Rhythm
-from holdfast_operator.places.longcalls import LongCalls
+from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
 from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter

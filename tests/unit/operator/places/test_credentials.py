@@ -21,7 +21,7 @@ from holdfast_operator.engine.status_writer import shown
 from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.places.credentials import decoded, forget_secrets
-from holdfast_operator.places.longcalls import LongCalls
+from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import RefusedLocation
 from unit.operator.engine.oneobject import KEY, OneObject, services

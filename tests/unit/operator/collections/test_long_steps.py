@@ -15,13 +15,13 @@ from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName
-from holdfast_operator.collections.longsteps import LongSteps
+from holdfast_operator.collections.long_steps import LongSteps
 from holdfast_operator.collections.steps import CreateCollection, MakeDifference
 from holdfast_operator.engine.handler import Halt
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.steps import Settle, ready
-from holdfast_operator.places.longcalls import LongCalls
+from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Kind
-from holdfast_operator.catalogs.configmaps import Connections
+from holdfast_operator.catalogs.config_maps import Connections
 from holdfast_operator.catalogs.connection import (
     Absent,
     Denied,

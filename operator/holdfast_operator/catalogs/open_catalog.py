@@ -21,7 +21,7 @@ from holdfast.collections import StorageController
 from holdfast.errors import ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient
 from holdfast_operator.api.names import FIELD_MANAGER
-from holdfast_operator.catalogs import objectrows
+from holdfast_operator.catalogs import object_rows
 from holdfast_operator.catalogs.facts import CatalogFacts, Opening, Start
 from holdfast_operator.catalogs.linking import InTwo, StashGuard
 from holdfast_operator.catalogs.objects import ObjectName, ObjectsPlan, plan_objects
@@ -109,11 +109,11 @@ class OpenCatalog:
         with self._lock, self._catalog.transaction() as tx:
             plan = self._plan_in(tx, declared)
             owner = self.opening.organization_id
-            objectrows.carry_out(tx, plan.changes, organization_id=owner, user=FIELD_MANAGER)
+            object_rows.carry_out(tx, plan.changes, organization_id=owner, user=FIELD_MANAGER)
             self._catalog.commit_transaction(tx)
 
     def _plan_in(self, tx: Transaction, declared: Mapping[ObjectName, str]) -> ObjectsPlan:
-        there = objectrows.contents(tx, declared, organization_id=self.opening.organization_id)
+        there = object_rows.contents(tx, declared, organization_id=self.opening.organization_id)
         return plan_objects(declared, there)
 
     def read(self, work: Callable[[ReadOnlyCatalog], T]) -> T:

@@ -6,7 +6,7 @@ import pytest
 from holdfast.pg_session import PostgresAddress, connect
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
-from holdfast_operator.places import ownpassword
+from holdfast_operator.places import own_password
 from holdfast_operator.places.storage import RefusedLocation, StashLocation, Storage, resolve, url_with
 from testbed.askingpostgres import AskingPostgres
 from testbed.postgres import PostgresServer
@@ -18,7 +18,7 @@ PROOF = "scram-sha-256,none"
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment of an operator without places."""
     environ = {"PGPASSWORD": "the operator's own"}
-    ownpassword.keep(environ)
+    own_password.keep(environ)
     assert environ.keys() == {"PGPASSWORD", "PGREQUIREAUTH"}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -95,13 +95,13 @@ def test_what_else_a_database_is_called_is_no_option() -> None:
 
 def test_what_the_environment_requires_already_stays() -> None:
     environ = {"PGREQUIREAUTH": "gss"}
-    ownpassword.keep(environ)
+    own_password.keep(environ)
     assert environ == {"PGREQUIREAUTH": "gss"}
 
 
 def test_a_libpq_that_would_tell_it_is_refused() -> None:
     environ: dict[str, str] = {}
     with pytest.raises(ValueError, match="libpq 15 would send the operator's password to every server"):
-        ownpassword.keep(environ, 150006)
-    ownpassword.keep(environ, 160000)
+        own_password.keep(environ, 150006)
+    own_password.keep(environ, 160000)
     assert environ == {"PGREQUIREAUTH": PROOF}

@@ -19,14 +19,14 @@ from holdfast.persist import PersistClient, PersistConfig
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.catalogs.conditions import opening_since
 from holdfast_operator.catalogs.facts import Durable, Opening, RestoreFailed
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.places.longcalls import LongCall, LongCalls, UnderWay
+from holdfast_operator.places.long_calls import LongCall, LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.slowservers import SlowServers
+from holdfast_operator.places.slow_servers import SlowServers
 from holdfast_operator.places.storage import DumpSource, StashLocation, Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"

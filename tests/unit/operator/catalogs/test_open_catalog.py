@@ -12,7 +12,7 @@ from holdfast.collections import CollectionState, JobState, StorageController
 from holdfast.errors import CollectionInUse, Fenced, ShardFinalized
 from holdfast.persist import Clock, PersistClient, Schema
 from holdfast_operator.catalogs.facts import NothingThere, Opening
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName
 from holdfast_operator.collections.steps import CreateCollection, DropCollection, EnsureItem, Retain

@@ -32,7 +32,7 @@ from holdfast_operator.engine.handler import Halt
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.steps import Settle
 from holdfast_operator.places.bounds import Bounds
-from holdfast_operator.places.longcalls import UnderWay
+from holdfast_operator.places.long_calls import UnderWay
 
 log = logging.getLogger(__name__)
 

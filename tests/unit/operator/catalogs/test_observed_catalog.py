@@ -24,7 +24,7 @@ from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import NoLocation
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast_operator.catalogs.facts import NothingThere, NotReadable, Opening
-from holdfast_operator.catalogs.observedcatalog import ObservedCatalog
+from holdfast_operator.catalogs.observed_catalog import ObservedCatalog
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName, NoSuchSchema
 from holdfast_operator.places.storage import Storage

@@ -6,7 +6,7 @@ Invariants
 - The first caller with the same request takes the result. A result that nobody needs any more is passed to
   `late`, because a handle must be closed. The call counts as running until then.
 - When a call ends and nobody waits for it, `ended` gets its key.
-- Nobody waits for calls on slow servers, and they don't use the slots of other calls (see `slowservers`).
+- Nobody waits for calls on slow servers, and they don't use the slots of other calls (see `slow_servers`).
 - A namespace can't use all slots, neither for slow servers nor for others.
 - A call that failed after its caller stopped waiting is not repeated at once. Until a pause is over, its
   error is the result. A result that is no handle is remembered for the same time. The pause grows with the
@@ -32,7 +32,7 @@ from holdfast_operator.engine.failures import outcome_of
 from holdfast_operator.engine.kube import NotLeading, ObjectKey
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.places.breaker import LONGEST_PAUSE
-from holdfast_operator.places.slowservers import SlowServers
+from holdfast_operator.places.slow_servers import SlowServers
 
 T = TypeVar("T")
 
