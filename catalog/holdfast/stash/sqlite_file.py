@@ -7,7 +7,8 @@ Layout 2 has a record with digests of all rows, see `sqlite_record`. The names i
 people, and no read uses them. A file of layout 1 has no digests, so a flipped bit in it can give a wrong
 result. The first transaction that writes to it makes it a file of layout 2, which clients that know only
 layout 1 refuse. Such a client may still have the file open. It fails too, because the tables `sinces` and
-`uppers` are gone."""
+`uppers` are gone.
+"""
 
 import os
 import sqlite3
