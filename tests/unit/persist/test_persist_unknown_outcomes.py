@@ -1,18 +1,28 @@
 """Appends of unknown outcome, and other bad luck of a writer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import Determinate, HandleExpired, HoldfastError, Indeterminate, UpperMismatch
-from holdfast.persist import PersistClient, WriteHandle
+from holdfast.errors import (
+    CorruptBlob,
+    Determinate,
+    HandleExpired,
+    HoldfastError,
+    Indeterminate,
+    LogRegressed,
+    NoLocation,
+    StoreUnreachable,
+    UpperMismatch,
+)
+from holdfast.persist import PersistClient, PersistConfig, WriteHandle
 from holdfast.persist.state.codec import DIFF_MAGIC, FORMAT_VERSION, seal_frame
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.machine import commit
-from holdfast.persist.stores import Put
-from testbed.faults import Fault, Operation, ProcessDeath, ScriptedPlan
+from holdfast.persist.stores import Consensus, Expect, Location, Put
+from testbed.faults import Fault, FaultyConsensus, Operation, ProcessDeath, ScriptedPlan
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
@@ -328,3 +338,59 @@ def test_an_append_in_doubt_keeps_the_record_of_its_writer(stores: Stores, how: 
         client.maintain(SHARD)
     (entry,) = stores.state().writers.values()
     assert (entry.purpose, entry.last_upper) == ("test", 5)
+
+
+class LandsLate(FaultyConsensus):
+    """The first commit has an unknown outcome and lands when `land` is called. Later calls raise `error`.
+
+    If `refuses` is set, the store refuses later commits, and its check of the pages raises `error`.
+    """
+
+    def __init__(self, inner: Consensus, error: HoldfastError, *, refuses: bool) -> None:
+        super().__init__(inner, ScriptedPlan({}))
+        self.armed = False
+        self._late: list[tuple[Sequence[Put], Sequence[Expect]]] = []
+        self._error = error
+        self._refuses = refuses
+
+    def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
+        if not self.armed:
+            return super().compare_and_set(puts, expect)
+        if not self._late:
+            self._late.append((puts, expect))
+            raise Indeterminate("the answer is lost")
+        if self._refuses:
+            return False
+        raise self._error
+
+    def check_integrity(self) -> None:
+        raise self._error
+
+    def land(self) -> bool:
+        return self._inner.compare_and_set(*self._late[0])
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        CorruptBlob("the log", "a row", "nothing"),
+        LogRegressed("the log", "version 3", "version 2"),
+        NoLocation("the file is empty"),
+        StoreUnreachable("there is no connection"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_later_error_hides_that_the_outcome_is_unknown(
+    stores: Stores, error: HoldfastError, refuses: bool
+) -> None:
+    consensus = LandsLate(stores.consensus, error, refuses=refuses)
+    location = Location(stores.blob, consensus, stores.location_id)
+    config = PersistConfig(maintenance="off", retry_deadline_s=0.5, inline_max_bytes=0)
+    writer = registered(PersistClient(location, mode="write", config=config, clock=stores.clock))
+    consensus.armed = True
+    with pytest.raises(Indeterminate) as raised:
+        writer.compare_and_append(rows(1), 1, 2)
+    assert type(raised.value.__cause__) is type(error)
+    assert consensus.land()
+    assert found(stores) == {(0, "x"): 1, (1, "x"): 1}

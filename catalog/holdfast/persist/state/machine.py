@@ -33,6 +33,8 @@ interleavings are possible:
    again with the same token, and aims at row `n + 1` too. The store gives that row to one of the two
    attempts. If the late attempt gets it, the loop is refused, reads the newest version, and finds the digest
    of the late attempt (case 6). Otherwise the late attempt is refused. The effect happens once in both cases.
+   If the store fails for good meanwhile, the call raises `Indeterminate`, whatever the later error was: the
+   late attempt may still land, so its parts must stay.
 9. *The outcome is unknown, and nothing shows row `n + 1`.* The row was cut, and its digest was not kept. An
    append that is still accepted did not land, because it would have moved the upper. If the command is a
    write, or is rejected, `commit` raises `Indeterminate`. A single command on a handle is an exception, here
@@ -528,13 +530,18 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             fenced = _refresh_after(steps, held, unsettled)
             fresh = True
             continue
+        except HoldfastError as error:
+            if isinstance(unsettled, Indeterminate):
+                raise unsettled from error
+            raise
         if won:
             for (machine, state), put in zip(after, puts, strict=True):
                 machine.publish(Version(state, digest_of(put.data)))
             _record_line(first)
             return results
         fenced = _refresh_after(steps, held, unsettled)
-        refusals.check([machine.version for machine, _ in steps], fenced, unsettled)
+        with _unless_unknown(unsettled):
+            refusals.check([machine.version for machine, _ in steps], fenced, unsettled)
         fresh = True
 
 
@@ -749,11 +756,20 @@ def _locked(machines: Iterable[Machine]) -> Iterator[None]:
 def _refresh_after(
     steps: Sequence[tuple[Machine, Command]], held: LockRow | None, unsettled: StorageError | None
 ) -> HoldfastError | None:
-    """Refresh. If that fails while the outcome of an attempt is unknown, raise the attempt's error."""
-    try:
+    with _unless_unknown(unsettled):
         return _refresh_all(steps, held)
+
+
+@contextmanager
+def _unless_unknown(unsettled: StorageError | None) -> Iterator[None]:
+    """If the block fails while the outcome of an attempt is unknown, raise the attempt's error.
+
+    Nothing shows then whether the attempt landed. With another error, the caller would delete the parts of an
+    attempt that may still land.
+    """
+    try:
+        yield
     except HoldfastError as error:
-        # The newest version can't be read, so nothing shows whether the attempt landed.
         if isinstance(unsettled, Indeterminate):
             raise unsettled from error
         raise
