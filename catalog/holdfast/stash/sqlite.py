@@ -22,7 +22,9 @@ Why it is safe
   in the record. After damage was found, every call raises.
 - No connection is used on both sides of a fork. In a child every call raises.
 - A commit that another process has seen can be lost only together with the file, and the comparison of device
-  and inode finds that. So no other commit can get the same upper, and calls need not compare the history.
+  and inode finds that. So no other commit can get the same upper, and calls need not compare the history. The
+  exception is an older file that is copied over the open one, which keeps the inode: see "Restore" in
+  docs/how-to/backup-and-restore.md.
 """
 
 import os
@@ -72,7 +74,7 @@ from holdfast.stash.sqlite_file import (
     read_record,
     upgrade,
 )
-from holdfast.stash.sqlite_record import NONSENSE, StashRecord, digest_of
+from holdfast.stash.sqlite_record import NONSENSE, CommitDigests, StashRecord, digest_of
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,
@@ -168,6 +170,8 @@ class SqliteStash(Stash):
         self._damage: str | None = None
         # The record as this store last wrote it. It may have been rolled back.
         self._known: StashRecord | None = None
+        # For a reader of changes that is far behind.
+        self._digests: CommitDigests | None = None
         # The collections with a name in the file.
         self._named: set[int] = set()
         self._next_check_s = 0.0
@@ -289,14 +293,13 @@ class SqliteStash(Stash):
         """Find where the rows at times in `[lower, until)` begin, and the sum of their digests.
 
         Commits add rows at the end. So this reads the rows from the end until it has all rows from `lower`
-        on, as the record shows. If the record no longer has the digests of these commits, it reads all rows.
+        on, as the record shows.
         """
         if connection.layout < LAYOUT_VERSION:
             return 0, None
         recent = record.recent_since(lower)
         if recent is None:
-            every = self._every_row(connection, record)
-            return 0, sum(digest for row, digest in every if lower <= row[-1] < until)
+            return 0, self._sum_behind(connection, record, lower, until)
         missing, first = sum(digest for _, digest in recent), INT64[-1]
         latest = connection.execute(_LATEST)
         while missing > 0 and (row := latest.fetchone()) is not None:
@@ -306,6 +309,22 @@ class SqliteStash(Stash):
         if missing:
             raise self._damaged(_OTHER_ROWS)
         return first, sum(digest for time_, digest in recent if time_ < until)
+
+    def _sum_behind(self, connection: Connection, record: StashRecord, lower: int, until: int) -> int:
+        """The sum of the digests of rows at times in `[lower, until)`, which the record no longer has.
+
+        This reads all rows once, and keeps the digests of all commits from `lower` on. A reader that is far
+        behind needs them for its next calls.
+        """
+        known = self._digests
+        # A consolidation changes rows up to since.
+        if known is None or lower < known.lower or until > known.upper or lower <= record.since:
+            sums: defaultdict[int, int] = defaultdict(int)
+            for row, digest in self._every_row(connection, record):
+                if row[-1] >= lower:
+                    sums[row[-1]] += digest
+            known = self._digests = CommitDigests(lower, record.upper, sums)
+        return known.sum_of(lower, until)
 
     def _check_sole(
         self, connection: Connection, record: StashRecord, sole: StashUpdate | None, before: int

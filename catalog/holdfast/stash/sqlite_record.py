@@ -11,6 +11,8 @@ which is enough for 2^31 rows.
 
 import json
 import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Final
@@ -64,7 +66,10 @@ class StashRecord:
         return holds
 
     def recent_since(self, lower: int) -> list[tuple[int, int]] | None:
-        """Time and digest of each commit with rows from `lower` on. None if some are no longer known."""
+        """Time and digest of each commit with rows from `lower` on. None if some are no longer known.
+
+        All commits with rows from the first entry's time on have an entry.
+        """
         entries = list(_ENTRY.iter_unpack(self._recent))
         if not entries or entries[0][0] > lower:
             return None
@@ -73,13 +78,16 @@ class StashRecord:
     def after_commit(self, at: int, upper: int, added: Mapping[int, int]) -> "StashRecord":
         """The record after a commit that adds rows with these digests to collections."""
         recent = self._recent
-        if added:
+        if added or not recent:
             recent = (recent + _ENTRY.pack(at, sum(added.values())))[-RECENT_COMMITS * _ENTRY.size :]
         return StashRecord(self.since, upper, self._holds, self._sums_after(added), recent)
 
     def after_consolidation(self, changed: Mapping[int, int]) -> "StashRecord":
         """The record after rows were replaced, but none after `since`. It changes digests by `changed`."""
-        recent = (entry for entry in _ENTRY.iter_unpack(self._recent) if entry[0] > self.since)
+        entries = list(_ENTRY.iter_unpack(self._recent))
+        recent = [entry for entry in entries if entry[0] > self.since]
+        if len(recent) < len(entries) and (not recent or recent[0][0] > self.since + 1):
+            recent.insert(0, (self.since + 1, 0))
         return StashRecord(self.since, self.upper, self._holds, self._sums_after(changed), _packed(recent))
 
     def with_since(self, since: int) -> "StashRecord":
@@ -97,6 +105,21 @@ class StashRecord:
             if total:
                 sums[collection] = total
         return sums
+
+
+class CommitDigests:
+    """The sum of the digests of each commit at times in `[lower, upper)`. It takes 16 bytes per commit."""
+
+    def __init__(self, lower: int, upper: int, sums: Mapping[int, int]) -> None:
+        self.lower: Final = lower
+        self.upper: Final = upper
+        self._times: Final = array("q", sorted(sums))
+        self._sums: Final = array("Q", map(sums.__getitem__, self._times))
+
+    def sum_of(self, lower: int, until: int) -> int:
+        """The sum for commits at times in `[lower, until)`."""
+        first, end = (bisect_left(self._times, time) for time in (lower, until))
+        return sum(self._sums[first:end])
 
 
 def _packed(entries: Iterable[tuple[int, int]]) -> bytes:
