@@ -137,7 +137,8 @@ class LogRegressed(CorruptBlob):
 
     hint = (
         "'holdfast persist recover URL --accept' shows what each history has, and with --yes keeps the one"
-        " that the store has now; to keep the other one, stop all clients and restore the newer state"
+        " that the store has now: open a new client then; to keep the other one, stop all clients and restore"
+        " the newer state"
     )
 
     def __init__(

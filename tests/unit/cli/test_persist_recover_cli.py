@@ -285,7 +285,7 @@ def test_many_shards_with_two_histories_are_cut_for_people_and_not_in_json(url: 
                 client.location.blob.put(marker.key, encode_marker(marker))
     looked = run("persist", "recover", url, "--accept")
     assert (looked.stdout.count(" kept "), looked.stdout.count(" lost ")) == (20, 20)
-    assert looked.stdout.count("98 versions or more would be lost; 1 more sign of it") == 20
+    assert looked.stdout.count("the log lacks 98 versions or more of it; 1 more sign of it") == 20
     assert "and 3 more shards: --json shows all" in looked.stderr
     assert len(json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"]) == 23
 

@@ -208,7 +208,7 @@ def _note(side: "Side") -> str:
         "client": "a client knew this version when it met the log's history",
         "rollup": "a rollup has this version",
     }.get(side.source, side.why)
-    return how if side.lost is None else f"{how}; {count(side.lost, 'version')} or more would be lost"
+    return how if side.lost is None else f"{how}; the log lacks {count(side.lost, 'version')} or more of it"
 
 
 def _purposes(location: "Location") -> dict[str, str]:

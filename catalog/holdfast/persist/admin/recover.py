@@ -151,7 +151,8 @@ class Recovery:
         if undecided:
             raise BadInput(
                 f"{len(undecided)} shards have two histories, such as {undecided[0]}",
-                hint="choose which one to keep; the other is lost",
+                hint="choose which one to keep with --take log, --take newest or --take SHARD=VERSION; the"
+                " other one is lost",
             )
         if plan.healthy and not restored:
             raise BadInput(
