@@ -49,6 +49,10 @@ WAIT_FOR_CONNECTION_S: Final = 5.0
 _ASK_AGAIN_S: Final = 1.0
 _LOOKS: Final = 8
 _LOOK_S: Final = 5.0
+RIGHTS_HINT: Final = (
+    "grant the role of the URL USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on its tables; a"
+    " client that is open for reading needs SELECT only"
+)
 _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 _PORTS: Final = re.compile(r"[0-9,]*")
@@ -220,11 +224,21 @@ def told(error: BaseException) -> str:
     return primary or str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def without_key(error: psycopg.Error, description: str) -> Determinate | None:
-    """Return an error if an insert was refused because a table lacks its primary key; None otherwise.
+def open_hint(error: psycopg.Error) -> str:
+    """What to do about an error while a store is opened."""
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return RIGHTS_HINT
+    return "check host, port, database, user and password, and that the server runs as a primary"
 
-    Without its key, a table accepts two rows for one place, and no later error shows it.
+
+def refused(error: psycopg.Error, description: str) -> Determinate | None:
+    """Return an error if the server refuses a statement until somebody changes the database; None otherwise.
+
+    The role may lack rights. Or an insert found a table without its primary key: such a table accepts two
+    rows for one place, and no later error shows it.
     """
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return Determinate(f"{description}: {told(error)}", hint=RIGHTS_HINT).for_good()
     if not isinstance(error, psycopg.errors.InvalidColumnReference):
         return None
     return Determinate(

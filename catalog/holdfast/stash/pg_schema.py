@@ -69,8 +69,10 @@ def _layout(connection: Connection, address: PostgresAddress) -> int | None:
     found = [str(name) for (name,) in connection.execute(listing, (address.schema,))]
     if not found:
         return None
-    column = """SELECT FROM information_schema.columns
-      WHERE table_schema = %s AND table_name = 'stash' AND column_name = 'layout'"""
+    # The information schema hides tables that the role has no rights on.
+    column = """SELECT FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid
+      JOIN pg_namespace ON relnamespace = pg_namespace.oid
+      WHERE nspname = %s AND relname = 'stash' AND attname = 'layout'"""
     if connection.execute(column, (address.schema,)).fetchall():
         select = sql.SQL("SELECT layout FROM {schema}.stash").format(schema=sql.Identifier(address.schema))
         rows = connection.execute(select).fetchall()

@@ -41,7 +41,7 @@ from holdfast.errors import (
     StorageError,
     StoreUnreachable,
 )
-from holdfast.pg_session import Connection, PostgresAddress, Sessions, told, without_key
+from holdfast.pg_session import Connection, PostgresAddress, Sessions, open_hint, refused, told
 from holdfast.stash.pg_schema import prepare
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
@@ -161,7 +161,7 @@ class PostgresStash(Stash):
         except psycopg.Error as error:
             raise StoreUnreachable(
                 f"can't open the stash in {address.description}: {told(error)}",
-                hint="check host, port, database, user and password, and that the server runs",
+                hint=open_hint(error),
             ) from None
         self._compared: Final[WeakKeyDictionary[Connection, Past]] = WeakKeyDictionary()
 
@@ -495,7 +495,7 @@ class PostgresStash(Stash):
         """The error to raise for a failure that changed nothing."""
         if isinstance(error, errors.NumericValueOutOfRange):
             return DiffOverflow(f"one of the {self.description}")
-        if missing := without_key(error, self.description):
+        if missing := refused(error, self.description):
             return missing
         kind: type[StorageError] = StoreUnreachable if connection.closed else Determinate
         return kind(f"{self.description}: {told(error)}")

@@ -64,7 +64,7 @@ from holdfast.persist.stores.traits import (
     check_scan,
 )
 from holdfast.persist.stores.watch import Watch, Watches
-from holdfast.pg_session import Connection, PostgresAddress, Sessions, told, without_key
+from holdfast.pg_session import Connection, PostgresAddress, Sessions, open_hint, refused, told
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class PostgresConsensus(Consensus):
         except psycopg.Error as error:
             raise StoreUnreachable(
                 f"can't open {self._address.description}: {told(error)}",
-                hint="check host, port, database, user and password, and that the server runs as a primary",
+                hint=open_hint(error),
             ) from None
         self._watches: Final = Watches()
         self._hints: Final = CommitHints(self._address, self._watches)
@@ -362,7 +362,7 @@ class PostgresConsensus(Consensus):
         return sum(cursor.rowcount for cursor in inserts) == len(puts)
 
     def _failed(self, error: psycopg.Error, kind: type[StorageError]) -> HoldfastError:
-        return without_key(error, self.description) or kind(f"{self.description}: {told(error)}")
+        return refused(error, self.description) or kind(f"{self.description}: {told(error)}")
 
 
 class _Line:
