@@ -269,8 +269,8 @@ class FenceRegressed(HoldfastError):
             else f"; to continue with this one: holdfast catalog fence --at-least {at_least}"
         )
         super().__init__(
-            f"the durable token {durable} is lower than mine {mine}:"
-            " the store was restored from an older state",
+            f"the store was restored from an older state: this process wrote its token, {mine}, and the store"
+            f" now has {durable}",
             hint=f"stop all writers and find out which state of the store is the right one{then}",
         )
         self.mine, self.durable = mine, durable

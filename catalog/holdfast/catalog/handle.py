@@ -343,7 +343,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
                 yield cache
         except LogRegressed:
             # The token can't be read past what this process knows, but it is certainly no longer its own.
-            self._end(FenceRegressed(self._token, "in an older log", at_least=self._token.epoch))
+            self._end(FenceRegressed(self._token, "an older log", at_least=self._token.epoch))
 
     def fence_token(self) -> FenceToken:
         self._check_process()

@@ -183,7 +183,7 @@ def test_a_rollup_that_is_not_what_the_log_leads_to_is_found(filled: Stores) -> 
     assert rollup.blob_key in finding.what
     filled.blob.delete(rollup.blob_key)
     (finding,) = verified(filled).findings
-    assert "the rollup of version" in finding.what
+    assert "is missing: version" in finding.what
 
 
 def test_a_shard_that_is_written_meanwhile_has_no_findings(stores: Stores) -> None:
