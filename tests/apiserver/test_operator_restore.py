@@ -54,7 +54,7 @@ def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
     for asked in foreign:
         world.apply(make_catalog("thief", restoreFrom=asked))
         message = world.wait_stalled("catalog/thief", "LocationNotAllowed")
-        assert f"namespace {world.namespace} may use only {tmp_path}/volume/{world.namespace}" in message
+        assert f"this namespace has only what is below {tmp_path}/volume/{world.namespace};" in message
         world.delete("catalog/thief")
     dump.write_text(good)
     world.wait_ready("catalog/demo", "catalog/copy", "catalog/old")
