@@ -202,7 +202,7 @@ def test_one_that_brought_something_by_hand_is_not_in_the_way(stores: Stores) ->
 def test_an_abort_meanwhile_ends_it_with_that_reason(stores: Stores) -> None:
     plan = Meanwhile(stores, lambda: StorageController(stores.open()).renditions.abort("flights", "r2"))
     controller = opened(stores, plan)
-    with pytest.raises(BadInput, match="r2 of collection flights is ABORTED"):
+    with pytest.raises(BadInput, match="r2 of collection flights can't be filled: it is ABORTED"):
         controller.hydrate("flights", "r2")
     job = controller.job(JOB)
     assert job is not None

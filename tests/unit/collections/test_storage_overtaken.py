@@ -181,7 +181,7 @@ def test_a_pipeline_is_told_that_its_rendition_is_aborted_meanwhile(
         return True
 
     before(monkeypatch, controller.client, read, abort)
-    with pytest.raises(BadInput, match="rendition rs of collection flights is ABORTED"):
+    with pytest.raises(BadInput, match="rendition rs of collection flights can't be written: it is ABORTED"):
         ask()
 
 
