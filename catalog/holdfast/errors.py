@@ -283,7 +283,7 @@ class CodecMismatch(BadInput):
 class NotWritable(HoldfastError):
     """The handle, the client or the store was opened for reading only."""
 
-    hint = "open it for writing, which is without mode='read' or read_only=True"
+    hint = "open it for writing, without mode='read' or read_only=True"
 
 
 class ShardFinalized(HoldfastError):

@@ -190,10 +190,7 @@ class FileBlob(Blob):
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise NotWritable(
-                f"can't write to {self.description}: it was opened for reading only",
-                hint="open the location with mode='write'",
-            )
+            raise NotWritable(f"can't write to {self.description}: it was opened for reading only")
 
     def _make_durable_folder(self, folder: Path) -> None:
         """Make `folder` and its parents durable. Another process may have made them without flushing them."""

@@ -288,10 +288,7 @@ class PostgresConsensus(Consensus):
     def _write(self, action: Callable[[Connection], T]) -> T:
         """Do `action`, and repeat it if the server aborted it to end a deadlock."""
         if self._read_only:
-            raise NotWritable(
-                f"can't write to {self.description}: it was opened for reading only",
-                hint="open the location with mode='write'",
-            )
+            raise NotWritable(f"can't write to {self.description}: it was opened for reading only")
         for attempt in range(_MAX_ATTEMPTS):
             with self._sessions.connection() as connection:
                 try:

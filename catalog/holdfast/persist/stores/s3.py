@@ -229,7 +229,4 @@ class S3Blob(Blob):
 
     def _check_writable(self) -> None:
         if self._read_only:
-            raise NotWritable(
-                f"can't write to {self.description}: it was opened for reading only",
-                hint="open the location with mode='write'",
-            )
+            raise NotWritable(f"can't write to {self.description}: it was opened for reading only")

@@ -284,10 +284,7 @@ class S3LogConsensus(Consensus):
 
     def _check_writable(self, *, restarts: bool = False) -> None:
         if self._read_only:
-            raise NotWritable(
-                f"can't write to {self.description}: it was opened for reading only",
-                hint="open the location with mode='write'",
-            )
+            raise NotWritable(f"can't write to {self.description}: it was opened for reading only")
         if self._lost is not None and not restarts:
             raise Determinate(f"{self.description} was opened for recovery only")
 

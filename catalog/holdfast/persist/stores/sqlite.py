@@ -307,10 +307,7 @@ class SqliteConsensus(Consensus):
     def _write(self, statement: str, values: Sequence[object]) -> int:
         """Run one statement as one transaction. Return how many rows it changed."""
         if self._read_only:
-            raise NotWritable(
-                f"can't write to {self.description}: it was opened for reading only",
-                hint="open the location with mode='write'",
-            )
+            raise NotWritable(f"can't write to {self.description}: it was opened for reading only")
         with self._write_lock:
             self._check_open()
             if self._writer is None:
