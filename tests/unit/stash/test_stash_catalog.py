@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -101,17 +102,16 @@ def test_a_damaged_preamble_sends_nobody_to_persist(catalog: Catalog, stash: Sta
     assert "persist" not in raised.value.hint
 
 
-def test_frontiers_that_are_gone_send_nobody_to_persist(stash: Stash, stash_url: str) -> None:
-    if not stash_url.startswith("sqlite"):
-        pytest.skip("Postgres reports it as a refused call")
-    with closing(sqlite3.connect(stash_url.removeprefix("sqlite://"))) as connection:
-        connection.execute("DELETE FROM uppers")
-        connection.commit()
-    for _ in range(2):
-        with pytest.raises(CorruptBlob) as raised:
-            stash.frontiers()
-        assert "persist verify" not in raised.value.hint
-        assert "backup" in raised.value.hint
+def test_a_record_that_is_gone_sends_nobody_to_persist(tmp_path: Path) -> None:
+    with open_stash(f"sqlite://{tmp_path}/stash", create=True) as stash:
+        with closing(sqlite3.connect(tmp_path / "stash")) as connection:
+            connection.execute("DELETE FROM record")
+            connection.commit()
+        for _ in range(2):
+            with pytest.raises(CorruptBlob) as raised:
+                stash.frontiers()
+            assert "persist verify" not in raised.value.hint
+            assert "backup" in raised.value.hint
 
 
 def test_the_last_versions_stay_readable(

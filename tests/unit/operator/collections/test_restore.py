@@ -340,10 +340,10 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
             )
         assert "\n" not in str(failed.value)
     for url, within, says in (
-        (f"file://{volume}/../../elsewhere", bounds, "a file that this operator may not read"),
-        (f"file://{volume}/link", bounds, "a file that this operator may not read"),
-        (f"file://{volume}/good", Bounds("ns"), "move it to s3://"),
-        (f"file://{volume}/good", Bounds("evil", volume.parent), "namespace evil may use only"),
+        (f"file://{volume}/../../elsewhere", bounds, "a file that this operator doesn.t read"),
+        (f"file://{volume}/link", bounds, "a file that this operator doesn.t read"),
+        (f"file://{volume}/good", Bounds("ns"), "it has to be in s3://"),
+        (f"file://{volume}/good", Bounds("evil", volume.parent), "this namespace has only what is below .*evil;"),
     ):
         with pytest.raises(NotAllowed, match=says) as refused:
             restored(catalog, collection, "spec-restore-1", url, bounds=within, room=None, stopped=never)
@@ -386,11 +386,15 @@ def test_a_snapshot_in_a_bucket_is_restored_where_catalogs_may_be(
 
     monday = f"s3://{bucket}/backups/monday?{service}"
     for url, place, says in (
-        (monday, f"s3://{bucket}/catalogs?{service}", "not in a location that this operator allows"),
+        (
+            monday,
+            f"s3://{bucket}/catalogs?{service}",
+            "outside of where this operator may keep",
+        ),
         (
             f"s3://{bucket}/catalogs/../backups/monday?{service}",
             f"s3://{bucket}/catalogs?{service}",
-            "not in a location that this operator allows",
+            "outside of where this operator may keep",
         ),
         (f"s3://{bucket}/backups/tuesday?{service}", f"s3://{bucket}?{service}", "never finished"),
         (f"s3://no-such-bucket/monday?{service}", f"s3://no-such-bucket?{service}", "there is no S3 bucket"),
