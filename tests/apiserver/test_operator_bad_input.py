@@ -322,7 +322,7 @@ def test_of_two_namespaces_that_ask_for_the_same_the_older_catalog_has_it(
     thief = make_catalog("thief", storage={"url": world.volume(there["spec"]["organizationId"])})
     neighbour.apply(thief)
     told = neighbour.wait_stalled("catalog/thief", "LocationNotAllowed")
-    assert f"may use only {tmp_path}/volume/{neighbour.namespace}" in told
+    assert f"only what is below {tmp_path}/volume/{neighbour.namespace};" in told
     world.apply(there)
     world.wait_ready("catalog/demo")
     neighbour.apply(there)

@@ -343,7 +343,11 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
         (f"file://{volume}/../../elsewhere", bounds, "a file that this operator doesn.t read"),
         (f"file://{volume}/link", bounds, "a file that this operator doesn.t read"),
         (f"file://{volume}/good", Bounds("ns"), "it has to be in s3://"),
-        (f"file://{volume}/good", Bounds("evil", volume.parent), "this namespace has only what is below .*evil;"),
+        (
+            f"file://{volume}/good",
+            Bounds("evil", volume.parent),
+            "this namespace has only what is below .*evil;",
+        ),
     ):
         with pytest.raises(NotAllowed, match=says) as refused:
             restored(catalog, collection, "spec-restore-1", url, bounds=within, room=None, stopped=never)
