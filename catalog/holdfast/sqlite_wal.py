@@ -68,7 +68,7 @@ def _wrong_frame(wal: Path) -> int | None:
         return _first_wrong(data, page, salts, order, (header[6], header[7]))
     salts = data[_HEADER_BYTES + 8 : _HEADER_BYTES + 16]
     for order in ("<u4", ">u4"):
-        if _has_successor(data, 0, _USUAL_PAGE, salts, order):
+        if _has_successor(data, 0, _USUAL_PAGE, salts, order, None):
             return 0
     return None
 
@@ -79,21 +79,42 @@ def _first_wrong(data: bytes, page: int, salts: bytes, order: str, before: tuple
         frame = data[_HEADER_BYTES + number * size :][:size]
         if frame[8:16] != salts or not _continues(frame, before, order):
             # A frame with other salts is usually the first remaining frame of an earlier WAL.
-            return number if _has_successor(data, number, page, salts, order) else None
+            found = _has_successor(data, number, page, salts, order, before)
+            return number if found else None
         before = _stored(frame)
     return None
 
 
-def _has_successor(data: bytes, first: int, page: int, salts: bytes, order: str) -> bool:
-    """Whether a commit in frame `first` or later is followed by another frame of the same WAL."""
+def _has_successor(
+    data: bytes, first: int, page: int, salts: bytes, order: str, before: tuple[int, int] | None
+) -> bool:
+    """Whether a commit in frame `first` or later is followed by another frame of the same WAL.
+
+    `before` is the checksum that frame `first` should continue, or None if that is unknown.
+    """
     size = _FRAME_BYTES + page
     for number in range(first, (len(data) - _HEADER_BYTES) // size - 1):
         at = _HEADER_BYTES + number * size
-        if data[at + 4 : at + 8] == bytes(4) or data[at + size + 8 : at + size + 16] != salts:
+        frame, following = data[at : at + size], data[at + size : at + 2 * size]
+        expected = before if number == first else None
+        is_commit = frame[4:8] != bytes(4) or (expected is not None and _was_commit(frame, expected, order))
+        if not is_commit or following[8:16] != salts:
             continue
-        if _continues(data[at + size : at + 2 * size], _stored(data[at : at + _FRAME_BYTES]), order):
+        if _continues(following, _stored(frame), order):
+            return True
+        # The damage may be in the stored checksum itself.
+        if expected is not None and _continues(following, _computed(frame, expected, order), order):
             return True
     return False
+
+
+def _was_commit(frame: bytes, before: tuple[int, int], order: str) -> bool:
+    """Whether a wrong frame without a size of the database would be right with a size of one bit.
+
+    Only the last frame of a commit has a size.
+    """
+    sizes = ((1 << bit).to_bytes(4, "big") for bit in range(32))
+    return any(_continues(frame[:4] + size + frame[8:], before, order) for size in sizes)
 
 
 def _stored(frame: bytes) -> tuple[int, int]:
@@ -102,7 +123,11 @@ def _stored(frame: bytes) -> tuple[int, int]:
 
 def _continues(frame: bytes, before: tuple[int, int], order: str) -> bool:
     """Whether the checksum of a frame continues the checksum of the frame before it."""
-    return _checksum(frame[:8] + frame[_FRAME_BYTES:], before, order) == _stored(frame)
+    return _computed(frame, before, order) == _stored(frame)
+
+
+def _computed(frame: bytes, before: tuple[int, int], order: str) -> tuple[int, int]:
+    return _checksum(frame[:8] + frame[_FRAME_BYTES:], before, order)
 
 
 def _checksum(data: bytes, before: tuple[int, int], order: str) -> tuple[int, int]:

@@ -74,8 +74,11 @@ def test_a_flipped_bit_before_the_last_commit_is_found(
     frames = range(32, len(wal), FRAME)
     places = [*range(32), *(at + byte for at in frames[::3] for byte in range(0, 24, 3))]
     places += chance.sample(range(32, len(wal)), 100)
-    for at in places:
-        flipped = wal[:at] + bytes([wal[at] ^ 1 << chance.randrange(8)]) + wal[at + 1 :]
+    flips = [(at, chance.randrange(8)) for at in places]
+    # All bits in the header of the last frame of the commit before the last one.
+    flips += [(last - FRAME + byte, bit) for byte in range(24) for bit in range(8)]
+    for at, bit in flips:
+        flipped = wal[:at] + bytes([wal[at] ^ 1 << bit]) + wal[at + 1 :]
         # A crash leaves a last commit that is cut short: it isn't found, and nothing but this commit is lost.
         allowed = (COMMITS, COMMITS - 1) if at >= last else (COMMITS,)
         try:
