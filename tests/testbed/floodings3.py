@@ -21,7 +21,7 @@ class FloodingS3:
 
     def __init__(self, size: int, *, status: int = 200, listings: bool = False) -> None:
         self.sent = 0
-        """How many bytes of such answers were sent: those read, and what is in buffers on the way."""
+        """How many bytes of such answers were sent: those read, those in buffers, and the next piece."""
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,8 +39,11 @@ class FloodingS3:
                 left = size
                 with contextlib.suppress(OSError):
                     while left:
-                        left -= self.wfile.write(_PIECE[:left])
+                        piece = _PIECE[:left]
+                        left -= len(piece)
+                        # Before the write: the client may have read it all before this thread goes on.
                         service.sent = max(service.sent, size - left)
+                        self.wfile.write(piece)
 
             def answer(self, code: int, length: int) -> None:
                 self.send_response(code)
