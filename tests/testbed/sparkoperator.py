@@ -127,6 +127,8 @@ class SparkOperatorStandIn:
             try:
                 version = self._list()
                 for event in self._events(version):
+                    if event is None:
+                        break  # a line that was cut off: list again
                     self._observe(event["type"], event["raw_object"])
             except (ApiException, urllib3.exceptions.HTTPError) as error:
                 # No CRD yet, a history too old, or a server that isn't there: list again.
@@ -143,9 +145,9 @@ class SparkOperatorStandIn:
             self._observe("ADDED", each)
         return str(found["metadata"]["resourceVersion"])
 
-    def _events(self, version: str) -> Iterator[dict[str, Any]]:
+    def _events(self, version: str) -> Iterator[dict[str, Any] | None]:
         listing, where = self._cluster.listing(self._namespace)
-        events: Iterator[dict[str, Any]] = self._watch.stream(  # type: ignore[no-untyped-call]
+        events: Iterator[dict[str, Any] | None] = self._watch.stream(  # type: ignore[no-untyped-call]
             listing, *where, resource_version=version, timeout_seconds=_RELIST_SECONDS
         )
         return events
