@@ -530,10 +530,9 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             fenced = _refresh_after(steps, held, unsettled)
             fresh = True
             continue
-        except HoldfastError as error:
-            if isinstance(unsettled, Indeterminate):
-                raise unsettled from error
-            raise
+        except HoldfastError:
+            with _unless_unknown(unsettled):
+                raise
         if won:
             for (machine, state), put in zip(after, puts, strict=True):
                 machine.publish(Version(state, digest_of(put.data)))
