@@ -108,9 +108,7 @@ class OpenFiles:
         main, log, index = self._paths
         try:
             found = _stat(main)
-            if found.st_mtime_ns != self._contents[1] or found.st_size != self._contents[0]:
-                self._contents = (found.st_size, found.st_mtime_ns)
-                self.foreign_writes += 1
+            self._note_contents(found)
             if (found[1:3], _stat(log)[1:3], _stat(index)[1:3]) == self._known:
                 return
         except OSError:
@@ -160,11 +158,14 @@ class OpenFiles:
     def _look(self) -> tuple[_Identity, ...]:
         main, log, index = self._paths
         found = _stat(main)
-        contents = (found.st_size, found.st_mtime_ns)
+        self._note_contents(found)
+        return found[1:3], _identity(log), _identity(index)
+
+    def _note_contents(self, main: os.stat_result) -> None:
+        contents = (main.st_size, main.st_mtime_ns)
         if contents != self._contents:
             self._contents = contents
             self.foreign_writes += 1
-        return found[1:3], _identity(log), _identity(index)
 
     def _replaced(self, kind: type[StorageError], path: str) -> StorageError:
         return kind(

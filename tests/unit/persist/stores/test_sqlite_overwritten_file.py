@@ -88,6 +88,14 @@ def test_what_others_write_to_the_file_stops_nobody(kind: str, tmp_path: Path) -
     client.close()
 
 
+def checks_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files whose pages the client checks from now on."""
+    checked: list[Path] = []
+    module = sys.modules[type(client.store).__module__]
+    monkeypatch.setattr(module, "check_pages", lambda _, path: checked.append(path))
+    return checked
+
+
 @KINDS
 def test_a_file_that_nobody_writes_to_is_not_checked(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,9 +103,7 @@ def test_a_file_that_nobody_writes_to_is_not_checked(
     path = tmp_path / "file.sqlite"
     client = Client(kind, path)
     client.commit()
-    checked: list[Path] = []
-    module = sys.modules[type(client.store).__module__]
-    monkeypatch.setattr(module, "check_pages", lambda _, path: checked.append(path))
+    checked = checks_of(client, monkeypatch)
     for _ in range(50):
         client.commit()
         client.count()
@@ -115,9 +121,7 @@ def test_checkpoints_of_its_own_commits_are_not_checked(
     path = tmp_path / "file.sqlite"
     client = Client(kind, path)
     client.commit()
-    checked: list[Path] = []
-    module = sys.modules[type(client.store).__module__]
-    monkeypatch.setattr(module, "check_pages", lambda _, path: checked.append(path))
+    checked = checks_of(client, monkeypatch)
     before = path.stat().st_mtime_ns
     for _ in range(1000):
         client.commit()
