@@ -495,8 +495,8 @@ class PostgresStash(Stash):
         """The error to raise for a failure that changed nothing."""
         if isinstance(error, errors.NumericValueOutOfRange):
             return DiffOverflow(f"one of the {self.description}")
-        if missing := refused(error, self.description):
-            return missing
+        if refusal := refused(error, self.description):
+            return refusal
         kind: type[StorageError] = StoreUnreachable if connection.closed else Determinate
         return kind(f"{self.description}: {told(error)}")
 

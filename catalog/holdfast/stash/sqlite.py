@@ -23,8 +23,8 @@ Why it is safe
 - No connection is used on both sides of a fork. In a child every call raises.
 - A commit that another process has seen can be lost only together with the file, and the comparison of device
   and inode finds that. So no other commit can get the same upper, and calls need not compare the history. The
-  exception is an older file that is copied over the open one, which keeps the inode: see "Restore" in
-  docs/how-to/backup-and-restore.md.
+  exception is an older file that is copied over the open one, which keeps the inode: see "The SQLite
+  file is damaged" in docs/how-to/backup-and-restore.md.
 """
 
 import os

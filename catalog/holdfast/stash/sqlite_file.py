@@ -155,7 +155,7 @@ def upgrade(connection: Connection, path: Path) -> None:
 
 
 def _upgrade(connection: Connection, path: Path) -> None:
-    ((has_checksums,),) = connection.execute(_HAS_CHECKSUMS, _LAYOUT_1_WITH_CHECKSUMS[:1]).fetchall()
+    has_checksums = _has_checksums(connection)
     record = read_record(connection, path)
     sums: defaultdict[int, int] = defaultdict(int)
     for *row, checksum in connection.execute(_EVERY_ROW.format("checksum" if has_checksums else "NULL")):
@@ -200,8 +200,8 @@ def check_is_stash(connection: Connection, path: Path) -> None:
         if version == LAYOUT_VERSION:
             check_schema(connection, path, _CREATE)
         else:
-            ((has_checksums,),) = connection.execute(_HAS_CHECKSUMS, _LAYOUT_1_WITH_CHECKSUMS[:1]).fetchall()
-            check_schema(connection, path, _LAYOUT_1_WITH_CHECKSUMS if has_checksums else _LAYOUT_1)
+            layout_1 = _LAYOUT_1_WITH_CHECKSUMS if _has_checksums(connection) else _LAYOUT_1
+            check_schema(connection, path, layout_1)
     if application != APPLICATION_ID or not set(tables) >= TABLES:
         raise BadInput(f"{path} is not a stash: it is a SQLite file of something else", hint="check the path")
 
@@ -225,6 +225,11 @@ def check_usable_file(path: Path, *, create: bool, write: bool) -> bool:
     return True
 
 
-def _number(connection: sqlite3.Connection, statement: str) -> int:
-    value = connection.execute(statement).fetchone()[0]
+def _has_checksums(connection: Connection) -> bool:
+    """Whether the rows of a file of layout 1 have checksums."""
+    return bool(_number(connection, _HAS_CHECKSUMS, _LAYOUT_1_WITH_CHECKSUMS[:1]))
+
+
+def _number(connection: sqlite3.Connection, statement: str, values: tuple[str, ...] = ()) -> int:
+    value = connection.execute(statement, values).fetchone()[0]
     return value if isinstance(value, int) else 0
