@@ -13,7 +13,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import Progress, Updates
-from holdfast.persist.prepared import Prepared
+from holdfast.persist.multi_write import Prepared
 from sim.audit import Violation
 from sim.failoverservers import Acknowledged, Read, Refused
 from sim.history import MARKER, Followed, Update, Write

@@ -23,8 +23,8 @@ from holdfast.persist.handles.read import (
 from holdfast.persist.handles.typed import TypedListen, TypedReader, TypedUpdate, TypedWriter
 from holdfast.persist.handles.upload import Upload, UploadTicket
 from holdfast.persist.handles.write import WriteHandle
+from holdfast.persist.multi_write import Prepared
 from holdfast.persist.parts.snapshot import Snapshot, SnapshotPart
-from holdfast.persist.prepared import Prepared
 from holdfast.persist.rows.order import KeyRange
 from holdfast.persist.rows.schema import Column, Schema
 from holdfast.persist.state.inspect import HoldInfo, ShardInfo, StoredSize

@@ -46,8 +46,8 @@ from holdfast.persist.handles.write import (
     writer_of,
 )
 from holdfast.persist.ids import new_id
+from holdfast.persist.multi_write import Prepared, multi_write
 from holdfast.persist.parts.snapshot import Snapshot, SnapshotPart
-from holdfast.persist.prepared import Prepared
 from holdfast.persist.rows.canonical import Rows
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.schema import Schema
@@ -293,7 +293,7 @@ class PersistClient:
             Fenced: the client has lost the write lock that it took. Nothing happened.
             Indeterminate: the commit may have happened.
         """
-        self.session.multi_write(commands)
+        multi_write(self.session, commands)
 
     def create_or_load(self, name: str, schema: Schema, *, mode: WriteMode = WriteMode.APPEND) -> str:
         """Return the id of the shard with this name. If there is none, create it with `schema` in `mode`.

@@ -1,20 +1,12 @@
-"""The shared state of a client's handles: its stores, a state cache per shard, its lock, and its commits.
+"""The shared state of a client's handles: its stores, a state cache per shard, and its write lock.
 
 Handles use the session and never import the client, so there is no import cycle.
 """
 
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import Literal, Protocol
 
-from holdfast.errors import (
-    BadInput,
-    HoldfastError,
-    Indeterminate,
-    NotWritable,
-    StorageError,
-)
+from holdfast.errors import BadInput, NotWritable
 from holdfast.forks import OwnerProcess
 from holdfast.persist.checks import check_purpose
 from holdfast.persist.clock import Clock
@@ -22,11 +14,10 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.host_clock import HostClock
 from holdfast.persist.ids import check_shard_id, new_id
 from holdfast.persist.notify import ChangeFollower, ChangeServer
-from holdfast.persist.prepared import Prepared, spend_all
-from holdfast.persist.state.command import Handle, RegisterWriter
+from holdfast.persist.state.command import Handle
 from holdfast.persist.state.divergence import ForkGuard, KnownRow
 from holdfast.persist.state.lock import Fence, no_lock
-from holdfast.persist.state.machine import Machine, commit
+from holdfast.persist.state.machine import Machine
 from holdfast.persist.stores import Location
 from holdfast.persist.upkeep.maintainer import Maintainer
 
@@ -43,16 +34,17 @@ class Session:
         self.clock = clock
         self.fence = Fence()
         """The write lock that the commits of this client must find, if the client took it."""
+        self.machines: dict[str, Machine] = {}
+        """The state caches of all shards that this client has used, by shard id."""
         self.history = ForkGuard(
             location,
             hostname=config.hostname,
             read_only=mode == "read",
             known=self._known_rows,
         )
-        self.maintainer = Maintainer(location, config, clock, self._new_machine, self.machines)
+        self.maintainer = Maintainer(location, config, clock, self._new_machine, self._all_machines)
         self._host_clock = HostClock(location, clock, config.clock_ahead_s)
         self._owner = OwnerProcess()
-        self._machines: dict[str, Machine] = {}
         self._lock = threading.Lock()
         self._teller: ChangeServer | None = None
         self._follower: ChangeFollower | None = None
@@ -87,21 +79,17 @@ class Session:
             new_id(kind), check_purpose(purpose), self.config.hostname, int(self.config.lease_s * 1000)
         )
 
-    def machines(self) -> list[Machine]:
-        """Return the state caches of all shards that this client has used."""
-        return list(self._machines.values())
-
     def machine(self, shard_id: str) -> Machine:
         """Return the shard's state cache in this client. Raises `BadInput` if the client is closed."""
         self.check_open()
         with self._lock:
             self.check_open()
-            machine = self._machines.get(shard_id)
+            machine = self.machines.get(shard_id)
             if machine is None:
                 machine = self._new_machine(check_shard_id(shard_id))
                 machine.tell = self._teller.changed if self._teller is not None else None
                 machine.is_told = self._is_told
-                self._machines[shard_id] = machine
+                self.machines[shard_id] = machine
             return machine
 
     def existing(self, shard_id: str) -> Machine:
@@ -114,58 +102,16 @@ class Session:
     def _new_machine(self, shard_id: str) -> Machine:
         return Machine(shard_id, self.location, self.config, self.clock, self.fence, self.history)
 
+    def _all_machines(self) -> list[Machine]:
+        return list(self.machines.values())
+
     def _known_rows(self) -> list[KnownRow]:
-        versions = [(machine.shard_id, machine.version) for machine in self.machines()]
+        versions = [(machine.shard_id, machine.version) for machine in self._all_machines()]
         return [
             KnownRow(shard, version.seqno, version.digest)
             for shard, version in versions
             if version.digest is not None
         ]
-
-    def multi_write(self, commands: Sequence[Prepared]) -> None:
-        """Commit prepared commands, all or none. See `PersistClient.multi_write`."""
-        self.check_writable()
-        appends = spend_all(commands, self.location)
-        if not commands:
-            return
-        try:
-            # Another client of the location may have prepared a command.
-            steps = [
-                (
-                    self._machines.get(each.machine.shard_id) or self.machine(each.machine.shard_id),
-                    each.command,
-                )
-                for each in commands
-            ]
-            commit(steps)
-        except Indeterminate:
-            for append in appends:
-                if append.writer is not None:
-                    append.writer.mark_undecided()
-            raise
-        except HoldfastError as error:
-            for append in appends:
-                append.settle()
-            # After an attempt of unknown outcome, leaking a blob is better than deleting a live one.
-            if not isinstance(error.__cause__, Indeterminate):
-                self._discard(appends)
-            raise
-        for append in appends:
-            append.settle()
-        for machine, done in steps:
-            if isinstance(done, RegisterWriter):
-                # This writer only created the shard, and will not write.
-                machine.settled.add(done.writer.id)
-                machine.closed.add(done.writer.id)
-            self.maintainer.after_commit(machine)
-
-    def _discard(self, appends: Sequence[Prepared]) -> None:
-        for append in appends:
-            garbage = append.rejected()
-            # The reason of the rejection matters more than a blob that can't be deleted now.
-            with suppress(StorageError):
-                for key in garbage:
-                    self.location.blob.delete(key)
 
     def tell_changes(self, url: str) -> str:
         """Serve notifications of new versions at `url`. See `PersistClient.tell_changes`."""
@@ -174,7 +120,7 @@ class Session:
             if self._teller is not None:
                 raise BadInput(f"this client already serves its changes at {self._teller.address}")
             self._teller = ChangeServer(url, self.location.location_id)
-            for machine in self._machines.values():
+            for machine in self.machines.values():
                 machine.tell = self._teller.changed
             return self._teller.address
 
@@ -187,7 +133,7 @@ class Session:
             self._follower = ChangeFollower(url, self.location.location_id, self._heard)
 
     def _heard(self, shard_id: str | None) -> None:
-        machines = self.machines() if shard_id is None else [self._machines.get(shard_id)]
+        machines = self._all_machines() if shard_id is None else [self.machines.get(shard_id)]
         for machine in machines:
             if machine is not None:
                 machine.watches.ring_all()
@@ -210,7 +156,7 @@ class Session:
         """End notifications, drop the state caches, and close the stores."""
         if self._teller is not None:
             self._teller.close()
-        for machine in self._machines.values():
+        for machine in self.machines.values():
             machine.close()
         if self._follower is not None:
             self._follower.close()

@@ -34,7 +34,7 @@ from holdfast.errors import (
 from holdfast.forks import kept_in_process
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
 from holdfast.persist.config import Maintenance
-from holdfast.persist.prepared import LONGEST_UPLOAD_S
+from holdfast.persist.multi_write import LONGEST_UPLOAD_S
 from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.persist.rows.consolidate import negated
 from holdfast.persist.rows.evolution import fitted

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from holdfast.errors import AsOfTooEarly, Determinate, HandleExpired, Indeterminate, UpperMismatch
-from holdfast.persist.prepared import Prepared
+from holdfast.persist.multi_write import Prepared
 from sim.history import Fate, Row
 from sim.rows import contents, table
 

@@ -132,7 +132,6 @@ class Opened:
             "now_ms": lambda s: s.now_ms(),
             "machine": lambda s: s.machine(shard),
             "existing": lambda s: s.existing(shard),
-            "multi_write": lambda s: s.multi_write([self.append]),
             "tell_changes": lambda s: s.tell_changes("tcp://127.0.0.1:0"),
             "follow_changes": lambda s: s.follow_changes("tcp://127.0.0.1:1"),
         }

@@ -9,7 +9,7 @@ from holdfast.errors import BadInput, HandleExpired, NotWritable
 from holdfast.persist import PersistClient
 from holdfast.persist.admin.sweep import Swept, check_age, sweep
 from holdfast.persist.ids import new_id, part_key, rollup_key
-from holdfast.persist.prepared import LONGEST_UPLOAD_S
+from holdfast.persist.multi_write import LONGEST_UPLOAD_S
 from holdfast.persist.rows.part import checksum
 from holdfast.persist.state.codec import encode_state
 from holdfast.persist.state.command import AddRollup, CondemnOrphans, ExpireHandles

@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import BadInput, Determinate, HandleExpired, UpperMismatch
 from holdfast.persist import PersistClient, Upload, UploadTicket, WriteHandle
 from holdfast.persist.admin.sweep import sweep
-from holdfast.persist.prepared import LONGEST_UPLOAD_S, InFlight
+from holdfast.persist.multi_write import LONGEST_UPLOAD_S, InFlight
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.machine import commit
 from testbed.faults import Fault, Operation

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import BadInput, CorruptBlob
 from holdfast.persist.ids import BLOB_NAME, CUT_NAME
-from holdfast.persist.prepared import LONGEST_UPLOAD_S
+from holdfast.persist.multi_write import LONGEST_UPLOAD_S
 from holdfast.persist.state.command import CondemnOrphans
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import ShardState, live_keys

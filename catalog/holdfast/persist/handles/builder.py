@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput, DiffOverflow, HoldfastError
 from holdfast.forks import OwnerProcess
-from holdfast.persist.prepared import Prepared
+from holdfast.persist.multi_write import Prepared
 from holdfast.persist.rows.canonical import Rows, prepare_updates, time_bounds
 from holdfast.persist.rows.merge import consolidate_chunk, merge_runs
 from holdfast.persist.rows.schema import TIME, Schema

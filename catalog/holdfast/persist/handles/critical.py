@@ -15,7 +15,7 @@ from typing import Final
 from holdfast.errors import BadInput
 from holdfast.persist.checks import check_frontier, check_purpose
 from holdfast.persist.ids import check_shard_id, critical_id
-from holdfast.persist.prepared import Prepared
+from holdfast.persist.multi_write import Prepared, multi_write
 from holdfast.persist.session import Session
 from holdfast.persist.state.command import DowngradeCritical, DropCritical, RegisterCritical
 from holdfast.persist.state.machine import Machine, commit
@@ -67,7 +67,7 @@ class CriticalSince:
             Fenced: the stored token is not the token of this handle; nothing happened.
             HandleExpired: the hold was released.
         """
-        self._session.multi_write([self.prepare_downgrade(since)])
+        multi_write(self._session, [self.prepare_downgrade(since)])
 
     def compare_and_downgrade(self, expected: bytes, opaque: bytes, since: int) -> None:
         """If the stored token is `expected`, replace it by `opaque` and move the hold to `since`.
@@ -80,7 +80,7 @@ class CriticalSince:
             Fenced: the stored token is another; nothing happened.
             HandleExpired: the hold was released.
         """
-        self._session.multi_write([self.prepare_compare_and_downgrade(expected, opaque, since)])
+        multi_write(self._session, [self.prepare_compare_and_downgrade(expected, opaque, since)])
         self._opaque = opaque
 
     def prepare_downgrade(self, since: int) -> Prepared:
@@ -96,7 +96,7 @@ class CriticalSince:
 
     def release(self) -> None:
         """Release the hold for ever. Raises `Fenced` if the stored token is not the token of this handle."""
-        self._session.multi_write([self.prepare_release()])
+        multi_write(self._session, [self.prepare_release()])
 
     def prepare_release(self) -> Prepared:
         """Prepare the release of the hold, for `multi_write`."""

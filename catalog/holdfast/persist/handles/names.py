@@ -25,7 +25,7 @@ from holdfast.persist.handles.critical import prepare_critical, prepare_downgrad
 from holdfast.persist.handles.read import ReadHandle
 from holdfast.persist.handles.write import open_writer, prepare_create, prepare_finalize
 from holdfast.persist.ids import new_id, shard_id
-from holdfast.persist.prepared import Prepared
+from holdfast.persist.multi_write import Prepared, multi_write
 from holdfast.persist.rows.schema import DIFF, Schema
 from holdfast.persist.session import Session
 from holdfast.persist.state.state import WriteMode
@@ -132,7 +132,7 @@ def _change(
             *effects,
         ]
         try:
-            session.multi_write(commands)
+            multi_write(session, commands)
         except UpperMismatch as mismatch:
             if mismatch.shard_id != names_shard:
                 raise

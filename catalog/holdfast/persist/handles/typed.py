@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.persist.handles.codec import Codec, check_codec, decode, encode
 from holdfast.persist.handles.read import Listen, Progress, open_reader
 from holdfast.persist.handles.write import open_writer
-from holdfast.persist.prepared import Prepared
+from holdfast.persist.multi_write import Prepared, multi_write
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
 from holdfast.persist.session import HasSession
 
@@ -45,7 +45,7 @@ class TypedWriter(Generic[K, V]):
         self, updates: Iterable[TypedUpdate[K, V]], expected_upper: int, new_upper: int
     ) -> None:
         """See `WriteHandle.compare_and_append`; `BadInput` also if the codec can't encode an update."""
-        self._session.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
+        multi_write(self._session, [self.prepare_append(updates, expected_upper, new_upper)])
 
     def prepare_append(
         self, updates: Iterable[TypedUpdate[K, V]], expected_upper: int, new_upper: int

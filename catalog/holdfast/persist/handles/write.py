@@ -1,6 +1,6 @@
 """Write handles: they append to a shard, or write and seal it.
 
-Each call prepares a command, uploads large updates, and commits the command with `Session.multi_write`.
+Each call prepares a command, uploads large updates, and commits the command with `multi_write`.
 """
 
 import uuid
@@ -16,9 +16,9 @@ from holdfast.persist.checks import check_forward, check_frontier, check_schema,
 from holdfast.persist.handles.builder import MEMORY_BYTES, BatchBuilder
 from holdfast.persist.handles.upload import Upload, UploadTicket
 from holdfast.persist.ids import new_id
+from holdfast.persist.multi_write import InFlight, Prepared, multi_write
 from holdfast.persist.parts.part_store import PartWriter
 from holdfast.persist.parts.run_writer import write_run
-from holdfast.persist.prepared import InFlight, Prepared
 from holdfast.persist.rows.canonical import Rows, check_times, prepare_between, prepare_updates, time_bounds
 from holdfast.persist.rows.part import Encoding
 from holdfast.persist.rows.schema import Schema
@@ -136,7 +136,7 @@ class WriteHandle:
             Indeterminate: the append may have happened. The handle can't be used any more. Open a new one,
                 read the upper, and check what is there.
         """
-        self._session.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
+        multi_write(self._session, [self.prepare_append(updates, expected_upper, new_upper)])
 
     def write(self, updates: object) -> None:
         """Write `updates` durably (mode WRITE_SEAL). A seal beyond their times makes them visible.
@@ -151,7 +151,7 @@ class WriteHandle:
             Fenced: the client has lost the write lock; nothing happened.
             Indeterminate: the write may have happened. The handle can't be used any more.
         """
-        self._session.multi_write([self.prepare_write(updates)])
+        multi_write(self._session, [self.prepare_write(updates)])
 
     def prepare_write(self, updates: object) -> Prepared:
         """Prepare a write for `multi_write`: upload large updates, and commit nothing."""
@@ -175,7 +175,7 @@ class WriteHandle:
         # Read the state once, because other threads of this process move it too.
         while (upper := self.cached_upper) < new_upper:
             try:
-                self._session.multi_write([self.prepare_seal(upper, new_upper)])
+                multi_write(self._session, [self.prepare_seal(upper, new_upper)])
             except UpperMismatch as mismatch:
                 if mismatch.actual >= new_upper:
                     return
@@ -308,7 +308,7 @@ class WriteHandle:
 
     def commit(self, prepared: Prepared) -> None:
         """Commit an append of this handle. Raises the errors of `compare_and_append`."""
-        self._session.multi_write([prepared])
+        multi_write(self._session, [prepared])
 
     def _prepared(self, runs: Sequence[tuple[Part, ...]], expected_upper: int, new_upper: int) -> Prepared:
         token = uuid.uuid4().bytes

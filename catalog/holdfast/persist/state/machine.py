@@ -83,7 +83,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.forks import OwnerProcess
-from holdfast.persist.clock import Clock
+from holdfast.persist.clock import Clock, TimeLeft
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import EPOCH_BITS
 from holdfast.persist.rows.part import verify
@@ -94,11 +94,10 @@ from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.divergence import ForkGuard
 from holdfast.persist.state.invariants import check_state, check_step
 from holdfast.persist.state.lock import LOCK_KEY, Fence, LockRow, no_lock
-from holdfast.persist.state.state import Part, Rollup, ShardState, StateDiff, apply, next_diff
+from holdfast.persist.state.state import Change, Part, Rollup, ShardState, StateDiff, apply, next_version
 from holdfast.persist.state.transition import transition
 from holdfast.persist.stores import Digest, Entry, Expect, Head, Location, digest_of
 from holdfast.persist.stores import Put as LogPut
-from holdfast.persist.stores.retry import TimeLeft
 from holdfast.persist.stores.watch import Watch, Watches
 
 log = logging.getLogger(__name__)
@@ -126,6 +125,9 @@ class Version(NamedTuple):
 
 _Attempt = list[tuple["Machine", int, Digest]]
 """The rows that an attempt to commit aimed at: the shard, and the number and digest of the row."""
+
+_Next = tuple["Machine", StateDiff, ShardState]
+"""The next version of a shard, and the diff that makes it."""
 
 
 class RollupGone(Exception):
@@ -493,8 +495,8 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     if fresh:
         fenced = _refresh_all(steps, held)
     while True:
-        results, diffs, rejection = _run(steps)
-        if (rejection is not None or not diffs) and not fresh:
+        results, new, rejection = _run(steps)
+        if (rejection is not None or not new) and not fresh:
             fenced = _refresh_all(steps, held)
             fresh = True
             continue
@@ -504,13 +506,12 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             return [None] * len(steps)
         if rejection is not None:
             raise rejection.error from unsettled
-        if not diffs:
+        if not new:
             return results
-        after = [(machine, apply(machine.state, diff)) for machine, diff in diffs]
         # The store appends a row only after exactly the row that the machine knows.
         puts = [
             LogPut(diff.shard_id, diff.seqno, encode_diff(diff), machine.version.digest)
-            for machine, diff in diffs
+            for machine, diff, _ in new
         ]
         changed = {put.key for put in puts}
         # The commit relies on the shards that it does not change, so they must not have moved.
@@ -523,7 +524,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             if isinstance(error, Indeterminate) or unsettled is None:
                 unsettled = error
             tried.append(
-                [(m, put.seqno, digest_of(put.data)) for (m, _), put in zip(after, puts, strict=True)]
+                [(m, put.seqno, digest_of(put.data)) for (m, _, _), put in zip(new, puts, strict=True)]
             )
             if error.lasting or not patience.wait():
                 raise unsettled from None
@@ -534,7 +535,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             with _unless_unknown(unsettled):
                 raise
         if won:
-            for (machine, state), put in zip(after, puts, strict=True):
+            for (machine, _, state), put in zip(new, puts, strict=True):
                 machine.publish(Version(state, digest_of(put.data)))
             _record_line(first)
             return results
@@ -654,38 +655,38 @@ def _is_free(attempt: _Attempt) -> bool:
 
 def _run(
     steps: Sequence[tuple[Machine, Command]],
-) -> tuple[list[object], list[tuple[Machine, StateDiff]], Reject | None]:
-    """Run the commands in the order of `steps`; return results, one diff per shard, and a rejection."""
+) -> tuple[list[object], list[_Next], Reject | None]:
+    """Run the commands in the order of `steps`.
+
+    Return their results, the next version of each shard that changes, and a rejection.
+    """
     results: list[object] = []
-    diffs: dict[str, tuple[Machine, StateDiff]] = {}
+    new: dict[str, _Next] = {}
     for machine, command in steps:
         state = machine.state
-        earlier = diffs.get(machine.shard_id)
-        if earlier is not None:
-            state = replace(apply(state, earlier[1]), seqno=state.seqno)
+        before: tuple[Change, ...] = ()
+        if machine.shard_id in new:
+            _, diff, after = new[machine.shard_id]
+            state, before = replace(after, seqno=state.seqno), diff.changes
         match transition(state, command):
             case Commit(changes, result):
                 results.append(result)
-                before = earlier[1].changes if earlier is not None else ()
-                now_ms = machine.clock.wall_ms()
-                diffs[machine.shard_id] = (
-                    machine,
-                    next_diff(
-                        machine.state,
-                        (*before, *changes),
-                        applier_version=APPLIER_VERSION,
-                        wall_ms=now_ms,
-                        hostname=machine.config.hostname,
-                    ),
+                diff, after = next_version(
+                    machine.state,
+                    (*before, *changes),
+                    applier_version=APPLIER_VERSION,
+                    wall_ms=machine.clock.wall_ms(),
+                    hostname=machine.config.hostname,
                 )
+                new[machine.shard_id] = (machine, diff, after)
             case NoOp(result):
                 results.append(result)
             case Reject() as rejection:
                 return [], [], rejection
     if steps[0][0].config.debug_validate:
-        for machine, diff in diffs.values():
-            check_step(machine.state, apply(machine.state, diff))
-    return results, list(diffs.values()), None
+        for machine, _, after in new.values():
+            check_step(machine.state, after)
+    return results, list(new.values()), None
 
 
 def _refresh_all(steps: Sequence[tuple[Machine, Command]], held: LockRow | None) -> HoldfastError | None:

@@ -341,16 +341,16 @@ class StateDiff:
     changes: tuple[Change, ...]
 
 
-def next_diff(
+def next_version(
     state: ShardState, changes: tuple[Change, ...], *, applier_version: str, wall_ms: int, hostname: str
-) -> StateDiff:
-    """Return the diff that makes the next version of `state`. Its time is later than the time of `state`."""
+) -> tuple[StateDiff, ShardState]:
+    """Return the diff that makes the next version of `state`, and that version. Its time is a later one."""
     added = [
         change.value
         for change in changes
         if isinstance(change, PutEntry) and isinstance(change.value, Rollup)
     ]
-    return StateDiff(
+    diff = StateDiff(
         state.seqno + 1,
         state.shard_id,
         applier_version,
@@ -359,6 +359,7 @@ def next_diff(
         added[0] if added else state.latest_rollup,
         changes,
     )
+    return diff, apply(state, diff)
 
 
 def apply(state: ShardState, diff: StateDiff) -> ShardState:

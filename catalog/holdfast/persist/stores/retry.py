@@ -33,7 +33,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from holdfast.errors import Determinate, Indeterminate
-from holdfast.persist.clock import Clock
+from holdfast.persist.clock import Clock, TimeLeft
 from holdfast.persist.stores.layer import BlobLayer, ConsensusLayer
 from holdfast.persist.stores.traits import (
     NOTHING_KNOWN,
@@ -55,36 +55,6 @@ LAST_WAIT_S: Final = 1.0
 UNSUPERVISED: Final = frozenset({"delete", "list", "clock_ms", "digests", "truncate", "list_keys"})
 """The calls that no machine makes within a retry of its own."""
 UNSUPERVISED_S: Final = 1.0
-
-
-class TimeLeft:
-    """The rest of the time to try something.
-
-    The time for which the process was stopped does not count, but a process can't measure it. So a wait
-    counts no more than its planned length, and one attempt counts at most half of the time. After an attempt
-    in which the process was stopped, there is still time for others. A store that hangs for longer than that
-    is tried twice.
-    """
-
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        self._clock = clock
-        self._longest_s = seconds / 2
-        self._left_s = seconds
-        self._seen_s = clock.monotonic()
-
-    def after_attempt(self) -> float:
-        """Count the attempt that ended now. Return the remaining seconds."""
-        now = self._clock.monotonic()
-        self._left_s -= min(now - self._seen_s, self._longest_s)
-        self._seen_s = now
-        return self._left_s
-
-    def wait(self, seconds: float) -> None:
-        """Wait, and count the wait."""
-        self._clock.sleep(seconds)
-        now = self._clock.monotonic()
-        self._left_s -= min(now - self._seen_s, seconds)
-        self._seen_s = now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -87,7 +87,7 @@ from holdfast.errors import (
     StorageError,
     StoreUnreachable,
 )
-from holdfast.persist.clock import Clock
+from holdfast.persist.clock import Clock, TimeLeft
 from holdfast.persist.stores.log_codec import (
     CHECKPOINT_FOLDER,
     FLOOR_NAME,
@@ -116,7 +116,6 @@ from holdfast.persist.stores.log_restart import last_position, next_beginning, r
 from holdfast.persist.stores.log_state import Command, Floor, LogAppend, LogObject, LogState, Truncate, draft
 from holdfast.persist.stores.log_turn import ReadObject, Request, Turns, settle
 from holdfast.persist.stores.objects import NO_TAG, Found, Objects
-from holdfast.persist.stores.retry import TimeLeft
 from holdfast.persist.stores.traits import (
     NOTHING_KNOWN,
     Consensus,

@@ -1,6 +1,7 @@
-"""Prepared commands: large updates are uploaded, and only the commit is left to do.
+"""Multi-writes: they commit prepared commands on any number of shards in one step, all or none.
 
-`Session.multi_write` commits any number of them in one step.
+A command is prepared when its large updates are uploaded, and only the commit is left to do. Every write
+takes this path: a plain append is a multi-write of one command.
 """
 
 import threading
@@ -9,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from holdfast.errors import BadInput, LocationMismatch, StorageError
+from holdfast.errors import BadInput, HoldfastError, Indeterminate, LocationMismatch, StorageError
 from holdfast.persist.rows.casts import shown
-from holdfast.persist.state.command import Append, Command, Seal, Write
-from holdfast.persist.state.machine import Machine
+from holdfast.persist.session import Session
+from holdfast.persist.state.command import Append, Command, RegisterWriter, Seal, Write
+from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.stores import Location
 
 _TAKING: Final = threading.Lock()
@@ -146,7 +148,38 @@ class Prepared:
                     self.machine.location.blob.delete(key)
 
 
-def spend_all(commands: Sequence[Prepared], location: Location) -> list[Prepared]:
+def multi_write(session: Session, commands: Sequence[Prepared]) -> None:
+    """Commit prepared commands, all or none. See `PersistClient.multi_write`."""
+    session.check_writable()
+    appends = _spend_all(commands, session.location)
+    if not commands:
+        return
+    try:
+        steps = [(_own_machine(session, each), each.command) for each in commands]
+        commit(steps)
+    except Indeterminate:
+        for append in appends:
+            if append.writer is not None:
+                append.writer.mark_undecided()
+        raise
+    except HoldfastError as error:
+        for append in appends:
+            append.settle()
+        # After an attempt of unknown outcome, leaking a blob is better than deleting a live one.
+        if not isinstance(error.__cause__, Indeterminate):
+            _discard(session, appends)
+        raise
+    for append in appends:
+        append.settle()
+    for machine, done in steps:
+        if isinstance(done, RegisterWriter):
+            # This writer only created the shard, and will not write.
+            machine.settled.add(done.writer.id)
+            machine.closed.add(done.writer.id)
+        session.maintainer.after_commit(machine)
+
+
+def _spend_all(commands: Sequence[Prepared], location: Location) -> list[Prepared]:
     """Mark all appends, writes and seals among the commands as used, or none. Return them.
 
     Raises:
@@ -177,3 +210,18 @@ def spend_all(commands: Sequence[Prepared], location: Location) -> list[Prepared
                 spent.give_back()
             raise
     return writes
+
+
+def _own_machine(session: Session, prepared: Prepared) -> Machine:
+    """Return the session's machine of the shard. Another client of the location may have prepared it."""
+    shard_id = prepared.machine.shard_id
+    return session.machines.get(shard_id) or session.machine(shard_id)
+
+
+def _discard(session: Session, appends: Sequence[Prepared]) -> None:
+    for append in appends:
+        garbage = append.rejected()
+        # The reason of the rejection matters more than a blob that can't be deleted now.
+        with suppress(StorageError):
+            for key in garbage:
+                session.location.blob.delete(key)
