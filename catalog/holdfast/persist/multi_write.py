@@ -13,7 +13,7 @@ from typing import Final, Self
 from holdfast.errors import BadInput, HoldfastError, Indeterminate, LocationMismatch, StorageError
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.session import Session
-from holdfast.persist.state.command import Append, Command, RegisterWriter, Seal, Write
+from holdfast.persist.state.command import AppendRuns, Command, RegisterWriter, Seal, Write
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.stores import Location
 
@@ -74,7 +74,7 @@ class Prepared:
     _made_s: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        runs = self.command.runs if isinstance(self.command, Append | Write) else ()
+        runs = self.command.runs if isinstance(self.command, AppendRuns | Write) else ()
         self.uploaded = [part.blob_key for run in runs for part in run if part.blob_key is not None]
         if self.uploaded:
             self._made_s = self.machine.clock.monotonic()
@@ -125,7 +125,7 @@ class Prepared:
 
     def expect(self, upper: int) -> None:
         """Make an append expect this upper at its next attempt. `upper` is at most its earliest time."""
-        assert isinstance(self.command, Append)
+        assert isinstance(self.command, AppendRuns)
         assert all(part.lower >= upper for run in self.command.runs for part in run)
         self.command = replace(self.command, expected_upper=upper)
 
@@ -198,7 +198,7 @@ def _spend_all(commands: Sequence[Prepared], location: Location) -> list[Prepare
             raise LocationMismatch(
                 f"shard {command.machine.shard_id} does not belong to {location.blob.description}"
             )
-    writes = [command for command in commands if isinstance(command.command, Append | Seal | Write)]
+    writes = [command for command in commands if isinstance(command.command, AppendRuns | Seal | Write)]
     moves = [write.machine.shard_id for write in writes if not isinstance(write.command, Write)]
     if len(set(moves)) != len(moves):
         raise BadInput("a multi-write takes at most one append or seal per shard")

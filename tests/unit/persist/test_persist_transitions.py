@@ -19,7 +19,7 @@ from holdfast.persist.ids import critical_id
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.command import (
     AddRollup,
-    Append,
+    AppendRuns,
     ClaimBatches,
     Command,
     Commit,
@@ -73,8 +73,8 @@ def blob(key: str, lower: int = 0, upper: int = 1) -> Part:
     return Part(1, 1, lower, upper, 10, 7, blob_key=f"{SHARD}/w1/{key}")
 
 
-def append(lower: int, upper: int, *parts: Part, token: bytes = b"t", by: Handle = W1) -> Append:
-    return Append(by, token, SCHEMA, lower, upper, tuple((part,) for part in parts))
+def append(lower: int, upper: int, *parts: Part, token: bytes = b"t", by: Handle = W1) -> AppendRuns:
+    return AppendRuns(by, token, SCHEMA, lower, upper, tuple((part,) for part in parts))
 
 
 def after(state: ShardState, *commands: Command) -> ShardState:
@@ -375,7 +375,7 @@ def test_a_merge_of_what_is_pending_is_known_by_any_of_its_parts() -> None:
         (WRITTEN, append(20, 40), UpperMismatch, "is 30, expected 20"),
         (WRITTEN, append(31, 40), UpperMismatch, "is 30, expected 31"),
         (EMPTY, append(3, 4), UpperMismatch, "is 0, expected 3"),
-        (WRITTEN, Append(W1, b"t", OTHER_SCHEMA, 30, 31, ()), CodecMismatch, "v string"),
+        (WRITTEN, AppendRuns(W1, b"t", OTHER_SCHEMA, 30, 31, ()), CodecMismatch, "v string"),
         (WRITTEN, RegisterWriter(W1, OTHER_SCHEMA), CodecMismatch, "v int64"),
         (WRITTEN, EvolveSchema(OTHER_SCHEMA), CodecMismatch, "v int64"),
         (EMPTY, EvolveSchema(SCHEMA), BadInput, "does not exist"),

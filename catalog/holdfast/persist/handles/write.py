@@ -23,7 +23,7 @@ from holdfast.persist.rows.canonical import Rows, check_times, prepare_between, 
 from holdfast.persist.rows.part import Encoding
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.session import Session
-from holdfast.persist.state.command import Append, FinalizeShard, Handle, RegisterWriter, Seal, Write
+from holdfast.persist.state.command import AppendRuns, FinalizeShard, Handle, RegisterWriter, Seal, Write
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import Part, WriteMode
 from holdfast.persist.state.transition import check_mode
@@ -312,7 +312,7 @@ class WriteHandle:
 
     def _prepared(self, runs: Sequence[tuple[Part, ...]], expected_upper: int, new_upper: int) -> Prepared:
         token = uuid.uuid4().bytes
-        command = Append(self._handle, token, self.schema, expected_upper, new_upper, tuple(runs))
+        command = AppendRuns(self._handle, token, self.schema, expected_upper, new_upper, tuple(runs))
         return Prepared(self._machine, command, self._in_flight)
 
     def _part_writer(self) -> PartWriter:

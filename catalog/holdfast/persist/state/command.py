@@ -68,7 +68,7 @@ class EvolveSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class AppendRuns:
     """Add `runs` at `expected_upper` and move the upper. Result: the new upper.
 
     Each run is sorted as a whole.
@@ -273,7 +273,7 @@ class FinalizeShard:
 Command = (
     RegisterWriter
     | EvolveSchema
-    | Append
+    | AppendRuns
     | Write
     | Seal
     | RegisterReader

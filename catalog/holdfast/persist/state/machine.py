@@ -89,7 +89,7 @@ from holdfast.persist.ids import EPOCH_BITS
 from holdfast.persist.rows.part import verify
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.codec import decode_diff, decode_state, encode_diff
-from holdfast.persist.state.command import Append, Command, Commit, NoOp, Reject, Seal, Write
+from holdfast.persist.state.command import AppendRuns, Command, Commit, NoOp, Reject, Seal, Write
 from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.divergence import ForkGuard
 from holdfast.persist.state.invariants import check_state, check_step
@@ -464,8 +464,8 @@ class Patience:
 def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     """Run commands on shards, all or nothing. Return their results in the order of `steps`.
 
-    Each shard takes at most one `Append` or `Seal`, because a batch is named after the version that adds it.
-    If an attempt of unknown outcome turns out to have landed, all results are None.
+    Each shard takes at most one `AppendRuns` or `Seal`, because a batch is named after the version that adds
+    it. If an attempt of unknown outcome turns out to have landed, all results are None.
 
     Raises:
         Indeterminate: the commit may have happened. The retry deadline passed before this became known.
@@ -614,7 +614,7 @@ def _landed(
     The caches of all shards are at one moment after the attempts. Raises `unsettled` if nothing shows whether
     an attempt landed, and the steps were rejected, or may write the same rows twice.
     """
-    if len(steps) == 1 and not isinstance(steps[0][1], Append | Write | Seal):
+    if len(steps) == 1 and not isinstance(steps[0][1], AppendRuns | Write | Seal):
         # A single command on a handle recognizes its own effect, and its rejection is right in any case.
         return False
     is_unknown = False

@@ -23,7 +23,7 @@ from holdfast.persist.rows.evolution import check_evolution
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.command import (
     AddRollup,
-    Append,
+    AppendRuns,
     ClaimBatches,
     Command,
     Commit,
@@ -80,7 +80,7 @@ from holdfast.persist.state.transition_upkeep import claims_of, upkeep
 def transition(state: ShardState, command: Command) -> Outcome:
     """Return what `command` does to `state`."""
     match command:
-        case Append() | Write() | Seal():
+        case AppendRuns() | Write() | Seal():
             return _written(state, command)
         case RegisterWriter():
             return _register_writer(state, command)
@@ -181,14 +181,14 @@ def _evolve(state: ShardState, schema: Schema) -> Outcome:
     return Commit((PutSchema(schema_id, schema),), schema_id)
 
 
-def _written(state: ShardState, command: Append | Write | Seal) -> Outcome:
+def _written(state: ShardState, command: AppendRuns | Write | Seal) -> Outcome:
     upper = state.upper if isinstance(command, Write) else command.new_upper
     known = state.writers.get(command.writer.id)
     if known is not None and known.last_token == command.token:
         return NoOp(upper)
     if state.finalized:
         return _finalized(state)
-    mode = WriteMode.APPEND if isinstance(command, Append) else WriteMode.WRITE_SEAL
+    mode = WriteMode.APPEND if isinstance(command, AppendRuns) else WriteMode.WRITE_SEAL
     schema = _ensure_schema(state, command.schema, mode)
     if isinstance(schema, Reject):
         return schema
@@ -199,7 +199,7 @@ def _written(state: ShardState, command: Append | Write | Seal) -> Outcome:
         command.writer, token=command.token, upper=upper, heartbeats=known.heartbeats + 1 if known else 1
     )
     match command:
-        case Append():
+        case AppendRuns():
             added = _appended(state, command, schema_id)
         case Write():
             added = written(command, _of_schema(command.runs, schema_id))
@@ -210,7 +210,7 @@ def _written(state: ShardState, command: Append | Write | Seal) -> Outcome:
     return Commit((*changes, PutEntry(writer), *added), upper)
 
 
-def _check_written(state: ShardState, command: Append | Write | Seal) -> Reject | None:
+def _check_written(state: ShardState, command: AppendRuns | Write | Seal) -> Reject | None:
     runs = () if isinstance(command, Seal) else command.runs
     if isinstance(command, Write):
         expected = bounds_of(runs)[0] if runs else state.upper
@@ -228,7 +228,7 @@ def _check_written(state: ShardState, command: Append | Write | Seal) -> Reject 
     return None
 
 
-def _appended(state: ShardState, command: Append, schema_id: int) -> tuple[Change, ...]:
+def _appended(state: ShardState, command: AppendRuns, schema_id: int) -> tuple[Change, ...]:
     if not command.runs and state.batches:
         return (ExtendUpper(command.new_upper),)
     runs = _of_schema(command.runs, schema_id)
