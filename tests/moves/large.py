@@ -20,7 +20,7 @@ from holdfast.catalog.move.linked import linked_catalog
 from holdfast.catalog.move.migration import BackendMigration, Verify
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.objects.codec import Row, RowUpdate
-from holdfast.catalog.replacing import is_content
+from holdfast.catalog.replacement import is_content
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.catalog.stores.store import CatalogStore

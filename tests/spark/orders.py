@@ -10,8 +10,8 @@ from holdfast.errors import AsOfNotYetAvailable
 from holdfast.persist import Schema
 from holdfast.persist.ids import BLOB_NAME
 from holdfast.spark import writing
+from holdfast.spark.planned_write import WritePlan
 from holdfast.spark.write_options import parse_write_options
-from holdfast.spark.writing import WritePlan
 
 SCHEMA = Schema.of(key={"id": "uint64"}, value={"name": "string?", "x": "float64"})
 

@@ -19,9 +19,9 @@ from holdfast.persist import PersistClient, Schema
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.machine import commit as commit_commands
 from holdfast.spark import writing
+from holdfast.spark.planned_write import StreamBatch
 from holdfast.spark.types import check_writes
 from holdfast.spark.write_options import parse_write_options
-from holdfast.spark.writing import StreamBatch
 from spark.orders import SCHEMA, batch_of, blobs, contents, once, planned, rows_of
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer

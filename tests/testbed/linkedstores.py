@@ -15,7 +15,7 @@ from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.move.two_stores import TwoStores, read_both, take_over_both
 from holdfast.catalog.objects.codec import Row, RowUpdate
-from holdfast.catalog.replacing import is_content
+from holdfast.catalog.replacement import is_content
 from holdfast.catalog.stores.persist import CatalogShard, catalog_shard_id
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.catalog.stores.stash import StashStore

@@ -15,7 +15,7 @@ from holdfast.catalog.fence import FenceToken, check_room
 from holdfast.catalog.interfaces import Loaded
 from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.registry import COLLECTIONS
-from holdfast.catalog.replacing import contents_of, exact, merged
+from holdfast.catalog.replacement import contents_of, exact, merged
 from holdfast.catalog.stores.preamble import Preamble, committed, preamble_of, read_preamble
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.catalog.version import CATALOG_VERSION

@@ -30,10 +30,10 @@ from holdfast.spark.partition import HoldfastPartition, read_task
 from holdfast.spark.write_options import parse_write_options
 
 if TYPE_CHECKING:
+    from holdfast.spark.planned_write import WritePlan
     from holdfast.spark.scan import Scan
     from holdfast.spark.stream import HoldfastStreamReader
     from holdfast.spark.writer import HoldfastStreamWriter, HoldfastWriter
-    from holdfast.spark.writing import WritePlan
 
 
 class HoldfastDataSource(DataSource):
@@ -83,11 +83,11 @@ class HoldfastDataSource(DataSource):
 
     def _plan_write(self, schema: StructType, overwrite: bool, *, stream: bool) -> "Callable[[], WritePlan]":
         options = parse_write_options(self.options, stream=stream)
-        from holdfast.spark import writing
+        from holdfast.spark import planned_write
         from holdfast.spark.types import check_writes
 
         check = partial(check_writes, schema, counted=not overwrite)
-        return partial(writing.plan, options, check, replaces=overwrite)
+        return partial(planned_write.plan, options, check, replaces=overwrite)
 
     def _wanted(self, schema: StructType) -> "Scan":
         """The scan, with the columns of `schema`."""

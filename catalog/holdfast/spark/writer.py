@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 
 from holdfast.errors import HoldfastError
-from holdfast.spark import writing
-from holdfast.spark.writing import StreamBatch, Uploads, WritePlan
+from holdfast.spark import planned_write
+from holdfast.spark.planned_write import StreamBatch, Uploads, WritePlan
 
 
 @dataclass
@@ -40,15 +40,15 @@ class HoldfastWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Upload the rows of one task."""
-        return Uploaded(writing.upload(self._plan, iterator))
+        return Uploaded(planned_write.upload(self._plan, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what all tasks have uploaded."""
-        writing.commit(self._plan, [each.uploads for each in _known(messages)])
+        planned_write.commit(self._plan, [each.uploads for each in _known(messages)])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Take away what was uploaded."""
-        writing.abort(self._plan, [each.uploads for each in _known(messages)])
+        planned_write.abort(self._plan, [each.uploads for each in _known(messages)])
 
 
 class HoldfastStreamWriter(DataSourceStreamArrowWriter):
@@ -74,20 +74,20 @@ class HoldfastStreamWriter(DataSourceStreamArrowWriter):
                 "Spark gives no query id (sql.streaming.queryId), which is needed to write each batch once",
                 hint="start the stream with writeStream and a checkpointLocation",
             )
-        return Uploaded(writing.upload(self._plan, iterator), self._plan, query)
+        return Uploaded(planned_write.upload(self._plan, iterator), self._plan, query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Append what all tasks have uploaded, unless the batch was written before."""
         known = _known(messages)
         if known and known[0].plan is not None:
             batch = StreamBatch(known[0].query, batchId)
-            writing.commit(known[0].plan, [each.uploads for each in known], batch)
+            planned_write.commit(known[0].plan, [each.uploads for each in known], batch)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Take away what was uploaded."""
         known = _known(messages)
         if known and known[0].plan is not None:
-            writing.abort(known[0].plan, [each.uploads for each in known])
+            planned_write.abort(known[0].plan, [each.uploads for each in known])
 
 
 def _known(messages: Sequence[WriterCommitMessage | None]) -> list[Uploaded]:

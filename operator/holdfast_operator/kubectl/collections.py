@@ -12,7 +12,7 @@ from holdfast_operator.kubectl import names
 from holdfast_operator.kubectl.cluster import Cluster
 from holdfast_operator.kubectl.options import cluster_options, emit, output_option, tell, wait_options
 from holdfast_operator.kubectl.picture import compaction_text, condition, moment, state_of
-from holdfast_operator.kubectl.waiting import Done, GivenUp, wait
+from holdfast_operator.kubectl.wait import Done, GivenUp, wait
 
 Json = dict[str, Any]
 

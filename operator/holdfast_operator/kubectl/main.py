@@ -17,17 +17,20 @@ from holdfast_operator.kubectl.options import named_cluster
 
 _COMMANDS: Final = {
     "status": ("status_command:status", "Show catalogs, collections and migrations, and what they wait for."),
-    "migrate": ("migrating:migrate", "Move a catalog to persist or to its stash."),
-    "rollback": ("migrating:rollback", "Roll back a migration, so that the catalog moves back."),
+    "migrate": ("migrate_command:migrate", "Move a catalog to persist or to its stash."),
+    "rollback": ("migrate_command:rollback", "Roll back a migration, so that the catalog moves back."),
     "snapshot": ("collections:snapshot", "Write a snapshot of a collection."),
     "compact": ("collections:compact", "Merge the batches of each shard of a collection into one."),
     "handover": ("collections:handover", "Let the next rendition of a collection take over."),
-    "restore": ("restoring:restore", "Restore a collection from a snapshot, or create a restored catalog."),
+    "restore": (
+        "restore_command:restore",
+        "Restore a collection from a snapshot, or create a restored catalog.",
+    ),
     "holds": ("collections:holds", "Show the holds that keep retired renditions of a collection."),
-    "connection": ("connecting:connection", "Show how an application opens a catalog."),
-    "dump": ("connecting:dump", "Show the command that dumps a catalog."),
-    "fence": ("connecting:fence", "Show the command that raises a catalog's fence token."),
-    "abandon": ("abandoning:abandon", "Let a resource go whose data can't be deleted; the data stays."),
+    "connection": ("connection_command:connection", "Show how an application opens a catalog."),
+    "dump": ("connection_command:dump", "Show the command that dumps a catalog."),
+    "fence": ("connection_command:fence", "Show the command that raises a catalog's fence token."),
+    "abandon": ("abandon_command:abandon", "Let a resource go whose data can't be deleted; the data stays."),
     "report": ("report:report", "Write a support bundle without secrets."),
 }
 

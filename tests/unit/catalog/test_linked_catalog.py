@@ -14,7 +14,7 @@ from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.catalog.move.two_stores import take_over_both
 from holdfast.catalog.objects.registry import CONFIGS
-from holdfast.catalog.replacing import is_content
+from holdfast.catalog.replacement import is_content
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.errors import (
     AsOfTooEarly,

@@ -11,7 +11,7 @@ from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
 from holdfast.catalog.move.migration import BackendMigration
 from holdfast.catalog.move.two_stores import take_over_both
 from holdfast.catalog.objects.codec import RowUpdate
-from holdfast.catalog.replacing import is_content
+from holdfast.catalog.replacement import is_content
 from holdfast.errors import (
     BadInput,
     Fenced,

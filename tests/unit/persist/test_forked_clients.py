@@ -32,7 +32,7 @@ Calls = dict[str, Callable[[Any], object]]
 # What is a value or a name, and what only the library calls.
 FREE = {
     PersistClient: {"clock", "close", "config", "location", "location_id", "mode", "new_shard_id"},
-    Session: {"begin_close", "close_stores", "machines", "new_handle"},
+    Session: {"begin_close", "close_stores", "new_handle"},
     WriteHandle: {"shard_id", "cached_upper", "close"},
     ReadHandle: {"shard_id", "schema", "pin", "too_early", "close"},
     Listen: {"begin_with", "begin_at_once"},

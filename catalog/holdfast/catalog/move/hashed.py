@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from holdfast.catalog.objects.codec import TAG_BYTES
 from holdfast.catalog.objects.packed import rows_of
 from holdfast.catalog.objects.registry import Kind
-from holdfast.catalog.replacing import is_content
+from holdfast.catalog.replacement import is_content
 from holdfast.catalog.stores.store import CatalogStore
 
 HASH_BYTES = 32

@@ -21,7 +21,7 @@ from holdfast.catalog.move.verify import Digests, RowsDigest
 from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.packed import rows_of
 from holdfast.catalog.objects.registry import COLLECTIONS, Kind
-from holdfast.catalog.replacing import is_content
+from holdfast.catalog.replacement import is_content
 from holdfast.catalog.stores.store import batch_of
 
 Rows = Callable[[Collection[Kind]], Iterable[pa.RecordBatch]]

@@ -36,15 +36,15 @@ from holdfast_operator.kubectl.collections import (
     snapshot_outcome,
     snapshot_request,
 )
-from holdfast_operator.kubectl.connecting import command
-from holdfast_operator.kubectl.migrating import check, migration, outcome
+from holdfast_operator.kubectl.connection_command import command
+from holdfast_operator.kubectl.migrate_command import check, migration, outcome
 from holdfast_operator.kubectl.picture import lag, moment, remarks, state_of
 from holdfast_operator.kubectl.redaction import Redactor
 from holdfast_operator.kubectl.report import Bundle, packed, redacted
-from holdfast_operator.kubectl.restoring import catalog, snapshot_of
+from holdfast_operator.kubectl.restore_command import catalog, snapshot_of
 from holdfast_operator.kubectl.status_command import details, hold_lines, overview
 from holdfast_operator.kubectl.tables import Column, table
-from holdfast_operator.kubectl.waiting import Done, GivenUp, NotYet, wait
+from holdfast_operator.kubectl.wait import Done, GivenUp, NotYet, wait
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROOT = Path(__file__).parents[4]
