@@ -84,6 +84,13 @@ class StorageError(HoldfastError):
 class Determinate(StorageError):
     """The operation certainly did not happen."""
 
+    @classmethod
+    def closed(cls, store: str) -> Self:
+        """Return the lasting error for the use of a store after its `close`."""
+        return cls(
+            f"{store} is closed, because its client or catalog was closed", hint="open it again"
+        ).for_good()
+
 
 class Indeterminate(StorageError):
     """The operation may or may not have happened."""

@@ -381,7 +381,7 @@ class Sessions:
     def _open(self) -> ConnectionPool[Connection]:
         with self._lock:
             if self._closed:
-                raise Determinate(f"{self._address.description} is closed").for_good()
+                raise Determinate.closed(self._address.description)
             if self._pool is None:
                 self._pool = ConnectionPool(
                     self._address.conninfo,
@@ -410,7 +410,7 @@ class Sessions:
                     ) from None
                 continue
             except PoolClosed:
-                raise Determinate(f"{self._address.description} is closed").for_good() from None
+                raise Determinate.closed(self._address.description) from None
             if not _is_dead(connection):
                 return connection
             connection.close()

@@ -117,7 +117,7 @@ def test_a_deletion_waits_for_its_store_until_somebody_abandons_the_data(
     world.wait_gone("catalog/demo")
     (event,) = world.events("DeletionIncomplete")
     assert "abandoned by the annotation holdfast.dev/abandon: a catalog, if there is one," in event["message"]
-    assert "the last try failed: " in event["message"]
+    assert "the last attempt to delete failed: " in event["message"]
     assert "127.0.0.1" in event["message"]
 
 

@@ -123,7 +123,7 @@ def test_an_edit_fences_every_running_process_and_readers_follow_it(catalogs: Ca
         ("roles", '{"id": {"user": 1}}', '{"nome": "x"}', "not a value of roles.*nome"),
         ("roles", '{"id": {"user": "one"}}', '{"name": "x"}', "not a key of roles"),
         ("roles", '{"id": {"user": 1}}', '{"name": "x", "name": "y"}', "twice"),
-        ("roles", '{"id": {"user": 1}}', '{"name": "holdfast_system"}', "two of roles"),
+        ("roles", '{"id": {"user": 1}}', '{"name": "holdfast_system"}', "two objects of roles"),
         ("config", '{"key": "tombstone"}', '{"value": 1}', "by whom"),
         ("id_allocators", '{"name": "x"}', '{"nextId": "5", "next_id": "6"}', "next_id occurs twice"),
         ("id_allocators", '{"name": "x"}', '{"next_id": "1_0"}', "not a whole number"),
@@ -373,7 +373,7 @@ def test_an_append_only_object_is_inserted_once(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     stored = next(iter(catalog.get_audit_log()))
     for value in (stored.value, pb.AuditLogValue(object_name="another")):
-        with pytest.raises(UniquenessViolation, match="may have that key already"):
+        with pytest.raises(UniquenessViolation, match="may already have an object with key"):
             catalog.in_transaction(lambda tx, value=value: tx.insert(AUDIT_LOG, stored.key, value))
     catalog.in_transaction(lambda tx: tx.insert(AUDIT_LOG, *event(50, "ahead")))
     assert catalog.append_audit_event(*AN_EVENT) == 51

@@ -18,7 +18,7 @@ def test_an_open_catalog_finds_by_name(catalogs: Catalogs) -> None:
             assert found_item(each, "flights") == item
             assert found_item(each, "ships") is None
             assert each.find(ROLES, pb.RoleValue(name="later")) is None
-            with pytest.raises(BadInput, match="no unique value"):
+            with pytest.raises(BadInput, match="values of this type are not unique"):
                 each.find(SETTINGS, pb.SettingValue())
         catalog.set_objects(ROLES, [role(7, "later")])
         assert catalog.find(ROLES, pb.RoleValue(name="later")) == role(7, "later")

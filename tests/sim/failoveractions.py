@@ -79,7 +79,7 @@ def _append(me: "Incarnation", shards: list[str], conditions: list[str] | None =
         _told(me, write, shards, Acknowledged(write))
         me.session.check_line(server)
     except (Indeterminate, HandleExpired) as error:
-        if isinstance(error, HandleExpired) and "unknown outcome" not in str(error):
+        if isinstance(error, HandleExpired) and "outcome of an earlier append is unknown" not in str(error):
             raise
         for shard in shards:
             me.writers.pop(shard, None)

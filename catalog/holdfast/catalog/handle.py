@@ -494,7 +494,13 @@ class WritableHandle(ReadOnlyHandle, Catalog):
     def _check_reloaded(self, preamble: Preamble) -> None:
         self._check_token(preamble.token)
         if preamble.upper < self._upper:
-            self._end(CatalogOutOfSync(f"the catalog went back from {self._upper} to {preamble.upper}"))
+            self._end(
+                CatalogOutOfSync(
+                    f"the catalog in {self.place} went back from upper {self._upper} to {preamble.upper}: its"
+                    " store was restored from an older state",
+                    hint="find the newest state of the store, and open the catalog again",
+                )
+            )
         if self._past is None:
             return
         # One read compares both the commit that this process knows and the one that it is about to read.

@@ -112,7 +112,10 @@ class Transaction:
     def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
         """The object with the same unique value as `like`, for example the schema and name of an item."""
         if collection.unique_by is None:
-            raise BadInput(f"{collection} can't be found by value: they have no unique value")
+            raise BadInput(
+                f"an object of {collection} can't be found by its value: values of this type are not unique",
+                hint="get it by its key",
+            )
         wanted = collection.unique_by(like)
         changes = self._changes.get(collection.kind, {})
         for key in self._changed_with(collection, wanted):
@@ -269,7 +272,9 @@ class Transaction:
         next_id = _next_id(self._cache.table(ID_ALLOCATORS.kind).get(encoded))
         if key.id < next_id:
             raise UniquenessViolation(
-                f"{collection} may have that key already: {_show(key)}; its next id is {next_id}"
+                f"{collection} may already have an object with key {_show(key)}:"
+                f" ids below {next_id} are used",
+                hint="allocate an id in the transaction",
             )
 
     def _move_beyond(self, collection: Collection[Any, Any], key: Any) -> None:
@@ -277,7 +282,10 @@ class Transaction:
         if key.id < _next_id(self._row(ID_ALLOCATORS, _ALLOCATOR_KEYS[kind])):
             return
         if key.id + 1 >= _ID_LIMIT:
-            raise BadInput(f"no id of {collection} could follow: {_show(key)}")
+            raise BadInput(
+                f"{collection} can't have an object with key {_show(key)}:"
+                " its id is the last one, and no id could follow it"
+            )
         self._move_allocator(kind, key.id + 1)
 
     def _move_allocator(self, kind: IdKind, next_id: int) -> None:
@@ -336,7 +344,9 @@ class Transaction:
             holder = table.holder(unique)
             shared = any(other != key for other in self._changed_with(collection, unique))
             if shared or not (holder is None or holder in changes):
-                raise UniquenessViolation(f"two of {collection} would be {_show(value)}")
+                raise UniquenessViolation(
+                    f"two objects of {collection} would have the same unique value: {_show(value)}"
+                )
 
 
 def _next_id(row: Row | None) -> int:

@@ -41,7 +41,7 @@ class InFlight:
     def begin(self) -> None:
         """Note that an append is in flight. Raises `BadInput` if the handle is closed."""
         if self.closed:
-            raise BadInput(f"this writer of {self._shard_id} is closed")
+            raise closed_writer(self._shard_id)
         self._settled.discard(self.writer_id)
 
     def settle(self) -> None:
@@ -83,7 +83,9 @@ class Prepared:
         """Mark it as used. Raises `BadInput` if it is used already, or its uploads may be swept away."""
         if self.uploaded and self.machine.clock.monotonic() - self._made_s > LONGEST_UPLOAD_S / 2:
             raise BadInput(
-                f"this append to {self.machine.shard_id} was prepared too long ago", hint="prepare it again"
+                f"this append to {self.machine.shard_id} was prepared too long ago:"
+                f" uploads may be deleted after {LONGEST_UPLOAD_S // 3600} hours",
+                hint=f"prepare it again, and commit it within {LONGEST_UPLOAD_S // 7200} hours",
             )
         if not self._take():
             raise BadInput(
@@ -148,6 +150,11 @@ class Prepared:
                     self.machine.location.blob.delete(key)
 
 
+def closed_writer(shard_id: str) -> BadInput:
+    """Return the error for the use of a write handle after its `close`."""
+    return BadInput(f"this writer of {shard_id} is closed", hint="open another writer of the shard")
+
+
 def multi_write(session: Session, commands: Sequence[Prepared]) -> None:
     """Commit prepared commands, all or none. See `PersistClient.multi_write`."""
     session.check_writable()
@@ -196,12 +203,17 @@ def _spend_all(commands: Sequence[Prepared], location: Location) -> list[Prepare
             )
         if command.machine.location.location_id != location.location_id:
             raise LocationMismatch(
-                f"shard {command.machine.shard_id} does not belong to {location.blob.description}"
+                f"a command for shard {command.machine.shard_id} belongs to another location than"
+                f" {location.blob.description}",
+                hint="prepare and commit it with clients of the same location",
             )
     writes = [command for command in commands if isinstance(command.command, AppendRuns | Seal | Write)]
     moves = [write.machine.shard_id for write in writes if not isinstance(write.command, Write)]
-    if len(set(moves)) != len(moves):
-        raise BadInput("a multi-write takes at most one append or seal per shard")
+    if again := next((shard_id for shard_id in moves if moves.count(shard_id) > 1), None):
+        raise BadInput(
+            f"a multi-write takes at most one append or seal per shard, but {again} has more",
+            hint="prepare one append with all updates of the shard",
+        )
     for count, write in enumerate(writes):
         try:
             write.spend()

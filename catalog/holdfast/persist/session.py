@@ -17,7 +17,7 @@ from holdfast.persist.notify import ChangeFollower, ChangeServer
 from holdfast.persist.state.command import Handle
 from holdfast.persist.state.divergence import ForkGuard, KnownRow
 from holdfast.persist.state.lock import Fence, no_lock
-from holdfast.persist.state.machine import Machine
+from holdfast.persist.state.machine import Machine, closed_client
 from holdfast.persist.stores import Location
 from holdfast.persist.upkeep.maintainer import Maintainer
 
@@ -54,13 +54,16 @@ class Session:
         """Raise `BadInput` if the client is closed, and `UsedAfterFork` in another process."""
         self._owner.check("this client")
         if self._closed:
-            raise BadInput("this client is closed")
+            raise closed_client(self.location)
 
     def check_writable(self) -> None:
         """Raise `NotWritable` if the client has mode "read"."""
         self.check_open()
         if self.mode == "read":
-            raise NotWritable("this client was opened with mode 'read'")
+            raise NotWritable(
+                f"this client of {self.location.blob.description} was opened with mode 'read'",
+                hint="open another client with mode 'write'",
+            )
 
     def check_locked(self, shard_id: str) -> None:
         """Raise `NotWritable` if this client has not taken the write lock, `Fenced` if it has lost it."""
@@ -96,7 +99,10 @@ class Session:
         """Like `machine`, at the newest version. Raises `BadInput` if the shard does not exist."""
         machine = self.machine(shard_id)
         if not machine.refresh().exists:
-            raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
+            raise BadInput(
+                f"shard {shard_id} does not exist in {self.location.blob.description}",
+                hint="'holdfast persist inspect' shows all shards",
+            )
         return machine
 
     def _new_machine(self, shard_id: str) -> Machine:
@@ -118,7 +124,10 @@ class Session:
         self.check_open()
         with self._lock:
             if self._teller is not None:
-                raise BadInput(f"this client already serves its changes at {self._teller.address}")
+                raise BadInput(
+                    f"this client already serves its changes at {self._teller.address}",
+                    hint="let the other clients follow that address",
+                )
             self._teller = ChangeServer(url, self.location.location_id)
             for machine in self.machines.values():
                 machine.tell = self._teller.changed
@@ -129,7 +138,10 @@ class Session:
         self.check_open()
         with self._lock:
             if self._follower is not None:
-                raise BadInput("this client already follows the changes of another")
+                raise BadInput(
+                    "this client already follows the changes of another client",
+                    hint="open another client, which follows the second one",
+                )
             self._follower = ChangeFollower(url, self.location.location_id, self._heard)
 
     def _heard(self, shard_id: str | None) -> None:

@@ -238,7 +238,10 @@ class PostgresStash(Stash):
         if moved.rowcount != 1:
             # A new statement sees the commit that the UPDATE waited for.
             self._check_upper(connection.execute(self._sql(_FRONTIERS)), at)
-            raise Determinate(f"{self.description}: the upper did not move")
+            raise Determinate(
+                f"{self.description} did not move its upper from {at} to {after}, so nothing was written",
+                hint="try again; if this repeats, look for triggers and rules on its tables, and drop them",
+            )
         if sole is not None:
             check_sole(found.fetchall(), sole, self.description)
         return None if made is None else _past_of(made, after)
@@ -504,7 +507,10 @@ class PostgresStash(Stash):
 def _frontiers_of(cursor: "psycopg.Cursor[tuple[int, int]]", description: str) -> StashFrontiers:
     rows = cursor.fetchall()
     if len(rows) != 1:
-        raise Determinate(f"{description}: one of sinces and uppers has not one row")
+        raise Determinate(
+            f"{description} is damaged: its tables sinces and uppers must have one row each",
+            hint="stop all clients, and restore the stash from a backup",
+        )
     return StashFrontiers(*rows[0])
 
 

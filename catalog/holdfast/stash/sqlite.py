@@ -576,7 +576,7 @@ class SqliteStash(Stash):
     def _check_open(self, *, look: bool = True) -> None:
         self._owner.check(_WHAT)
         if self._closed:
-            raise Determinate(f"{self.description} is closed")
+            raise Determinate.closed(self.description)
         if self._damage is not None:
             raise damaged(self._path, self._damage)
         self._files.check(missing=StoreUnreachable)

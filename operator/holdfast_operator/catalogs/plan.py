@@ -169,7 +169,10 @@ def _plan_deletion(seen: CatalogView, rhythm: Rhythm) -> Decision:
     spec = seen.spec
     if spec is None and seen.asks_to_delete and seen.initialized and not seen.deletion.abandoned:
         return Settle(
-            stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec, so that its data goes")
+            stalled(
+                Reason.INVALID_SPEC,
+                f"{seen.problem}; correct the spec, so that the operator can delete the data",
+            )
         )
     doomed = spec is not None and _is_managed(spec) and spec.deletion_policy == DeletionPolicy.DELETE
     # If an older Catalog has the same catalog, the data belongs to it.

@@ -279,7 +279,7 @@ def _plan_bound(
     ]
     restore = restore_asked(facts, spec)
     if restore is not None and not restore.done:
-        text = "the operator restores nothing in an Observed catalog; let its database process do it"
+        text = "the operator doesn't restore into an Observed catalog; let its database process do it"
         refused.append(WantedCondition(ConditionType.RESTORED, "False", Reason.CATALOG_OBSERVED, text))
     return Settle(
         health,
@@ -366,11 +366,14 @@ def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Decision:
         return Release()
     item = item_name(seen.spec, seen.name)
     if seen.catalog_observed:
-        text = f"the database process of the Observed catalog drops collection {item}: it and its data stay"
+        text = (
+            f"collection {item} and its data stay, because the operator changes nothing in an Observed "
+            "catalog; let the database process drop it"
+        )
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     # If the catalog isn't open, there is nothing to try before the data is abandoned.
     if seen.deletion.abandoned or (seen.deletion.asked and not seen.catalog_open):
-        what = "stay" if seen.created else "stay if they ever were"
+        what = "stay" if seen.created else "stay, if they were ever created"
         return Release((left(f"collection {item} and its data {what}", seen.deletion),))
     if seen.catalog is CatalogState.MISSING and not seen.catalog_open:
         text = f"there is no Catalog '{seen.spec.catalog_ref.name}', so collection {item} can't be dropped"
@@ -387,7 +390,8 @@ def _plan_unread(seen: CollectionView) -> Decision:
         return Release()
     if seen.deletion.abandoned:
         return Release((left("the collection and its data stay", seen.deletion),))
-    return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec, so that its data goes"))
+    text = f"{seen.problem}; correct the spec, so that the operator can delete the data"
+    return Settle(stalled(Reason.INVALID_SPEC, text))
 
 
 def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhythm) -> Decision:
@@ -406,8 +410,8 @@ def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhy
     if seen.deletion.overdue or seen.deletion.asked or seen.catalog_observed or gone:
         text = (
             f"{_why_left(seen, spec)}: {', '.join(seen.shown_running)} of collection "
-            f"{item_name(spec, seen.name)} is on record as running, with the history that it holds, until "
-            "the resource is applied again"
+            f"{item_name(spec, seen.name)} could not be stopped, and its hold keeps old history; to stop it, "
+            "apply the resource again"
         )
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     return Release() if seen.catalog_open else _waiting_for_catalog(spec, rhythm)
@@ -416,7 +420,7 @@ def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhy
 def _why_left(seen: CollectionView, spec: StorageCollectionSpec) -> str:
     """Returns why the attempts of a collection can't be ended."""
     if seen.catalog_observed:
-        return "a database process writes the catalog"
+        return "the operator writes nothing to an Observed catalog"
     if seen.catalog is CatalogState.MISSING:
         return f"there is no Catalog '{spec.catalog_ref.name}'"
     if seen.deletion.asked:
@@ -434,7 +438,10 @@ def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName
     """Decides by what the store holds, because a status may never have been written."""
     facts = seen.facts
     if facts is not None and not seen.created and not _is_as_asked(facts, spec):
-        text = f"collection {item} exists otherwise than in the spec: it is another's and stays"
+        text = (
+            f"collection {item} and its data stay: its columns or shards differ from the spec, so this "
+            "resource did not create it"
+        )
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     if seen.collection_id is not None and facts is not None and not facts.dropped:
         return _without_driver(seen, _DELETED) or DropCollection(seen.collection_id)

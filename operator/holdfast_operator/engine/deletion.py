@@ -85,7 +85,7 @@ def asks_to_delete(body: Json) -> bool:
 
 def left(what: str, deletion: Deletion) -> Note:
     """Returns the Event about abandoned data."""
-    why = f"; the last try failed: {deletion.last_failure}" if deletion.last_failure else ""
+    why = f"; the last attempt to delete failed: {deletion.last_failure}" if deletion.last_failure else ""
     text = f"abandoned by the annotation {ANNOTATION_ABANDON}: {what}{why}"
     return Note(Reason.DELETION_INCOMPLETE, text, warning=True)
 

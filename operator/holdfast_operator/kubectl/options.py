@@ -38,7 +38,7 @@ def cluster_options(everywhere: bool = False) -> Callable[[_F], _F]:
             before = click.get_current_context().find_root().params
             named: dict[str, Any] = {name: given.pop(name, None) or before.get(name) for name in _CLUSTER}
             if named["everywhere"] and named["namespace"]:
-                raise BadInput("-A and -n exclude each other")
+                raise BadInput("-A and -n can't be used together")
             cluster = Cluster(**{**named, "everywhere": bool(named["everywhere"])})
             return command(cluster, **given)
 

@@ -89,13 +89,13 @@ def check_place(place: str) -> str:
     before, _, query = place.partition("?")
     known = _OPTIONS.get(before.partition(":")[0], "")
     if other := next((name for name, _ in parse_qsl(query, keep_blank_values=True) if name != known), ""):
-        raise ValueError(f"{place!r} has the option {other!r}, which tells no places apart: leave it out")
+        raise ValueError(f"{place!r} has the option {other!r}, which doesn't limit a location: leave it out")
     found = _split(_of_namespace(place, "namespace"))
     if found is None:
-        raise ValueError(f"{place!r} is no place for catalogs: expected a file:, s3: or postgresql: URL")
+        raise ValueError(f"{place!r} can't be an allowed location: expected a file:, s3: or postgresql: URL")
     if found.schema is not None and not _SCHEMA.fullmatch(found.schema):
         raise ValueError(
-            f"{place!r} names a schema that can't be: expected lower-case letters, digits and underscores"
+            f"{place!r} names an invalid schema: expected lower-case letters, digits and underscores"
         )
     if not {"{", "}"}.isdisjoint(place.replace(_NAMESPACE, "")):
         raise ValueError(

@@ -247,7 +247,7 @@ def test_changes_that_do_not_fit_the_memory_are_errors() -> None:
 
 
 def test_only_types_with_something_unique_can_be_found_by_it() -> None:
-    with pytest.raises(BadInput, match="no unique value"):
+    with pytest.raises(BadInput, match="values of this type are not unique"):
         Transaction(Cache()).find(SETTINGS, pb.SettingValue(value="x"))
     tx = Transaction(Cache())
     tx.insert(DATABASES, pb.DatabaseKey(id=pb.ObjectId(user=1)), pb.DatabaseValue(name="d"))

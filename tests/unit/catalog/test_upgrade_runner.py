@@ -155,7 +155,7 @@ def item(number: int, name: str) -> Row:
 @pytest.mark.parametrize(
     ("wrong", "error", "says"),
     [
-        (item(1000, "item 1"), UniquenessViolation, "share what must be unique.*user: 1 .*user: 1000"),
+        (item(1000, "item 1"), UniquenessViolation, "have the same unique value.*user: 1 .*user: 1000"),
         (Row(Kind.ITEM.tag + b"\xff", b""), CorruptBlob, "a row of"),
         (Row(Kind.COMMENT.tag + b"\xff", b""), CorruptBlob, "a row of comments"),
         (Row(item(1, "").key, b""), CorruptBlob, "each key once"),

@@ -136,17 +136,22 @@ def test_an_empty_location_has_no_shards(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shard", "what"),
+    ("shard", "what", "hints"),
     [
-        ("orders", "'orders' is not a shard id"),
-        ("s00000000-0000-4000-8000-000000000000", "does not exist in"),
+        ("orders", "'orders' is not a shard id", []),
+        (
+            "s00000000-0000-4000-8000-000000000000",
+            "does not exist in",
+            ["hint: 'holdfast persist inspect' shows all shards"],
+        ),
     ],
 )
 @pytest.mark.usefixtures("shards")
-def test_a_shard_that_is_not_there_is_bad_input(url: str, shard: str, what: str) -> None:
-    (line,) = told(run(url, shard), 2)
+def test_a_shard_that_is_not_there_is_bad_input(url: str, shard: str, what: str, hints: list[str]) -> None:
+    line, *rest = told(run(url, shard), 2)
     assert line.startswith("holdfast: ")
     assert what in line
+    assert [each.strip() for each in rest] == hints
 
 
 def test_a_url_without_meaning_is_bad_input() -> None:

@@ -344,7 +344,7 @@ def test_the_last_chunk_that_could_not_be_spilled_is_not_left_out(
 
 def test_a_closed_or_read_only_writer_has_no_builder(stores: Stores) -> None:
     writer = stores.open().writer(SHARD, SCHEMA, purpose="test")
-    with pytest.raises(BadInput, match="0 bytes"):
+    with pytest.raises(BadInput, match="memory_bytes of a batch builder is 0"):
         writer.batch_builder(memory_bytes=0)
     writer.close()
     with pytest.raises(BadInput, match="closed"):

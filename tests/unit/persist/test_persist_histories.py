@@ -145,7 +145,7 @@ def test_two_histories_without_a_log(stores: Stores) -> None:
     by_upper = {each.upper: each.seqno for each in shard.histories}
     assert shard.undecided
     assert set(by_upper) == {17, 30}
-    with pytest.raises(BadInput, match="can't be had"):
+    with pytest.raises(BadInput, match="can't be restored: the shard has no such version"):
         Recovery(stores.blob, lost, clock=stores.clock, choice=Choice("log"))
     Recovery(stores.blob, lost, clock=stores.clock, choice=Choice(None, {SHARD: by_upper[17]})).run()
     assert values(stores, lost) == ["both"] * 10 + ["log"] * 7

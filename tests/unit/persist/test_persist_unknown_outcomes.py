@@ -114,7 +114,7 @@ def test_an_append_that_can_not_be_settled_spends_its_handle_and_keeps_its_parts
         writer.compare_and_append(rows(1), 1, 5)
     assert len(stores.parts()) == 2
     assert found(stores) == ({(0, "x"): 1, (1, "x"): 1} if landed else {(0, "x"): 1})
-    with pytest.raises(HandleExpired, match="unknown outcome"):
+    with pytest.raises(HandleExpired, match="the outcome of an earlier append is unknown"):
         writer.compare_and_append(rows(2), 5, 6)
     anew = client.writer(SHARD, SCHEMA, purpose="test")
     anew.compare_and_append(rows(2), anew.upper(), 9)

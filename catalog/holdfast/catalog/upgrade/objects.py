@@ -85,7 +85,7 @@ def encode(version: int, kind: Kind, key: Any, value: Any) -> Row:
 
 def _message(collection: Collection[Any, Any], part: str, found: Any) -> Message:
     if not isinstance(found, dict):
-        raise BadInput(f"this is no {part} of {collection}: it is no JSON object")
+        raise BadInput(f"this is not a {part} of {collection}: it is not a JSON object")
     message_type: type[Message] = collection.key if part == "key" else collection.value
     return message_from_json(message_type, found, f"{part} of {collection}")
 
@@ -94,4 +94,4 @@ def _legacy(kind: Kind, part: str, object_type: type[Any], found: Any) -> Any:
     try:
         return legacy.from_json(object_type, found)
     except ValueError as error:
-        raise BadInput(f"this is no {part} of {COLLECTIONS[kind]}: {error}") from None
+        raise BadInput(f"this is not a {part} of {COLLECTIONS[kind]}: {error}") from None

@@ -196,7 +196,7 @@ class Plan(Contents):
         if shared is not None:
             first, second = (decode(collection, row) for row in shared)
             raise UniquenessViolation(
-                f"two of the {collection}, {how}, would share what must be unique:"
+                f"two objects of {collection}, {how}, would have the same unique value:"
                 f" {_text(first.key)} and {_text(second.key)}",
                 hint="rename or drop one of them with the Holdfast that wrote the catalog",
             )

@@ -88,12 +88,18 @@ def begin_restore(
     if known is None and seen is not None:
         return RecordReject(
             BadInput(
-                f"command {origin.command_id} restored collection {info.name} from another snapshot",
+                f"command {origin.command_id} was used before:"
+                f" it restored collection {info.name} from another snapshot",
                 hint="give every command an id of its own",
             )
         )
     if known is not None and known.state is RenditionState.ABORTED:
-        return RecordReject(BadInput(f"rendition {known.id} of collection {info.name} was aborted"))
+        return RecordReject(
+            BadInput(
+                f"rendition {known.id} of collection {info.name}, which this snapshot fills, was aborted",
+                hint="restore into a new rendition",
+            )
+        )
     if known is not None and (seen is not None or not named or known.id == rendition.id):
         return RecordNoOp(known)
     outcome = create_rendition(
@@ -101,7 +107,12 @@ def begin_restore(
     )
     if isinstance(outcome, RecordNoOp):
         # It was created by another command, and it is unknown from what it is filled.
-        return RecordReject(BadInput(f"collection {info.name} has a rendition {rendition.id}"))
+        return RecordReject(
+            BadInput(
+                f"another command has created rendition {rendition.id} of collection {info.name}",
+                hint="choose another id for the rendition",
+            )
+        )
     return outcome
 
 

@@ -232,7 +232,12 @@ def refuse_unless_active(info: CollectionInfo) -> RecordReject | None:
     """The refusal for a collection that is not active."""
     if info.state is CollectionState.ACTIVE:
         return None
-    return RecordReject(BadInput(f"collection {info.name} ({info.collection_id}) is {info.state.name}"))
+    return RecordReject(
+        BadInput(
+            f"collection {info.name} ({info.collection_id}) can't be changed:"
+            f" it is {info.state.name}, not ACTIVE"
+        )
+    )
 
 
 def _changed(

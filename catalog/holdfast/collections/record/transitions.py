@@ -298,7 +298,7 @@ def seen_before(
     with_ = ", ".join(f"{name} {value}" for name, value in told.items())
     return RecordReject(
         BadInput(
-            f"command {origin.command_id} was {was}{f' with {with_}' if with_ else ''}",
+            f"command {origin.command_id} was used before: it was {was}{f' with {with_}' if with_ else ''}",
             hint="give each command its own id",
         )
     )

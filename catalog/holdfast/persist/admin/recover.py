@@ -171,7 +171,8 @@ class Recovery:
         head = self._entry.seqno if self._entry else 0
         if not consensus.restart(CONSENSUS_KEY, head + 1, stored):
             raise StorageError(
-                f"{consensus.description} was changed meanwhile", hint="stop all its clients, and try again"
+                f"{consensus.description} changed during the recovery",
+                hint="stop all its clients, and try again",
             )
         return plan
 
@@ -218,7 +219,8 @@ class Recovery:
         )
         if not location.consensus.restart(plan.shard_id, seqno + 1, encode_diff(diff)):
             raise StorageError(
-                f"the log of {plan.shard_id} moved meanwhile", hint="stop all clients, and try again"
+                f"the log of {plan.shard_id} changed during the recovery",
+                hint="stop all clients, and try again",
             )
 
     def _free_lock(self, recoveries: int) -> None:
@@ -231,7 +233,10 @@ class Recovery:
             epoch << EPOCH_BITS, "recovery", "", hostname, now, token=uuid.uuid4().bytes, released=True
         )
         if not consensus.restart(LOCK_KEY, row.seqno, encode_lock(row)):
-            raise StorageError("the write lock moved meanwhile", hint="stop all clients, and try again")
+            raise StorageError(
+                f"the write lock of {consensus.description} changed during the recovery",
+                hint="stop all clients, and try again",
+            )
 
     def _look(self, looking_at: Callable[[str], None]) -> Iterator[Known]:
         logs = {key for key in self._location.consensus.list_keys() if key.startswith("s")}

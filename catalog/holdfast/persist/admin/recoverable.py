@@ -77,8 +77,9 @@ class Choice:
         if len(found) != 1 or not found[0].whole:
             offered = " and ".join(f"{each.seqno} ({each.source})" for each in histories if each.whole)
             raise BadInput(
-                f"the chosen history of {shard_id} can't be had",
-                hint=f"its whole versions are: {offered or 'none'}; choose with {shard_id}=VERSION",
+                f"the history that you chose for {shard_id} can't be restored:"
+                " the shard has no such version, or some of its blobs are gone",
+                hint=f"these versions can be restored: {offered or 'none'}; choose with {shard_id}=VERSION",
             )
         return found[0]
 

@@ -60,7 +60,7 @@ class BatchBuilder:
 
     def __init__(self, writer: Appends, *, memory_bytes: int, threads: bool) -> None:
         if memory_bytes < 1:
-            raise BadInput(f"a batch builder can't work in {memory_bytes} bytes of memory")
+            raise BadInput(f"memory_bytes of a batch builder is {memory_bytes}: expected 1 or more")
         self._writer = writer
         self._owner = OwnerProcess()
         self._schema = writer.schema

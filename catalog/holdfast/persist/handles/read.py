@@ -311,7 +311,10 @@ class ReadHandle:
             schemas = self._machine.refresh().schemas
         schema = schemas.get(part.schema_id)
         if schema is None:
-            raise BadInput(f"shard {part.shard_id} has no schema {part.schema_id}")
+            raise BadInput(
+                f"a piece of a snapshot has schema {part.schema_id}, which {part.shard_id} never had",
+                hint="plan the snapshot with a client of this location",
+            )
         check_columns(schema, columns)
         return Snapshot(self._machine, self, schema, part.as_of, part.range, columns)
 

@@ -88,7 +88,8 @@ def uploaded(machine: Machine, upload: Upload) -> Iterator[pa.Table]:
             yield read_updates(machine, machine.schema_of(part), part, from_time=0)
         except PartGone:
             raise HandleExpired(
-                f"the upload for writer {upload.writer_id} of {upload.shard_id} was deleted"
+                f"the upload for writer {upload.writer_id} of {upload.shard_id} was deleted",
+                hint="upload the rows again",
             ) from None
 
 

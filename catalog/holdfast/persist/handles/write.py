@@ -16,7 +16,7 @@ from holdfast.persist.checks import check_forward, check_frontier, check_schema,
 from holdfast.persist.handles.builder import MEMORY_BYTES, BatchBuilder
 from holdfast.persist.handles.upload import Upload, UploadTicket
 from holdfast.persist.ids import new_id
-from holdfast.persist.multi_write import InFlight, Prepared, multi_write
+from holdfast.persist.multi_write import InFlight, Prepared, closed_writer, multi_write
 from holdfast.persist.parts.part_store import PartWriter
 from holdfast.persist.parts.run_writer import write_run
 from holdfast.persist.rows.canonical import Rows, check_times, prepare_between, prepare_updates, time_bounds
@@ -278,11 +278,15 @@ class WriteHandle:
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         for each in uploads:
             if each.shard_id != self.shard_id:
-                raise BadInput(f"an upload for {each.shard_id} can't be appended to {self.shard_id}")
+                raise BadInput(
+                    f"an upload for {each.shard_id} can't be appended to {self.shard_id}",
+                    hint="append it with the writer that made its ticket",
+                )
             if each.writer_id != self._handle.id:
                 raise HandleExpired(
                     f"writer {each.writer_id} of {self.shard_id} sent no heartbeat for too long: its uploads"
-                    " may be deleted"
+                    " may be deleted",
+                    hint="get a new ticket from this writer, and upload the rows again",
                 )
             for part in each.run:
                 if not expected_upper <= part.lower < part.upper <= new_upper:
@@ -332,10 +336,12 @@ class WriteHandle:
                 hint="the mode belongs to the shard, and is fixed when the shard is created",
             )
         if self._in_flight.closed:
-            raise BadInput(f"this writer of {self.shard_id} is closed")
+            raise closed_writer(self.shard_id)
         if self._in_flight.undecided:
             raise HandleExpired(
-                f"writer {self._handle.id} of {self.shard_id} has an append of unknown outcome"
+                f"writer {self._handle.id} of {self.shard_id} can't be used any more:"
+                " the outcome of an earlier append is unknown",
+                hint="open a new writer, read the upper, and check what is there",
             )
         if mode is WriteMode.WRITE_SEAL:
             self._session.check_locked(self.shard_id)

@@ -226,7 +226,10 @@ def check_readable(machine: Machine, as_of: int, after: int | None = None) -> Sh
     check_time(as_of)
     earliest = as_of if after is None else check_time(after)
     if earliest > as_of:
-        raise BadInput(f"there are no changes after {earliest} up to {as_of}")
+        raise BadInput(
+            f"can't read the changes after {earliest} up to {as_of}: the first time is the later one",
+            hint="give the earlier time first",
+        )
     machine.check_open()
     state = machine.state
     if not (state.exists and as_of < state.upper) or state.finalized:

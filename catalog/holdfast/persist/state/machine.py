@@ -189,7 +189,7 @@ class Machine:
         """
         self.owner.check("this client")
         if not self.is_open:
-            raise BadInput("this client is closed")
+            raise closed_client(self.location)
         self.history.check()
 
     def refresh(self) -> ShardState:
@@ -410,6 +410,13 @@ class Machine:
 
     def _decode(self, entry: Entry | Head) -> StateDiff:
         return decode_diff(entry.data, f"{self.shard_id} log {entry.seqno}")
+
+
+def closed_client(location: Location) -> BadInput:
+    """Return the error for the use of a client after its `close`."""
+    return BadInput(
+        f"this client of {location.blob.description} is closed", hint="open another client of the location"
+    )
 
 
 def load_rollup(location: Location, rollup: Rollup) -> ShardState | None:

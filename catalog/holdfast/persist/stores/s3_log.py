@@ -474,7 +474,7 @@ class S3LogConsensus(Consensus):
     def _own(self) -> Turns:
         """Return the turns of this process. A forked child opens the log again, without its locks."""
         if self._closed:
-            raise Determinate(f"{self.description} is closed").for_good()
+            raise Determinate.closed(self.description)
         self._check_not_ended()
         if self._turns.pid != os.getpid():
             self._turns = self._begin(self._read_floor()[0])

@@ -332,7 +332,7 @@ class SqliteConsensus(Consensus):
 
     def check_integrity(self) -> None:
         if self._closed:
-            raise Determinate(f"{self.description} is closed").for_good()
+            raise Determinate.closed(self.description)
         try:
             # A separate connection: other calls continue, and it does not see pages that they have cached.
             with closing(self._open_reader()) as connection:
@@ -347,7 +347,7 @@ class SqliteConsensus(Consensus):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Determinate(f"{self.description} is closed").for_good()
+            raise Determinate.closed(self.description)
         if self._damage is not None:
             raise damaged(self._path, self._damage)
         self._files.check()

@@ -448,7 +448,7 @@ def test_delete_leaves_what_somebody_abandons_and_says_what_is_left() -> None:
     (note,) = step.notes
     assert (note.reason, note.warning) == (Reason.DELETION_INCOMPLETE, True)
     assert "file:///data/here" in note.message
-    assert note.message.endswith("the last try failed: no answer")
+    assert note.message.endswith("the last attempt to delete failed: no answer")
     unknown = decided(replace(DOOMED, opened=None, deletion=ABANDONED, initialized=False))
     assert isinstance(unknown, Release)
     assert [each.reason for each in unknown.notes] == [Reason.DELETION_INCOMPLETE]
