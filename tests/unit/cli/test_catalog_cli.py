@@ -189,6 +189,22 @@ def test_help_tells_all_groups_and_imports_none_of_them() -> None:
     assert run("--version").stdout.startswith("holdfast, version ")
 
 
+def test_importing_holdfast_imports_no_library_that_only_some_commands_need() -> None:
+    """Pandas alone takes as long as all that these packages import. Other tests start processes without it."""
+    pytest.importorskip("pandas")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    script = (
+        "import sys, holdfast.catalog, holdfast.catalog.move.hashed, holdfast.collections.recovery,"
+        " holdfast.persist.admin.recover, holdfast.persist.admin.verify; print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    imported = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "pyarrow" in imported
+    assert not {"pandas", "boto3", "botocore", "psycopg", "pyspark", "kubernetes"} & imported
+
+
 def test_a_catalog_in_files_outlives_the_processes_that_use_it(url: str) -> None:
     where = ("--persist", url, "--organization-id", ORG)
     assert process("catalog", "epoch", *where).returncode == 3

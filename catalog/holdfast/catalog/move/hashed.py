@@ -30,7 +30,6 @@ SHORT_BYTES = 16
 _SHORT = np.dtype([("first", "<u8"), ("second", "<u8")])
 assert _SHORT.itemsize == SHORT_BYTES
 _LENGTH = np.dtype(">u8")
-_OF_STORE = pa.array([Kind.FENCE_TOKEN.tag, Kind.CONFIG.tag], pa.binary())
 
 Shorts = NDArray[np.void]
 """For each row, 128 bits of its hash, as two numbers."""
@@ -72,7 +71,8 @@ def contents_of(store: CatalogStore, upper: int, *, but: Collection[Kind] = ()) 
 def contents_in(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows that are contents. Raises `CorruptBlob` for config that can't be decoded."""
     tags = pc.binary_slice(batch.column("key"), 0, TAG_BYTES)
-    places = np.flatnonzero(pc.is_in(tags, value_set=_OF_STORE).to_numpy(zero_copy_only=False))
+    of_store = pa.array([Kind.FENCE_TOKEN.tag, Kind.CONFIG.tag], pa.binary())
+    places = np.flatnonzero(pc.is_in(tags, value_set=of_store).to_numpy(zero_copy_only=False))
     if not len(places):
         return batch
     keeps = np.ones(batch.num_rows, np.bool_)

@@ -33,12 +33,12 @@ R = TypeVar("R", pa.Table, pa.RecordBatch)
 
 _UINT64 = pa.uint64()
 _INT64 = pa.int64()
-_DTYPES: dict[int, np.dtype[Any]] = {
-    type_.id: np.dtype(type_.to_pandas_dtype()) for type_ in map(arrow_type, TYPE_NAMES[1:11])
-}
+# NumPy has the same names for these types.
+_DTYPES: dict[int, np.dtype[Any]] = {arrow_type(name).id: np.dtype(name) for name in TYPE_NAMES[1:11]}
 _SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 _LEAST = {4: -(2**31), 8: -(2**63)}
-_ONES = pa.array(np.ones(1024, np.int64))
+# `pa.array` imports pandas if it is installed, which takes half a second. So no module calls it on import.
+_ONES = pa.Array.from_buffers(_INT64, 1024, [None, pa.py_buffer(np.ones(1024, np.int64))])
 # With up to this many rows, plain Python is faster than the fixed cost of NumPy's calls.
 _FEW_ROWS = 64
 # With fewer rows than this, the fixed cost of a Polars query outweighs its speed.
