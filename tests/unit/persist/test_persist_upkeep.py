@@ -447,6 +447,24 @@ def test_a_log_that_went_back_is_refused(stores: Stores) -> None:
         client.recent_upper(SHARD)
 
 
+@pytest.mark.parametrize("maintenance", ["background", "inline", "off"])
+def test_upkeep_logs_once_that_the_log_went_back(
+    stores: Stores, caplog: pytest.LogCaptureFixture, maintenance: Any
+) -> None:
+    client = stores.open(maintenance=maintenance, **FAST)
+    write(client, 5)
+    reader = client.reader(SHARD, purpose="test")
+    del stores.consensus._logs[SHARD][2:]
+    maintainer = client.session.maintainer
+    for _ in range(2):
+        maintainer._guarded(reader.heartbeat, SHARD)
+    client.close()
+    (line,) = [record.getMessage() for record in caplog.records if "went back" in record.getMessage()]
+    assert line.startswith(f"upkeep stops: the log of {SHARD} in ")
+    assert "holdfast persist recover URL --accept" in line
+    assert not [record for record in caplog.records if "no rollup" in record.getMessage()]
+
+
 def test_upkeep_deletes_nothing_before_the_commit_that_makes_it_garbage() -> None:
     """Whichever call fails, what the newest version names is there."""
     for failing in range(60):

@@ -6,7 +6,7 @@
 - A client that wrote to a shard writes a rollup of it when it closes, with every setting of `maintenance`. So
   if a store loses its consensus, it keeps all that closed clients wrote. This takes at most about
   `_LONGEST_CLOSE_S`.
-- A fenced client stops its upkeep, and logs this once.
+- A fenced client stops its upkeep, and logs this once. So does a client that met another history.
 """
 
 import heapq
@@ -18,7 +18,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from holdfast.errors import BadInput, CorruptBlob, Fenced, FenceRegressed, HoldfastError
+from holdfast.errors import (
+    BadInput,
+    CorruptBlob,
+    Fenced,
+    FenceRegressed,
+    HoldfastError,
+    LogRegressed,
+)
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import new_id
@@ -88,6 +95,7 @@ class Maintainer:
         # The newest version of each shard that this client wrote.
         self._written: dict[str, int] = {}
         self._is_fenced = False
+        self._has_regressed = False
         self._next_store_check = 0.0
         # The last unexpected error of each shard's upkeep, as a text.
         self._defects: dict[str, str] = {}
@@ -163,6 +171,8 @@ class Maintainer:
                 write_closing_rollup(machine, self._written[machine.shard_id])
                 if self._config.maintenance != "off" and log_is_long(machine.state, self._config):
                     collect_garbage(machine)
+            except LogRegressed:
+                raise
             except (CorruptBlob, BadInput) as error:
                 log.warning("%s has no rollup of its newest version: %s", machine.shard_id, error)
             except (HoldfastError, AssertionError):
@@ -278,6 +288,11 @@ class Maintainer:
             self._is_fenced = True
             level = logging.INFO if isinstance(error, Fenced) else logging.WARNING
             log.log(level, "upkeep stops: %s", error)
+        except LogRegressed as error:
+            # The client has ended, and every call raises this error from now on.
+            if not self._has_regressed:
+                self._has_regressed = True
+                log.warning("upkeep stops: %s; %s", error, error.hint)
         except HoldfastError as error:
             # Upkeep is never needed for correctness, and is tried again after a later commit.
             log.warning("upkeep of %s failed: %s", shard_id, error)
