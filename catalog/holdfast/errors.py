@@ -134,6 +134,14 @@ class CorruptBlob(StorageError):
         return copy(self)
 
 
+def _both_histories(arguments: str) -> str:
+    return (
+        f"'holdfast persist recover {arguments} --accept' shows what each history has, and with --yes keeps"
+        " the one that the store has now: open a new client then; to keep the other one, stop all clients and"
+        " restore the newer state"
+    )
+
+
 class LogRegressed(CorruptBlob):
     """The log of a shard is shorter than the log that this client read, or has another history.
 
@@ -142,11 +150,7 @@ class LogRegressed(CorruptBlob):
     `key` names the log and its store, `expected` is what the client saw, and `actual` is what the store has.
     """
 
-    hint = (
-        "'holdfast persist recover URL --accept' shows what each history has, and with --yes keeps the one"
-        " that the store has now: open a new client then; to keep the other one, stop all clients and restore"
-        " the newer state"
-    )
+    hint = _both_histories("URL")
 
     def __init__(
         self,
@@ -163,10 +167,15 @@ class LogRegressed(CorruptBlob):
         )
         self.key, self.expected, self.actual = key, expected, actual
 
-    def kept(self) -> Self:
-        """A copy of the error, raised after a marker was left that keeps the blobs of both histories."""
+    def at(self, arguments: str, *, kept: bool = False) -> Self:
+        """A copy of the error whose hint names the location: `arguments` are those of a command.
+
+        With `kept`, a marker was left that keeps the blobs of both histories.
+        """
         error = copy(self)
-        error.hint = f"nothing of either history is deleted until somebody decides: {type(self).hint}"
+        error.hint = _both_histories(arguments)
+        if kept:
+            error.hint = f"nothing of either history is deleted until somebody decides: {error.hint}"
         error.__notes__ = [f"hint: {error.hint}"]
         return error
 

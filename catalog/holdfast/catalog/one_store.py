@@ -56,6 +56,7 @@ def persist_catalog(
     if `organization_id` is not a UUID.
     """
     shard_id = catalog_shard_id(organization_id)
+    client.session.history.name_shards({shard_id: f"the catalog of organization {organization_id}"})
     return OneStoreCatalog(CatalogShard(client, shard_id, purpose="catalog", where=where), now_ms)
 
 

@@ -21,6 +21,7 @@ from typing import Final, TypeVar, assert_never
 import pyarrow as pa
 
 from holdfast.collections.record.codec import CONTROLLER_SCHEMA, decode, encode_key, encode_value
+from holdfast.collections.record.spec import CollectionInfo
 from holdfast.collections.record.state import (
     ControllerState,
     Outcome,
@@ -74,6 +75,7 @@ class ControllerLog:
         self._client = client
         self._guard = guard
         self.shard_id = controller_shard_id(client.location_id)
+        client.session.history.name_shards({self.shard_id: "the records of all collections"})
         self._owner = OwnerProcess()
         self._lock = threading.RLock()
         self._state = ControllerState()
@@ -247,6 +249,11 @@ class ControllerLog:
         state = self._state.copy()
         state.apply(gone, come)
         self._state = state
+        for record in come:
+            if isinstance(record, CollectionInfo):
+                shards = (record.metadata_shard, *record.data_shards)
+                purpose = f"collection {record.name}"
+                self._client.session.history.name_shards(dict.fromkeys(shards, purpose))
 
     def _trail(self) -> None:
         """Move the since once in a while, after a commit at the upper of the mirror."""

@@ -198,7 +198,12 @@ def test_importing_holdfast_imports_no_library_that_only_some_commands_need() ->
         " holdfast.persist.admin.recover, holdfast.persist.admin.verify; print(*sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     imported = {name.partition(".")[0] for name in done.stdout.split()}
     assert "pyarrow" in imported

@@ -29,7 +29,7 @@ checks rely on one fact: a version number together with the digest of its row id
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -105,12 +105,18 @@ class ForkGuard:
         self._known: Final = known
         self._blob: Final = location.blob
         self._where: Final = location.consensus.description
+        self._arguments: Final = location.arguments
+        self._purposes: Final[dict[str, str]] = {}
         self._hostname: Final = hostname
         self._read_only: Final = read_only
         self._lock: Final = threading.Lock()
         self.ended: LogRegressed | None = None
         """The error that ended this client, because it met another history; None while there is none."""
         self._line: str | None = None
+
+    def name_shards(self, purposes: Mapping[str, str]) -> None:
+        """Record what shards are for, such as a collection, so that errors can name it."""
+        self._purposes.update(purposes)
 
     def check(self) -> None:
         """Raise `LogRegressed` if the client has met another history."""
@@ -135,7 +141,10 @@ class ForkGuard:
             actual = f"version {head} as its newest" if head else "no version of it"
         else:
             actual = f"another version {seqno}, with version {head} as its newest"
-        error = LogRegressed(f"the log of {shard_id} in {self._where}", f"version {seqno}", actual)
+        purpose = self._purposes.get(shard_id)
+        what = f"{shard_id} ({purpose})" if purpose else shard_id
+        error = LogRegressed(f"the log of {what} in {self._where}", f"version {seqno}", actual)
+        error = error.at(self._arguments)
         with self._lock:
             if self.ended is not None:
                 return self.ended.again()
@@ -147,7 +156,7 @@ class ForkGuard:
         except (StorageError, ValueError) as failed:
             error.add_note(f"the marker for garbage collection could not be written: {failed}")
             return error
-        self.ended = error.kept()
+        self.ended = error.at(self._arguments, kept=True)
         return self.ended.again()
 
     @contextmanager
@@ -155,14 +164,15 @@ class ForkGuard:
         """Wrap calls of the consensus store. If one raises `LogRegressed`, the client's history ends."""
         try:
             yield
-        except LogRegressed as error:
+        except LogRegressed as raised:
+            error = raised.at(self._arguments)
             with self._lock:
                 is_first = self.ended is None
                 self.ended = self.ended or error
-            if not is_first or self._read_only or not self._leave_all(error, clock.wall_ms()):
-                raise
-            self.ended = error.kept()
-            raise self.ended.again() from None
+            if is_first and not self._read_only and self._leave_all(error, clock.wall_ms()):
+                self.ended = error.at(self._arguments, kept=True)
+                raise self.ended.again() from None
+            raise error from None
 
     def _leave_all(self, error: LogRegressed, wall_ms: int) -> bool:
         """Leave a marker for every shard that the client knows. Return whether all markers were written."""

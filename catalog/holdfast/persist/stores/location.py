@@ -14,6 +14,7 @@ Invariants:
 import json
 import uuid
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 from holdfast.errors import (
@@ -34,11 +35,12 @@ from holdfast.persist.stores.retry import (
     RetryPolicy,
 )
 from holdfast.persist.stores.traits import Blob, Consensus, Put
-from holdfast.persist.stores.url import open_stores
+from holdfast.persist.stores.url import arguments_of, lost_hint, open_blob, open_stores
 
 BLOB_KEY = "location.json"
 CONSENSUS_KEY = "location"
 FORMAT_VERSION = 1
+UNKNOWN_ARGUMENTS = "URL"
 _MOST_BYTES = 4096
 # Each round decides, unless another process or a fault interferes.
 _MAX_ROUNDS = 20
@@ -51,6 +53,8 @@ class Location:
     blob: Blob
     consensus: Consensus
     location_id: uuid.UUID
+    arguments: str = UNKNOWN_ARGUMENTS
+    """How a `holdfast persist` command names the location. It contains no secrets."""
 
     @classmethod
     def open(
@@ -72,12 +76,33 @@ class Location:
 
         Without `create`, or with `read_only`, a missing location raises `StoreUnreachable`. With `read_only`,
         nothing is written anywhere. Raises `BadInput` if a URL is invalid, `StoreUnreachable` if a store
-        can't be opened, and `LocationMismatch` if the stores don't belong together.
+        can't be opened, and `LocationMismatch` if the stores don't belong together, or the blobs are there
+        and their consensus store is lost.
         """
         create = create and not read_only
-        stores = open_stores(url, blob=blob, consensus=consensus, create=create, read_only=read_only)
+        open_both = partial(
+            open_stores, url, blob=blob, consensus=consensus, create=create, read_only=read_only
+        )
         try:
-            opened = cls.of(*_retrying(*_metered(*stores, metrics), retry_s, calls=None), create=create)
+            stores = open_both()
+        except NoLocation:
+            where = _description_if_used(url, blob)
+            if where is None:
+                raise
+            # Another process may have created the location after the first try.
+            try:
+                stores = open_both()
+            except NoLocation as error:
+                raise LocationMismatch(
+                    f"{where} belongs to a location, but {error}",
+                    hint=f"check the URL; {lost_hint(arguments_of(url, blob=blob, consensus=consensus))}",
+                ) from error
+        try:
+            opened = cls.of(
+                *_retrying(*_metered(*stores, metrics), retry_s, calls=None),
+                create=create,
+                arguments=arguments_of(url, blob=blob, consensus=consensus),
+            )
             layered = _retrying(*_metered(*stores, metrics), min(retry_s, UNSUPERVISED_S), calls=UNSUPERVISED)
             if cache is not None:
                 cached = CachedBlob(layered[0], cache, scope=str(opened.location_id))
@@ -89,9 +114,12 @@ class Location:
             raise
 
     @classmethod
-    def of(cls, blob: Blob, consensus: Consensus, *, create: bool = True) -> Self:
+    def of(
+        cls, blob: Blob, consensus: Consensus, *, create: bool = True, arguments: str = UNKNOWN_ARGUMENTS
+    ) -> Self:
         """Return the location of two open stores. With `create`, give it an id if both stores are empty."""
-        return cls(blob, consensus, _agree_on_id(blob, consensus, create=create))
+        agreed = _agree_on_id(blob, consensus, create=create, arguments=arguments)
+        return cls(blob, consensus, agreed, arguments)
 
     def close(self) -> None:
         """Close both stores."""
@@ -113,6 +141,18 @@ def _retrying(
         return blob, consensus
     policy = RetryPolicy(deadline_s=retry_s, calls=calls)
     return RetryingBlob(blob, policy), RetryingConsensus(consensus, policy)
+
+
+def _description_if_used(url: str | None, blob: str | None) -> str | None:
+    """The description of a blob store that belongs to a location; None if there is no such blob store."""
+    try:
+        store = open_blob(url, blob, read_only=True)
+    except NoLocation:
+        return None
+    try:
+        return None if read_location(store) is None else store.description
+    finally:
+        store.close()
 
 
 def read_location(blob: Blob) -> bytes | None:
@@ -146,12 +186,12 @@ def decode_location(data: bytes, where: str) -> uuid.UUID:
         raise CorruptBlob(where, "the id of a location", repr(data[:40])) from error
 
 
-def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool) -> uuid.UUID:
+def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool, arguments: str) -> uuid.UUID:
     for _ in range(_MAX_ROUNDS):
         entry = consensus.heads([CONSENSUS_KEY]).get(CONSENSUS_KEY)
         stored = read_location(blob)
         if entry is not None and stored is not None:
-            return _compare(blob, consensus, entry.data, stored)
+            return _compare(blob, consensus, entry.data, stored, arguments)
         if entry is None and stored is None:
             _create_entry(blob, consensus, create=create)
         elif entry is not None:
@@ -161,7 +201,7 @@ def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool) -> uuid.UUID
         else:
             raise LocationMismatch(
                 f"{blob.description} belongs to a location, but {consensus.description} does not",
-                hint="use the consensus store that was created with this blob store, or a backup of it",
+                hint=f"use the consensus store that was created with this blob store; {lost_hint(arguments)}",
             )
     raise StoreUnreachable(
         f"could not agree on the id of the location in {consensus.description} within {_MAX_ROUNDS} attempts",
@@ -169,7 +209,7 @@ def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool) -> uuid.UUID
     )
 
 
-def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes) -> uuid.UUID:
+def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes, arguments: str) -> uuid.UUID:
     decided = decode_location(entry, f"{CONSENSUS_KEY} in {consensus.description}")
     followed = decode_location(stored, f"{BLOB_KEY} in {blob.description}")
     if decided != followed:
@@ -180,7 +220,8 @@ def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes) -> u
     if decode_recoveries(entry) != decode_recoveries(stored):
         raise LocationMismatch(
             f"{blob.description} and {consensus.description} differ in how often they were recovered",
-            hint="one is an older copy, or a recovery was interrupted: run 'holdfast persist recover' again",
+            hint="one is an older copy, or a recovery was interrupted: run 'holdfast persist recover"
+            f" {arguments}' again",
         )
     return decided
 

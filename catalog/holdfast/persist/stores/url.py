@@ -3,6 +3,7 @@
 Messages repeat only the scheme and path of a URL. The rest may contain secrets.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -62,7 +63,8 @@ def open_stores(
             return _with_blob(lambda: _s3_blob(place.below(BLOB_FOLDER), read_only=read_only), opened)
         folder = _path(parts, "location")
         if create and not read_only:
-            _check_creatable(folder / BLOB_FOLDER, folder / CONSENSUS_FILE)
+            arguments = arguments_of(url, blob=None, consensus=None)
+            _check_creatable(folder / BLOB_FOLDER, folder / CONSENSUS_FILE, arguments)
         log: Consensus = SqliteConsensus(folder / CONSENSUS_FILE, create=create, read_only=read_only)
         return _with_blob(lambda: FileBlob(folder / BLOB_FOLDER, create=create, read_only=read_only), log)
     if blob is None or consensus is None:
@@ -71,7 +73,8 @@ def open_stores(
     open_blob = _blob_opener(blob_parts, create=create, read_only=read_only)
     if blob_parts.scheme == "file" and create and not read_only and consensus.startswith("sqlite://"):
         log_path = _path(_split(consensus, "consensus", _CONSENSUS_FORMS), "consensus")
-        _check_creatable(_path(blob_parts, "blob"), log_path)
+        arguments = arguments_of(None, blob=blob, consensus=consensus)
+        _check_creatable(_path(blob_parts, "blob"), log_path, arguments)
     if blob_parts.scheme == "s3" and consensus.startswith("s3://"):
         _check_apart(S3Place.of(blob_parts), S3Place.of(_split(consensus, "consensus", _CONSENSUS_FORMS)))
     opened = open_consensus(consensus, create=create, read_only=read_only)
@@ -90,24 +93,19 @@ def open_for_recovery(
     open_log: Callable[[], Consensus]
     if url is not None:
         parts = _split(url, "location", _LOCATION_FORMS)
-        blobs: Blob
         if parts.scheme == "s3":
-            place = S3Place.of(parts)
-            blobs = _s3_blob(place.below(BLOB_FOLDER), read_only=not write)
-            open_log = partial(
-                _s3_log, place.below(LOG_FOLDER), create=write, read_only=not write, for_recovery=True
-            )
+            place = S3Place.of(parts).below(LOG_FOLDER)
+            open_log = partial(_s3_log, place, create=write, read_only=not write, for_recovery=True)
         elif parts.scheme == "file":
-            folder = _path(parts, "location")
-            blobs = FileBlob(folder / BLOB_FOLDER, create=False, read_only=not write)
-            open_log = partial(SqliteConsensus, folder / CONSENSUS_FILE, create=write, read_only=not write)
+            path = _path(parts, "location") / CONSENSUS_FILE
+            open_log = partial(SqliteConsensus, path, create=write, read_only=not write)
         else:
             return *open_stores(url, blob=None, consensus=None, create=False, read_only=not write), ""
     elif blob is None or consensus is None:
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
     else:
-        blobs = _blob_opener(_split(blob, "blob", _BLOB_FORMS), create=False, read_only=not write)()
         open_log = partial(open_consensus, consensus, create=write, read_only=not write, for_recovery=True)
+    blobs = open_blob(url, blob, read_only=not write)
     try:
         if blobs.get(proof) is None:
             raise BadInput(
@@ -123,6 +121,59 @@ def open_for_recovery(
     except BaseException:
         blobs.close()
         raise
+
+
+def open_blob(url: str | None, blob: str | None, *, read_only: bool) -> Blob:
+    """Open the blob store of a location, or the one at `blob`. It must exist: nothing is made.
+
+    Raises `NoLocation` if there is none, and the errors of `open_stores`.
+    """
+    if url is None:
+        assert blob is not None
+        return _blob_opener(_split(blob, "blob", _BLOB_FORMS), create=False, read_only=read_only)()
+    parts = _split(url, "location", _LOCATION_FORMS)
+    match parts.scheme:
+        case "memory":
+            return _memory_blob(parts)
+        case "s3":
+            return _s3_blob(S3Place.of(parts).below(BLOB_FOLDER), read_only=read_only)
+        case _:
+            return FileBlob(_path(parts, "location") / BLOB_FOLDER, create=False, read_only=read_only)
+
+
+def arguments_of(url: str | None, *, blob: str | None, consensus: str | None) -> str:
+    """Return how a `holdfast persist` command names a location whose URLs are valid, quoted for a shell.
+
+    User names and passwords are shown as USER and PASSWORD.
+    """
+    if url is not None:
+        return shlex.quote(_public(url))
+    assert blob is not None
+    assert consensus is not None
+    return f"{shlex.quote(_public(blob))} --consensus {shlex.quote(_public(consensus))}"
+
+
+def lost_hint(arguments: str) -> str:
+    """Return what to do if the consensus store of a location is lost. `arguments` name the location."""
+    return (
+        "if files of the consensus store are lost, put them back, restore a backup with 'holdfast persist"
+        f" restore', or run 'holdfast persist recover {arguments}', which shows what is left"
+    )
+
+
+def _public(url: str) -> str:
+    """A valid URL without secrets."""
+    base, _, query = url.partition("?")
+    scheme, _, rest = base.partition("://")
+    if scheme == "s3":
+        return S3Place.of(urlsplit(url)).url
+    if scheme not in _POSTGRES:
+        return base
+    user, at, where = rest.rpartition("@")
+    # The other options go to libpq, and one of them may be a password.
+    shown = [option for option in query.split("&") if option.startswith(("schema=", "sslmode="))]
+    who = "USER:PASSWORD@" if ":" in user else "USER@" if at else ""
+    return f"{scheme}://{who}{where}{'?' if shown else ''}{'&'.join(shown)}"
 
 
 def folder_of(url: str) -> Path:
@@ -159,7 +210,7 @@ def _open_postgres(url: str, *, create: bool, read_only: bool) -> Consensus:
     return PostgresConsensus(url, create=create, read_only=read_only)
 
 
-def _check_creatable(folder: Path, log: Path) -> None:
+def _check_creatable(folder: Path, log: Path, arguments: str) -> None:
     """Refuse a blob folder that can't belong to the new consensus file `log`, before anything is made.
 
     A location's consensus file is made before its first blob. So blobs without a consensus file don't belong
@@ -170,7 +221,7 @@ def _check_creatable(folder: Path, log: Path) -> None:
     if foreign is not None and not log.exists():
         raise LocationMismatch(
             f"blob folder {folder} has {foreign}, but consensus file {log} does not exist",
-            hint="choose an empty folder, or restore the consensus file of this one from a backup",
+            hint=f"for a new location, choose an empty folder; {lost_hint(arguments)}",
         )
 
 

@@ -6,13 +6,16 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.errors import CorruptBlob, LocationMismatch, StorageError, StoreUnreachable, VersionTooNew
 from holdfast.persist.stores import Blob, Consensus, Location, MemoryBlob, MemoryConsensus, Put
+from holdfast.persist.stores import location as location_module
 from holdfast.persist.stores.location import BLOB_KEY, CONSENSUS_KEY
 from holdfast.persist.stores.traits import NOTHING_KNOWN
+from holdfast.persist.stores.url import open_blob
 from testbed.faults import (
     Fault,
     FaultyBlob,
@@ -73,6 +76,44 @@ def test_a_blob_store_whose_consensus_is_new_is_refused() -> None:
     with pytest.raises(LocationMismatch, match="'empty' does not"):
         Location.of(one.blob, empty)
     assert empty.list_keys() == []
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("lost", ["file", "contents"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_lost_consensus_file_is_never_taken_for_a_location_that_does_not_exist(
+    tmp_path: Path, read_only: bool, lost: str, apart: bool
+) -> None:
+    log, blobs = tmp_path / "consensus.sqlite", tmp_path / "blob"
+    urls: dict[str, Any] = (
+        {"blob": f"file://{blobs}", "consensus": f"sqlite://{log}"}
+        if apart
+        else {"url": f"file://{tmp_path}"}
+    )
+    Location.open(**urls).close()
+    for path in tmp_path.glob("consensus.sqlite*"):
+        path.unlink()
+    if lost == "contents":
+        log.touch()
+    with pytest.raises(LocationMismatch, match=f"blob folder {blobs} belongs to a location, but") as raised:
+        Location.open(**urls, read_only=read_only, create=False)
+    where = f"file://{blobs} --consensus sqlite://{log}" if apart else f"file://{tmp_path}"
+    assert f"'holdfast persist recover {where}'" in raised.value.hint
+    assert "init" not in raised.value.hint
+
+
+def test_a_location_that_another_process_creates_meanwhile_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}"
+
+    def late(*args: Any, **more: Any) -> Any:
+        monkeypatch.setattr(location_module, "open_blob", open_blob)
+        Location.open(url).close()
+        return open_blob(*args, **more)
+
+    monkeypatch.setattr(location_module, "open_blob", late)
+    Location.open(url, create=False).close()
 
 
 def test_a_used_consensus_store_whose_blob_is_new_is_refused() -> None:

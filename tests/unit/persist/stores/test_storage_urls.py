@@ -10,6 +10,7 @@ import pytest
 from holdfast.errors import BadInput, LocationMismatch, StorageError, StoreUnreachable, UnusablePath
 from holdfast.persist.stores import FileBlob, Location, MemoryBlob, MemoryConsensus, Put, SqliteConsensus
 from holdfast.persist.stores.s3_place import S3Place
+from holdfast.persist.stores.url import arguments_of
 
 
 def test_a_folder_has_the_layout_of_the_format(tmp_path: Path) -> None:
@@ -243,3 +244,26 @@ def test_a_missing_boto3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(StoreUnreachable, match="needs boto3") as caught:
             Location.open(**arguments)
         assert caught.value.hint == "install holdfast[s3]"
+
+
+@pytest.mark.parametrize(
+    ("urls", "shown"),
+    [
+        (("file:///data/a b", None, None), "'file:///data/a b'"),
+        (
+            ("s3://bucket/pre?endpoint=http://h:9&region=x", None, None),
+            "'s3://bucket/pre?endpoint=http://h:9&region=x'",
+        ),
+        (
+            (None, "s3://bucket", "postgresql://me:secret@h:5/db?schema=s&password=secret&sslmode=require"),
+            "s3://bucket/ --consensus 'postgresql://USER:PASSWORD@h:5/db?schema=s&sslmode=require'",
+        ),
+        ((None, "file:///b", "postgres://me@h/db"), "file:///b --consensus postgres://USER@h/db"),
+        ((None, "file:///b", "postgresql://h/db"), "file:///b --consensus postgresql://h/db"),
+    ],
+)
+def test_the_arguments_of_a_command_name_the_location_without_secrets(
+    urls: tuple[str | None, str | None, str | None], shown: str
+) -> None:
+    url, blob, consensus = urls
+    assert arguments_of(url, blob=blob, consensus=consensus) == shown
