@@ -190,7 +190,7 @@ def test_help_tells_all_groups_and_imports_none_of_them() -> None:
 
 
 def test_importing_holdfast_imports_no_library_that_only_some_commands_need() -> None:
-    """Pandas alone takes as long as all that these packages import. Other tests start processes without it."""
+    """Pandas alone takes as long as all of them. Other tests start processes without it."""
     pytest.importorskip("pandas")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     script = (
