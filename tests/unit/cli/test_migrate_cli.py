@@ -218,6 +218,7 @@ def test_two_catalogs_are_linked_by_naming_the_one_that_counts(linked: Linked) -
     assert conflict.exit_code == 2
     assert conflict.stdout.startswith("conflict    both ")
     refused(linked.catalog("dump"), 2, "both")
+    refused(linked.catalog("epoch"), 2, "both")
     refused(linked.migrate("link", "--truth", "persist"), 2, "needs confirmation")
     assert linked.stored() == before
     told = linked.migrate("link", "--truth", "persist", "--yes")

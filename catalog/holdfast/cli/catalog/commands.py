@@ -98,9 +98,10 @@ def dump(place: CatalogPlace, target: Path | None, as_of: int | None) -> None:
 def epoch(place: CatalogPlace) -> None:
     """Show the epoch of the catalog. It grows by one each time that the catalog is opened for writing."""
     with place.open_to_look() as openable:
-        durable = openable.epoch()
-        if durable is None:
+        # Two linked stores that are in conflict refuse this. Their tokens alone don't show the conflict.
+        if not openable.is_initialized():
             raise Uninitialized(f"the catalog in {openable.place} is not initialized")
+        durable = openable.epoch()
     click.echo(durable)
 
 
