@@ -222,7 +222,7 @@ def test_a_link_is_ended_where_the_catalog_is_on_persist(place: LinkedPlace) -> 
     # Nobody takes what is left in the stash for the catalog, and it is never linked again.
     with pytest.raises(LinkedElsewhere):
         place.stash().open(OpenMode.WRITABLE, **WHO)
-    with pytest.raises(LinkConflict, match="the link was ended"):
+    with pytest.raises(LinkConflict, match="it was detached"):
         catalog.open(OpenMode.WRITABLE, deploy_generation=3, **WHO)
 
 

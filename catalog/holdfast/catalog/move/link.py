@@ -39,7 +39,11 @@ _DECIDE = (
     "if that is impossible, 'holdfast migrate link --truth stash|persist' shows what would be lost, and"
     " decides with --accept-loss"
 )
-_ENDED = f"use the two stores that were linked, or an empty stash for a new link; {_DECIDE}"
+_ENDED = (
+    "if the URL of persist is wrong, correct it; if persist was lost, restore it from a backup; if it was"
+    f" detached, use it without the stash, or with an empty one for a new link; {_DECIDE}"
+)
+_NOT_EACH_OTHER = f"use the two stores that were linked, or an empty stash for a new link; {_DECIDE}"
 _LOST = (
     "use the stash that it was linked with; if that is lost for good: 'holdfast migrate detach --stash-lost'"
 )
@@ -205,13 +209,14 @@ def _refuse(places: Mapping[Backend, str], ours: int | None, theirs: int | None,
         )
     if theirs is None:
         raise LinkConflict(
-            f"the stash in {stash} is linked, but not with {persist}: the link was ended, or is another's",
+            f"the stash in {stash} is linked with a catalog on persist, but the catalog in {persist} records no"
+            " link: it was detached, or lost and created again, or the stash belongs to another catalog",
             hint=_ENDED,
         )
     raise LinkConflict(
         f"the stash in {stash} (link {ours}) and the catalog in {persist} (link {theirs}) are not linked with"
         " each other",
-        hint=_LOST if lost else _ENDED,
+        hint=_LOST if lost else _NOT_EACH_OTHER,
     )
 
 
