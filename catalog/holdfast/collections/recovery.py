@@ -27,7 +27,8 @@ class RecoveredCollection:
     It is complete below `complete_to`. Some of its shards have updates below `upper`, the greatest upper of
     all. So the times from `complete_to` up to `upper` lack the rows that the other shards lost. What was
     written at `upper` and later is lost, if there was anything. `lagging` are the shards that `mend` seals.
-    `problem` says why the collection can't be used; then nothing is sealed.
+    `problem` says why the collection can't be used; then nothing is sealed. `shards` are the metadata shard
+    and the data shards of the current rendition.
     """
 
     name: str
@@ -36,6 +37,7 @@ class RecoveredCollection:
     upper: int
     lagging: tuple[str, ...] = ()
     problem: str = ""
+    shards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,13 @@ def _look_at(client: PersistClient, info: CollectionInfo) -> RecoveredCollection
     lost = [shard for shard in uppers if not client.session.machine(shard).state.exists]
     complete_to, upper = (pick(uppers[shard] for shard in data) for pick in (min, max))
     if lost:
-        problem = f"{len(lost)} of its {len(uppers)} shards did not come back, such as {lost[0]}"
-        return RecoveredCollection(info.name, info.collection_id, 0, upper, problem=problem)
+        problem = f"{len(lost)} of its {len(uppers)} shards can't be recovered, such as {lost[0]}"
+        return RecoveredCollection(info.name, info.collection_id, 0, upper, (), problem, tuple(uppers))
     problem = _other_holder(client, info, uppers[info.metadata_shard])
     lagging = [shard for shard in (info.metadata_shard, *data) if uppers[shard] < upper]
-    return RecoveredCollection(info.name, info.collection_id, complete_to, upper, tuple(lagging), problem)
+    return RecoveredCollection(
+        info.name, info.collection_id, complete_to, upper, tuple(lagging), problem, tuple(uppers)
+    )
 
 
 def _other_holder(client: PersistClient, info: CollectionInfo, upper: int) -> str:

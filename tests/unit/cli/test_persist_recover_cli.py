@@ -59,9 +59,19 @@ def test_what_commands_wrote_comes_back_without_the_consensus_store(
         file.write_text("id\n" + "\n".join(str(number * 10 + row) for row in range(10)))
         assert run("collection", "write", "orders", str(file), "--url", url).exit_code == 0
     lose_consensus(folder)
+    dry = run("persist", "recover", url)
+    assert f"and run 'holdfast persist recover {url} --yes'" in dry.stderr
+    assert "collection orders: comes back complete up to " in dry.stderr
     done = run("persist", "recover", url, "--yes")
     assert done.exit_code == 1, "nobody knows what came after"
     assert "recovered 3 of 3 shards" in done.stderr
+    for looked in (dry, done):
+        assert "; if anything was written later, it is lost" in looked.stderr
+        assert "nobody knows whether anything is lost" in looked.stderr
+        assert "leftover" not in looked.stderr
+        assert looked.stdout.count("no later version is known") == 3
+    assert f"next: run 'holdfast persist verify {url}'" in done.stderr
+    assert "nothing was written" not in done.stderr
     assert "collection orders: came back complete up to " in done.stderr
     assert "orders: r1, 1 of 1" in done.stdout
     assert contents(url) == list(range(ROWS))
@@ -106,9 +116,11 @@ def test_a_collection_whose_shards_come_back_apart_can_be_read_and_its_lost_time
     assert (again.exit_code, again.stdout) == (2, ""), "all is done"
     # Of a collection with a shard that never comes back nothing is made up.
     shutil.rmtree(old / "blob" / first)
+    dry = run("persist", "recover", f"file://{old}")
+    assert "collection orders: would not be usable: 1 of its 3 shards can't be recovered" in dry.stderr
     lost = run("persist", "recover", f"file://{old}", "--yes")
     assert lost.exit_code == 1
-    assert "collection orders: can't be used: 1 of its 3 shards did not come back" in lost.stderr
+    assert "collection orders: can't be used: 1 of its 3 shards can't be recovered" in lost.stderr
     (listed,) = json.loads(run("collection", "list", "--url", f"file://{old}", "--json").stdout)
     assert (listed["name"], listed["state"], listed["upper"]) == ("orders", "Torn", None)
 
@@ -155,7 +167,46 @@ def test_nothing_is_lost_where_the_log_is_whole(url: str, folder: Path) -> None:
     location.write_text(json.dumps({**json.loads(location.read_text()), "recoveries": 1}))
     with pytest.raises(HoldfastError):
         PersistClient.open(url)
-    assert run("persist", "recover", url, "--yes").exit_code == 0
+    for options in ([], ["--yes"]):
+        done = run("persist", "recover", url, *options)
+        assert done.exit_code == 0
+        assert "every log is whole: nothing is lost, except what the recovery" in done.stderr
+        assert "nobody knows" not in done.stderr
+        assert "its log is whole" in done.stdout
+
+
+@pytest.mark.parametrize("yes", [False, True])
+def test_versions_that_certainly_are_lost_are_named_with_their_collection(
+    url: str, folder: Path, yes: bool
+) -> None:
+    """The blobs of the newest versions are gone, and an older rollup is left."""
+    schema = Schema.of({"id": "int64"})
+    for first in (0, 10):
+        with (
+            PersistClient.open(url, config=PersistConfig(inline_max_bytes=0, maintenance="off")) as client,
+            StorageController(client, who="test") as controller,
+        ):
+            if not first:
+                controller.create_collection(CollectionSpec("c1", "orders", schema))
+            writer = controller.writer("c1", purpose="test")
+            writer.append([{"id": first}], first, first + 10)
+            (shard,) = controller.describe("c1").holding.shards
+            parts = [path.name for path in (folder / "blob" / shard).glob("w*")]
+        if not first:
+            kept = set(parts)
+    for name in set(parts) - kept:
+        shutil.rmtree(folder / "blob" / shard / name)
+    with PersistClient.open(url, mode="read") as client:
+        head = client.session.existing(shard).state.seqno
+    done = run("persist", "recover", url, *(["--yes"] if yes else []))
+    assert done.exit_code == 1
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith(shard)]
+    assert row.rstrip().endswith(("is lost", "are lost"))
+    came = "came back" if yes else "comes back"
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("collection orders: ")]
+    assert f"{came} complete up to 10; what version" in line
+    assert line.endswith(f" to {head} of {shard} wrote later is lost")
+    assert f"versions of 1 shard {'are' if yes else 'would be'} lost: see NOTE" in done.stderr
 
 
 def test_an_accepted_log_may_be_collected_again(url: str, folder: Path) -> None:
@@ -248,12 +299,14 @@ def test_accept_shows_for_each_shard_what_is_kept_and_what_is_lost(
     kept = [line for line in rows if " kept " in line]
     assert (len(kept), len(rows)) == (len(names), 2 * len(names) + 1)
     assert [line for line in rows if "ship" in line and f" {known_of_client(report)} " in line]
-    assert "the log's history is kept; what only the other one has becomes garbage" in looked.stderr
+    assert "the rows that only the other history has would be lost" in looked.stderr
     if went_on:
         plain = run("persist", "recover", url)
         assert "(orders: r1, 1 of 1): the log's history ends with version" in plain.stderr
         assert "see --accept" in plain.stderr
-    assert run("persist", "recover", url, "--accept", "--yes").exit_code == 0
+    accepted = run("persist", "recover", url, "--accept", "--yes")
+    assert accepted.exit_code == 0
+    assert "the rows that only the other history has are lost" in accepted.stderr
     assert json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"] == []
     with PersistClient.open(url, mode="read") as client:
         assert {shard: client.recent_upper(shard) for shard in log} == {

@@ -167,7 +167,10 @@ def test_recover_tells_before_it_does(url: str, folder: Path) -> None:
         client.maintain(SHARD)
     for file in folder.glob("consensus.sqlite*"):
         file.unlink()
-    assert run("inspect", url).exit_code == 3
+    refused = run("inspect", url)
+    assert refused.exit_code == 2, "there is a location, and its consensus store is lost"
+    assert f"run 'holdfast persist recover {url}'" in refused.stderr
+    assert "catalog init" not in refused.stderr
     dry = run("recover", url)
     assert dry.exit_code == 1, "nobody knows what came after the rollup"
     assert dry.stderr.splitlines()[0].startswith("treated as empty: ")

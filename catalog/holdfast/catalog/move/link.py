@@ -209,8 +209,8 @@ def _refuse(places: Mapping[Backend, str], ours: int | None, theirs: int | None,
         )
     if theirs is None:
         raise LinkConflict(
-            f"the stash in {stash} is linked with a catalog on persist, but the catalog in {persist} records no"
-            " link: it was detached, or lost and created again, or the stash belongs to another catalog",
+            f"the stash in {stash} is linked with a catalog on persist, but {persist} records no link:"
+            " it was detached, or lost and created again, or the stash belongs to another catalog",
             hint=_ENDED,
         )
     raise LinkConflict(

@@ -4,6 +4,7 @@ The exit code is 0 only if every log is whole, so that nothing is lost. If a log
 whether anything was committed after the newest rollup. The exit code is 1 then too.
 """
 
+import shlex
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +69,10 @@ def recover(
     If clients wrote to an older copy, shards have two histories. Choose one with --take; the other one is
     lost. Exit code 1 means that something is lost, or that nobody knows whether something is.
 
+    The table has a row for each shard. OF is what the shard is for. LOG ENDS is the newest version in its log
+    now. COMES BACK AT is the version that it continues from. UPPER is the time up to which that version is
+    complete. LEFTOVER BLOBS counts the blobs that this version does not need. NOTE says what is lost.
+
     With --accept no log is created anew. After a failover that lost commits, the clients that knew these
     commits end, and nothing of their shards is deleted until you decide. --accept shows these shards. With
     --yes it keeps the history that each log has now, even while clients write.
@@ -82,7 +87,7 @@ def recover(
         return
     from holdfast.persist.admin.recover import Recovery
     from holdfast.persist.stores.location import BLOB_KEY
-    from holdfast.persist.stores.url import open_for_recovery
+    from holdfast.persist.stores.url import arguments_of, open_for_recovery
 
     choice = _choice(take)
     whole, blob = (url, None) if consensus is None else (None, url)
@@ -116,8 +121,10 @@ def recover(
     if as_json:
         emit_json({"done": yes, "plan": plan, "collections": found.collections, "shards": found.shards})
     else:
-        _show(plan, found, absent, done=yes)
-        _conclude(plan, done=yes, restored=restored)
+        _show(plan, found, absent, done=yes, restored=restored)
+        again = [*(["--restored"] if restored else []), *(f"--take {shlex.quote(each)}" for each in take)]
+        arguments = arguments_of(whole, blob=blob, consensus=consensus)
+        _conclude(plan, arguments, again, done=yes, restored=restored, torn=torn)
     ctx.exit(1 if incomplete else 0)
 
 
@@ -165,8 +172,12 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> Non
     click.echo(f"{verb} the log of {count(len(found), 'shard')} that may have two histories", err=True)
     if not found:
         return
-    became = "has become" if yes else "becomes"
-    click.echo(f"the log's history is kept; what only the other one has {became} garbage", err=True)
+    if yes:
+        told = "each log stays as it is; the rows that only the other history has are lost, and their blobs"
+        click.echo(f"{told} are deleted later as garbage", err=True)
+    else:
+        told = "each log would stay as it is; the rows that only the other history has would be lost"
+        click.echo(told, err=True)
     if not yes:
         click.echo(
             "nothing was written: pass --yes to do it, also while clients write; to keep the other history,"
@@ -260,13 +271,15 @@ def _client(location: "Location", mode: Any) -> "PersistClient":
     return PersistClient(location, mode=mode, config=PersistConfig(maintenance="off"))
 
 
-def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool) -> None:
+def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool, restored: bool) -> None:
     if absent:
         _say(f"treated as empty: {absent}")
     if plan.lost:
         _say(f"the log breaks off: {plan.lost}")
-    columns = ["SHARD", "OF", "LOG ENDS", "COMES BACK AT", "UPPER", "LEFT OVER", "NOTE"]
-    click.echo(render(columns, [_row(shard, found) for shard in plan.shards]), nl=False)
+    columns = ["SHARD", "OF", "LOG ENDS", "COMES BACK AT", "UPPER", "LEFTOVER BLOBS", "NOTE"]
+    rows = [_row(shard, found, plan, restored=restored) for shard in plan.shards]
+    if rows:
+        click.echo(render(columns, rows), nl=False)
     divided = [shard for shard in plan.shards if shard.histories]
     for shard in divided[:_MOST_SHOWN]:
         of = f" ({found.shards[shard.shard_id]})" if shard.shard_id in found.shards else ""
@@ -280,22 +293,54 @@ def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool) 
         left = count(len(divided) - _MOST_SHOWN, "more shard")
         click.echo(f"and {left} with two histories: --json shows all", err=True)
     for collection in found.collections:
-        _show_collection(collection, plan, done=done)
+        _show_collection(collection, plan, done=done, restored=restored)
     if found.problem:
         _say(f"lost or unknown: {found.problem}")
 
 
-def _show_collection(each: "RecoveredCollection", plan: "RecoveryPlan", *, done: bool) -> None:
+def _show_collection(
+    each: "RecoveredCollection", plan: "RecoveryPlan", *, done: bool, restored: bool
+) -> None:
     if each.problem:
-        _say(f"collection {each.name}: can't be used: {each.problem}")
+        verb = "can't be used" if done else "would not be usable"
+        _say(f"collection {each.name}: {verb}: {each.problem}")
         return
     came = "came back" if done else "comes back"
     text = f"collection {each.name}: {came} complete up to {shown_moment(each.complete_to)}"
-    if each.complete_to < each.upper:
+    is_torn = each.complete_to < each.upper
+    if is_torn:
         text += f", and without some rows from then up to {shown_moment(each.upper)}"
-    if not plan.complete:
-        text += f"; what was written from {shown_moment(each.upper)} on is lost, if anything was"
+    shards = [shard for shard in plan.shards if shard.shard_id in each.shards]
+    lost = [f"{_lost(shard)} of {shard.shard_id}" for shard in shards if _lost(shard)]
+    if lost:
+        more = f" and of {count(len(lost) - 1, 'more shard')}" if len(lost) > 1 else ""
+        text += f"; what {lost[0]}{more} wrote later is lost"
+    elif restored or not all(shard.healthy for shard in shards):
+        text += "; if anything was written later, it is lost"
+    elif plan.paired and not is_torn:
+        text += "; nothing of it is lost"
     _say(text)
+
+
+def _lost(shard: "ShardPlan") -> str:
+    """The versions of a shard that certainly are lost, as text; "" if nothing shows that any is."""
+    from holdfast.persist.ids import EPOCH_BITS
+
+    if shard.seqno is None:
+        return ""
+    if shard.histories:
+        return "the other history"
+    if shard.seen <= shard.seqno:
+        return ""
+    if shard.seen == shard.seqno + 1:
+        return f"version {shard.seen}"
+    same = shard.seen >> EPOCH_BITS == shard.seqno >> EPOCH_BITS
+    return f"versions {shard.seqno + 1} to {shard.seen}" if same else f"versions up to {shard.seen}"
+
+
+def _is_whole(shard: "ShardPlan", plan: "RecoveryPlan", *, restored: bool) -> bool:
+    """Whether certainly nothing of a shard is lost."""
+    return shard.healthy and plan.paired and not restored
 
 
 def _say(text: str) -> None:
@@ -303,7 +348,10 @@ def _say(text: str) -> None:
     click.echo(one_line(text), err=True)
 
 
-def _conclude(plan: "RecoveryPlan", *, done: bool, restored: bool) -> None:
+def _conclude(
+    plan: "RecoveryPlan", arguments: str, options: list[str], *, done: bool, restored: bool, torn: bool
+) -> None:
+    """Print what is lost, and what to do next."""
     gone = sum(shard.seqno is None and not shard.undecided for shard in plan.shards)
     undecided = sum(shard.undecided for shard in plan.shards)
     verb = "recovered" if done else "can recover"
@@ -321,29 +369,72 @@ def _conclude(plan: "RecoveryPlan", *, done: bool, restored: bool) -> None:
         click.echo(
             f"{count(gone, 'shard')} {verb}: only a newer copy of the consensus store has more", err=True
         )
-    if restored or not plan.complete:
-        click.echo(
-            "what was committed after these versions is lost, and nobody knows whether anything was;"
-            " a shard that had neither a log nor a blob is not listed",
-            err=True,
-        )
+    _say_what_is_lost(plan, done=done, restored=restored, torn=torn)
     # Blobs of a shard that does not come back are not swept: they may be all that is left.
     if any(shard.unnamed for shard in plan.shards if shard.seqno is not None):
-        click.echo("left over are blobs of lost appends and orphans: 'sweep' finds them", err=True)
-    if not done:
-        click.echo("nothing was written: pass --yes to do it; stop every other client first", err=True)
+        click.echo(
+            "leftover blobs are those of lost appends, and of appends that never ended:"
+            f" 'holdfast persist sweep {arguments}' finds them after a day",
+            err=True,
+        )
+    if done:
+        click.echo(f"next: run 'holdfast persist verify {arguments}', and then start the clients", err=True)
+        return
+    command = " ".join(["holdfast persist recover", arguments, *options, "--yes"])
+    how = "choose a history, stop" if undecided else "stop"
+    if not plan.complete or restored:
+        how = f"if you have a newer copy of the consensus store, put it in place first; {how}"
+    click.echo("'holdfast persist recover --help' explains the columns", err=True)
+    click.echo(f"nothing was written; next: {how} every other client, and run '{command}'", err=True)
 
 
-def _row(shard: "ShardPlan", found: "Recovered") -> list[str]:
+def _say_what_is_lost(plan: "RecoveryPlan", *, done: bool, restored: bool, torn: bool) -> None:
+    known = sum(bool(_lost(shard)) for shard in plan.shards)
+    if known:
+        verb = "are" if done else "would be"
+        click.echo(f"versions of {count(known, 'shard')} {verb} lost: see NOTE", err=True)
+    if plan.complete and not restored:
+        if torn:
+            click.echo("every log is whole, but some rows were lost earlier: see the collections", err=True)
+        elif plan.paired:
+            click.echo("nothing is lost: every log is whole", err=True)
+        else:
+            click.echo(
+                "every log is whole: nothing is lost, except what the recovery that was interrupted showed",
+                err=True,
+            )
+        return
+    unknown = [
+        shard
+        for shard in plan.shards
+        if not _lost(shard) and not shard.undecided and not _is_whole(shard, plan, restored=restored)
+    ]
+    if unknown or not plan.shards:
+        what = "anything else" if known else "anything"
+        click.echo(
+            f"nobody knows whether {what} is lost: only a newer copy of the consensus store could show it; a"
+            " shard that had neither a log nor a blob is not listed",
+            err=True,
+        )
+
+
+def _row(shard: "ShardPlan", found: "Recovered", plan: "RecoveryPlan", *, restored: bool) -> list[str]:
     left, head = f"{shard.unnamed:,}", str(shard.head or "-")
     what = found.shards.get(shard.shard_id, "-")
     if shard.seqno is None:
         return [shard.shard_id, what, head, "?" if shard.undecided else "never", "-", left, shard.problem]
+    lost = _lost(shard)
     if shard.histories:
         note = "the other history is lost"
     elif shard.beyond:
         note = f"versions up to {shard.beyond} follow a gap and are lost"
+    elif lost:
+        note = f"{lost} {'is' if lost.startswith('version ') else 'are'} lost"
+    elif _is_whole(shard, plan, restored=restored):
+        note = "nothing is lost"
+    elif shard.healthy and not restored:
+        note = "its log is whole"
     else:
-        note = "as it is" if shard.healthy else "what was committed later is lost"
+        note = "no later version is known"
     upper = shown_moment(shard.upper or 0)
     return [shard.shard_id, what, head, f"version {shard.seqno}", upper, left, note]

@@ -66,7 +66,9 @@ _MOST_TRIED: Final = 8
 class RecoveryPlan:
     """What a recovery would do, or has done. `complete` means that certainly nothing is lost.
 
-    `lost` says why the logs end earlier than before, if the consensus store itself shows that.
+    `lost` says why the logs end earlier than before, if the consensus store itself shows that. `paired` means
+    that no recovery of the location was interrupted. Otherwise a log may be whole because an earlier run made
+    it, and that run may have lost versions.
     """
 
     location_id: str
@@ -74,6 +76,7 @@ class RecoveryPlan:
     shards: tuple[ShardPlan, ...]
     complete: bool
     lost: str = ""
+    paired: bool = True
 
 
 class Recovery:
@@ -131,7 +134,7 @@ class Recovery:
         complete = self._entry is not None and all(shard.healthy for shard in shards)
         why = "" if self._lost is None else self._lost.why
         return RecoveryPlan(
-            str(self._location.location_id), healthy and not why, shards, complete and not why, why
+            str(self._location.location_id), healthy and not why, shards, complete and not why, why, paired
         )
 
     def _recoveries(self) -> int:
