@@ -209,8 +209,8 @@ def _refuse(places: Mapping[Backend, str], ours: int | None, theirs: int | None,
         )
     if theirs is None:
         raise LinkConflict(
-            f"the stash in {stash} is linked with a catalog on persist, but {persist} records no link:"
-            " it was detached, or lost and created again, or the stash belongs to another catalog",
+            f"the stash in {stash} is linked with a catalog on persist, but no link is recorded in"
+            f" {persist}: it was detached, or lost and created again, or it is not the catalog of this stash",
             hint=_ENDED,
         )
     raise LinkConflict(
