@@ -366,7 +366,7 @@ class OtherHistory(CatalogOutOfSync):
     Nothing happened.
     """
 
-    hint = "read it again, and subscribe from there"
+    hint = "open it again, read everything, and subscribe from there"
 
     def __init__(self, place: str) -> None:
         super().__init__(

@@ -14,7 +14,8 @@
   `CHECK_AT_OPEN_BYTES`. Once 0.2 s are spent, it does so for at most a twentieth of the time. It does not
   find a copy with the size and time of the file, a copy that is written during a call, a copy between
   checkpoints of other processes that follow each other so fast that the time is spent, or a mixture without
-  a contradiction.
+  a contradiction. If nothing is left in the WAL, the copy is a sound database with an older state. The stores
+  find that by what they know of the history.
 - Pages have no checksums. A flipped bit in an index can hide rows, and no query fails. `integrity_check`
   compares each index with its table, and finds it. `quick_check` does not.
 """

@@ -21,10 +21,12 @@ Why it is safe
   of `sole`. If damage hides rows from a consolidation or changes them, the next read finds other sums than
   in the record. After damage was found, every call raises.
 - No connection is used on both sides of a fork. In a child every call raises.
-- A commit that another process has seen can be lost only together with the file, and the comparison of device
-  and inode finds that. So no other commit can get the same upper, and calls need not compare the history. The
-  exception is an older file that is copied over the open one, which keeps the inode: see "The SQLite
-  file is damaged" in docs/how-to/backup-and-restore.md.
+- A commit that somebody has seen can be lost only together with the file. The comparison of device and inode
+  finds another file. An older copy that is written over the open file keeps the inode. So each transaction
+  compares the record that it reads with the last record that this store has read or written, and with the
+  past that the caller knows: upper and since must not be lower, and the last commit must be the same. The
+  record has the digests of the last commits. For an earlier commit the rows are read. Once they are
+  consolidated, only upper and since can be compared.
 """
 
 import os
@@ -47,6 +49,7 @@ from holdfast.errors import (
     Indeterminate,
     NoLocation,
     NotWritable,
+    OtherHistory,
     StorageError,
     StoreUnreachable,
 )
@@ -79,6 +82,7 @@ from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,
     KnownPast,
+    Past,
     Stash,
     StashFrontiers,
     StashUpdate,
@@ -122,6 +126,7 @@ _RETRACTIONS: Final = """SELECT collection_id, key, value, diff, time FROM data
 _COPIES: Final = """SELECT rowid, collection_id, key, value, diff, time FROM data
   WHERE collection_id = ? AND key = ? AND value = ? AND time <= ?"""
 _DELETE: Final = "DELETE FROM data WHERE rowid = ?"
+_COMMIT: Final = "SELECT collection_id, key, value, diff, time FROM data WHERE time = ?"
 
 # Errors that SQLite raises before a commit is in the WAL. This includes SQLITE_FULL: a commit whose last
 # frame does not fit is not in the WAL.
@@ -168,8 +173,13 @@ class SqliteStash(Stash):
         self._closed = False
         # What damage was found. Not the error: its traceback would keep connections open.
         self._damage: str | None = None
-        # The record as this store last wrote it. It may have been rolled back.
-        self._known: StashRecord | None = None
+        # The record as the transaction of this store has written it.
+        self._written: StashRecord | None = None
+        # The latest committed record that this store has read or written.
+        self._seen: StashRecord | None = None
+        # The last past of a caller that was compared. What this store has seen since then continues it.
+        self._compared: Past | None = None
+        self._seen_lock = threading.Lock()
         # For a reader of changes that is far behind.
         self._digests: CommitDigests | None = None
         # The collections with a name in the file.
@@ -208,9 +218,10 @@ class SqliteStash(Stash):
     def description(self) -> str:
         return f"stash {self._path}"
 
-    def frontiers(self, *, history: KnownPast | None = None) -> StashFrontiers:  # noqa: ARG002 - see above
-        with self._snapshot() as connection:
-            return _frontiers(self._record(connection))
+    def frontiers(self, *, history: KnownPast | None = None) -> StashFrontiers:
+        with self._snapshot() as (connection, record):
+            self._compare(connection, record, history)
+            return _frontiers(record)
 
     def append(
         self,
@@ -219,12 +230,12 @@ class SqliteStash(Stash):
         *,
         sole: StashUpdate | None = None,
         upper: int | None = None,
-        history: KnownPast | None = None,  # noqa: ARG002 - see above
+        history: KnownPast | None = None,
     ) -> None:
         after = check_commit_time(at, upper)
-        with self._transaction() as connection:
-            record = self._record(connection)
+        with self._transaction() as (connection, record):
             check_upper(at, record.upper, self.description)
+            self._compare(connection, record, history)
             self._check_sole(connection, record, sole, at)
             added: defaultdict[int, int] = defaultdict(int)
             for batch in in_statements(updates, self._names):
@@ -235,8 +246,10 @@ class SqliteStash(Stash):
             new = added.keys() - named
             if new:
                 connection.executemany(_NAME, [(id_, name_of(id_, self._names)) for id_ in sorted(new)])
-            self._set_record(connection, record.after_commit(at, after, added))
+            made = record.after_commit(at, after, added)
+            self._set_record(connection, made)
         named |= new
+        self._learn(made, history, after)
 
     def rows(
         self,
@@ -244,11 +257,13 @@ class SqliteStash(Stash):
         collections: Collection[int] = (),
         *,
         but: Collection[int] = (),
-        history: KnownPast | None = None,  # noqa: ARG002 - see above
+        history: KnownPast | None = None,
     ) -> Iterator[StashUpdate]:
-        with self._snapshot() as connection:
-            record = self._record(connection)
+        with self._snapshot() as (connection, record):
             check_as_of(as_of, _frontiers(record))
+            self._compare(connection, record, history)
+            if history is not None and history.past is None:
+                self._learn(record, history, as_of + 1)
             stored = collections or self._collections(connection, record)
             for id_ in sorted(set(stored) - set(but)):
                 found = self._find(connection, record, id_)
@@ -256,8 +271,7 @@ class SqliteStash(Stash):
 
     def sizes(self, as_of: int) -> dict[int, int]:
         sizes: defaultdict[int, int] = defaultdict(int)
-        with self._snapshot() as connection:
-            record = self._record(connection)
+        with self._snapshot() as (connection, record):
             check_as_of(as_of, _frontiers(record))
             for (id_, _, _, diff, time_), _ in self._every_row(connection, record):
                 if time_ <= as_of:
@@ -272,16 +286,17 @@ class SqliteStash(Stash):
         upper: int | None = None,
         *,
         sole: StashUpdate | None = None,
-        history: KnownPast | None = None,  # noqa: ARG002 - see above
+        history: KnownPast | None = None,
     ) -> Iterator[tuple[int, StashUpdate]]:
-        with self._snapshot() as connection:
-            record = self._record(connection)
+        with self._snapshot() as (connection, record):
             frontiers = _frontiers(record)
             if sole is not None:
                 check_reached(max(lower, upper or 0), frontiers, self.description)
             check_lower(lower, frontiers)
             self._check_sole(connection, record, sole, lower)
+            self._compare(connection, record, history)
             until = frontiers.upper if upper is None else min(upper, frontiers.upper)
+            self._learn(record, history, until)
             first, expected = self._locate(connection, record, lower, until)
             found = connection.execute(_CHANGES, (first, min(lower, until), until))
             for time_, *row in self._summed(self._checked(found, expected)):
@@ -396,25 +411,22 @@ class SqliteStash(Stash):
         return DiffOverflow(f"one of the {self.description}")
 
     def allow_compaction(self, since: int) -> None:
-        with self._transaction() as connection:
-            record = self._record(connection)
+        with self._transaction() as (connection, record):
             check_since(since, _frontiers(record))
             until = min([since, *record.holds.values()])
             self._set_record(connection, record.with_since(max(record.since, until)))
 
     def hold(self, name: str, time: int) -> None:
-        with self._transaction() as connection:
-            record = self._record(connection)
+        with self._transaction() as (connection, record):
             check_held(time, record.since)
             self._set_record(connection, record.with_holds({**record.holds, name: time}))
 
     def holds(self) -> dict[str, int]:
-        with self._snapshot() as connection:
-            return self._record(connection).holds
+        with self._snapshot() as (_, record):
+            return record.holds
 
     def release(self, name: str) -> None:
-        with self._transaction() as connection:
-            record = self._record(connection)
+        with self._transaction() as (connection, record):
             holds = record.holds
             if holds.pop(name, None) is not None:
                 self._set_record(connection, record.with_holds(holds))
@@ -426,8 +438,7 @@ class SqliteStash(Stash):
         for number, batch in enumerate(in_batches(self._retractions(), CONSOLIDATION_ROWS)):
             if number == max_batches:
                 return False
-            with self._transaction() as connection:
-                record = self._record(connection)
+            with self._transaction() as (connection, record):
                 changed: defaultdict[int, int] = defaultdict(int)
                 for row in batch:
                     changed[row.collection] += self._consolidate(connection, row, record.since)
@@ -451,16 +462,55 @@ class SqliteStash(Stash):
             connection.execute(_PUT, (*row[:3], latest, total))
         return changed
 
-    def _record(self, connection: Connection) -> StashRecord:
+    def _record(self, connection: Connection, seen: StashRecord | None) -> StashRecord:
+        """Read the record. Raises `OtherHistory` unless it continues `seen`, from before the transaction."""
         try:
-            return read_record(connection, self._path, self._known)
+            record = read_record(connection, self._path, seen)
         except CorruptBlob as error:
             self._damage = error.actual
             raise
+        if record is not seen:
+            if seen is not None:
+                if record.upper < seen.upper or record.since < seen.since:
+                    raise OtherHistory(self.description)
+                self._check_past(connection, record, seen.past(seen.upper))
+            self._see(record)
+        return record
+
+    def _see(self, record: StashRecord) -> None:
+        """Remember a committed record, unless another thread has seen a later one."""
+        with self._seen_lock:
+            seen = self._seen
+            if seen is None or (seen.upper, seen.since) <= (record.upper, record.since):
+                self._seen = record
+
+    def _check_past(self, connection: Connection, record: StashRecord, past: Past | None) -> None:
+        """Raise `OtherHistory` if the stash does not continue `past`.
+
+        A commit that is no longer in the record, and whose rows may be consolidated, is not compared.
+        """
+        if past is None:
+            return
+        found = record.digest_at(past.time)
+        if found is None and past.time > record.since:
+            found = sum(map(self._digest, connection.execute(_COMMIT, (past.time,))))
+        if record.upper < past.upper or (found is not None and str(found) != past.digest):
+            raise OtherHistory(self.description)
+
+    def _compare(self, connection: Connection, record: StashRecord, history: KnownPast | None) -> None:
+        past = None if history is None else history.past
+        if past != self._compared:
+            self._check_past(connection, record, past)
+            self._compared = past
+
+    def _learn(self, record: StashRecord, history: KnownPast | None, upper: int) -> None:
+        """Set `history` to the past up to `upper`, or to None if the record no longer has its last commit."""
+        if history is not None:
+            history.past = self._compared = record.past(upper)
 
     def _set_record(self, connection: Connection, record: StashRecord) -> None:
         connection.execute(_SET_RECORD, (record.contents,))
-        self._known = record
+        self._written = record
 
     def _collections(self, connection: Connection, record: StashRecord) -> Iterable[int]:
         if connection.layout == LAYOUT_VERSION:
@@ -468,9 +518,8 @@ class SqliteStash(Stash):
         return [id_ for (id_,) in connection.execute(_COLLECTIONS)]
 
     def _retractions(self) -> Iterator[StashUpdate]:
-        with self._snapshot() as connection:
-            since = self._record(connection).since
-            found = self._checked(connection.execute(_RETRACTIONS, (since,)), None)
+        with self._snapshot() as (connection, record):
+            found = self._checked(connection.execute(_RETRACTIONS, (record.since,)), None)
             yield from (StashUpdate._make(row[:-1]) for row in found)
 
     def close(self) -> None:
@@ -495,14 +544,15 @@ class SqliteStash(Stash):
         self._files.close()
 
     @contextmanager
-    def _snapshot(self) -> Iterator[Connection]:
-        """A new connection, in a transaction with a snapshot of the file as it is now."""
+    def _snapshot(self) -> Iterator[tuple[Connection, StashRecord]]:
+        """A new connection, in a transaction with a snapshot of the file as it is now, and its record."""
         self._check_open()
+        seen = self._seen
         connection = self._open("ro")
         try:
             with self._translated(Determinate):
                 self._check_open()
-                yield connection
+                yield connection, self._record(connection, seen)
         finally:
             if self._owner.is_here:
                 connection.close()
@@ -510,8 +560,11 @@ class SqliteStash(Stash):
                 _abandoned.append(connection)
 
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        """The writing connection with the write lock. Commits after the block, or rolls back if it raises."""
+    def _transaction(self) -> Iterator[tuple[Connection, StashRecord]]:
+        """The writing connection with the write lock, and the record. Commits after the block.
+
+        Rolls back if the block raises.
+        """
         self._check_writable()
         with self._lock:
             self._check_open()
@@ -525,12 +578,16 @@ class SqliteStash(Stash):
                     self._writer_saw = self._files.foreign_writes
                     connection.execute("PRAGMA shrink_memory")
                     self._named = set()
+                self._written, seen = None, self._seen
                 self._again_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
-                yield connection
+                record = self._record(connection, seen)
+                yield connection, record
                 kind = Indeterminate
                 connection.execute("COMMIT")
                 # If the file was removed before the commit, nobody who opens the stash later sees the commit.
                 self._files.check_commit()
+                if self._written is not None:
+                    self._see(self._written)
             except BaseException as error:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
@@ -562,13 +619,14 @@ class SqliteStash(Stash):
     def _check_integrity(self, *, rows: bool = False) -> None:
         """Look for damage on a new connection. If it finds any, this and later calls raise `CorruptBlob`."""
         self._next_check_s = time.monotonic() + _CHECK_EVERY_S
+        seen = self._seen
         try:
             with closing(self._open("ro")) as connection, self._translated(Determinate):
                 self._check_open(look=False)
                 with self._files.checking():
                     check_pages(connection, self._path)
                     if rows:
-                        deque(self._every_row(connection, self._record(connection)), maxlen=0)
+                        deque(self._every_row(connection, self._record(connection, seen)), maxlen=0)
         except CorruptBlob as error:
             self._damage = error.actual
             raise

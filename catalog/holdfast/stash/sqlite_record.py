@@ -19,6 +19,8 @@ from typing import Final
 
 import google_crc32c
 
+from holdfast.stash.stash import Past
+
 RECENT_COMMITS: Final = 128
 """The number of commits with a digest of their own. A subscriber asks for at most 100 versions at once."""
 
@@ -65,6 +67,20 @@ class StashRecord:
         holds: dict[str, int] = json.loads(self._holds)
         return holds
 
+    def past(self, upper: int) -> Past | None:
+        """The past up to `upper`. None if its last commit is no longer known."""
+        recent = self._recent
+        for at in range(len(recent) - _ENTRY.size, -1, -_ENTRY.size):
+            time, digest = _ENTRY.unpack_from(recent, at)
+            if time < upper and digest:
+                return Past(upper, time, str(digest))
+        return None
+
+    def digest_at(self, time: int) -> int | None:
+        """The digest of the commit at `time`, 0 if it has no rows. None if it is no longer known."""
+        entries = self.recent_since(time)
+        return None if entries is None else dict(entries).get(time, 0)
+
     def recent_since(self, lower: int) -> list[tuple[int, int]] | None:
         """Time and digest of each commit with rows from `lower` on. None if some are no longer known.
 
@@ -83,11 +99,17 @@ class StashRecord:
         return StashRecord(self.since, upper, self._holds, self._sums_after(added), recent)
 
     def after_consolidation(self, changed: Mapping[int, int]) -> "StashRecord":
-        """The record after rows were replaced, but none after `since`. It changes digests by `changed`."""
-        entries = list(_ENTRY.iter_unpack(self._recent))
-        recent = [entry for entry in entries if entry[0] > self.since]
-        if len(recent) < len(entries) and (not recent or recent[0][0] > self.since + 1):
-            recent.insert(0, (self.since + 1, 0))
+        """The record after rows were replaced, but none after `since`. It changes digests by `changed`.
+
+        The commits up to `since` keep their digests, which are no longer the sums of their rows. No call
+        returns the changes of these commits any more, but their digests show which history this is. The
+        exception is time 0: its changes are readable while since is 0.
+        """
+        recent = list(_ENTRY.iter_unpack(self._recent))
+        if self.since == 0 and recent and recent[0][0] == 0:
+            del recent[0]
+            if not recent or recent[0][0] > 1:
+                recent.insert(0, (1, 0))
         return StashRecord(self.since, self.upper, self._holds, self._sums_after(changed), _packed(recent))
 
     def with_since(self, since: int) -> "StashRecord":

@@ -9,8 +9,9 @@ Invariants of every engine
 - No statement is larger than `MAX_STATEMENT_BYTES`. A commit sends its updates in statements of up to
   `STATEMENT_BYTES`. A larger row gets a statement of its own, up to `MAX_ROW_BYTES`.
 - Updates are read one by one, and rows are returned one by one. So memory does not grow with their number.
-- A failover may lose a commit that others have seen, and another commit may then get the same upper. So each
-  call compares the last commit that the caller knows, in its own snapshot or transaction (`KnownPast`).
+- A failover or a restored copy may lose a commit that others have seen, and another commit may then get the
+  same upper. So each call compares the last commit that the caller knows, in its own snapshot or transaction
+  (`KnownPast`). A stash in SQLite also compares the last commit that it has seen itself.
 
 Times are integers from 0 to `MAX_TIME`. Diffs are int64 and never 0. Databases call this type bigint.
 """
@@ -84,7 +85,7 @@ class Past(NamedTuple):
 class KnownPast:
     """The past of a stash that a caller knows. A call compares `past`, and may set it to what it has read.
 
-    `past` is None if the caller knows nothing, or if the stash never loses a commit that others have seen.
+    `past` is None if the caller knows nothing, or if the stash no longer has the digest of the last commit.
     """
 
     def __init__(self, past: Past | None = None) -> None:
@@ -99,7 +100,8 @@ class Stash(ABC):
     Every call that uses the database raises `StoreUnreachable` if the database can't be reached,
     `Determinate` if it refuses, and `CorruptBlob` if the file is damaged. After these errors nothing has
     changed. Every call that changes something raises `Indeterminate` if the connection is lost during the
-    commit, or if the synchronous standby may not have the commit. Then the change may have happened.
+    commit, or if the synchronous standby may not have the commit. Then the change may have happened. On
+    SQLite, every call raises `OtherHistory` if an older state of the file was restored since an earlier call.
     """
 
     def __init__(self) -> None:

@@ -216,6 +216,10 @@ class StashStore(CatalogStore):
             return self._open().frontiers()
         except NoLocation:
             return StashFrontiers(0, 0)
+        except OtherHistory:
+            # The caller compares what it knows of the catalog. The open stash would raise this forever.
+            self.reopen()
+            return self._open().frontiers()
 
     def _open(self, *, create: bool = False) -> Stash:
         if self._stash is None:
