@@ -20,6 +20,8 @@ Invariants:
   found.
 - A `compare_and_set` or `truncate` of unknown outcome is not repeated. The first attempt may have happened,
   and the result of the second attempt would be about another state.
+- If a call ends with a refusal after an attempt of unknown outcome, it raises `Indeterminate`: that attempt
+  may have happened.
 - A listing that fails halfway continues after the last key that it returned.
 - Waits are random and grow. All waiting and timing uses the clock.
 """
@@ -72,14 +74,20 @@ class RetryPolicy:
             return act()
         left = TimeLeft(self.clock, self.deadline_s)
         longest = FIRST_WAIT_S
+        unknown: Indeterminate | None = None
         while True:
             try:
                 return act()
             except (Determinate, Indeterminate) as error:
                 wait_s = self.chance.uniform(longest / 2, longest)
                 is_final = isinstance(error, Indeterminate) and not again_if_unknown
+                if isinstance(error, Indeterminate):
+                    unknown = error
                 if is_final or error.lasting or wait_s > left.after_attempt():
-                    raise
+                    if unknown is None or unknown is error:
+                        raise
+                    message = f"{error}; an earlier attempt may have happened: {unknown}"
+                    raise Indeterminate(message, hint=error.hint) from error
             left.wait(wait_s)
             longest = min(2 * longest, LAST_WAIT_S)
 

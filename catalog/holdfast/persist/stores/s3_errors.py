@@ -4,11 +4,14 @@ Invariants:
 
 - A write that was not certainly refused is `Indeterminate`: there was no response, or it has a status of 500
   or higher. The exception is `SlowDown`, which a service returns before it begins.
+- A refusal with `AccessDenied` is lasting: it stays until somebody grants the right. Other refusals of
+  credentials, such as a clock that is wrong or a token that has expired, may pass.
 - A message contains the code of a response, or the kind of a failure. It never contains the text of a client
   library, because that may quote a header.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from botocore.exceptions import (
@@ -62,6 +65,24 @@ _CREDENTIALS_HINT: Final = (
     "credentials of a user who may list, get, put and delete objects there"
 )
 
+_DENIED: Final = "AccessDenied"
+_LACKS: Final = "the user of the credentials does not have the right {right} there (AccessDenied)"
+_RIGHTS: Final = {
+    "GetObject": "s3:GetObject",
+    "HeadObject": "s3:GetObject",
+    "ListObjectsV2": "s3:ListBucket",
+    "PutObject": "s3:PutObject",
+    "CreateMultipartUpload": "s3:PutObject",
+    "UploadPart": "s3:PutObject",
+    "CompleteMultipartUpload": "s3:PutObject",
+    "DeleteObject": "s3:DeleteObject",
+    "DeleteObjects": "s3:DeleteObject",
+}
+"""The right that each request needs."""
+_RIGHTS_HINT: Final = (
+    "allow the user of the credentials s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject and "
+    "s3:DeleteObject on its objects; a client that is open for reading needs only the first two"
+)
 _CLOCK_HINT: Final = (
     "set the clock of this host, for example with NTP: it differs from the service's clock by more than the "
     "service allows (15 minutes for most services); the credentials may be right"
@@ -98,7 +119,19 @@ def cause(error: Exception) -> Exception | None:
 def failed(error: Exception, what: str, *, certain: bool) -> StorageError:
     """Return the error of a request to `what`. `certain` means that the request changes nothing."""
     kind = Determinate if certain or refused(error) else Indeterminate
-    return kind(f"can't {what}: {_reason(error)}", hint=_hint(error))
+    found = kind(f"can't {what}: {_reason(error)}", hint=_hint(error))
+    return found.for_good() if _lacks_right(error) else found
+
+
+def not_deleted(errors: Sequence[Mapping[str, str]], count: int, where: str) -> Determinate:
+    """Return the error of a request that deletes `count` objects. `errors` are those in its response."""
+    codes = {each.get("Code", "") for each in errors}
+    message = f"{len(errors)} of {count} objects in {where} were not deleted"
+    if codes == {_DENIED}:
+        return Determinate(
+            f"{message}: {_LACKS.format(right='s3:DeleteObject')}", hint=_RIGHTS_HINT
+        ).for_good()
+    return Determinate(message)
 
 
 def unreachable(error: Exception, where: str) -> StoreUnreachable:
@@ -125,7 +158,13 @@ def unreachable(error: Exception, where: str) -> StoreUnreachable:
 def _hint(error: Exception) -> str:
     if code(error) == "RequestTimeTooSkewed":
         return _CLOCK_HINT
+    if _lacks_right(error):
+        return _RIGHTS_HINT
     return _CREDENTIALS_HINT if _denied(error) else ""
+
+
+def _lacks_right(error: Exception) -> bool:
+    return code(error) == _DENIED
 
 
 def _status(error: ClientError) -> int:
@@ -140,5 +179,8 @@ def _denied(error: Exception) -> bool:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ClientError):
+        right = _RIGHTS.get(error.operation_name)
+        if right is not None and _lacks_right(error):
+            return _LACKS.format(right=right)
         return f"the response is {code(error)} (HTTP {_status(error)})"
     return next((told for kind, told in _REASONS if isinstance(error, kind)), type(error).__name__)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.errors import Determinate
 from holdfast.persist.stores.objects import MANY, NO_TAG, Found
-from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, passing
+from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, not_deleted, passing
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, crc32c, passing_and_refused, patiently
 
@@ -79,7 +79,7 @@ class S3Objects:
         except FAILURES as error:
             raise failed(error, self._what("delete", names[0]), certain=False) from cause(error)
         if left := answer.get("Errors"):
-            raise Determinate(f"{len(left)} of {len(names)} objects in {self.description} were not deleted")
+            raise not_deleted(left, len(names), self.description)
 
     def close(self) -> None:
         self._session.close()

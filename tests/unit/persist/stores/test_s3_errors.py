@@ -13,18 +13,18 @@ from botocore.exceptions import (
 )
 
 from holdfast.errors import Determinate, Indeterminate, StorageError
-from holdfast.persist.stores.s3_errors import cause, failed, passing, unreachable
+from holdfast.persist.stores.s3_errors import cause, failed, not_deleted, passing, unreachable
 
 URL = "http://127.0.0.1:9"
 
 
-def answer(code: str, status: int) -> ClientError:
+def answer(code: str, status: int, request: str = "PutObject") -> ClientError:
     return ClientError(
         {
             "Error": {"Code": code, "Message": "secret", "StringToSign": "secret"},
             "ResponseMetadata": {"HTTPStatusCode": status},
         },
-        "PutObject",
+        request,
     )
 
 
@@ -82,4 +82,51 @@ def test_a_clock_that_is_wrong_is_no_matter_of_credentials() -> None:
     for found in (failed(skewed, "write k", certain=False), unreachable(skewed, "S3 bucket b")):
         assert "set the clock of this host" in found.hint
         assert "AWS_ACCESS_KEY_ID" not in found.hint
-    assert "AWS_ACCESS_KEY_ID" in failed(answer("AccessDenied", 403), "write k", certain=False).hint
+    assert "AWS_ACCESS_KEY_ID" in failed(answer("InvalidAccessKeyId", 403), "write k", certain=False).hint
+
+
+@pytest.mark.parametrize(
+    ("request_", "right"),
+    [
+        ("GetObject", "s3:GetObject"),
+        ("HeadObject", "s3:GetObject"),
+        ("ListObjectsV2", "s3:ListBucket"),
+        ("PutObject", "s3:PutObject"),
+        ("UploadPart", "s3:PutObject"),
+        ("DeleteObject", "s3:DeleteObject"),
+    ],
+)
+def test_a_missing_right_is_named_and_not_tried_again(request_: str, right: str) -> None:
+    denied = answer("AccessDenied", 403, request_)
+    found = failed(denied, "write k in S3 bucket b", certain=False)
+    assert (type(found), found.lasting) == (Determinate, True)
+    for told in (found, unreachable(denied, "S3 bucket b")):
+        assert f"right {right} " in str(told)
+        assert "S3 bucket b" in str(told)
+        assert "s3:ListBucket" in told.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        answer("RequestTimeTooSkewed", 403),
+        answer("ExpiredToken", 403),
+        answer("InvalidAccessKeyId", 403),
+        # The response to a HEAD has no body, and so no code.
+        answer("403", 403, "HeadObject"),
+        answer("SlowDown", 503),
+    ],
+    ids=repr,
+)
+def test_other_refusals_may_pass(error: Exception) -> None:
+    assert not failed(error, "write k", certain=False).lasting
+
+
+def test_objects_that_were_not_deleted() -> None:
+    denied, other = {"Key": "a", "Code": "AccessDenied"}, {"Key": "b", "Code": "InternalError"}
+    found = not_deleted([denied, denied], 3, "S3 bucket b")
+    assert found.lasting
+    assert "2 of 3 objects in S3 bucket b" in str(found)
+    assert "s3:DeleteObject" in str(found)
+    assert not not_deleted([denied, other], 2, "S3 bucket b").lasting
+    assert not not_deleted([other], 2, "S3 bucket b").lasting

@@ -223,6 +223,24 @@ def test_waits_grow_at_random_until_the_deadline() -> None:
         assert longest / 2 <= slept <= longest
 
 
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_put_that_is_refused_after_an_unknown_outcome_may_have_happened(lasting: bool) -> None:
+    class Denying(MemoryBlob):
+        def put(self, key: str, data: bytes | memoryview) -> None:
+            if super().get(key) is None:
+                super().put(key, data)
+                raise Indeterminate("no response")
+            refusal = Determinate("no right to write", hint="allow it")
+            raise refusal.for_good() if lasting else refusal
+
+    blob = Denying()
+    with pytest.raises(Indeterminate, match=r"no right to write.* may have happened: no response") as caught:
+        RetryingBlob(blob, policy()).put("a", b"1")
+    assert caught.value.hint == "allow it"
+    with pytest.raises(Determinate):
+        RetryingBlob(blob, policy()).put("a", b"1")
+
+
 def test_what_is_no_failure_of_storage_is_raised_at_once() -> None:
     blob = RetryingBlob(MemoryBlob(), policy())
     with pytest.raises(BadInput):
