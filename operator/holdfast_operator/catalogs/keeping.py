@@ -4,12 +4,15 @@ Deleting a CatalogMigration needs its Catalog. So does deleting a StorageCollect
 a Spark job to end. Such a resource does nothing before it and its Catalog both have the operator's finalizer.
 
 Invariants
-- A StorageCollection with `deletionPolicy: Delete` sets the finalizer of its Catalog first, and then its own.
-  In the other order, a user who deletes both in between would lose the Catalog at once, and the deletion of
-  the collection, which may have data since its policy was `Retain`, would wait for the Catalog for ever.
+- A StorageCollection sets the finalizer of its Catalog first, and then its own. In the other order, a user
+  who deletes both in between would lose the Catalog at once. The deletion of the collection would then wait
+  for the Catalog for ever if its policy is `Delete`, or becomes `Delete` in between: it may have data since
+  its policy was `Retain`.
+- A CatalogMigration sets its own finalizer first. Its deletion never waits for a Catalog that does not exist,
+  and before the Catalog has the finalizer, the migration writes nothing that the deletion must undo.
 - A resource checks the finalizer of its Catalog only after the `ObjectCache` shows that the resource needs
-  it: by its deletionPolicy, or by its own finalizer. It reads the Catalog from the API server, not from the
-  informer.
+  it: by its deletionPolicy, by its own finalizer, or because it is about to start a job. It reads the Catalog
+  from the API server, not from the informer.
 - The operator removes the finalizer of a Catalog only while the `ObjectCache` has no resource that needs it.
   A resource that starts to need it meanwhile waits for the end of that write (`ObjectCache.freeing`).
 

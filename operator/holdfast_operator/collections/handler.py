@@ -145,6 +145,7 @@ class CollectionHandler(Handler[CollectionView]):
         """Applies a step: changes the catalog, the storage, or the jobs."""
         catalog = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
         if isinstance(step, KeepCatalog):
+            self._cache.need_catalog(key)
             return await keep_catalog(self.services, catalog)
         try:
             await self._apply(key, body, step, catalog)

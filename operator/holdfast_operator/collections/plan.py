@@ -98,10 +98,10 @@ def plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
         return Keep()
     step = _plan(seen, rhythm)
     if isinstance(step, StartJob | RetryJob | LaunchAttempt):
-        if not seen.has_finalizer:
-            return Keep()
         if seen.catalog_loose:
             return KeepCatalog()
+        if not seen.has_finalizer:
+            return Keep()
     free = seen.has_finalizer and not seen.needs_finalizer and isinstance(step, Settle)
     return Free() if free else step
 

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from holdfast_operator.api.names import Kind
@@ -54,7 +54,8 @@ class _Seen:
     asked: Claim
     phase: Phase
     needs_catalog: bool
-    """Whether its Catalog must outlive it: it has the operator's finalizer, or its spec asks for that."""
+    """Whether its Catalog must outlive it: it has the operator's finalizer, its spec asks for that, or it is
+    about to start a job."""
 
 
 G = TypeVar("G", bound=Hashable)
@@ -104,6 +105,9 @@ class ObjectCache:
         self._ungroup(key)
         # The entry is replaced and never missing, because threads read it.
         needs = has_finalizer(body) or (asks_to_delete(body) and not is_deleting(body))
+        seen = self._seen.get(key)
+        if version and seen is not None and seen.version == version:
+            needs = needs or seen.needs_catalog
         self._seen[key] = _Seen(version, age, asked, phase_of(body.get("status", {})), needs)
         if asked.unique is not None:
             self._claims[asked.unique].add(key)
@@ -121,6 +125,12 @@ class ObjectCache:
     def dependents_of(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
         """Returns the StorageCollections and CatalogMigrations that refer to a Catalog."""
         return tuple(sorted(self._dependents.get(catalog, ())))
+
+    def need_catalog(self, key: ObjectKey) -> None:
+        """Records that the Catalog of a resource must outlive it from now on, until the resource changes."""
+        seen = self._seen.get(key)
+        if seen is not None:
+            self._seen[key] = replace(seen, needs_catalog=True)
 
     def is_needed(self, catalog: ObjectKey) -> bool:
         """Returns whether a Catalog must outlive one of its dependents."""

@@ -18,7 +18,7 @@ from holdfast_operator.engine.cache import ObjectCache
 from holdfast_operator.engine.handler import OperatorSettings
 from holdfast_operator.engine.kube import Conflict, Forbidden, Gone, KubeError, ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.engine.steps import Decision, Free, Keep, KeepCatalog, Settle, ready
+from holdfast_operator.engine.steps import Decision, Free, Keep, KeepCatalog, Release, Settle, ready
 from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.migrations import plan as migration
 from holdfast_operator.migrations.facts import MigrationView
@@ -83,10 +83,32 @@ def test_a_job_is_not_begun_before_the_catalog_is_kept() -> None:
     seen = replace(collections.THERE, asked=(snapshots.ASKED,), needs_finalizer=False)
     decided = [
         collection.plan(replace(seen, has_finalizer=held, catalog_loose=loose), RHYTHM)
-        for held, loose in ((False, True), (True, True), (True, False))
+        for held, loose in ((False, True), (False, False), (True, True), (True, False))
     ]
-    assert decided[:2] == [Keep(), KeepCatalog()]
-    assert isinstance(decided[2], StartJob)
+    assert decided[:3] == [KeepCatalog(), Keep(), KeepCatalog()]
+    assert isinstance(decided[3], StartJob)
+
+
+@pytest.mark.parametrize("fields", [{}, {"suspend": True}, {"rollback": True}, {"dryRun": True}], ids=str)
+@pytest.mark.parametrize("since", [None, migrations.NOW])
+def test_a_migration_never_waits_for_a_catalog_that_went_first(fields: dict[str, Any], since: Any) -> None:
+    """It may have its own finalizer before its Catalog has one. `since` is when it began by its status."""
+    before = migrations.asked(MOVE, **fields)
+    shown = before.shown.model_copy(update={"start_time": since})
+    gone = replace(
+        before,
+        deleting=True,
+        shown=shown,
+        state=None,
+        move=None,
+        catalog_loose=False,
+        catalog_missing=True,
+        no_catalog=migrations.stalled(migrations.Reason.CATALOG_NOT_FOUND, "none"),
+    )
+    step = migration.plan(gone, RHYTHM)
+    assert isinstance(step, Release)
+    unknown = since is not None and not fields.get("dryRun")
+    assert [note.reason for note in step.notes] == [migrations.Reason.DELETION_INCOMPLETE] * unknown
 
 
 @pytest.mark.parametrize("deleting", [False, True])
@@ -197,6 +219,20 @@ def test_who_comes_to_need_a_catalog_waits_for_the_write_that_lets_it_go() -> No
         return [waits, loose]
 
     assert asyncio.run(race()) == [True, True]
+
+
+def test_a_resource_that_is_about_to_start_a_job_needs_its_catalog_until_it_changes() -> None:
+    cache, body = new_cache(None), flights()
+    body["metadata"]["resourceVersion"] = "1"
+    cache.need_catalog(FLIGHTS)
+    cache.put(FLIGHTS, body)
+    assert not cache.is_needed(KEY)
+    cache.need_catalog(FLIGHTS)
+    cache.put(FLIGHTS, body)
+    assert cache.is_needed(KEY)
+    body["metadata"]["resourceVersion"] = "2"
+    cache.put(FLIGHTS, body)
+    assert not cache.is_needed(KEY)
 
 
 @pytest.mark.parametrize("kind", [Kind.STORAGE_COLLECTION, Kind.CATALOG_MIGRATION])
