@@ -146,19 +146,3 @@ def test_an_append_without_the_right_to_put_fails_at_once(
         assert time.monotonic() - began < AT_ONCE_S
     with opened(place, consensus, mode="read") as client:
         assert client.reader(SHARD, purpose="test").snapshot(0).to_table().num_rows == 1
-
-
-def test_a_close_without_the_right_to_delete_does_not_wait(
-    minio: Minio, bucket: str, place: S3Place, consensus: str
-) -> None:
-    with user(minio, bucket, without("s3:DeleteObject")):
-        client = opened(place, consensus)
-        for number in range(30):
-            append(client, number)
-        reader = client.reader(SHARD, purpose="test")
-        reader.allow_compaction(29)
-        began = time.monotonic()
-        client.close()
-        assert time.monotonic() - began < AT_ONCE_S
-    with opened(place, consensus) as client:
-        assert client.reader(SHARD, purpose="test").snapshot(29).to_table().num_rows == 30
