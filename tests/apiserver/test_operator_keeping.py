@@ -215,26 +215,3 @@ def test_a_collection_that_becomes_doomed_never_waits_for_a_catalog_that_went_fi
     with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
         (kept,) = controller.list_collections()
         assert not kept.dropped
-
-
-def test_a_collection_that_becomes_doomed_before_its_job_begins_never_waits_for_a_catalog_that_went_first(
-    world: Any, api: FaultyApi, make_catalog: Make, make_collection: Make
-) -> None:
-    """The job needs both finalizers. The policy changes, and both are deleted, before the Catalog has it."""
-    world.start(through=api.cluster(world.folder))
-    there = make_catalog()
-    world.apply(there, make_collection())
-    world.wait_ready("catalog/demo", "coll/flights")
-    api.refuse(f"PATCH /apis/holdfast.dev/v1alpha1/namespaces/{world.namespace}{KEEP}", "503")
-    snapshot = {"requestId": "one", "destination": (world.folder / "out").as_uri()}
-    world.patch("coll/flights", json.dumps({"spec": {"snapshot": snapshot}}))
-    wait_refused(world, api, "503")
-    assert finalizers(world, "catalog/demo") == []
-    world.patch("coll/flights", '{"spec":{"deletionPolicy":"Delete"}}')
-    world.delete("catalog/demo")
-    world.delete("coll/flights")
-    (event,) = world.events("DeletionIncomplete")
-    assert event["involvedObject"]["name"] == "flights"
-    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
-        (kept,) = controller.list_collections()
-        assert not kept.dropped
