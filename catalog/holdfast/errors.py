@@ -196,8 +196,8 @@ class UpgradeNeeded(HoldfastError):
     """A catalog has an older version of its format, and a reader can't upgrade it."""
 
     hint = (
-        "open it for writing, which upgrades it; 'holdfast catalog upgrade-check' shows before whether that"
-        " works; or read it with the Holdfast that wrote it"
+        "run 'holdfast catalog upgrade-check' first to see whether the upgrade would succeed, then open it"
+        " for writing, which upgrades it; or read it with the Holdfast that wrote it"
     )
 
 
@@ -240,12 +240,12 @@ class AsOfTooEarly(HoldfastError):
 class AsOfNotYetAvailable(HoldfastError):
     """`as_of` is not below the upper yet, so its contents are not complete."""
 
-    def __init__(self, as_of: int, upper: int) -> None:
+    def __init__(self, as_of: int, upper: int, *, message: str = "") -> None:
         if upper:
             latest, hint = f"the latest complete time is {upper - 1}", "wait, or read at an earlier time"
         else:
             latest, hint = "nothing has been written yet", "wait until something is written"
-        super().__init__(f"as_of {as_of} is not complete: {latest}", hint=hint)
+        super().__init__(message or f"as_of {as_of} is not complete: {latest}", hint=hint)
         self.as_of, self.upper = as_of, upper
 
 
@@ -253,9 +253,16 @@ class Fenced(HoldfastError):
     """The store has a greater fence token, so this process must stop."""
 
     exit_code = 4
+    hint = "this process can write nothing more: stop it, or open the catalog again to take it back"
 
-    def __init__(self, mine: object, durable: object, *, what: str = "catalog") -> None:
-        super().__init__(f"fenced out of the {what}: my token is {mine}, the durable one is {durable}")
+    def __init__(
+        self, mine: object, durable: object, *, what: str = "catalog", message: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(
+            message
+            or f"another process took over the {what}: it holds {durable}, and this process had {mine}",
+            hint=hint or ("" if what == "catalog" else "this process can write nothing more: stop it"),
+        )
         self.mine, self.durable = mine, durable
 
 
@@ -265,7 +272,12 @@ class FencedByMove(Fenced):
     hint = "open it again, or call 'reopened'"
 
     def __init__(self, mine: object, durable: object) -> None:
-        super().__init__(mine, durable, what="catalog, which was moved away and has come back")
+        super().__init__(
+            mine,
+            durable,
+            message="the catalog was moved to its other store and back since this process opened it: the"
+            f" store has {durable}, and this process had {mine}",
+        )
 
 
 class LockHeld(HoldfastError):
@@ -446,7 +458,7 @@ class MigrationTimedOut(HoldfastError):
     hint = "run it again, with a longer timeout if it needs one; or roll it back"
 
     def __init__(self, migration_id: str, step: str) -> None:
-        super().__init__(f"the time of migration {migration_id} is over: it stopped before step {step}")
+        super().__init__(f"migration {migration_id} timed out before step {step}")
         self.migration_id = migration_id
 
 
@@ -504,9 +516,9 @@ class HandedOver(HoldfastError):
 
     def __init__(self, collection: str, rendition: str, at: int, follower: str) -> None:
         super().__init__(
-            f"rendition {rendition} of collection {collection} holds up to {at} only:"
-            f" {follower or 'another one'} took over",
-            hint=f"write it only up to {at}, and write later rows to the rendition that took over",
+            f"rendition {rendition} of collection {collection} ended at time {at}, when"
+            f" {follower or 'another rendition'} took over",
+            hint=f"write only times before {at} to it; write later rows to the rendition that took over",
         )
         self.at, self.follower = at, follower
 
@@ -534,8 +546,9 @@ class Overtaken(UpperMismatch):
     def __init__(self, collection: str, written: int, at: int) -> None:
         HoldfastError.__init__(
             self,
-            f"collection {collection} was handed over at {at}: nothing from {written} on was written before",
-            hint=f"write the rows for [{written}, {at}) at {at} or later; all identical writers must do so",
+            f"collection {collection} was handed over at time {at}, so rows can no longer be written at"
+            f" {f'times {written} to {at - 1}' if written < at - 1 else f'time {written}'}",
+            hint=f"write them at {at} or later; every identical writer must do the same",
         )
         self.expected, self.actual, self.shard_id = written, at, f"collection {collection}"
         self.written = written

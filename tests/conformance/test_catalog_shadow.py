@@ -516,7 +516,7 @@ def test_a_takeover_between_the_copy_and_the_open_is_not_a_difference(pair: Pair
     with writable(shadow) as catalog:
         assert (catalog.diverged, pair.told) == (None, [])  # type: ignore[attr-defined]
         if takeovers == 3:
-            assert "fenced out" in catalog.out_of_date  # type: ignore[attr-defined]
+            assert "took over" in catalog.out_of_date  # type: ignore[attr-defined]
             catalog.resync()  # type: ignore[attr-defined]
         assert catalog.out_of_date is None  # type: ignore[attr-defined]
         catalog.set_objects(ROLES, [role(1, "a")])

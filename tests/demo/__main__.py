@@ -215,7 +215,7 @@ class Demo:
         self.screen.check(
             "the resumed operator found that it is fenced and exited with code 0", code == 0, code
         )
-        said = "fenced out of the catalog" in second.log.read_text()
+        said = "another process took over the catalog" in second.log.read_text()
         self.screen.check("its log says that another operator has taken over", said)
         self.screen.check("the third operator continues", third.exit_code is None)
         self.nothing_lost()

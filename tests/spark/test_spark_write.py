@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_told_in_one_line_and_leaves_nothing(
     # In one task: what another uploads while the job is given up is left for the sweeper.
     bad = spark.sql("select 4 as id, 1.0D as x union all select 5, null").coalesce(1)
     for rows, message in (
-        (bad, "column 'x' is not nullable but has 1 null"),
+        (bad, "column 'x' is not nullable, but 1 row has a null"),
         (bad.drop("x"), "column 'x' is missing"),
     ):
         with pytest.raises(BadInput) as refused:

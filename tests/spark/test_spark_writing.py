@@ -199,7 +199,10 @@ def test_values_that_do_not_fit_are_told_by_column_and_leave_nothing(
 ) -> None:
     plan = planned(url, orders)
     for rows, message in (
-        ({"id": [1], "x": pa.array([None], pa.float64())}, "column 'x' is not nullable but has 1 null"),
+        (
+            {"id": [1], "x": pa.array([None], pa.float64())},
+            "column 'x' is not nullable, but 1 row has a null",
+        ),
         (
             {"id": [-1], "x": [1.0]},
             "column 'id' does not fit uint64: -1 is not from 0 to 18446744073709551615",

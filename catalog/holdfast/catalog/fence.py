@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, Fenced
 from holdfast.persist.checks import MOST_PURPOSE_CHARACTERS, is_text
 from holdfast.persist.rows.casts import shown
 from holdfast.text import cut
@@ -35,7 +35,7 @@ def check_who(holder: str, purpose: str) -> None:
         if not is_text(text) or not 0 < len(text) <= MOST_CHARACTERS:
             raise BadInput(
                 f"a {what} of a catalog must have 1 to {MOST_CHARACTERS} characters, not {shown(text)}",
-                hint="describe in a few words who writes and why: messages show it to people",
+                hint="say in a few words who writes and why, such as 'nightly import'",
             )
 
 
@@ -89,6 +89,17 @@ class FenceToken:
                 hint="load its dump into a new catalog",
             )
         return replace(self, epoch=1 if durable is None else durable.epoch + 1)
+
+    def check_generation(self, durable: "FenceToken | None") -> None:
+        """Raise `Fenced` if this token's generation is below that of the durable one."""
+        if durable is not None and self.deploy_generation < durable.deploy_generation:
+            raise Fenced(
+                self,
+                durable,
+                message=f"generation {self.deploy_generation} can't open the catalog for writing: a greater"
+                f" generation has opened it, at {durable}",
+                hint=f"open it with deploy generation {durable.deploy_generation} or greater",
+            )
 
     def to_proto(self) -> pb.FenceTokenValue:
         """The value of its row."""

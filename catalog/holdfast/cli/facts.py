@@ -77,9 +77,6 @@ def shown(value: Any) -> str:
 
 def shown_moment(time_ms: int | None) -> str:
     """A time in milliseconds, followed by its date if it looks like one."""
-    from holdfast.tables.moments import shown_time
+    from holdfast.tables.moments import with_date
 
-    if time_ms is None or time_ms == CLOSED:
-        return shown(time_ms)
-    # Counters and the first second of 1970 are not dates.
-    return str(time_ms) if time_ms < 1000 else f"{time_ms} ({shown_time(time_ms)})"
+    return shown(time_ms) if time_ms is None or time_ms == CLOSED else with_date(time_ms)

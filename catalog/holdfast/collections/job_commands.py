@@ -137,7 +137,8 @@ class JobCommands:
                 hint="retry_job starts the next attempt, and returns its number",
             )
         if record.attempt != attempt or record.state is JobState.FAILED:
-            raise Fenced(f"attempt {attempt}", state, what=f"job {job}")
+            message = f"attempt {attempt} of job {job} must stop: {state}"
+            raise Fenced(f"attempt {attempt}", state, what=f"job {job}", message=message)
         return record
 
     def jobs(self, object_id: str | None = None) -> tuple[JobRecord, ...]:

@@ -96,7 +96,7 @@ class RenditionWriter:
         new writer and read its upper.
         """
         self._owner.check("this writer of a rendition")
-        batch = checked_updates(self.schema, updates, expected_upper, new_upper)
+        batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
         with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
             while not self._appended(route, append):

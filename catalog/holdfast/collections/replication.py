@@ -301,7 +301,7 @@ class ReplicatedWriter(CollectionWriter):
         suspect; `Overtaken` if a handover sealed times before they were written; `NotComparable` if it can't
         compare.
         """
-        batch = checked_updates(self.schema, updates, expected_upper, new_upper)
+        batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
         self._compared.append(super().append, batch, expected_upper, new_upper)
 
     def close(self) -> None:
@@ -333,7 +333,7 @@ class ReplicatedRenditionWriter(RenditionWriter):
         It differs from `RenditionWriter.append` as `ReplicatedWriter.append` differs from
         `CollectionWriter.append`.
         """
-        batch = checked_updates(self.schema, updates, expected_upper, new_upper)
+        batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
         self._compared.append(super().append, batch, expected_upper, new_upper)
 
     def close(self) -> None:

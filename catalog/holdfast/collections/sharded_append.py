@@ -23,6 +23,7 @@ from holdfast.persist.checks import check_forward
 from holdfast.persist.rows.canonical import check_times, prepare_updates
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.part import Encoding, choose_encoding
+from holdfast.text import naming
 
 # For fewer rows, the work takes less time than starting threads.
 _MANY_ROWS: Final = 4096
@@ -71,16 +72,19 @@ class PreparedAppend:
     after: Position
 
 
-def checked_updates(schema: Schema, updates: object, expected_upper: int, new_upper: int) -> pa.RecordBatch:
-    """Check and convert the updates of an append from `expected_upper` to `new_upper`.
+def checked_updates(
+    collection: str, schema: Schema, updates: object, expected_upper: int, new_upper: int
+) -> pa.RecordBatch:
+    """Check and convert the updates of an append to a collection from `expected_upper` to `new_upper`.
 
     Raises `BadInput` if the upper would not move forward, or if the updates don't fit the schema or these
     times.
     """
-    check_forward(expected_upper, new_upper)
-    batch = prepare_updates(schema, updates, default_time=expected_upper)
-    check_times(batch, expected_upper, new_upper)
-    return batch
+    with naming(f"collection {collection}"):
+        check_forward(expected_upper, new_upper)
+        batch = prepare_updates(schema, updates, default_time=expected_upper)
+        check_times(batch, expected_upper, new_upper)
+        return batch
 
 
 def promise_moved(metadata: WriteHandle, route: Route, new_upper: int) -> tuple[list[Prepared], Route]:

@@ -86,7 +86,7 @@ class CollectionWriter:
         happened: open a new writer and read its upper.
         """
         self._owner.check("this writer of a collection")
-        batch = checked_updates(self.schema, updates, expected_upper, new_upper)
+        batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
         with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
             while not self._appended(route, append):
@@ -110,7 +110,7 @@ class CollectionWriter:
         again. Abandoning the steps deletes their uploads. Raises `BadInput` like `append`.
         """
         self._owner.check("this writer of a collection")
-        batch = checked_updates(self.schema, updates, position.upper, new_upper)
+        batch = checked_updates(self.info.name, self.schema, updates, position.upper, new_upper)
         append = ShardedAppend(self._client, self.schema, batch, position.upper, new_upper)
         return self._with_promise(append.prepare(position.route), position.route, new_upper)
 

@@ -25,6 +25,7 @@ from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.schema import DIFF
 from holdfast.tables.changes import Append, Change, PreparedChange
 from holdfast.tables.opened import OpenTable
+from holdfast.text import naming
 
 _EXPIRIES: Final = 3
 
@@ -41,7 +42,7 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
     """Commit the changes of several tables at one time. Raises like `write`."""
     tables = list(changes)
     _check_together(tables)
-    prepared = [changes[table].prepare(table.name, table.info.schema) for table in tables]
+    prepared = [_prepared(table, changes[table]) for table in tables]
     with ExitStack() as stack:
         # Always in the same order, so that two writes of the same tables can't deadlock.
         for table in sorted(tables, key=lambda table: table.info.collection_id):
@@ -73,7 +74,7 @@ def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Comm
     client = tables[0].client
     time = max(client.now_ms(), *(position.upper for position in positions))
     updates = [
-        change.updates(partial(_existing, table, position.upper), table.writer().schema, time)
+        _updates(table, change, position.upper, time)
         for table, change, position in zip(tables, changes, positions, strict=True)
     ]
     with ExitStack() as undo:
@@ -87,6 +88,16 @@ def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Comm
     for table, append in zip(tables, appends, strict=True):
         table.moved(append.after)
     return Committed(time, tuple(map(_taken, updates)))
+
+
+def _prepared(table: OpenTable, change: Change) -> PreparedChange:
+    with naming(f"table {table.name}"):
+        return change.prepare(table.name, table.info.schema)
+
+
+def _updates(table: OpenTable, change: PreparedChange, upper: int, time: int) -> pa.Table | None:
+    with naming(f"table {table.name}"):
+        return change.updates(partial(_existing, table, upper), table.writer().schema, time)
 
 
 def _taken(updates: pa.Table | None) -> int:
@@ -141,7 +152,10 @@ def _check_together(tables: Sequence[OpenTable]) -> None:
     ids = [table.info.collection_id for table in tables]
     for table in tables:
         if ids.count(table.info.collection_id) > 1:
-            raise BadInput(f"table {table.name} is given twice", hint="combine its rows")
+            raise BadInput(
+                f"write() got table {table.name} more than once",
+                hint="pass each table once, with all its rows",
+            )
 
 
 def as_change(given: object) -> Change:

@@ -18,6 +18,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.checks import check_columns
 from holdfast.tables.existing import rows_of
 from holdfast.tables.reading import Reading
+from holdfast.text import naming
 
 PURPOSE = "table"
 
@@ -111,11 +112,13 @@ class OpenTable:
             try:
                 snapshot = reader.snapshot(time)
             except AsOfNotYetAvailable as error:
-                check_columns(reader.schema, columns)
+                with naming(f"table {self.name}"):
+                    check_columns(reader.schema, columns)
                 if time is None and error.upper == 0:
                     return reader.schema.arrow_diff.empty_table()
                 raise
-            check_columns(snapshot.schema, columns)
+            with naming(f"table {self.name}"):
+                check_columns(snapshot.schema, columns)
             return snapshot.to_table()
 
         return self.reading.run(read)

@@ -17,7 +17,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
 from holdfast.tables.changes import Append, Delete, Update, Upsert
 from holdfast.tables.committing import as_change, commit
-from holdfast.tables.moments import Moment, milliseconds
+from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import PURPOSE, OpenTable
 from holdfast.tables.rows import repeated
 from holdfast.tables.tail import Tail
@@ -134,14 +134,15 @@ class Table:
         first = milliseconds(start)
         upper = self.upper
         last = upper - 1 if end is None else milliseconds(end)
-        if end is None and last < first:
-            raise AsOfNotYetAvailable(first, upper)
 
         def differing(reader: CollectionReader) -> pa.Table:
             schema, changes = net_changes(reader, self._opened.describe, first, last)
             return changes.select(schema.arrow_diff.names)
 
-        return self._opened.reading.run(differing)
+        with dated(f"table {self.name}"):
+            if end is None and last < first:
+                raise AsOfNotYetAvailable(first, upper)
+            return self._opened.reading.run(differing)
 
     def tail(self, as_of: Moment | None = None, *, snapshot: bool = False) -> Tail:
         """Follow the changes after a time (None: from now on), without end. See `Tail`.
@@ -152,7 +153,8 @@ class Table:
         time = None if as_of is None else milliseconds(as_of)
         collection = self._opened.info.collection_id
         reader = self._opened.controller.reader(collection, purpose=f"{PURPOSE} tail")
-        return Tail.begin(reader, time, snapshot=snapshot, holds=self.client.mode == "write")
+        with dated(f"table {self.name}"):
+            return Tail.begin(reader, time, snapshot=snapshot, holds=self.client.mode == "write")
 
     def comment(self, comments: Mapping[str, str | None]) -> None:
         """Set comments of columns. None removes a comment, and columns that are not named keep theirs.
@@ -177,7 +179,9 @@ class Table:
         return f"<Table {self.name} ({self._opened.info.schema})>"
 
     def _contents(self, as_of: Moment | None, columns: Sequence[str] | None) -> pa.Table:
-        return self._opened.contents(None if as_of is None else milliseconds(as_of), columns)
+        time = None if as_of is None else milliseconds(as_of)
+        with dated(f"table {self.name}"):
+            return self._opened.contents(time, columns)
 
 
 def write(changes: Mapping[Table, object]) -> int:

@@ -288,10 +288,10 @@ def test_a_collection_becomes_what_a_snapshot_in_a_bucket_has(
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        (["write", "orders", "-"], b"", "standard input is not known"),
+        (["write", "orders", "-"], b"", "format of standard input"),
         (["write", "orders", "-", "--format", "json"], b'{"id": 1x}', "line 1 is not JSON"),
         (["write", "orders", "-", "--format", "json"], b"[1]", "line 1 is not a JSON object"),
-        (["write", "orders", "-", "--format", "json"], b'{"id": "x"}', "'x' in row 0"),
+        (["write", "orders", "-", "--format", "json"], b'{"id": "x"}', "row 0: 'x' is a string"),
         (["write", "orders", "-", "--format", "json"], b'{"idd": 1}', "'idd' is not in the schema"),
         (["write", "orders", "-", "--format", "csv"], b"id,note\nx,1\n", "invalid value 'x'"),
         (["write", "orders", "-", "--format", "csv"], b"id\n1\n", "'note' is missing"),

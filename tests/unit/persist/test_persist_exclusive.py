@@ -59,7 +59,7 @@ def test_the_lock_on_every_store(processes: Open) -> None:
     lock = again.exclusive("ingest", purpose="orders")
     writer = again.writer(SHARD, SCHEMA, purpose="test")
     writer.compare_and_append(rows(2), 1, 2)
-    with pytest.raises(Fenced, match=r"my token is row 1 of 'ingest'.*the durable one is row 2"):
+    with pytest.raises(Fenced, match=r"took over the location: it holds row 2.*had row 1 of 'ingest'"):
         old.compare_and_append(rows(3), 2, 3)
     lock.close()
     with foreign.exclusive("reports"):
@@ -413,13 +413,13 @@ def test_a_store_that_refuses_the_lock_while_nothing_moves_is_corrupt(deadline_s
     for _ in range(2):  # without a row before, and after one
         broken.refuses = True
         with pytest.raises(
-            CorruptBlob, match=r"expected row .* the store refuses it although nothing has moved"
+            CorruptBlob, match=r"expected row .* a refused append, although no other process wrote"
         ):
             client.exclusive("job")
         broken.refuses = False
         lock = client.exclusive("job")
         broken.refuses = True
-        with pytest.raises(CorruptBlob, match="although nothing has moved"):
+        with pytest.raises(CorruptBlob, match="although no other process wrote"):
             lock.close()
         broken.refuses = False
         assert not head(stores).released

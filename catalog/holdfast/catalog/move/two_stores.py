@@ -199,8 +199,7 @@ def next_token(seen: Seen, claim: FenceToken) -> FenceToken:
     for backend in Backend:
         durable = seen.of(backend).token
         following = claim.after(durable)
-        if durable is not None and claim.deploy_generation < durable.deploy_generation:
-            raise Fenced(following, durable)
+        following.check_generation(durable)
         after = max(after, following, key=lambda token: token.epoch)
     return after
 

@@ -16,7 +16,6 @@ from holdfast.catalog.stores.store import CatalogStore, FenceRow
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import (
     AsOfTooEarly,
-    Fenced,
     HandleExpired,
     LinkedElsewhere,
     OtherHistory,
@@ -125,10 +124,8 @@ class Preamble:
 
     def next_token(self, mine: FenceToken) -> FenceToken:
         """`mine` with the epoch after the durable one. Raises `Fenced` for a greater durable generation."""
-        durable = self.token
-        token = mine.after(durable)
-        if durable is not None and token.deploy_generation < durable.deploy_generation:
-            raise Fenced(token, durable)
+        token = mine.after(self.token)
+        token.check_generation(self.token)
         return token
 
     def fence(self, token: FenceToken) -> tuple[RowUpdate, ...]:

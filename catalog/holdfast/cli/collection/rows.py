@@ -16,6 +16,7 @@ from holdfast.cli.location import open_to_look
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, cell_of
 from holdfast.errors import AsOfNotYetAvailable, BadInput
+from holdfast.tables.moments import dated
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,8 @@ def read(
         controller.reader(name, purpose="holdfast collection read") as reader,
     ):
         try:
-            snapshot = reader.snapshot(as_of)
+            with dated(f"collection {name}"):
+                snapshot = reader.snapshot(as_of)
         except AsOfNotYetAvailable as error:
             if error.upper == 0 and as_of is None:
                 raise BadInput(f"collection {name} is empty: nothing has been written yet") from error

@@ -316,8 +316,10 @@ def expired(state: ControllerState, now_ms: int) -> tuple[Record, ...]:
 def _fenced(known: JobRecord, attempt: int) -> RecordReject | None:
     if known.state is JobState.RUNNING and known.attempt == attempt:
         return None
-    durable = f"attempt {known.attempt} ({known.state.name.lower()})"
-    return RecordReject(Fenced(f"attempt {attempt}", durable, what=f"job {known.job_id} ({known.kind})"))
+    durable = f"attempt {known.attempt} is {known.state.name.lower()}"
+    job = f"job {known.job_id} ({known.kind})"
+    message = f"attempt {attempt} of {job} must stop: {durable}"
+    return RecordReject(Fenced(f"attempt {attempt}", durable, what=job, message=message))
 
 
 def _no_job(job_id: str) -> RecordReject:

@@ -287,13 +287,18 @@ def _one_column(name: str, array: pa.Array | pa.ChunkedArray) -> pa.Array:
     return one
 
 
+def _has_nulls(name: str, rows: int) -> BadInput:
+    count = "1 row has a null" if rows == 1 else f"{rows} rows have a null"
+    return BadInput(f"column {name!r} is not nullable, but {count}")
+
+
 def _convert(column: Column, given: pa.Array | pa.ChunkedArray) -> pa.Array:
     want = arrow_type(column.type)
     if given.type != want:
         given = cast_column(column.name, given, want)
     array = _one_column(column.name, given) if isinstance(given, pa.ChunkedArray) else given
     if array.null_count and not column.nullable:
-        raise BadInput(f"column {column.name!r} is not nullable but has {array.null_count} null(s)")
+        raise _has_nulls(column.name, array.null_count)
     match column.type:
         case "float64" | "float32":
             return canonical_floats(array)
@@ -311,7 +316,7 @@ def _integers(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -
             raise BadInput(f"column {name!r} must be {want}, not {given.type}")
         given = cast_column(name, given, want)
     if given.null_count:
-        raise BadInput(f"column {name!r} is not nullable but has {given.null_count} null(s)")
+        raise _has_nulls(name, given.null_count)
     return _one_column(name, given)
 
 

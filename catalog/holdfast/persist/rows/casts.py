@@ -125,7 +125,7 @@ def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
         alike = _ALIKE[kind]
         for type_ in types - _PLAIN[kind]:
             if not issubclass(type_, alike) or (type_ is bool and kind != "bool"):
-                raise TypeError(f"{type_.__name__} can't be converted to {want} without loss")
+                raise _KindError(type_)
         if kind == "integer":
             values = [_whole(value) for value in values]
     if kind in ("timestamp", "instant"):
@@ -168,9 +168,32 @@ def _misfit(name: str, values: Sequence[Any], want: pa.DataType, error: Exceptio
     for row, value in enumerate(values, before):
         try:
             _converted([value], want)
+        except _KindError as wrong:
+            kind = _described(wrong.kind)
+            return BadInput(f"column {name!r}, row {row}: {shown(value)} is {kind}, but the column is {want}")
         except _UNFIT as why:
             return BadInput(f"column {name!r} does not fit {want}: {shown(value)} in row {row}: {why}")
     return BadInput(f"column {name!r} does not fit {want}: {error}")
+
+
+class _KindError(TypeError):
+    """A Python value is of a kind that is never converted to the type of its column."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+def _described(kind: type) -> str:
+    match kind.__name__:
+        case "str":
+            return "a string"
+        case "int":
+            return "an integer"
+        case "bytes":
+            return "binary"
+        case name:
+            return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def shown(value: Any) -> str:

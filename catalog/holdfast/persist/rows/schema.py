@@ -106,7 +106,9 @@ class Column:
             )
         if self.name == "*" or (self.name.startswith("^") and self.name.endswith("$")):
             raise BadInput(
-                f"column name {self.name!r} is refused: '*' and names from '^' to '$' stand for many columns"
+                f"column name {self.name!r} is refused: '*' stands for all columns, and names that begin with"
+                " '^' and end with '$' are patterns",
+                hint="choose another name",
             )
         try:
             normal = type_name(arrow_type(self.type))
@@ -258,7 +260,10 @@ def _column(name: str, what: Column | str) -> Column:
             raise BadInput(f"column {name!r} is given as a column named {what.name!r}")
         return what
     if not isinstance(what, str):
-        raise BadInput(f"column {name!r}: a type is a string or a Column, not {type(what).__name__}")
+        raise BadInput(
+            f"column {name!r}: a type is a string or a Column, not {type(what).__name__}",
+            hint=f"use one of {', '.join(TYPE_NAMES)}",
+        )
     return Column(name, what.removesuffix("?"), nullable=what.endswith("?"))
 
 
