@@ -465,7 +465,7 @@ def test_a_store_that_refuses_an_object_while_none_is_there_is_corrupt(bucket: B
     store = S3LogConsensus(objects, clock=Passing(), checkpoint_every=EVERY)
     append(store, "a", 2)
     objects.refuses = True
-    with pytest.raises(CorruptBlob, match="although nothing has moved"):
+    with pytest.raises(CorruptBlob, match="although no other process wrote"):
         append(store, "a", 1)
     objects.refuses = False
     append(store, "a", 1)

@@ -47,7 +47,7 @@ def check_purpose(value: str, *, empty: bool = False) -> str:
     if not is_text(value) or len(value) > MOST_PURPOSE_CHARACTERS or not (empty or value.strip()):
         raise BadInput(
             f"a purpose must be a string of 1 to {MOST_PURPOSE_CHARACTERS} characters, not {shown(value)}",
-            hint="describe in a few words what it is for; people see it next to what it holds",
+            hint="say in a few words what it is for, such as 'nightly report'",
         )
     return value
 

@@ -22,8 +22,8 @@ def abandon(cluster: Cluster, resource: str, format_: str) -> None:
     kind, name = names.parse(resource)
     if kind is None:
         raise BadInput(
-            f"{resource!r} doesn't say what it is",
-            hint="write catalog/NAME, collection/NAME or migration/NAME",
+            f"{resource!r} has no kind",
+            hint="write catalog/NAME, collection/NAME or migration/NAME, such as catalog/shop",
         )
     there = cluster.get(kind, name)
     if "deletionTimestamp" not in there["metadata"]:

@@ -204,7 +204,7 @@ def test_two_catalogs_that_were_never_linked_are_a_conflict_until_the_truth_is_s
     for backend in Backend:
         place.alone(backend).initialize(**WHO)
     before = place.uppers()
-    with pytest.raises(LinkConflict, match="hold a catalog") as caught:
+    with pytest.raises(LinkConflict, match="each hold a catalog") as caught:
         taken(place)
     assert "truth" in caught.value.hint
     assert place.uppers() == before

@@ -74,10 +74,10 @@ def test_against_what_the_stores_tell(linked: Linked) -> None:
 def test_where_nothing_tells_it(linked: Linked, truth: Backend) -> None:
     both_noted(linked)
     before = linked.stored()
-    refused(linked.catalog("dump"), 2, "the source of truth is unknown", "holdfast migrate link --truth")
+    refused(linked.catalog("dump"), 2, "disagree about the source of truth", "holdfast migrate link --truth")
     name = truth.value.lower()
     shown = linked.migrate("link", "--truth", name)
-    refused(shown, 2, "the source of truth is unknown", f"--accept-loss decides for {truth.value}")
+    refused(shown, 2, "disagree about the source of truth", f"--accept-loss decides for {truth.value}")
     assert shown.stdout.startswith("truth       unknown: ")
     assert linked.stored() == before
     ok(linked.migrate("link", "--truth", name, "--accept-loss", "--yes"))

@@ -92,7 +92,7 @@ def test_standard_output_is_written_through(url: str, tmp_path: Path, form: str,
 
 
 def test_standard_output_needs_a_format(url: str) -> None:
-    assert "format of standard output is not known" in one_line(run(url, SHARD, "-"), 2)
+    assert "choose a format for standard output" in one_line(run(url, SHARD, "-"), 2)
 
 
 @pytest.mark.parametrize("diff", [(), ("--diff",)])

@@ -520,7 +520,7 @@ def test_a_store_that_refuses_while_nothing_moves_is_corrupt() -> None:
     client = stores.open()
     append(client, 0)
     broken.refuses = True
-    with pytest.raises(CorruptBlob, match="although nothing has moved"):
+    with pytest.raises(CorruptBlob, match="although no other process wrote"):
         append(client, 1)
     broken.refuses = False
     append(client, 1)

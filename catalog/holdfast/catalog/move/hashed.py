@@ -1,7 +1,7 @@
 """The contents of a store in columns, with a hash of every row.
 
 Invariants
-- The rows are those that a move copies (see `replacing.is_content`): without the fence token, and without
+- The rows are those that a move copies (see `replacement.is_content`): without the fence token, and without
   what a store records about itself. Only config is decoded.
 - The hash depends on where the key ends, so different rows have different hashes.
 - Only some rows are in memory at a time.

@@ -163,10 +163,10 @@ def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> ToLink:
             truth = alone
         case _ if terms.truth is None:
             raise LinkConflict(
-                f"both {places[Backend.STASH]} and {places[Backend.PERSIST]} hold a catalog, and were never"
-                " linked: they can't become one",
-                hint="name the one that counts with 'holdfast migrate link --truth stash|persist': its"
-                " contents replace the other's in the next migration; or use an empty store with it",
+                f"{places[Backend.STASH]} and {places[Backend.PERSIST]} each hold a catalog, and they are not"
+                " linked",
+                hint="'holdfast migrate link --truth stash|persist' chooses the one to keep, and the next"
+                " migration overwrites the other one; or link with an empty store",
             )
         case _:
             truth = terms.truth
@@ -265,9 +265,9 @@ def _check_states(seen: Seen, strategy: Strategy, truth: Backend, places: Mappin
     if wrong in noted:
         also = " also" if len(noted) > 1 else ""
         raise LinkConflict(
-            f"the source of truth is unknown: the tombstones show {truth.value} ({places[truth]}), but"
-            f" {wrong.value} ({places[wrong]}){also} records that it is: a store was restored from"
-            " an older state",
+            f"the two stores disagree about the source of truth: the tombstones name {truth.value}"
+            f" ({places[truth]}), and the notes{also} name {wrong.value} ({places[wrong]}): one store was"
+            " restored from an older state",
             hint=_NEWEST,
         )
     _check_notes(seen, truth, places)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast.cli.files import regular_target, replacing
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.formats import bytes_as_text, without_bytes, write_json_lines
-from holdfast.cli.rows.text import format_by_suffix
+from holdfast.cli.rows.text import FILE_FORMATS, format_by_suffix
 from holdfast.errors import BadInput
 from holdfast.tables.rows import repeated_pieces
 
@@ -83,7 +83,7 @@ def check_output(file: Path | None, form: str | None) -> tuple[Path | None, str]
     """
     target = None if file is None else regular_target(file)
     if target is None and form is None:
-        raise BadInput("the format of standard output is not known", hint="give --format")
+        raise BadInput("can't choose a format for standard output", hint=f"give --format {FILE_FORMATS}")
     if form is None:
         assert file is not None
         form = format_by_suffix(file)

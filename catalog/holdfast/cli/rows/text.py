@@ -62,7 +62,7 @@ def cell_of(cell: object) -> str:
 def check_file(file: Path, form: str | None) -> None:
     """Raise `BadInput` if the file can't be read, or if its format is not known."""
     if form is None and str(file) == "-":
-        raise BadInput("the format of standard input is not known", hint=f"give --format {FILE_FORMATS}")
+        raise BadInput("can't find out the format of standard input", hint=f"give --format {FILE_FORMATS}")
     if form is None:
         format_by_suffix(file)
     try:

@@ -185,8 +185,8 @@ def _refused(location: Location, seqno: int) -> _Refused:
     location.consensus.check_integrity()
     corrupt = CorruptBlob(
         f"the lock of {location.blob.description}",
-        f"row {seqno} after its last one",
-        "that the store refuses it although nothing has moved",
+        f"row {seqno} to be appended after its last one",
+        "a refused append, although no other process wrote",
     )
     refused = _Refused(str(corrupt))
     refused.corrupt = corrupt

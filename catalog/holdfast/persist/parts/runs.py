@@ -212,7 +212,9 @@ class _Reader:
                 if not rows.num_rows:
                     continue
                 if last is not None and RowKey(names, rows, 0) < last:
-                    raise CorruptBlob(str(part.blob_key), "rows in the total order", "one after a later one")
+                    raise CorruptBlob(
+                        str(part.blob_key), "sorted rows", "a row that sorts before the previous one"
+                    )
                 last = RowKey(names, rows, rows.num_rows - 1)
                 yield rows
 

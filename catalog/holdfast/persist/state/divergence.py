@@ -196,7 +196,11 @@ def read_recoveries(blob: Blob) -> int:
     """Return how often the location was recovered, as its blob store records it."""
     stored = read_location(blob.direct)
     if stored is None:
-        raise CorruptBlob.missing(BLOB_KEY, "it has the identity of the location")
+        raise CorruptBlob.missing(
+            f"{BLOB_KEY} in {blob.description}",
+            "it records the id of the location",
+            hint="restore it from a backup",
+        )
     return decode_recoveries(stored)
 
 

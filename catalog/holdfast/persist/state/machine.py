@@ -588,8 +588,8 @@ class _Refusals:
         if not self._patience.wait():
             raise unsettled or CorruptBlob(
                 f"the log of {machine.shard_id}",
-                f"an append after its head, version {machine.state.seqno}",
-                "that the store refuses it although nothing has moved",
+                f"an append after its head, version {machine.state.seqno}, to succeed",
+                "a refused append, although no other process wrote",
             )
 
 

@@ -351,8 +351,8 @@ class S3LogConsensus(Consensus):
                 if first == added.position and turns.state.position < first:
                     raise CorruptBlob(
                         f"{object_name(first)} in {self._objects.description}",
-                        "that an object can be put there, because there is none",
-                        "that the store refuses it although nothing has moved",
+                        "a put to succeed, because no such object exists",
+                        "a refused put, although no other process wrote",
                     )
                 raise Determinate(
                     f"can't write to {self.description}: other processes were faster in each attempt of"

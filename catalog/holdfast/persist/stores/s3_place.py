@@ -34,7 +34,9 @@ class S3Place:
     def __post_init__(self) -> None:
         if not _BUCKET.fullmatch(self.bucket):
             raise BadInput(
-                "the name of an S3 bucket has 3 to 63 lower-case letters, digits, dots and hyphens",
+                # Text with a colon may be a key and its secret, written at the wrong place.
+                f"{'the bucket' if ':' in self.bucket else repr(self.bucket)} is not a valid name of an S3"
+                " bucket: it needs 3 to 63 lower-case letters, digits, dots and hyphens",
                 hint=f"write {FORM}",
             )
         if self.prefix:
