@@ -160,8 +160,8 @@ class CatalogSpec(ApiModel):
     )
     restore_from: CatalogRestore | None = Field(
         default=None,
-        description="The data to fill a new catalog with. You can remove it once the catalog is "
-        "initialized, but not change it.",
+        description="The data to fill a new catalog with. You can remove this field once the catalog is "
+        "initialized, but you can't change it.",
         json_schema_extra=validations(
             ("has(self.dump) != has(self.catalog)", "give either dump or catalog"),
         ),
@@ -179,7 +179,7 @@ class CatalogSpec(ApiModel):
     migration_strategy: MigrationStrategy | None = Field(
         default=None,
         description="How the two stores record which one is the source of truth. The default is "
-        "OneTombstone. It is stored when they are linked, and is immutable.",
+        "OneTombstone. The strategy is fixed when the stores are linked.",
     )
     shadow: bool = Field(
         default=False,
@@ -188,7 +188,8 @@ class CatalogSpec(ApiModel):
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
-        description="Retain keeps the stored catalog when this resource is deleted. Delete destroys it.",
+        description="What happens to the stored catalog when you delete this resource. Retain keeps it. "
+        "Delete destroys it, except for a stash: the stash is kept.",
     )
     suspend: bool = Field(
         default=False,

@@ -63,29 +63,29 @@ class CatalogObjects(ApiModel):
     databases: tuple[DeclaredDatabase, ...] = Field(
         default=(),
         max_length=MAX_OBJECTS,
-        description="Databases. If you remove one from the list, the operator drops it if it created it and "
-        "it contains nothing that others created.",
+        description="Databases. If you remove a database from the list, the operator drops it, unless "
+        "somebody else created the database or something in it.",
         json_schema_extra=_BY_NAME,
     )
     roles: tuple[DeclaredRole, ...] = Field(
         default=(),
         max_length=MAX_OBJECTS,
-        description="Roles. If you remove one from the list, the operator drops it if it created it and "
-        "nothing refers to it.",
+        description="Roles. If you remove a role from the list, the operator drops it, unless somebody else "
+        "created the role or something refers to it.",
         json_schema_extra=_BY_NAME,
     )
     clusters: tuple[DeclaredCluster, ...] = Field(
         default=(),
         max_length=MAX_OBJECTS,
-        description="Clusters. If you remove one from the list, the operator drops it if it created it and "
-        "it has no replicas that others created.",
+        description="Clusters. If you remove a cluster from the list, the operator drops it, unless somebody "
+        "else created the cluster or one of its replicas.",
         json_schema_extra=_BY_NAME,
     )
     system_configurations: dict[str, SettingText] = Field(
         default={},
-        description="System configurations by name. If you remove one, the operator resets it if it set it "
-        "and nobody has changed it since. Don't put secrets here: everybody who can read the resource sees "
-        "them.",
+        description="System configurations by name. If you remove a configuration, the operator resets it, "
+        "unless somebody else set or changed it. Don't put secrets here: everybody who can read the resource "
+        "sees them.",
         json_schema_extra={"maxProperties": MAX_OBJECTS}
         | validations(("self.all(name, size(name) > 0)", "a system configuration needs a name")),
     )
