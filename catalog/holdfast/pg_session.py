@@ -337,7 +337,7 @@ class Sessions:
     def apart(self) -> Iterator[Connection]:
         """Open a separate connection to prepare the schema, and check whether a pooler shares its session.
 
-        If the standby may lack a commit on it, later calls wait for the standby. Raises as `connect`.
+        If the standby may lack a commit on it, later calls wait for the standby. Raises like `connect`.
         """
         with connect(
             self._address,

@@ -1,4 +1,4 @@
-"""The error for a damaged catalog, whatever store it is in."""
+"""The error for a damaged catalog, in any store."""
 
 from holdfast.errors import CorruptBlob
 

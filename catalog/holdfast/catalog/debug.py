@@ -44,7 +44,7 @@ class Rehearsal:
 def rehearse(
     openable: OpenableCatalog, collection: str, key: str, value: str | None, *, force: bool = False
 ) -> Rehearsal:
-    """Return what `edit` would do, or `delete` if `value` is None. Raises what they would. Writes nothing."""
+    """Return what `edit` would do, or `delete` if `value` is None. Raises the same errors. Writes nothing."""
     row = _changeable(collection)
     message = parse_key(row, key)
     wanted = None if value is None else parse_value(row, value)
@@ -120,7 +120,7 @@ def load(
 
 
 def rehearse_load(openable: OpenableCatalog, dump: TextIO) -> Loaded:
-    """Return what `load` would do. Raises what it would. Writes nothing."""
+    """Return what `load` would do. Raises the same errors. Writes nothing."""
     return openable.load(rows_of_dump(dump), rehearse=True)
 
 

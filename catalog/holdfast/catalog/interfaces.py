@@ -239,12 +239,12 @@ class OpenableCatalog(ABC):
         """Like `ReadOnlyCatalog.dump`. Raises `Uninitialized` if there is no catalog."""
 
     def dump_lines(self, as_of: int | None = None) -> Iterator[str]:
-        """`dump` in pieces, for a large catalog. Raises what `dump` does, when the pieces are read."""
+        """`dump` in pieces, for a large catalog. Raises the errors of `dump` when the pieces are read."""
         yield self.dump(as_of)
 
     @abstractmethod
     def check_open(self) -> None:
-        """Check that `open` would succeed. Changes nothing. Raises what `open` would, and `Uninitialized`."""
+        """Check that `open` would succeed. Changes nothing. Raises like `open`, and `Uninitialized`."""
 
     @abstractmethod
     def check_takeover(self) -> None:

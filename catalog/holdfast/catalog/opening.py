@@ -91,8 +91,8 @@ class Backing(ABC):
     def latest(self, read: Read[T]) -> tuple[CatalogStore, Preamble, T]:
         """Call `read` on the latest state of the catalog. Returns its store, its preamble and the result.
 
-        Raises what `read` does, and `AsOfTooEarly` or `OtherHistory` if each state was released before it was
-        read.
+        Raises the errors of `read`, and `AsOfTooEarly` or `OtherHistory` if each state was released before it
+        was read.
         """
 
     def begins(self, seen: Preamble) -> int:  # noqa: ARG002 - with one store, all of its past is readable

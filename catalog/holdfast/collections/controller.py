@@ -222,11 +222,11 @@ class StorageController(JobCommands):
         return self._capabilities.acquire_write(writer.info, purpose, writer, command_id=command_id)
 
     def release_hold(self, id_or_name: str, purpose: str, *, command_id: str | None = None) -> None:
-        """Release a capability to read, whichever process has it. Does nothing if there is none."""
+        """Release a capability to read that any process has. Does nothing if there is none."""
         self._capabilities.release(id_or_name, purpose, writes=False, command_id=command_id)
 
     def release_write(self, id_or_name: str, purpose: str, *, command_id: str | None = None) -> None:
-        """Release a capability to write, whichever process has it. Does nothing if there is none."""
+        """Release a capability to write that any process has. Does nothing if there is none."""
         self._capabilities.release(id_or_name, purpose, writes=True, command_id=command_id)
 
     def holds(self, id_or_name: str) -> tuple[CollectionHold, ...]:

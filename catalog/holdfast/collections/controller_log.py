@@ -128,8 +128,8 @@ class ControllerLog:
         5. The outcome of the multi-write is unknown. It raises `Indeterminate`, and the writer is discarded.
            Giving the command again with the same command id is safe.
 
-        Raises what the guard raises, the error of a transition that rejects (nothing changed),
-        `UpperMismatch` as in 4, and what `multi_write` raises.
+        Raises the errors of the guard and of `multi_write`, the error of a transition that rejects (nothing
+        changed), and `UpperMismatch` as in 4.
         """
         self._owner.check("this storage controller")
         with self._lock:

@@ -139,7 +139,7 @@ class CollectionReader:
     def changes(self, after: int, until: int) -> Iterator[pa.RecordBatch]:
         """The difference between the contents at `until` and those at `after`. `_diff` may be negative.
 
-        Memory is bounded, whatever was written before and between. A row that moved to another shard occurs
+        Memory is bounded for any number of rows. A row that moved to another shard occurs
         more than once. If you read the collection's record afterwards, its schema is that of the rows or
         later.
 

@@ -91,8 +91,8 @@ class Compared:
         expected_upper: int,
         new_upper: int,
     ) -> None:
-        """Append the rows that don't exist yet, with `append`, and compare the others. Raises what `append`
-        raises, and `ConflictingWrite`, `Overtaken` and `NotComparable`.
+        """Append the rows that don't exist yet, with `append`, and compare the others. Raises the errors of
+        `append`, `ConflictingWrite`, `Overtaken` and `NotComparable`.
         """
         self._owner.check("this replicated writer")
         with self._lock:

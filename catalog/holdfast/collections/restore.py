@@ -91,7 +91,7 @@ class RestoreSource:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return all rows; a row that occurs n times is returned n times.
 
-        Raises like `verify`, at a file's end.
+        Raises `CorruptBlob` at the end of a file that does not match the manifest.
         """
         for file in self.manifest.files:
             yield from read_rows(self.folder, file, self.manifest.schema, batch_rows=_BATCH_ROWS)

@@ -52,8 +52,8 @@ def upload_rows(
 ) -> tuple[Upload, ...]:
     """Upload updates, in any order, for the shards of a rendition. Returns one upload for each shard.
 
-    `tickets` are as for `upload_part`. `meanwhile` is called between pieces of the upload. Raises what `rows`
-    raises, `ShardFinalized` and `StorageError`. After an error, uploads are deleted as far as possible.
+    `tickets` are as for `upload_part`. `meanwhile` is called between pieces of the upload. Raises the errors
+    of `rows`, `ShardFinalized` and `StorageError`. After an error, uploads are deleted as far as possible.
     """
     purpose = f"upload for rendition {rendition.id}"
     done: list[Upload] = []

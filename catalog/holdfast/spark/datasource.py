@@ -110,7 +110,7 @@ class HoldfastReader(DataSourceReader):
         self._after = after
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks of the scan: few and large, because a task costs Spark about 30 ms whatever it reads."""
+        """The tasks of the scan: few and large, because each task costs Spark at least about 30 ms."""
         from holdfast.spark import scan
 
         if self._after is None:

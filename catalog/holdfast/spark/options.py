@@ -29,7 +29,7 @@ from zoneinfo import ZoneInfo
 
 from holdfast.errors import CLOSED, BadInput
 
-# A Python task costs Spark about 30 ms whatever it does: few and fat ones.
+# A Python task costs Spark at least about 30 ms: use few and large ones.
 DEFAULT_PARTITIONS = 8
 MAX_PARTITIONS = 10_000
 _TASK_ROWS: Final = 1_000_000

@@ -93,7 +93,7 @@ def read(
     `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`. A timestamp without a zone
     in a condition is in the session's zone.
 
-    This call fixes the time: the DataFrame shows the same rows whenever and however often you use it, until
+    This call fixes the time: the DataFrame always shows the same rows, also if you use it again later, until
     the collection's `since` passes that time. `hold` prevents that. The DataFrame of a collection that was
     never written has no rows.
 

@@ -27,7 +27,10 @@ def rows_of(
     as_of: int,
     keys: pa.Table | None,
 ) -> pa.Table:
-    """The rows at `as_of` with these keys, with `_diff`. All rows for None. Raises like a snapshot."""
+    """The rows at `as_of` with these keys, with `_diff`. All rows for None.
+
+    Raises like `CollectionReader.snapshot`.
+    """
     if keys is None:
         return reader.snapshot(as_of).to_table()
     if not keys.num_rows:

@@ -113,7 +113,7 @@ class StashGuard:
         self._mine_at = -1
 
     def __call__(self) -> Prepared:
-        """Returns the condition that nobody has taken the catalog over. Raises as `confirm_leadership`."""
+        """Returns the condition that nobody has taken the catalog over. Raises like `confirm_leadership`."""
         self._catalog.confirm_leadership()
         upper = self._persist.upper()
         if upper != self._mine_at:

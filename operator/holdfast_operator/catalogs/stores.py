@@ -4,8 +4,9 @@ Invariants
 - Only one call at a time opens a Catalog, because two calls would fence each other (see `long_calls`).
 - If another process has taken a catalog over, each call raises `Fenced` and writes nothing more. The caller
   decides what to do.
-- A handle that finds a stored token lower than its own is closed. Its epoch is remembered until the catalog
-  is open again. The same holds if another process had the catalog open before and its token is now lower.
+- If a handle finds that the stored token is lower than its own, it is closed. The epoch of its token is
+  remembered until the catalog is open again. The same holds for the token of another process that had the
+  catalog open, if the stored token is now lower.
 """
 
 import contextlib

@@ -91,8 +91,8 @@ class Decision:
 def decision(catalog: LinkedCatalog, truth: Backend) -> Decision:
     """Determine the effect of a decision. Changes nothing and fences nobody.
 
-    Raises `Uninitialized` if `truth` has no catalog but the other store has one. Raises what an open of
-    `truth` would. Raises `MigrationInProgress` if the stores show the truth and a migration is running.
+    Raises `Uninitialized` if `truth` has no catalog but the other store has one. Raises the errors
+    of an open of `truth`, and `MigrationInProgress` if the stores show the truth and a migration is running.
     """
     told, conflict = None, None
     with catalog.stores.opened("rehearsal of a decision") as stores:

@@ -151,7 +151,7 @@ class TruthContents:
         self._drop_plan()
 
     def read(self, truth: Backend, seen: Preamble) -> None:
-        """Read the contents at `seen`. Raises what refuses them, `AsOfTooEarly` and `OtherHistory`."""
+        """Read the contents at `seen`. Raises the errors of an open, `AsOfTooEarly` and `OtherHistory`."""
         seen.check_readable()
         if truth is not self._truth:
             self._truth, self._cache = truth, None

@@ -4,7 +4,7 @@ Invariants
 - Only contents change, by their stored bytes. Only config is decoded, so objects that an older or newer
   Holdfast wrote are replaced too.
 - Rows are streams, and each side is read once. Rows that are equal in both are not written. This needs the
-  hashes of the wanted rows, about 60 bytes of memory for each row, whatever its size.
+  hashes of the wanted rows, about 60 bytes of memory for each row of any size.
 - A row that both have may be both retracted and added, but never only one of the two.
 """
 
@@ -61,7 +61,7 @@ def _rows_with(net: Counter[Row], diff: int) -> list[Row]:
 def wanted_of(batches: Iterable[pa.RecordBatch]) -> Wanted:
     """The digests and hashes of rows (columns `key` and `value`), each occurring once.
 
-    Raises like `digests_of`.
+    Raises `CorruptBlob` if a row has an unknown kind, or config that can't be decoded.
     """
     reading = PassingRows()
     for _ in reading.passing(batches):
@@ -85,7 +85,7 @@ class PassingRows:
             yield batch
 
     def wanted(self) -> Wanted:
-        """What was collected. Raises like `digests_of`."""
+        """What was collected. Raises `CorruptBlob` if a row had an unknown kind."""
         return Wanted(self._digests.by_name(), np.concatenate([no_shorts(), *self._hashes]))
 
 

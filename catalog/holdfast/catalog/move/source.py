@@ -34,7 +34,7 @@ class Read:
 def checked(store: CatalogStore, seen: Preamble, target: CatalogStore) -> Read | None:
     """Read the source as an open would. If it must be upgraded, upgrade it in memory and return None.
 
-    Raises what an open would, and `BadInput` for a row that the target can't store.
+    Raises the errors of an open, and `BadInput` for a row that the target can't store.
     """
     seen.check_readable()
     if seen.is_older:

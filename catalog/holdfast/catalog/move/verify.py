@@ -75,7 +75,10 @@ class Digests:
 
 
 def digests_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, RowsDigest]:
-    """The digest of every object type by name, of columns `key` and `value`. Raises like `by_name`."""
+    """The digest of every object type by name, of columns `key` and `value`.
+
+    Raises `CorruptBlob` if a row has an unknown kind.
+    """
     found = Digests()
     for some in map(hashed, batches):
         found.add(some)

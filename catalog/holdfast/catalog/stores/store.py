@@ -201,7 +201,7 @@ class CatalogStore(ABC):
 
         `fence` is the fence row under which the changes were made.
 
-        `updates` are a stream in any order, and memory is bounded whatever their number. A row may be both
+        `updates` are a stream in any order, and memory is bounded for any number of them. A row may be both
         retracted and added among them, which cancels out.
 
         Raises `UpperMismatch` if `at` isn't the upper, and `OtherHistory`. Nothing is changed then.

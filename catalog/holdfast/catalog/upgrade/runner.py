@@ -61,9 +61,9 @@ def upgrade(
     Returns None if there is nothing to upgrade, perhaps because another process was faster. Then nobody is
     fenced.
 
-    Raises what `take_over` and `Plan` raise. This changes nothing, or only the epoch (see above). Raises
-    `Fenced` if another process takes over during the upgrade, which may leave the catalog at a version in
-    between. After `Indeterminate`, open the catalog again.
+    An error of `take_over` or of the plan changes nothing, or only the epoch (see above). Raises `Fenced` if
+    another process takes over during the upgrade, which may leave the catalog at a version in between. After
+    `Indeterminate`, open the catalog again.
     """
     start = time.monotonic()
     for attempt in count():

@@ -45,7 +45,7 @@ def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
 
 
 def _negative(place: str, error: HoldfastError) -> HoldfastError:
-    """A negative result, with exit code 1 whatever code the error has elsewhere."""
+    """A negative result. Its exit code is 1, also if the error has another code elsewhere."""
     return HoldfastError(f"catalog {place} can't be opened by this Holdfast: {error}", hint=error.hint)
 
 

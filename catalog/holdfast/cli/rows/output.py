@@ -1,7 +1,7 @@
 """Writing batches of rows to a file or to standard output, in any format, with bounded memory.
 
 Invariants
-- A file gets its name when all of it is durable. An existing file is replaced then.
+- A new file appears under its name only when all of it is durable. Only then is an existing file replaced.
 - If the reader of standard output closes it early (`| head`), the command ends silently: click handles the
   error.
 """
@@ -64,7 +64,10 @@ def write_batches(
 
 
 def pieces_of(batches: Iterable[pa.RecordBatch], *, diff: bool, limit: int | None) -> Iterator[pa.Table]:
-    """At most `limit` rows in pieces: each row as often as its count says, or with `diff` once with it."""
+    """Return at most `limit` rows, in pieces.
+
+    With `diff`, each row occurs once, with its count in `_diff`. Otherwise it is repeated by its count.
+    """
     left = limit
     for batch in batches:
         table = pa.Table.from_batches([batch])

@@ -1,7 +1,8 @@
 """The contents of a location's controller shard in memory, and the outcomes of transitions.
 
-`ControllerState` is built only from the updates of the shard. Transitions read it and never change it. They
-return the changes that they want in a `RecordCommit`, and these changes come back through the shard.
+`ControllerState` is built only from the updates of the shard. Transitions read it and never change it. A
+transition returns the new rows in a `RecordCommit`. They are committed to the shard, and the state changes
+when it reads them from there.
 """
 
 from collections.abc import Iterable

@@ -5,7 +5,7 @@ rows of a collection at one time, in no order and with the column types of the c
 times is written n times. `schema` names the types as `holdfast.persist.rows.schema` does. If there are no
 rows, one file has only the columns. Readers of a folder of Parquet files skip names that begin with `_`.
 
-The checksum shows whether two sets of rows are equal, whatever their order and their division into files. It
+The checksum shows whether two sets of rows are equal. Their order and their files don't matter. It
 is the sum, modulo 2^64, of the row hash of every row over all columns in the order of `schema`. The row hash
 is defined in FORMAT.md (xxh3_64, seed 0, over the canonical bytes). The checksum is written as 16 hexadecimal
 digits. The checksum of a file is the same over its rows, so the sum of these is the checksum of the snapshot.

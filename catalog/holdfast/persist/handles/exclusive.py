@@ -221,7 +221,7 @@ def _settled(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> 
 def take_exclusive(
     session: Session, reentrance_id: str, *, purpose: str = "", take_over: bool = False
 ) -> Exclusive:
-    """Take the write lock for a client, one caller at a time. Raises as `PersistClient.exclusive`."""
+    """Take the write lock for a client, one caller at a time. Raises like `PersistClient.exclusive`."""
     check_reentrance_id(reentrance_id)
     check_purpose(purpose, empty=True)
     _check_not_locked(session)

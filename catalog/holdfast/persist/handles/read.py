@@ -304,7 +304,7 @@ class ReadHandle:
         return Snapshot(self._machine, self, schema, until, buffer_bytes=buffer_bytes, after=after)
 
     def snapshot_of(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
-        """Return a piece of a snapshot, in the schema that it was planned with. Raises as `snapshot`."""
+        """Return a piece of a snapshot, in the schema that it was planned with. Raises like `snapshot`."""
         schemas = self._readable(part.as_of).schemas
         if part.schema_id not in schemas:
             # The process that planned it knows a later version.
@@ -323,7 +323,7 @@ class ReadHandle:
 
         There are at most `max_parts` pieces (None: one per row group of the shard's largest run) of about
         equal size. Some may be empty. Any process can read a piece with `PersistClient.read_snapshot_part`.
-        Raises as `snapshot`.
+        Raises like `snapshot`.
         """
         self._readable(check_time(as_of))
         return plan_parts(self._machine, self, as_of, max_parts)

@@ -100,7 +100,10 @@ class TypedReader(Generic[K, V]):
             raise
 
     def snapshot(self, as_of: int) -> Iterator[TypedUpdate[K, V]]:
-        """Yield the contents at `as_of`, in the order of the keys' bytes. Raises as `ReadHandle.snapshot`."""
+        """Yield the contents at `as_of`, in the order of the keys' bytes.
+
+        Raises like `ReadHandle.snapshot`.
+        """
         snapshot = self.handle.snapshot(as_of)
         self._check(snapshot.schema)
         return (update for batch in snapshot for update in self._decoded(pa.table(batch), as_of))
@@ -110,7 +113,7 @@ class TypedReader(Generic[K, V]):
         return TypedListen(self, self.handle.listen(as_of))
 
     def subscribe(self, as_of: int) -> "TypedListen[K, V]":
-        """Return the contents at `as_of`, then all changes after it. Raises as `ReadHandle.subscribe`."""
+        """Return the contents at `as_of`, then all changes after it. Raises like `ReadHandle.subscribe`."""
         self._check(self.handle.schema)
         return TypedListen(self, self.handle.subscribe(as_of))
 

@@ -57,8 +57,8 @@ class PartWriter:
     ) -> tuple[Part, ...]:
         """Make parts, and upload those that are not inline. Without `inline`, upload all.
 
-        `bounds` are the `time_bounds` of the updates. `before_upload` runs before each upload. Raises what it
-        raises, and `StorageError` if an upload fails; the uploads before the error are deleted.
+        `bounds` are the `time_bounds` of the updates. `before_upload` runs before each upload. If it
+        raises an error, or an upload fails with a `StorageError`, the uploads before it are deleted.
         """
         config = self.machine.config
         if bounds is None:

@@ -178,7 +178,7 @@ def upgraded_range(wanted: KeyRange, old: Schema, new: Schema) -> KeyRange:
 
 
 def seen_through(rows: R, schema: Schema) -> R:
-    """Updates of an earlier schema as updates of `schema`. Raises like `fitted`.
+    """Updates of an earlier schema as updates of `schema`. Raises `HoldfastError` for rows of a later one.
 
     The snapshot or listen of a shard has the schema that its process knew when it began, and shards of one
     rendition may differ in that. The collection's record is never behind any of them. If you read the record

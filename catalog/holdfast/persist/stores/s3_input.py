@@ -22,7 +22,7 @@ from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, r
 
 @contextmanager
 def open_s3_input(place: S3Place, name: str) -> Iterator["S3Input | None"]:
-    """Open the object `name` at `place` for the block; None if there is none. Raises as `S3Session`."""
+    """Open the object `name` at `place` for the block; None if there is none. Raises `StorageError`."""
     with closing(S3Session(place, answer_s=ANSWER_S)) as session:
         where = {"Bucket": place.bucket, "Key": session.base + name}
         try:

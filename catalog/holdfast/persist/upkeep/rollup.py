@@ -51,7 +51,7 @@ def write_early_rollup(machine: Machine) -> None:
 
 
 def write_closing_rollup(machine: Machine, written: int) -> None:
-    """Write a rollup unless the newest one includes version `written`. Raises as `commit` does."""
+    """Write a rollup unless the newest one includes version `written`. Raises like `commit`."""
     state = machine.state
     newest = state.latest_rollup
     if not state.exists or state.finalized or (newest is not None and newest.seqno >= written):

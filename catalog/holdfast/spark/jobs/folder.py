@@ -2,9 +2,9 @@
 
 - Creating the folder is the claim. Two processes that run the same attempt never mix their files, because the
   second one is refused. If the process of an attempt dies, start a new attempt.
-- The manifest is written last and appears complete. A folder without a manifest is not a snapshot.
-- Any process may remove the folder of an attempt that can't commit any more. In a bucket, a task of it that
-  still runs may write a file below the prefix afterwards. Nothing names that file.
+- The manifest is written last, and in one step. A folder without a manifest is not a snapshot.
+- Any process may remove the folder of an attempt that can't commit any more. In a bucket, a task of the
+  attempt may still be running, and may write a file below the prefix afterwards. No manifest names that file.
 """
 
 import re
