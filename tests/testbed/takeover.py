@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast_operator.engine.election import Timing
+from holdfast_operator.engine.lease_rules import Timing
 
 TAKEOVER_S: Final = 20.0
 """So soon a standby leads after its leader died or froze."""

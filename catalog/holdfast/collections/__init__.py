@@ -8,6 +8,7 @@ even if several processes run it.
 from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.capabilities import CollectionHold, DurableHold, WriteCapability
 from holdfast.collections.changes import ChangesPart, plan_changes, read_changes
+from holdfast.collections.collection_snapshot import CollectionPart, CollectionSnapshot, read_collection_part
 from holdfast.collections.controller import StorageController
 from holdfast.collections.due_steps import AdvanceStep, Due, StepKind, Wait
 from holdfast.collections.hydration import needs_spark
@@ -30,7 +31,6 @@ from holdfast.collections.renditions import Renditions
 from holdfast.collections.replication import ReplicatedRenditionWriter, ReplicatedWriter
 from holdfast.collections.restore import RestoreSource
 from holdfast.collections.sharded_append import Position, PreparedAppend
-from holdfast.collections.snapshot import CollectionPart, CollectionSnapshot, read_collection_part
 from holdfast.collections.writer import CollectionWriter
 
 __all__ = [

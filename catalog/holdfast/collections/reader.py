@@ -18,11 +18,11 @@ from typing import Self
 
 import pyarrow as pa
 
+from holdfast.collections.collection_snapshot import CollectionPart, CollectionSnapshot, group_parts
 from holdfast.collections.frontiers import check_as_of, check_forward, latest, look, retained_since
 from holdfast.collections.listen import CollectionListen
 from holdfast.collections.metadata import holder
 from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
-from holdfast.collections.snapshot import CollectionPart, CollectionSnapshot, group_parts
 from holdfast.errors import (
     CLOSED,
     AsOfTooEarly,

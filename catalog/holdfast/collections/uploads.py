@@ -17,10 +17,10 @@ from typing import Final
 import pyarrow as pa
 
 from holdfast.collections.bulk import Complete
+from holdfast.collections.collection_snapshot import CollectionPart, read_collection_part
 from holdfast.collections.record.spec import RenditionInfo
 from holdfast.collections.rendition_copy import at_time, builders_of
 from holdfast.collections.sharded_append import Position, PreparedAppend
-from holdfast.collections.snapshot import CollectionPart, read_collection_part
 from holdfast.persist import PersistClient, Prepared, Upload, UploadTicket, WriteHandle
 from holdfast.persist.rows.schema import TIME
 

@@ -1,4 +1,4 @@
-"""Acquires, renews, and releases the Lease of the operator (see `election` for the rules).
+"""Acquires, renews, and releases the Lease of the operator (see `lease_rules` for the rules).
 
 The elector of the `kubernetes` client is not used, because it waits in `time.sleep` and can't be stopped,
 measures by the time of day, ends at the first refused connection, doesn't release the Lease, and can't say
@@ -19,10 +19,10 @@ import random
 from enum import Enum, auto
 from typing import Final
 
-from holdfast_operator.engine import election
+from holdfast_operator.engine import lease_rules
 from holdfast_operator.engine.clock import BootClock, Clock
-from holdfast_operator.engine.election import NOBODY, LeaseRecord, Sight, Timing
 from holdfast_operator.engine.kube import Conflict, Exists, Gone, Kube, KubeError, ResourceType
+from holdfast_operator.engine.lease_rules import NOBODY, LeaseRecord, Sight, Timing
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.troubles import Troubles
 
@@ -154,13 +154,13 @@ class Elector:
             return
         try:
             try:
-                await self._patch(record, election.given_back())
+                await self._patch(record, lease_rules.given_back())
             except Conflict:
                 # A last renewal, whose response nobody waited for, may have changed it.
                 again = await self._read()
                 if again is None or again.holder != self._me:
                     return
-                await self._patch(again, election.given_back())
+                await self._patch(again, lease_rules.given_back())
             self._count("released")
         except KubeError as error:
             log.info("%s could not be released and expires by itself: %s", self, error)
@@ -173,7 +173,7 @@ class Elector:
         """Takes the Lease if it is free, and returns None. Otherwise returns seconds until the next check."""
         record = await self._read()
         if record is not None:
-            wait = election.free_at(self._see(record), self._me, self._timing) - self._clock.monotonic()
+            wait = lease_rules.free_at(self._see(record), self._me, self._timing) - self._clock.monotonic()
             if wait > 0:
                 self._count("held_by_other")
                 self._tell(f"standing by: {record.holder} holds {self}")
@@ -203,7 +203,7 @@ class Elector:
     async def _write(self, record: LeaseRecord | None, *, take: bool) -> bool:
         asked, now = self._clock.monotonic(), self._clock.wall()
         takes = take or record is None
-        spec = election.taken(record, self._me, self._timing, now) if takes else election.renewed(now)
+        spec = lease_rules.taken(record, self._me, self._timing, now) if takes else lease_rules.renewed(now)
         try:
             if record is None:
                 body = {
@@ -221,7 +221,7 @@ class Elector:
         self._until = asked + self._timing.renew_deadline
         return True
 
-    async def _patch(self, record: LeaseRecord, spec: election.Json) -> LeaseRecord:
+    async def _patch(self, record: LeaseRecord, spec: lease_rules.Json) -> LeaseRecord:
         body = {"metadata": {"resourceVersion": record.version}, "spec": spec}
         return LeaseRecord.of(await self._kube.patch(LEASES, self._namespace, self._name, body))
 
@@ -234,7 +234,7 @@ class Elector:
         return record
 
     def _see(self, record: LeaseRecord) -> Sight:
-        self._sight = election.sighted(self._sight, record, self._clock.monotonic())
+        self._sight = lease_rules.sighted(self._sight, record, self._clock.monotonic())
         return self._sight
 
     def _record(self) -> LeaseRecord | None:

@@ -8,9 +8,9 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from holdfast_operator.engine.election import Timing
 from holdfast_operator.engine.elector import Elector
 from holdfast_operator.engine.kube import Kube
+from holdfast_operator.engine.lease_rules import Timing
 from holdfast_operator.engine.metrics import Metrics
 
 _NAME: Final = "holdfast-operator"

@@ -16,9 +16,9 @@ from holdfast.collections import (
     Recipe,
     StorageController,
 )
+from holdfast.collections.collection_snapshot import read_collection_part
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.record.codec import CONTROLLER_SCHEMA
-from holdfast.collections.snapshot import read_collection_part
 from holdfast.errors import (
     CLOSED,
     CollectionInUse,

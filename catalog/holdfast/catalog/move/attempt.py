@@ -42,7 +42,7 @@ from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.interfaces import Catalog
 from holdfast.catalog.move import source
 from holdfast.catalog.move.hashed import contents_of
-from holdfast.catalog.move.held import HeldStores
+from holdfast.catalog.move.held_stores import HeldStores
 from holdfast.catalog.move.notes import (
     Move,
     arrived,

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from holdfast.catalog import config
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.move.hashed import contents_of
-from holdfast.catalog.move.held import HeldStores
+from holdfast.catalog.move.held_stores import HeldStores
 from holdfast.catalog.move.link import Linked, ToLink, decides_on_persist, links_stash, strategy_kept
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.records import ending_with

@@ -23,8 +23,8 @@ from holdfast.catalog.handle import WritableHandle
 from holdfast.catalog.initialize import Bootstrap, initial_updates
 from holdfast.catalog.interfaces import Catalog, Loaded, OpenableCatalog
 from holdfast.catalog.move.dual import Dual
-from holdfast.catalog.move.holding import TruthContents, hold
 from holdfast.catalog.move.link import Linked, Terms
+from holdfast.catalog.move.linked_takeover import TruthContents, hold
 from holdfast.catalog.move.other_store import Clock, OtherOfReader, OtherStore
 from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.standing import OneOfTwo, refuse_running

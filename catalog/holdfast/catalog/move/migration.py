@@ -22,7 +22,7 @@ from holdfast.catalog import config
 from holdfast.catalog.fence import FenceToken, check_who
 from holdfast.catalog.interfaces import Catalog
 from holdfast.catalog.move.attempt import Attempt, MoveProgress, Orders, Verify
-from holdfast.catalog.move.held import HeldStores
+from holdfast.catalog.move.held_stores import HeldStores
 from holdfast.catalog.move.plan import MigrationPlan, plan_of
 from holdfast.catalog.move.records import (
     Record,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from holdfast.catalog.handle import WritableHandle
 from holdfast.catalog.interfaces import Catalog
-from holdfast.catalog.move.held import HeldStores
+from holdfast.catalog.move.held_stores import HeldStores
 from holdfast.catalog.move.seen import Seen
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.opening import kept_young, loaded

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient
 
-from holdfast_operator.engine import election
-from holdfast_operator.engine.election import NOBODY, LeaseRecord, Timing
+from holdfast_operator.engine import lease_rules
 from holdfast_operator.engine.elector import Elector, LeaseStanding
 from holdfast_operator.engine.kube import Conflict, Gone, Kube, KubeError
+from holdfast_operator.engine.lease_rules import NOBODY, LeaseRecord, Timing
 from holdfast_operator.engine.metrics import Metrics
 
 Json = dict[str, Any]
@@ -390,13 +390,13 @@ def test_a_timing_that_could_give_the_lease_to_two_is_refused(
 
 def test_a_longer_lease_of_another_is_respected() -> None:
     record = LeaseRecord(version="1", holder="other", renewed="x", duration=30.0)
-    assert election.free_at(election.sighted(None, record, 100.0), "me", TIMING) == 130.0
+    assert lease_rules.free_at(lease_rules.sighted(None, record, 100.0), "me", TIMING) == 130.0
 
 
 def test_a_lease_that_somebody_wrote_by_hand_is_one_that_nobody_has() -> None:
     record = LeaseRecord.of({"metadata": {"resourceVersion": "4"}, "spec": {"holderIdentity": None}})
-    assert election.free_at(election.sighted(None, record, 5.0), "me", TIMING) == -math.inf
-    assert election.taken(record, "me", TIMING, START)["leaseTransitions"] == 1
+    assert lease_rules.free_at(lease_rules.sighted(None, record, 5.0), "me", TIMING) == -math.inf
+    assert lease_rules.taken(record, "me", TIMING, START)["leaseTransitions"] == 1
 
 
 def test_renewals_that_go_wrong_are_told_once_with_their_cause_and_when_they_go_well_again(
