@@ -48,8 +48,9 @@ def check_url(url: str) -> str:
     """The place of a stash, as messages show it. Raises `BadInput` for an invalid URL. Does no I/O."""
     scheme, separator, _ = url.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
-        # The text may contain a user and a password, so the message doesn't show it.
-        raise BadInput("the URL of the stash has no scheme", hint=f"known forms: {_FORMS}")
+        # Text with one of these may be a URL that lacks only its scheme, with a password in it.
+        given = "the stash" if any(each in url for each in ":@?") else f"stash {url!r}"
+        raise BadInput(f"{given} is not a URL", hint=f"known forms: {_FORMS}")
     if scheme in _POSTGRES:
         with _needs_psycopg():
             from holdfast.pg_session import PostgresAddress

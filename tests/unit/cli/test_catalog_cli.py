@@ -111,7 +111,7 @@ def test_a_location_that_is_not_there_is_unreachable_and_not_made(
     ("args", "expected"),
     [
         (["--persist", "ftp://x/y", "--organization-id", ORG], "scheme ftp://"),
-        (["--persist", "/data", "--organization-id", ORG], "no scheme"),
+        (["--persist", "/data", "--organization-id", ORG], "is not a URL"),
         (["--persist", "file:///{tmp}/store", "--organization-id", "me"], "'me' is not a UUID"),
         (["--persist", "file:///{tmp}/store"], "--organization-id is missing"),
         (["--organization-id", ORG], "--persist is missing"),
@@ -120,7 +120,7 @@ def test_a_location_that_is_not_there_is_unreachable_and_not_made(
         (["--stash", "sqlite:///{tmp}/x", "--consensus", "sqlite:///y"], "--persist is missing"),
         (["--stash", "mysql://u:secret@h/d"], "scheme mysql://"),
         (["--stash", "sqlite://relative"], "absolute path"),
-        (["--stash", "{tmp}"], "no scheme"),
+        (["--stash", "{tmp}"], "is not a URL"),
         (["--consensus", "sqlite:///{tmp}/x", "--organization-id", ORG], "--persist is missing"),
         (
             ["--stash", "postgresql://u:secret@h/d", "--organization-id", ORG],

@@ -59,10 +59,10 @@ def refuse(url: str, kind: type[HoldfastError], *, told: str = ".") -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("", "no scheme"),
-        ("/a/path", "no scheme"),
+        ("", "is not a URL"),
+        ("/a/path", "is not a URL"),
         ("s3://bucket/prefix", "s3:// of a stash is unknown"),
-        ("someone:" + SECRET + "@host://prefix", "the URL of the stash has no scheme"),
+        ("someone:" + SECRET + "@host://prefix", "the stash is not a URL"),
         ("sqlite://relative/path", "absolute"),
         ("sqlite:///", "absolute"),
         ("sqlite:///a?b=c", "no options"),
