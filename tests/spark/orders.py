@@ -9,7 +9,7 @@ from holdfast.collections import StorageController
 from holdfast.errors import AsOfNotYetAvailable
 from holdfast.persist import Schema
 from holdfast.persist.ids import BLOB_NAME
-from holdfast.spark import writing
+from holdfast.spark import planned_write
 from holdfast.spark.planned_write import WritePlan
 from holdfast.spark.write_options import parse_write_options
 
@@ -44,7 +44,7 @@ def once(first: int, last: int) -> Counter[int]:
 
 def planned(url: str, collection: str, *, replaces: bool = False, **options: str) -> WritePlan:
     given = parse_write_options({"url": url, "collection": collection, **options})
-    return writing.plan(given, lambda _: None, replaces=replaces)
+    return planned_write.plan(given, lambda _: None, replaces=replaces)
 
 
 def blobs(controller: StorageController, collection: str) -> set[str]:

@@ -18,7 +18,7 @@ from holdfast.errors import BadInput, HandleExpired
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.machine import commit as commit_commands
-from holdfast.spark import writing
+from holdfast.spark import planned_write
 from holdfast.spark.planned_write import StreamBatch
 from holdfast.spark.types import check_writes
 from holdfast.spark.write_options import parse_write_options
@@ -116,14 +116,14 @@ def test_of_two_drivers_of_a_named_write_one_appends_and_the_other_takes_its_upl
     controller: StorageController, url: str, orders: str
 ) -> None:
     plans = [planned(url, orders, writeId="w1") for _ in range(2)]
-    uploads = [[writing.upload(each, [batch_of(0, 40)])] for each in plans]
+    uploads = [[planned_write.upload(each, [batch_of(0, 40)])] for each in plans]
     assert len(blobs(controller, orders)) == 4
     for each, told in zip(plans, uploads, strict=True):
-        writing.commit(each, told)
+        planned_write.commit(each, told)
     assert contents(controller, orders) == once(0, 40)
     assert len(blobs(controller, orders)) == 2
     # Spark aborts after a commit that failed, whatever had happened by then.
-    writing.abort(plans[0], uploads[0])
+    planned_write.abort(plans[0], uploads[0])
     assert contents(controller, orders) == once(0, 40)
     assert len(blobs(controller, orders)) == 2
 
@@ -132,22 +132,22 @@ def test_a_task_that_ran_twice_counts_once_and_an_abort_takes_all_away(
     controller: StorageController, url: str, orders: str
 ) -> None:
     plan = planned(url, orders)
-    zombie = writing.upload(plan, [batch_of(0, 20)])
-    named = [writing.upload(plan, [batch_of(0, 10), batch_of(10, 20)]), writing.upload(plan, [])]
+    zombie = planned_write.upload(plan, [batch_of(0, 20)])
+    named = [planned_write.upload(plan, [batch_of(0, 10), batch_of(10, 20)]), planned_write.upload(plan, [])]
     assert named[1] == ()
-    writing.commit(plan, named)
+    planned_write.commit(plan, named)
     assert contents(controller, orders) == once(0, 20)
     # A driver that comes late finds that its writers have ended.
     aborted = planned(url, orders)
-    uploads = [writing.upload(aborted, [batch_of(20, 30)])]
+    uploads = [planned_write.upload(aborted, [batch_of(20, 30)])]
     before = blobs(controller, orders)
-    writing.abort(aborted, [*uploads, None])
+    planned_write.abort(aborted, [*uploads, None])
     assert len(before - blobs(controller, orders)) == 2
     with pytest.raises(HandleExpired):
-        writing.commit(aborted, uploads)
-    writing._alive(aborted.options.place, aborted.location_id, aborted.tickets)._beaten_s = -1e9
+        planned_write.commit(aborted, uploads)
+    planned_write._alive(aborted.options.place, aborted.location_id, aborted.tickets)._beaten_s = -1e9
     with pytest.raises(HandleExpired):
-        writing.upload(aborted, [batch_of(20, 30)])
+        planned_write.upload(aborted, [batch_of(20, 30)])
     assert contents(controller, orders) == once(0, 20)
     assert {part.blob_key for each in zombie for part in each.run} <= blobs(controller, orders)
 
@@ -156,13 +156,13 @@ def test_writers_that_are_not_known_any_more_commit_nothing(
     controller: StorageController, url: str, orders: str
 ) -> None:
     plan = planned(url, orders)
-    uploads = [writing.upload(plan, [batch_of(0, 20)])]
+    uploads = [planned_write.upload(plan, [batch_of(0, 20)])]
     machine = controller.client.session.machine(plan.tickets[0].shard_id)
     known = machine.refresh().writers[plan.tickets[0].writer_id]
     assert known.lease_ms >= 12 * 3600 * 1000
     commit_commands([(machine, ExpireHandles((), ((known.id, known.heartbeats),)))])
     with pytest.raises(HandleExpired, match="sent no heartbeat for too long"):
-        writing.commit(plan, uploads)
+        planned_write.commit(plan, uploads)
     assert contents(controller, orders) == Counter()
 
 
@@ -171,7 +171,7 @@ def test_what_was_uploaded_is_written_though_the_collection_moved_meanwhile(
     controller: StorageController, url: str, orders: str, meanwhile: str
 ) -> None:
     plan = planned(url, orders, writeId="w")
-    uploads = [writing.upload(plan, [batch_of(0, 300)])]
+    uploads = [planned_write.upload(plan, [batch_of(0, 300)])]
     match meanwhile:
         case "written":
             writer = controller.writer(orders, purpose="test")
@@ -185,10 +185,10 @@ def test_what_was_uploaded_is_written_though_the_collection_moved_meanwhile(
                 key={"id": "uint64"}, value={"name": "string?", "x": "float64", "more": "int64?"}
             )
             controller.evolve_collection(orders, wider)
-    writing.commit(plan, uploads)
+    planned_write.commit(plan, uploads)
     wanted = once(0, 310) if meanwhile == "written" else once(0, 300)
     assert contents(controller, orders) == wanted
-    writing.commit(plan, uploads)
+    planned_write.commit(plan, uploads)
     assert contents(controller, orders) == wanted
     named = {part.blob_key for each in uploads[0] for part in each.run}
     assert named.isdisjoint(blobs(controller, orders)) is (meanwhile != "evolved")
@@ -210,7 +210,7 @@ def test_values_that_do_not_fit_are_told_by_column_and_leave_nothing(
         ({"id": [1], "x": [1.0], "_diff": pa.array([None], pa.int32())}, "column '_diff'"),
     ):
         with pytest.raises(BadInput) as refused:
-            writing.upload(plan, [batch_of(0, 50), pa.RecordBatch.from_pydict(rows)])
+            planned_write.upload(plan, [batch_of(0, 50), pa.RecordBatch.from_pydict(rows)])
         assert message in str(refused.value)
     assert blobs(controller, orders) == set()
 
@@ -220,8 +220,8 @@ def test_a_batch_of_a_stream_is_written_once_and_never_after_a_later_one(
 ) -> None:
     def write(number: int, first: int, query: str = "q1") -> set[str | None]:
         plan = planned(url, orders)
-        uploads = [writing.upload(plan, [batch_of(first, first + 10)])]
-        writing.commit(plan, uploads, StreamBatch(query, number))
+        uploads = [planned_write.upload(plan, [batch_of(first, first + 10)])]
+        planned_write.commit(plan, uploads, StreamBatch(query, number))
         return {part.blob_key for each in uploads[0] for part in each.run}
 
     named = write(0, 0)
@@ -238,10 +238,10 @@ def test_a_batch_of_a_stream_is_written_once_and_never_after_a_later_one(
 # Plans and uploads, and is killed when it would commit.
 KILLED = """
 import os, signal, sys
-from holdfast.spark import writing
+from holdfast.spark import planned_write
 from spark.orders import batch_of, planned
 plan = planned(sys.argv[1], sys.argv[2], writeId="w")
-writing.upload(plan, [batch_of(0, 30)])
+planned_write.upload(plan, [batch_of(0, 30)])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -264,7 +264,7 @@ def test_a_driver_that_is_killed_before_the_commit_leaves_nothing_that_anybody_r
     assert contents(controller, orders) == Counter()
     assert len(blobs(controller, orders)) == 2
     plan = planned(url, orders, writeId="w")
-    writing.commit(plan, [writing.upload(plan, [batch_of(0, 30)])])
+    planned_write.commit(plan, [planned_write.upload(plan, [batch_of(0, 30)])])
     assert contents(controller, orders) == once(0, 30)
     assert planned(url, orders, writeId="w").done
 
@@ -276,7 +276,11 @@ def test_an_overwrite_replaces_what_is_there_when_it_commits(
     writer = controller.writer(orders, purpose="test")
     writer.append(rows_of(0, 100), 0, 10)
     plan = planned(url, orders, replaces=True, writeId="w")
-    uploads = [writing.upload(plan, [batch_of(50, 80)]), (), writing.upload(plan, [batch_of(80, 120)])]
+    uploads = [
+        planned_write.upload(plan, [batch_of(50, 80)]),
+        (),
+        planned_write.upload(plan, [batch_of(80, 120)]),
+    ]
     match meanwhile:
         case "written":
             writer.append(rows_of(200, 210), 10, plan.time + 60_000)
@@ -286,17 +290,17 @@ def test_an_overwrite_replaces_what_is_there_when_it_commits(
             controller.renditions.hand_over(orders, "r2")
         case _:
             pass
-    writing.commit(plan, uploads)
+    planned_write.commit(plan, uploads)
     assert contents(controller, orders) == once(50, 120)
     upper = controller.frontiers(orders).upper
     with controller.reader(orders, purpose="look") as reader:
         changes = sum(count for time, count in reader.change_counts(upper - 2) if time == upper - 1)
     # What stays as it is is not written.
     assert changes == {"nothing": 70, "written": 80, "handed over": 70}[meanwhile]
-    writing.commit(plan, uploads)
+    planned_write.commit(plan, uploads)
     assert controller.frontiers(orders).upper == upper
     emptied = planned(url, orders, replaces=True)
-    writing.commit(emptied, [()])
+    planned_write.commit(emptied, [()])
     assert contents(controller, orders) == Counter()
 
 
@@ -308,7 +312,7 @@ def test_who_is_faster_at_the_last_moment_is_not_overwritten_unseen(
     other = controller.writer(orders, purpose="test")
     other.append(rows_of(0, 10), 0, 10)
     plan = planned(url, orders, replaces=replaces, writeId="w")
-    uploads = [writing.upload(plan, [batch_of(20, 40)])]
+    uploads = [planned_write.upload(plan, [batch_of(20, 40)])]
     tries = 0
     record = StorageController.record_job
 
@@ -324,7 +328,7 @@ def test_who_is_faster_at_the_last_moment_is_not_overwritten_unseen(
         return record(self, *args, **given)
 
     monkeypatch.setattr(StorageController, "record_job", moved_first)
-    writing.commit(plan, uploads)
+    planned_write.commit(plan, uploads)
     assert tries > 2
     assert contents(controller, orders) == (once(20, 40) if replaces else once(0, 15) + once(20, 40))
 
@@ -349,10 +353,10 @@ def test_it_is_written_once_on_s3_and_postgres_too(
 
             def write(first: int, last: int, *, replaces: bool = False, **options: str) -> None:
                 given = parse_write_options({**place, "collection": "orders", **options})
-                plan = writing.plan(given, lambda _: None, replaces=replaces)
+                plan = planned_write.plan(given, lambda _: None, replaces=replaces)
                 # A task that ran twice; only one of its runs is named.
-                uploads = [writing.upload(plan, [batch_of(first, last)]) for _ in range(2)]
-                writing.commit(plan, uploads[:1])
+                uploads = [planned_write.upload(plan, [batch_of(first, last)]) for _ in range(2)]
+                planned_write.commit(plan, uploads[:1])
 
             write(0, 500)
             for _ in range(2):
