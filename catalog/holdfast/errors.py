@@ -354,6 +354,14 @@ class UsedAfterFork(HoldfastError):
         self.what, self.opened_in, self.used_in = what, opened_in, used_in
 
 
+class SourceStalled(HoldfastError):
+    """A source can't go on without losing something. Nothing was committed. The hint says what to do."""
+
+
+class SourceChanged(HoldfastError):
+    """What was found in a source is not there any more. Look again."""
+
+
 class LocationMismatch(HoldfastError):
     """A blob store and a consensus store, or two shards, belong to different locations."""
 

@@ -20,6 +20,7 @@ from holdfast.collections.frontiers import common_upper
 from holdfast.collections.hydration import Hydration
 from holdfast.collections.job_commands import JobCommands
 from holdfast.collections.metadata import METADATA_SCHEMA, first_rendition
+from holdfast.collections.pipeline import prepare_pipeline
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record import transitions
 from holdfast.collections.record.collection_transitions import comment_columns, evolve_collection
@@ -29,6 +30,7 @@ from holdfast.collections.record.spec import (
     CollectionSpec,
     CollectionState,
     Frontiers,
+    PipelineShards,
     RenditionInfo,
 )
 from holdfast.collections.record.state import CommandRecord, ControllerState
@@ -85,7 +87,11 @@ class StorageController(JobCommands):
         dropped, and `UniquenessViolation` if the name is taken.
         """
         new_id = self.client.new_shard_id
-        shards = ShardIds(new_id(), tuple(new_id() for _ in range(spec.shards)))
+        shards = ShardIds(
+            new_id(),
+            tuple(new_id() for _ in range(spec.shards)),
+            PipelineShards(new_id(), new_id()) if spec.source_fed else None,
+        )
         origin = self._origin(command_id)
 
         def effects(_: ControllerState) -> list[Prepared]:
@@ -94,6 +100,7 @@ class StorageController(JobCommands):
             return [
                 metadata.prepare_append(first_rendition(FIRST_RENDITION), 0, 1),
                 *(client.prepare_create(shard, spec.schema, purpose=purpose) for shard in shards.data),
+                *prepare_pipeline(client, shards.pipeline, purpose=purpose),
                 *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in shards.all),
             ]
 
@@ -158,7 +165,7 @@ class StorageController(JobCommands):
             lambda state: [
                 self.client.prepare_evolve(shard, schema)
                 for rendition in state.collections[id_].live
-                for shard in rendition.all_shards
+                for shard in rendition.content_shards
             ],
         )
 

@@ -118,7 +118,7 @@ def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Uppers) -
     """
     reached = 0
     while True:
-        uppers = read(rendition.shards)
+        uppers = read(rendition.written_shards)
         least, most = min(uppers.values()), max(uppers.values())
         if least == most:
             return least

@@ -104,13 +104,16 @@ def _purposes(info: CollectionInfo) -> dict[str, str]:
         count = len(rendition.shards)
         for number, shard in enumerate(rendition.shards, 1):
             purposes[shard] = f"{info.name}: {rendition.id}, {number} of {count}"
+        if rendition.pipeline is not None:
+            purposes[rendition.pipeline.remap] = f"{info.name}: {rendition.id}, remap"
+            purposes[rendition.pipeline.errors] = f"{info.name}: {rendition.id}, errors"
         if rendition.difference_shard:
             purposes[rendition.difference_shard] = f"{info.name}: {rendition.id}, difference"
     return purposes
 
 
 def _look_at(client: PersistClient, info: CollectionInfo) -> RecoveredCollection:
-    data = info.holding.shards
+    data = info.holding.written_shards
     uppers = client.recent_uppers([info.metadata_shard, *data])
     lost = [shard for shard in uppers if not client.session.machine(shard).state.exists]
     complete_to, upper = (pick(uppers[shard] for shard in data) for pick in (min, max))
@@ -118,6 +121,11 @@ def _look_at(client: PersistClient, info: CollectionInfo) -> RecoveredCollection
         problem = f"{len(lost)} of its {len(uppers)} shards can't be recovered, such as {lost[0]}"
         return RecoveredCollection(info.name, info.collection_id, 0, upper, (), problem, tuple(uppers))
     problem = _other_holder(client, info, uppers[info.metadata_shard])
+    if not problem and complete_to < upper and info.holding.pipeline is not None:
+        problem = (
+            f"its shards came back at different times ({complete_to} to {upper}), and its pipeline can't tell"
+            " what is missing: create a rendition of recipe SOURCE, and hand the collection over to it"
+        )
     lagging = [shard for shard in (info.metadata_shard, *data) if uppers[shard] < upper]
     return RecoveredCollection(
         info.name, info.collection_id, complete_to, upper, tuple(lagging), problem, tuple(uppers)

@@ -15,6 +15,7 @@ from typing import Protocol, assert_never
 
 from holdfast.collections.frontiers import common_upper
 from holdfast.collections.metadata import METADATA_SCHEMA
+from holdfast.collections.pipeline import PIPELINE_SCHEMAS
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
 from holdfast.collections.sharded_append import Route, ShardedAppend, checked_updates, promise_moved
 from holdfast.errors import (
@@ -26,7 +27,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.forks import OwnerProcess
-from holdfast.persist import PersistClient, Prepared
+from holdfast.persist import PersistClient, Prepared, WriteHandle
 
 
 class Begin(Protocol):
@@ -83,11 +84,16 @@ class RenditionWriter:
         with self._lock:
             return self._find()[1]
 
-    def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
+    def append(
+        self, updates: object, expected_upper: int, new_upper: int, *, kept: Sequence[object] = ()
+    ) -> None:
         """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
 
         `updates` are as for a `CollectionWriter`. The first append may begin at any `expected_upper`. The
         rendition has contents from that time on, and can take over after it.
+
+        `kept` has the updates of the shards of the pipeline, in the order of `PIPELINE_SCHEMAS`. They are
+        committed together with `updates`. Without them these shards move to the same upper.
 
         Raises `UpperMismatch`, with the rendition's upper, if it is not `expected_upper`; `HandedOver` if the
         rendition has retired and `new_upper` is past its times; `BadInput` if the updates don't fit or the
@@ -97,8 +103,21 @@ class RenditionWriter:
         """
         self._owner.check("this writer of a rendition")
         batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
-        with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
+        extra = tuple(
+            checked_updates(self.info.name, schema, each, expected_upper, new_upper)
+            for schema, each in zip(PIPELINE_SCHEMAS, kept, strict=bool(kept))
+        )
+        with (
+            self._lock,
+            ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper, extra) as append,
+        ):
             route = self._route or self._find()[0]
+            if kept and not route.kept:
+                raise BadInput(
+                    f"rendition {self._rendition_id} of collection {self.info.name} keeps nothing for a"
+                    " pipeline",
+                    hint="create a rendition with a pipeline",
+                )
             while not self._appended(route, append):
                 route, upper = self._find()
                 if upper != expected_upper and not self._begins(route, append):
@@ -181,10 +200,17 @@ class RenditionWriter:
                 # It was aborted or dropped since the record was read. This raises the exact error.
                 self._described()
                 raise
-            self._route = Route(rendition, info.schema, shards, promised)
+            self._route = Route(rendition, info.schema, shards, promised, self._kept(rendition))
         else:
             self._route = replace(self._route, rendition=rendition, promised=promised)
         return self._route, upper
+
+    def _kept(self, rendition: RenditionInfo) -> tuple[WriteHandle, ...]:
+        shards = rendition.pipeline.all if rendition.pipeline else ()
+        return tuple(
+            self._client.writer(shard, schema, purpose=self._purpose)
+            for shard, schema in zip(shards, PIPELINE_SCHEMAS, strict=bool(shards))
+        )
 
     def _described(self) -> tuple[CollectionInfo, RenditionInfo]:
         """The collection and the rendition, if a pipeline may write it now."""

@@ -51,10 +51,12 @@ from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.differences import difference_shards, make_difference
 from holdfast.collections.frontiers import CollectionView, common_upper, look
 from holdfast.collections.metadata import METADATA_SCHEMA, handover
+from holdfast.collections.pipeline import prepare_pipeline
 from holdfast.collections.record import rendition_transitions as transitions
 from holdfast.collections.record.spec import (
     CollectionInfo,
     CollectionSpec,
+    PipelineShards,
     Recipe,
     RenditionInfo,
     RenditionState,
@@ -112,6 +114,7 @@ class Renditions:
         shards: int,
         hash_columns: tuple[str, ...] = (),
         recipe: Recipe = Recipe.COPY,
+        pipeline: bool = False,
         rendition_id: str = "",
         command_id: str | None = None,
     ) -> RenditionInfo:
@@ -119,13 +122,16 @@ class Renditions:
 
         `hash_columns` are as in `CollectionSpec`. Without an id it gets the next of "r2", "r3", ... Until it
         is current or aborted, it holds the times that it is filled from. A rendition of recipe SOURCE holds
-        nothing. Raises `BadInput` if the id was used for a different rendition, and `CollectionNotFound`.
+        nothing. With `pipeline` it also gets the shards that a pipeline of `holdfast.ingest` needs.
+
+        Raises `BadInput` if the id was used for a different rendition, and `CollectionNotFound`.
         """
         info = self._describe(collection)
         # Checks the numbers and names, and chooses the hash columns if none are given.
         spec = CollectionSpec(info.collection_id, info.name, info.schema, shards, hash_columns)
         data = tuple(self._client.new_shard_id() for _ in range(shards))
-        made = RenditionInfo(rendition_id, data, 0, spec.hash_columns, recipe=recipe)
+        kept = PipelineShards(*(self._client.new_shard_id() for _ in range(2))) if pipeline else None
+        made = RenditionInfo(rendition_id, data, 0, spec.hash_columns, recipe=recipe, pipeline=kept)
         origin = self._origin(command_id)
 
         return self._log.commit(
@@ -176,7 +182,8 @@ class Renditions:
         return [
             *(client.prepare_critical(info.metadata_shard, purpose=each) for each in held),
             *(client.prepare_create(shard, info.schema, purpose=purpose) for shard in made.shards),
-            *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in made.shards),
+            *prepare_pipeline(client, made.pipeline, purpose=purpose),
+            *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in made.written_shards),
         ]
 
     def catch_up(self, collection: str, rendition_id: str, *, progress: OnProgress | None = None) -> int:

@@ -12,7 +12,7 @@
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from holdfast.collections.writer import CollectionWriter
 from holdfast.errors import (
     CLOSED,
     AsOfTooEarly,
+    BadInput,
     ConflictingWrite,
     HandleExpired,
     HoldfastError,
@@ -327,12 +328,18 @@ class ReplicatedRenditionWriter(RenditionWriter):
         self._compared = Compared(client, info, describe, suspect, pick, purpose=purpose)
         super().__init__(client, info, describe, begin, rendition_id=rendition_id, purpose=purpose)
 
-    def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
+    def append(
+        self, updates: object, expected_upper: int, new_upper: int, *, kept: Sequence[object] = ()
+    ) -> None:
         """Append `updates`, or find that another pipeline has appended the same ones.
 
         It differs from `RenditionWriter.append` as `ReplicatedWriter.append` differs from
-        `CollectionWriter.append`.
+        `CollectionWriter.append`. It can't compare what a pipeline keeps, and raises `BadInput` for that.
         """
+        if kept:
+            raise BadInput(
+                "a replicated writer can't write what a pipeline keeps", hint="open it without 'replicated'"
+            )
         batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
         self._compared.append(super().append, batch, expected_upper, new_upper)
 

@@ -35,7 +35,7 @@ def move_retention(
         moves = [
             _moved(client, shard, retained_since(since, kept, rendition.start))
             for rendition in info.held
-            for shard in rendition.shards
+            for shard in rendition.written_shards
         ]
         try:
             log.write([step for move in moves for step in move])

@@ -35,13 +35,15 @@ class Route:
     """Where rows at times below `promised` go, and also rows at later times if no handover comes between.
 
     `promised` was read before the record from which `rendition` is. `schema` is the schema of `shards`: the
-    collection's schema when they were opened. It is the writer's schema or a later one.
+    collection's schema when they were opened. It is the writer's schema or a later one. `kept` are the shards
+    of the rendition's pipeline, which every append moves too.
     """
 
     rendition: RenditionInfo
     schema: Schema
     shards: tuple[WriteHandle, ...]
     promised: int
+    kept: tuple[WriteHandle, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,14 @@ class ShardedAppend:
         batch: pa.RecordBatch,
         expected_upper: int,
         new_upper: int,
+        kept: Sequence[pa.RecordBatch] = (),
     ) -> None:
         self.expected_upper = expected_upper
         self.new_upper = new_upper
         self._client = client
         self._schema = schema
         self._batch = batch
+        self._kept = kept
         self._prepared_for: tuple[str, int] | None = None
         self._appends: list[Prepared] = []
 
@@ -140,6 +144,9 @@ class ShardedAppend:
         return True
 
     def _prepare(self, route: Route, lower: int) -> None:
+        for number, shard in enumerate(route.kept):
+            rows = self._kept[number] if self._kept and self._kept[number].num_rows else None
+            self._appends.append(shard.prepare_batch(rows, lower, self.new_upper).keep())
         config = self._client.config
         batch = upgraded(self._batch, self._schema, route.schema)
         encoding: Encoding | None = None

@@ -16,6 +16,7 @@ from holdfast.collections.record.spec import (
     CollectionInfo,
     CollectionState,
     Holder,
+    PipelineShards,
     Recipe,
     RenditionInfo,
     RenditionState,
@@ -233,7 +234,12 @@ def _rendition_to_proto(rendition: RenditionInfo) -> pb.Rendition:
         difference_shard=rendition.difference_shard,
         suspect=rendition.suspect,
         created_ms=rendition.created_ms,
+        pipeline=_pipeline_to_proto(rendition.pipeline),
     )
+
+
+def _pipeline_to_proto(pipeline: PipelineShards | None) -> pb.PipelineShards | None:
+    return None if pipeline is None else pb.PipelineShards(remap=pipeline.remap, errors=pipeline.errors)
 
 
 def _rendition_from_proto(message: pb.Rendition) -> RenditionInfo:
@@ -250,6 +256,9 @@ def _rendition_from_proto(message: pb.Rendition) -> RenditionInfo:
         difference_shard=message.difference_shard,
         suspect=message.suspect,
         created_ms=message.created_ms,
+        pipeline=PipelineShards(message.pipeline.remap, message.pipeline.errors)
+        if message.HasField("pipeline")
+        else None,
     )
 
 

@@ -45,7 +45,8 @@ class CollectionSpec:
 
     You choose `collection_id`, which must be unique in the location, and `name`, which must be unique among
     live collections. `hash_columns` decide which of the `shards` a row goes to. Default: the key columns, or
-    all columns if there is no key. `comments` are the comments of columns (see `check_comments`).
+    all columns if there is no key. `comments` are the comments of columns (see `check_comments`). The first
+    rendition of a collection that is `source_fed` has recipe SOURCE, and only its pipeline writes it.
 
     Raises `BadInput` and names the invalid value.
     """
@@ -56,6 +57,7 @@ class CollectionSpec:
     shards: int = 1
     hash_columns: tuple[str, ...] = ()
     comments: Comments = field(default_factory=dict, hash=False)
+    source_fed: bool = False
 
     def __post_init__(self) -> None:
         for what, text in (("collection id", self.collection_id), ("collection name", self.name)):
@@ -112,13 +114,31 @@ class Recipe(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineShards:
+    """What the pipeline of a rendition keeps besides its contents.
+
+    `remap` says where the pipeline is in its source at each time. `errors` has the records that it could not
+    decode. Both have the upper of the rendition, and are created and dropped with it.
+    """
+
+    remap: str
+    errors: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Both shards."""
+        return (self.remap, self.errors)
+
+
+@dataclass(frozen=True, slots=True)
 class RenditionInfo:
     """A rendition: its id, its data shards in routing order, and the times at which it is current.
 
     It is current in `[held_from, held_to)`. `held_from` is `CLOSED` if it never was. `start` is the first
     time for which it has contents of its own: its shards are not compacted past both this time and the
     collection's since. `difference_shard` contains the difference, at `held_from`, from the rendition before.
-    `suspect` says why you should not trust its contents.
+    `suspect` says why you should not trust its contents. `pipeline` is None unless a pipeline of
+    `holdfast.ingest` writes it.
     """
 
     id: str
@@ -132,11 +152,22 @@ class RenditionInfo:
     difference_shard: str = ""
     suspect: str = ""
     created_ms: int = 0
+    pipeline: PipelineShards | None = None
+
+    @property
+    def content_shards(self) -> tuple[str, ...]:
+        """Its shards that have the collection's schema, including the difference shard if there is one."""
+        return (*self.shards, *([self.difference_shard] if self.difference_shard else []))
+
+    @property
+    def written_shards(self) -> tuple[str, ...]:
+        """Its shards that move together, from one upper to the next."""
+        return (*self.shards, *(self.pipeline.all if self.pipeline else ()))
 
     @property
     def all_shards(self) -> tuple[str, ...]:
-        """Its shards, including the difference shard if there is one."""
-        return (*self.shards, *([self.difference_shard] if self.difference_shard else []))
+        """All its shards, also the difference shard if there is one."""
+        return (*self.content_shards, *(self.pipeline.all if self.pipeline else ()))
 
     @property
     def dropped(self) -> bool:
@@ -199,6 +230,11 @@ class CollectionInfo:
     def dropped(self) -> bool:
         """Whether it is dropped or being dropped."""
         return self.state in {CollectionState.DROPPING, CollectionState.DROPPED}
+
+    @property
+    def source_fed(self) -> bool:
+        """Whether it was created to be written by a pipeline."""
+        return self.renditions[0].recipe is Recipe.SOURCE
 
     @property
     def end(self) -> str:
@@ -268,6 +304,7 @@ def difference(info: CollectionInfo, spec: CollectionSpec) -> str:
         "schema": (info.schema, spec.schema),
         "shards": (info.shards, spec.shards),
         "hash columns": (list(info.hash_columns), list(spec.hash_columns)),
+        "source-fed": (info.source_fed, spec.source_fed),
     }
     return "; ".join(
         f"{what} is {is_}, requested {want}" for what, (is_, want) in pairs.items() if is_ != want

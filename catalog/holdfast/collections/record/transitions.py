@@ -16,6 +16,8 @@ from holdfast.collections.record.spec import (
     CollectionInfo,
     CollectionSpec,
     CollectionState,
+    PipelineShards,
+    Recipe,
     RenditionInfo,
     difference,
 )
@@ -59,11 +61,12 @@ class ShardIds:
 
     metadata: str
     data: tuple[str, ...]
+    pipeline: PipelineShards | None = None
 
     @property
     def all(self) -> tuple[str, ...]:
-        """The metadata shard, then the data shards."""
-        return (self.metadata, *self.data)
+        """The metadata shard, the data shards, then those of the pipeline."""
+        return (self.metadata, *self.data, *(self.pipeline.all if self.pipeline else ()))
 
 
 def create_collection(
@@ -108,7 +111,16 @@ def create_collection(
         shards=spec.shards,
         hash_columns=spec.hash_columns,
         metadata_shard=shards.metadata,
-        renditions=(RenditionInfo(FIRST_RENDITION, shards.data, 0, spec.hash_columns),),
+        renditions=(
+            RenditionInfo(
+                FIRST_RENDITION,
+                shards.data,
+                0,
+                spec.hash_columns,
+                recipe=Recipe.SOURCE if spec.source_fed else Recipe.COPY,
+                pipeline=shards.pipeline,
+            ),
+        ),
         state=CollectionState.ACTIVE,
         created_ms=origin.at_ms,
         comments=spec.comments,

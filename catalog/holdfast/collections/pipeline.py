@@ -1,0 +1,49 @@
+"""What the pipeline of a rendition keeps in the same commits as its contents: bindings and bad records.
+
+- The remap shard contains, for each partition of the source, how far the contents at that time go. A change
+  of it binds a range of the source to a time: `rows` and `checksum` are those of the range that ended at
+  `position`.
+- The errors shard contains the records that could not be decoded, with their addresses in the source.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from holdfast.collections.record.spec import PipelineShards
+from holdfast.persist import PersistClient, Prepared
+from holdfast.persist.rows.schema import Column, Schema
+
+REMAP_SCHEMA: Final = Schema(
+    key=(Column("source", "string", nullable=False), Column("partition", "string", nullable=False)),
+    value=(
+        Column("position", "int64", nullable=False),
+        Column("identity", "string", nullable=False),
+        Column("rows", "int64", nullable=False),
+        Column("checksum", "uint64", nullable=False),
+    ),
+)
+"""`position` is the next address to read. `identity` is empty, or says which contents the partition had."""
+
+ERRORS_SCHEMA: Final = Schema(
+    key=(Column("partition", "string", nullable=False), Column("position", "int64", nullable=False)),
+    value=(
+        Column("kind", "string", nullable=False),
+        Column("reason", "string", nullable=False),
+        Column("key", "binary", nullable=True),
+        Column("value", "binary", nullable=True),
+    ),
+)
+"""`key` and `value` are the raw bytes of the record, cut at a size."""
+
+PIPELINE_SCHEMAS: Final = (REMAP_SCHEMA, ERRORS_SCHEMA)
+"""The schemas of the shards, in the order of `PipelineShards.all`."""
+
+
+def prepare_pipeline(
+    client: PersistClient, pipeline: PipelineShards | None, *, purpose: str
+) -> Sequence[Prepared]:
+    """The steps that create the shards of a pipeline. None for a rendition without one."""
+    if pipeline is None:
+        return ()
+    shards = zip(pipeline.all, PIPELINE_SCHEMAS, strict=True)
+    return [client.prepare_create(shard, schema, purpose=purpose) for shard, schema in shards]
