@@ -30,6 +30,7 @@ GROUPS: Mapping[str, LazyGroup] = {
     "collection": LazyGroup(
         "holdfast.cli.collection.commands:collection", "Create, read and write collections."
     ),
+    "ingest": LazyGroup("holdfast.cli.ingest:ingest", "Feed a collection from a source."),
     "migrate": LazyGroup(
         "holdfast.cli.migrate.commands:migrate", "Move a catalog between a stash and persist, and back."
     ),

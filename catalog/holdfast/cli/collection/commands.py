@@ -16,6 +16,7 @@ from holdfast.cli.collection.change import advance, alter, comment, handover, re
 from holdfast.cli.collection.place import columns_of, comments_of, controller_of, location_option
 from holdfast.cli.collection.rows import diff, read, tail
 from holdfast.cli.collection.show import describe, holds, jobs, list_
+from holdfast.cli.collection.source import errors, offsets
 from holdfast.cli.collection.write import write
 from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.errors import BadInput, NotWritable, StoreUnreachable
@@ -129,7 +130,7 @@ def release(url: str, name: str, purpose: str) -> None:
     click.echo(f"released '{purpose}' on {info.name}")
 
 
-for shows in (list_, describe, holds, jobs, read, diff, tail):
+for shows in (list_, describe, holds, jobs, read, diff, tail, offsets, errors):
     collection.add_command(shows)
 for changes in (write, handover, restore, alter, comment, advance):
     collection.add_command(changes)

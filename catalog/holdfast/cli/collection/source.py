@@ -1,0 +1,72 @@
+"""`holdfast collection offsets|errors`: what a source-fed collection was made from, and its bad records."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.collection.place import controller_of, location_option, time
+from holdfast.cli.facts import shown
+from holdfast.cli.location import open_to_look
+from holdfast.cli.rows.text import FORMATS
+from holdfast.errors import AsOfNotYetAvailable, BadInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_AS_OF = "Milliseconds or an ISO date. Default: the latest time."
+
+
+@click.command(short_help="Show which offsets of the source the contents have.")
+@location_option
+@click.argument("name")
+@click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: table.")
+def offsets(url: str, name: str, as_of: int | None, form: str | None) -> None:
+    """Show what the contents at one time were made from: for each partition of the source, the next position.
+
+    'rows' and 'checksum' describe the messages that were read last. The contents and their offsets are
+    committed together, so this is exact for every readable time.
+    """
+    from holdfast.ingest.kept import offsets as kept
+
+    with controller_of(open_to_look(url)) as controller:
+        try:
+            found_at, found = kept(controller, name, as_of)
+        except AsOfNotYetAvailable as error:
+            raise _empty(error, name, as_of) from error
+    _show(found_at, found, form, "offsets")
+
+
+@click.command(short_help="Show the records that could not be decoded.")
+@location_option
+@click.argument("name")
+@click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: table.")
+def errors(url: str, name: str, as_of: int | None, form: str | None) -> None:
+    """Show the bad records of a source-fed collection at one time: where they are in the source, and why.
+
+    'key' and 'value' are the raw bytes, cut at 16 KiB.
+    """
+    from holdfast.ingest.kept import errors as kept
+
+    with controller_of(open_to_look(url)) as controller:
+        try:
+            found_at, found = kept(controller, name, as_of)
+        except AsOfNotYetAvailable as error:
+            raise _empty(error, name, as_of) from error
+    _show(found_at, found, form, "bad records")
+
+
+def _empty(error: AsOfNotYetAvailable, name: str, as_of: int | None) -> Exception:
+    if error.upper == 0 and as_of is None:
+        return BadInput(f"collection {name} is empty: nothing has been fed yet")
+    return error
+
+
+def _show(found_at: int, found: "pa.Table", form: str | None, what: str) -> None:
+    from holdfast.cli.rows.show import show_rows
+
+    if not found.num_rows and form in {None, "table"}:
+        click.echo(f"no {what} at {shown(found_at)}")
+        return
+    show_rows(found.to_batches(), found.schema, form, None, limit=None, diff=False)

@@ -1,0 +1,121 @@
+"""`holdfast ingest`: feed a collection from a source, in this process.
+
+The spec is a YAML file with the `source` block of a StorageCollection, the name of the collection, and its
+columns if the command may create it. The command can be killed and repeated at any time, and several may run.
+"""
+
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.collection.place import controller_of, location_option
+from holdfast.cli.facts import count, shown, size
+from holdfast.cli.location import open_to_write
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.ingest import IngestSpec, IngestStep
+    from holdfast.persist import Schema
+
+
+@click.command(short_help="Feed a collection from files, or from a generator.")
+@location_option
+@click.argument("spec_file", metavar="SPEC", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--once", is_flag=True, help="End at the present end of the source. Default: follow it.")
+@click.option("--quiet", is_flag=True, help="Don't show each step.")
+def ingest(url: str, spec_file: Path, once: bool, quiet: bool) -> None:
+    """Feed the collection that SPEC names from its source, exactly once.
+
+    \b
+    collection: orders
+    key: {id: int64}
+    columns: {customer: 'string?', amount: 'float64?'}
+    source:
+      files: {path: /data/orders, pattern: '*.jsonl'}
+      format: {json: {}}
+      envelope: Upsert
+
+    Rows and their position in the source are committed together. So you can kill the command and repeat it,
+    or run several of them: each message counts once. Records that can't be decoded don't stop the others:
+    see 'holdfast collection errors'. Ctrl-C or SIGTERM ends after the present step.
+    """  # noqa: D301 - the escape is for the formatter of the help
+    name, schema, spec = _read(spec_file)
+    from holdfast.ingest import ingestion_of
+
+    ended = threading.Event()
+    with (
+        controller_of(open_to_write(url, create=schema is not None)) as controller,
+        ingestion_of(controller, name, spec, schema) as ingestion,
+    ):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        total = _Total(quiet=quiet)
+        ingestion.run(once=once, stopped=ended.wait, told=total.add)
+    total.show(name)
+
+
+class _Total:
+    """What the steps did together. Shows each of them."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._messages = self._updates = self._errors = self._upper = 0
+
+    def add(self, step: "IngestStep") -> None:
+        from holdfast.ingest import StepOutcome
+
+        self._upper = max(self._upper, step.upper)
+        if step.outcome is not StepOutcome.COMMITTED:
+            return
+        self._messages += step.messages
+        self._updates += step.updates
+        self._errors += step.errors
+        if not self._quiet and step.messages:
+            bad = f", {count(step.errors, 'bad record')}" if step.errors else ""
+            what = f"{count(step.messages, 'message')} ({size(step.bytes)}), {count(step.updates, 'update')}"
+            click.echo(f"{what}{bad}: complete up to {shown(step.upper)}", err=True)
+
+    def show(self, name: str) -> None:
+        bad = f", {count(self._errors, 'bad record')}" if self._errors else ""
+        upper = f": complete up to {shown(self._upper)}" if self._upper else ""
+        what = f"{count(self._messages, 'message')}, {count(self._updates, 'update')}"
+        click.echo(f"fed {name} with {what}{bad}{upper}")
+
+
+def _read(file: Path) -> "tuple[str, Schema | None, IngestSpec]":
+    """The collection, its schema if the file has one, and the spec."""
+    import yaml
+
+    try:
+        given = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise BadInput(f"can't read {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(given, dict):
+        raise BadInput(f"{file} must be a YAML file with the fields collection and source")
+    if unknown := set(map(str, given)) - {"collection", "key", "columns", "source"}:
+        raise BadInput(
+            f"{file} has an unknown field '{min(unknown)}'",
+            hint="it may have collection, key, columns, source",
+        )
+    name = given.get("collection")
+    if not isinstance(name, str) or not name:
+        raise BadInput(f"{file} needs 'collection': the name of the collection to feed")
+    from holdfast.ingest import parse
+    from holdfast.persist import Schema
+
+    key, columns = (_columns(given.get(each), f"{file}: {each}") for each in ("key", "columns"))
+    schema = Schema.of(key=key, value=columns) if key or columns else None
+    return name, schema, parse(given.get("source"), "source")
+
+
+def _columns(given: Any, where: str) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or not all(isinstance(each, str) for each in (*given, *given.values())):
+        raise BadInput(f"{where} must be a block of name: type, such as {{id: int64}}")
+    return given

@@ -1,0 +1,76 @@
+"""Envelopes: how decoded records change the output. Pure.
+
+- NONE: each record adds a row.
+- UPSERT: each record replaces the row with its key, and a message without a value deletes it. If a step has
+  several records for a key, the greatest (timestamp, partition, position) wins. What the output contains
+  before the step is the state.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+import polars as pl
+import pyarrow as pa
+
+from holdfast.persist import Schema
+from holdfast.persist.rows.schema import DIFF
+
+ORDER: Final = ("_timestamp", "_partition", "_position")
+"""Columns that order the records of a step."""
+DELETES: Final = "_deletes"
+
+
+class Envelope(Enum):
+    """How records change the output."""
+
+    NONE = "None"
+    UPSERT = "Upsert"
+
+
+@dataclass
+class UpsertState:
+    """The rows of the output before a step, in memory."""
+
+    schema: Schema
+    rows: pl.DataFrame = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = _frame(self.schema.arrow.empty_table())
+
+    def load(self, contents: pa.Table) -> None:
+        """Begin with these contents."""
+        self.rows = _frame(contents.select(self.schema.arrow.names))
+
+    def changes(self, records: pa.Table) -> tuple[pa.Table, pl.DataFrame]:
+        """The updates that the records of a step make, and the rows after the step.
+
+        `records` has the schema's columns, those of `ORDER`, and `DELETES`.
+        """
+        keys = list(self.schema.key_names)
+        names = self.schema.arrow.names
+        last = _frame(records).sort(list(ORDER)).unique(subset=keys, keep="last", maintain_order=True)
+        new = last.filter(~pl.col(DELETES)).select(names)
+        on = [pl.col(each) for each in keys]
+        replaced = self.rows.join(last.select(keys), on=on, how="semi", nulls_equal=True)
+        same = new.join(replaced, on=names, how="semi", nulls_equal=True)
+        added = new.join(same.select(keys), on=on, how="anti", nulls_equal=True)
+        removed = replaced.join(same.select(keys), on=on, how="anti", nulls_equal=True)
+        after = self.rows.join(removed.select(keys), on=on, how="anti", nulls_equal=True)
+        updates = pl.concat(
+            [
+                removed.with_columns(pl.lit(-1, pl.Int64).alias(DIFF)),
+                added.with_columns(pl.lit(1, pl.Int64).alias(DIFF)),
+            ]
+        )
+        return _table(updates, self.schema), pl.concat([after, added])
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _table(updates: pl.DataFrame, schema: Schema) -> pa.Table:
+    return updates.to_arrow().cast(schema.arrow_diff)

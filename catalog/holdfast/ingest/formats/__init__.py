@@ -1,0 +1,1 @@
+"""How messages are decoded into rows, a module for each format."""

@@ -1,0 +1,75 @@
+"""What a format returns, and how it finds the records that can't be decoded.
+
+Arrow decodes many records at once, and fails as a whole if one of them is bad. `decode_good` halves such a
+batch until only bad records are left, so a few of them cost little.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+REASON_CHARS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that can't be decoded: the index of its message, its position, and why."""
+
+    index: int
+    position: int
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Rows of the collection's columns, the index of the message of each row, and the bad records."""
+
+    rows: pa.Table
+    index: np.ndarray
+    bad: list[BadRecord] = field(default_factory=list)
+
+
+class Format(Protocol):
+    """Decodes messages."""
+
+    whole: bool
+    """Whether a file is one message. Otherwise each line of a file is a message."""
+
+    def check(self) -> None:
+        """Raise `BadInput` if the format can't fill the columns."""
+
+    def decode(self, messages: pa.RecordBatch) -> Decoded:
+        """Decode messages."""
+
+
+def decode_good(
+    count: int, decode: Callable[[int, int], pa.Table], errors: tuple[type[Exception], ...]
+) -> tuple[list[tuple[int, pa.Table]], list[tuple[int, str]]]:
+    """Decode `count` records in as few calls of `decode(begin, end)` as possible.
+
+    Returns the tables with their first record, and the bad records with the reason. A call that returns
+    another number of rows than records is a failure too.
+    """
+    good: list[tuple[int, pa.Table]] = []
+    bad: list[tuple[int, str]] = []
+    open_ = [(0, count)] if count else []
+    while open_:
+        begin, end = open_.pop()
+        try:
+            table = decode(begin, end)
+            if table.num_rows == end - begin:
+                good.append((begin, table))
+                continue
+            why = f"{table.num_rows} records instead of one"
+        except errors as error:
+            why = str(error)
+        if end - begin == 1:
+            bad.append((begin, why[:REASON_CHARS]))
+        else:
+            middle = (begin + end) // 2
+            open_ += [(middle, end), (begin, middle)]
+    return good, bad

@@ -1,0 +1,146 @@
+"""Formats of whole files: CSV and Parquet. A file is one message.
+
+CSV has a header, and columns are found by name. An empty field is null. A value that doesn't fit its column
+makes one bad record, with the number of the record in the file. A file that can't be read as a whole is one
+bad record.
+"""
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from holdfast.errors import BadInput
+from holdfast.ingest.formats.decoded import REASON_CHARS, BadRecord, Decoded, decode_good
+
+_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError)
+
+
+class _WholeFiles:
+    """Decodes messages that are files."""
+
+    whole = True
+
+    def __init__(self, columns: pa.Schema) -> None:
+        self._columns = columns
+
+    def check(self) -> None:
+        """Every type of a column has a form in these files, except binary values in CSV."""
+
+    def decode(self, messages: pa.RecordBatch) -> Decoded:
+        """Decode the files."""
+        rows, index, bad = [], [], []
+        for at, value in enumerate(messages["value"]):
+            try:
+                table, failed = self._read(value.as_buffer())
+            except _UNREADABLE as error:
+                bad.append(BadRecord(at, messages["position"][at].as_py(), "file", _line(error)))
+                continue
+            rows.append(table)
+            index.append(np.full(table.num_rows, at))
+            bad += [BadRecord(at, number, "decode", reason) for number, reason in failed]
+        return Decoded(
+            pa.concat_tables(rows) if rows else self._columns.empty_table(),
+            np.concatenate(index) if index else np.empty(0, np.int64),
+            bad,
+        )
+
+    def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
+        """The rows of a file, and its bad records."""
+        raise NotImplementedError
+
+    def _chosen(self, names: list[str]) -> list[str]:
+        """The columns that the file must have."""
+        if missing := [each.name for each in self._columns if each.name not in names and not each.nullable]:
+            raise ValueError(f"it has no column '{missing[0]}' (it has {', '.join(names)})")
+        return [each.name for each in self._columns if each.name in names]
+
+    def _cast(self, read: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]]:
+        """The rows with the columns' types, and the records that don't fit, by number from 1."""
+        whole = read.combine_chunks()
+
+        def decode(begin: int, end: int) -> pa.Table:
+            part = whole.slice(begin, end - begin)
+            return pa.table(
+                [
+                    _converted(part[each.name], each)
+                    if each.name in part.column_names
+                    else pa.nulls(end - begin, each.type)
+                    for each in self._columns
+                ],
+                schema=pa.schema([each.with_nullable(True) for each in self._columns]),
+            )
+
+        good, failed = decode_good(whole.num_rows, decode, (pa.ArrowInvalid, pa.ArrowNotImplementedError))
+        tables = [table for _, table in good]
+        empty = pa.schema([each.with_nullable(True) for each in self._columns]).empty_table()
+        return pa.concat_tables([empty, *tables]), [(at + 1, reason) for at, reason in failed]
+
+
+class Csv(_WholeFiles):
+    """Decodes CSV files with a header."""
+
+    def check(self) -> None:
+        """Raise `BadInput` for binary columns."""
+        for each in self._columns:
+            if pa.types.is_binary(each.type):
+                raise BadInput(f"format csv has no values for column '{each.name}' of type binary")
+
+    def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
+        bad: list[tuple[int, str]] = []
+
+        def skip(row: pyarrow.csv.InvalidRow) -> str:
+            number = row.number - 1 if row.number is not None else 0
+            bad.append((number, f"{row.actual_columns} fields instead of {row.expected_columns}"))
+            return "skip"
+
+        # Arrow numbers records only if it reads them with one thread.
+        read = pyarrow.csv.read_csv(
+            pa.BufferReader(file),
+            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=max(file.size, 1) + 1),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types={each.name: pa.string() for each in self._columns},
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                null_values=[""],
+            ),
+        )
+        chosen = self._chosen(read.column_names)
+        if len(set(read.column_names)) != len(read.column_names):
+            raise ValueError("its header names a column twice")
+        table, failed = self._cast(read.select(chosen))
+        if not bad:
+            return table, failed
+        # The numbers of `failed` count the records that were not skipped.
+        skipped = np.array(sorted(number for number, _ in bad))
+        kept = np.setdiff1d(np.arange(1, read.num_rows + len(skipped) + 1), skipped)
+        return table, sorted([*bad, *((int(kept[number - 1]), reason) for number, reason in failed)])
+
+
+class Parquet(_WholeFiles):
+    """Decodes Parquet files."""
+
+    def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
+        opened = pq.ParquetFile(pa.BufferReader(file))
+        return self._cast(opened.read(self._chosen(opened.schema_arrow.names)))
+
+
+def _converted(column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
+    """The values in the column's type. Raises if one can't be represented in it."""
+    if column.type == wanted.type:
+        return column
+    if pa.types.is_string(column.type) and pa.types.is_boolean(wanted.type):
+        return pc.cast(pc.utf8_lower(column), wanted.type)
+    try:
+        return pc.cast(column, wanted.type, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise type(error)(f"column '{wanted.name}': {error}") from None
+
+
+def _line(error: Exception) -> str:
+    """An error of Arrow on one line."""
+    return " ".join(str(error).split())[:REASON_CHARS]

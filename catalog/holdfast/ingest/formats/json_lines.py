@@ -1,0 +1,114 @@
+"""JSON: each message is one object, whose fields are columns by name.
+
+Arrow reads the objects strictly: a field has the type of its column, a number fits it, and no field occurs
+twice. Dates are text such as "2026-01-31", timestamps are ISO 8601 text, binary values are base64. A missing
+field is null. Fields without a column are ignored.
+"""
+
+import json
+from typing import Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from holdfast.ingest.formats.decoded import BadRecord, Decoded, decode_good
+
+_ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError, pl.exceptions.ComputeError)
+
+
+class Json:
+    """Decodes JSON objects into rows of these columns. `record` names a column for the object as text."""
+
+    whole = False
+
+    def __init__(self, columns: pa.Schema, record: str = "") -> None:
+        self._columns = columns
+        self._record = record
+        fields = [each for each in columns if each.name != record]
+        read = pa.schema([pa.field(each.name, _read_as(each.type)) for each in fields])
+        self._options = pyarrow.json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
+
+    def check(self) -> None:
+        """Every type of a column has a form in JSON."""
+
+    def decode(self, messages: pa.RecordBatch) -> Decoded:
+        """Decode messages. One that is not exactly one object with fitting fields is a bad record."""
+        values, index, bad = _objects(messages["value"])
+        positions = messages["position"]
+
+        def decode(begin: int, end: int) -> pa.Table:
+            return self._table(values[begin:end])
+
+        good, failed = decode_good(len(values), decode, _ERRORS)
+        bad += [(int(index[at]), reason) for at, reason in failed]
+        told = [BadRecord(at, positions[at].as_py(), "decode", reason) for at, reason in sorted(bad)]
+        rows = pa.concat_tables([table for _, table in good]) if good else self._columns.empty_table()
+        kept = [index[begin : begin + table.num_rows] for begin, table in good]
+        return Decoded(rows, np.concatenate(kept) if kept else np.empty(0, np.int64), told)
+
+    def _table(self, values: pa.Array) -> pa.Table:
+        text = values.cast(pa.string())
+        lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), text), "\n")[0]
+        buffer = lines.as_buffer()
+        table = pyarrow.json.read_json(
+            pa.BufferReader(buffer),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=buffer.size + 1),
+            parse_options=self._options,
+        )
+        if table.num_rows != len(values):
+            return table
+        arrays = []
+        for each in self._columns:
+            if each.name == self._record:
+                arrays.append(pa.chunked_array([text]).cast(each.type))
+            else:
+                arrays.append(_converted(table[each.name], each.type))
+        return pa.table(arrays, schema=pa.schema([each.with_nullable(True) for each in self._columns]))
+
+
+def _read_as(type_: pa.DataType) -> pa.DataType:
+    """The type in which Arrow reads a field of a column."""
+    return pa.string() if pa.types.is_date(type_) or pa.types.is_binary(type_) else type_
+
+
+def _converted(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_binary(type_):
+        decoded = pl.Series(column).str.decode("base64", strict=True)
+        return pa.chunked_array([decoded.to_arrow().cast(type_)])
+    return column if column.type == type_ else column.cast(type_)
+
+
+def _objects(values: pa.Array) -> tuple[pa.Array, np.ndarray, list[tuple[int, str]]]:
+    """The values that look like one object on one line, their indexes, and the others with the reason."""
+    texts = pl.Series(values)
+    plain = texts.bin.starts_with(b"{") & texts.bin.ends_with(b"}")
+    plain &= ~(texts.bin.contains(b"\n") | texts.bin.contains(b"\r"))
+    plain = plain.fill_null(value=False)
+    if plain.all():
+        return values, np.arange(len(values)), []
+    changed: dict[int, bytes] = {}
+    bad: list[tuple[int, str]] = []
+    for at in (~plain).arg_true().to_list():
+        try:
+            changed[at] = _on_one_line(values[at].as_py())
+        except ValueError as error:
+            bad.append((at, str(error)))
+    refused = {at for at, _ in bad}
+    index = np.array([at for at in range(len(values)) if at not in refused], np.int64)
+    kept = [changed[at] if at in changed else values[at].as_py() for at in index.tolist()]
+    return pa.array(kept, pa.binary()), index, bad
+
+
+def _on_one_line(value: bytes | None) -> bytes:
+    """The object with spaces instead of line breaks. Raises `ValueError` if it is none."""
+    if value is None or not value.strip():
+        raise ValueError("the message is empty")
+    value = value.strip()
+    if not (value.startswith(b"{") and value.endswith(b"}")):
+        raise ValueError("the message is not a JSON object")
+    # Line breaks may stand only between tokens. This raises if one is in a string.
+    json.loads(value)
+    return value.replace(b"\r", b" ").replace(b"\n", b" ")

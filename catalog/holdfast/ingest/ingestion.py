@@ -1,0 +1,481 @@
+"""The loop that feeds a rendition from a source, one commit for each step.
+
+A step reads what is new beyond the bindings, decodes it, and commits output, errors and bindings together,
+all at one time. So the commit is the reclocking:
+
+- No binding exists before its data, and what is bound is never read again.
+- Several instances may run. Each commit expects the upper that its step began with. Whoever loses discards
+  its work, reads the bindings again, and continues from there.
+- After a crash the next instance continues from the bindings. The outcome of a commit that nobody heard of
+  makes no difference.
+- The source is told only after the commit. So it may delete what it is told about.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
+from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA
+from holdfast.errors import BadInput, Indeterminate, SourceChanged, SourceStalled, UpperMismatch
+from holdfast.ingest.checksum import RangeSum
+from holdfast.ingest.envelope import DELETES, ORDER, Envelope, UpsertState
+from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format
+from holdfast.ingest.formats.json_lines import Json
+from holdfast.ingest.plan import plan
+from holdfast.ingest.source import Binding, Range, Source
+from holdfast.ingest.spec import IngestSpec
+from holdfast.persist import Schema
+from holdfast.persist.rows.schema import DIFF, TIME
+
+PURPOSE: Final = "ingestion"
+RAW_BYTES: Final = 16 << 10
+"""An error record keeps so much of a message's key and of its value."""
+
+_FIRST: Final = (-2, "", 0)
+_TIMESTAMP: Final = "_timestamp"
+
+
+class StepOutcome(Enum):
+    """What became of a step. IDLE: nothing was new. LOST: another instance committed first."""
+
+    COMMITTED = "committed"
+    IDLE = "idle"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestStep:
+    """A step: what it committed, and the upper after it."""
+
+    outcome: StepOutcome
+    upper: int
+    messages: int = 0
+    updates: int = 0
+    errors: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class _Work:
+    """What a step has read and decoded."""
+
+    bound: dict[str, Binding] = field(default_factory=dict)
+    records: list[pa.Table] = field(default_factory=list)
+    bad: list[dict[str, Any]] = field(default_factory=list)
+    good: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
+    messages: int = 0
+    bytes: int = 0
+
+
+class Ingestion:
+    """Feeds the current rendition of a collection. One thread uses it. The caller closes the source."""
+
+    def __init__(
+        self, controller: StorageController, name: str, spec: IngestSpec, source: Source, form: "FormatOf"
+    ) -> None:
+        self._controller = controller
+        self._client = controller.client
+        self._spec = spec
+        self._source = source
+        self._name = name
+        self._form = form
+        self._open()
+
+    def _open(self) -> None:
+        self.info = _fed(self._controller.describe(self._name))
+        self._rendition: RenditionInfo = self.info.holding
+        self._writer = self._controller.rendition_writer(
+            self.info.collection_id, self._rendition.id, purpose=PURPOSE
+        )
+        self.schema = self._writer.schema
+        self._format = self._form(self.schema)
+        self._keys = Json(pa.schema([self.schema.arrow.field(each) for each in self.schema.key_names]))
+        self._upper = 0
+        self._known = False
+        self._state = UpsertState(self.schema) if self._spec.envelope is Envelope.UPSERT else None
+        self._bound: dict[str, Binding] = {}
+        self._standing: list[dict[str, Any]] = []
+        self._moved_s = time.monotonic()
+
+    @property
+    def bound(self) -> Mapping[str, Binding]:
+        """The bindings as this instance knows them."""
+        return self._bound
+
+    def load(self) -> None:
+        """Read the upper, the bindings, the errors and the state from the collection."""
+        self._upper = self._writer.upper()
+        pipeline = self._rendition.pipeline
+        assert pipeline is not None
+        rows: Sequence[dict[str, Any]] = ()
+        self._standing = []
+        if self._upper:
+            rows = self._contents([pipeline.remap]).to_pylist()
+            self._standing = self._contents([pipeline.errors]).drop_columns([DIFF]).to_pylist()
+        self._bound = self._bindings(rows)
+        if self._state is not None:
+            contents = (
+                self._contents(self._rendition.shards) if self._upper else self.schema.arrow.empty_table()
+            )
+            self._state.load(contents)
+        self._known = True
+        if self._bound:
+            # Whoever committed them may have died before it could tell the source.
+            self._source.acknowledge(self._bound)
+
+    def _contents(self, shards: Iterable[str]) -> pa.Table:
+        tables = []
+        for shard in shards:
+            with self._client.reader(shard, purpose=PURPOSE) as reader:
+                tables.append(reader.snapshot(self._upper - 1).to_table())
+        return pa.concat_tables(tables)
+
+    def _bindings(self, rows: Sequence[dict[str, Any]]) -> dict[str, Binding]:
+        bound: dict[str, Binding] = {}
+        for row in rows:
+            if row["source"] != self._source.name:
+                raise SourceStalled(
+                    f"collection {self.info.name} was fed from {row['source']}, not from {self._source.name}",
+                    hint="feed it from the same source, or hand it over to a new rendition",
+                )
+            if row["partition"] in bound or row[DIFF] != 1:
+                raise SourceStalled(
+                    f"the bindings of collection {self.info.name} contradict each other for partition"
+                    f" {row['partition']}",
+                    hint="run 'holdfast persist verify', and hand the collection over to a new rendition",
+                )
+            bound[row["partition"]] = Binding(row["position"], row["identity"], row["rows"], row["checksum"])
+        return bound
+
+    def step(self, within: Mapping[str, int] | None = None) -> IngestStep:
+        """Read what is new, at most as much as the spec allows, and commit it.
+
+        `within` limits each partition to a position, and leaves the others alone. Raises `SourceStalled` if
+        the source can't go on without losing something, and like `RenditionWriter.append`.
+        """
+        if not self._known:
+            self.load()
+        try:
+            found = _within(self._source.probe(self._bound), within)
+        except SourceStalled:
+            # Another instance may have gone on, so that the source deleted what this one still looks for.
+            if not self._is_overtaken():
+                raise
+            return IngestStep(StepOutcome.LOST, self._upper)
+        at = max(self._upper, self._client.now_ms())
+        chosen = plan(found, self._spec.max_rows, self._spec.max_bytes)
+        if not chosen and not self._is_progress_due():
+            return IngestStep(StepOutcome.IDLE, self._upper)
+        work = self._read(chosen)
+        if chosen and not work.bound:
+            return IngestStep(StepOutcome.IDLE, self._upper)
+        return self._commit(work, at)
+
+    def _is_overtaken(self) -> bool:
+        """Whether others have committed since this instance read the bindings. Reads them again."""
+        before = self._upper
+        self.load()
+        return self._upper != before
+
+    def _is_progress_due(self) -> bool:
+        every = self._spec.progress_interval_s
+        return bool(every) and (not self._upper or time.monotonic() - self._moved_s >= every)
+
+    def _read(self, chosen: Sequence[Range]) -> _Work:
+        work = _Work()
+        for wanted in chosen:
+            if work.bytes >= self._spec.max_bytes:
+                break
+            try:
+                self._read_range(wanted, work)
+            except SourceChanged:
+                # The next step finds it as it is then.
+                continue
+        return work
+
+    def _read_range(self, wanted: Range, work: _Work) -> None:
+        total, reached, size = RangeSum(), wanted.begin, 0
+        records, bad, good = [], [], []
+        if self._source_changed(wanted):
+            bad.append(self._error(wanted, BadRecord(0, 0, "changed", "the file changed after it was read")))
+        for piece in self._source.read(wanted):
+            total.add(piece.messages)
+            reached = piece.reached
+            size += piece.messages.nbytes
+            decoded, failed, fine = self._decoded(piece.messages, wanted)
+            records += decoded
+            bad += failed
+            good += [(wanted.partition, each) for each in fine]
+            if not wanted.whole and work.bytes + size >= self._spec.max_bytes:
+                break
+        else:
+            reached = wanted.end
+        work.bound[wanted.partition] = Binding(reached, wanted.identity, total.rows, total.checksum)
+        work.records += records
+        work.bad += bad
+        work.good += good
+        work.messages += total.rows
+        work.bytes += size
+
+    def _source_changed(self, wanted: Range) -> bool:
+        return wanted.whole and wanted.begin == wanted.end and wanted.partition in self._bound
+
+    def _decoded(
+        self, messages: pa.RecordBatch, wanted: Range
+    ) -> tuple[list[pa.Table], list[dict[str, Any]], list[pa.RecordBatch]]:
+        """The records of some messages, the rows of `errors`, and for Upsert the good messages."""
+        empty = messages["value"].is_null()
+        deleting = messages.filter(empty)
+        upsert = self._state is not None
+        if upsert and deleting.num_rows:
+            messages = messages.filter(pc.invert(empty))
+        decoded = self._checked(self._format.decode(messages), messages)
+        records = [self._records(decoded, messages, wanted, deletes=False)]
+        bad = [self._error(wanted, each, messages) for each in decoded.bad]
+        if not upsert:
+            return records, bad, []
+        if deleting.num_rows:
+            keys = self._decoded_keys(deleting)
+            records.append(self._records(keys, deleting, wanted, deletes=True))
+            bad += [self._error(wanted, each, deleting) for each in keys.bad]
+        good = [messages.take(pa.array(np.unique(decoded.index))), deleting]
+        if decoded.bad and (failed := messages.take(pa.array([each.index for each in decoded.bad]))):
+            # A bad value hides the row of its key, if the message says which key that is.
+            failed = failed.filter(failed["key"].is_valid())
+            keys = self._decoded_keys(failed)
+            records.append(self._records(keys, failed, wanted, deletes=True))
+        return records, bad, good
+
+    def _decoded_keys(self, messages: pa.RecordBatch) -> Decoded:
+        """The key columns of messages, from their keys."""
+        keys = messages.set_column(messages.schema.get_field_index("value"), "value", messages["key"])
+        return self._checked(self._keys.decode(keys), messages, self.schema.key_names)
+
+    def _checked(
+        self, decoded: Decoded, messages: pa.RecordBatch, names: Sequence[str] | None = None
+    ) -> Decoded:
+        """Without the rows that have a null where the collection allows none. They are bad records."""
+        rows, index, bad = decoded.rows, decoded.index, list(decoded.bad)
+        for each in self.schema.arrow:
+            wanted = each.name in rows.column_names and (names is None or each.name in names)
+            if each.nullable or not wanted or not rows[each.name].null_count:
+                continue
+            null = rows[each.name].is_null().to_numpy()
+            for at in np.flatnonzero(null).tolist():
+                message = int(index[at])
+                position = messages["position"][message].as_py()
+                bad.append(BadRecord(message, position, "null", f"column '{each.name}' is missing or null"))
+            rows, index = rows.filter(pa.array(~null)), index[~null]
+        return Decoded(rows, index, bad)
+
+    def _records(
+        self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, *, deletes: bool
+    ) -> pa.Table:
+        """Decoded rows with the included columns, and for Upsert with what orders them."""
+        taken = messages.take(pa.array(decoded.index))
+        arrays = {name: decoded.rows[name] for name in decoded.rows.column_names}
+        count = decoded.rows.num_rows
+        for what, name in self._spec.include.items():
+            if what != "record" and not deletes:
+                type_ = self.schema.arrow.field(name).type
+                values = pa.repeat(wanted.partition, count) if what == "partition" else taken[what]
+                arrays[name] = values.cast(type_)
+        columns = [
+            arrays[each.name] if each.name in arrays else pa.nulls(count, each.type)
+            for each in self.schema.arrow
+        ]
+        if self._state is None:
+            return pa.table(columns, schema=self.schema.arrow)
+        timestamp, partition, position = ORDER
+        ordered = {
+            timestamp: taken["timestamp"],
+            partition: pa.repeat(wanted.partition, count),
+            position: taken["position"],
+            DELETES: pa.repeat(deletes, count),
+        }
+        names = [*self.schema.arrow.names, *ordered]
+        return pa.table([*columns, *ordered.values()], names=names)
+
+    def _error(self, wanted: Range, bad: BadRecord, messages: pa.RecordBatch | None = None) -> dict[str, Any]:
+        """The row of `errors` of a bad record."""
+        key = value = timestamp = None
+        if messages is not None:
+            key, timestamp = (messages[each][bad.index].as_py() for each in ("key", "timestamp"))
+            value = None if self._format.whole else messages["value"][bad.index].as_py()
+        return {
+            "partition": wanted.partition,
+            "position": bad.position,
+            "kind": bad.kind,
+            "reason": bad.reason,
+            "key": None if key is None else key[:RAW_BYTES],
+            "value": None if value is None else value[:RAW_BYTES],
+            _TIMESTAMP: timestamp,
+        }
+
+    def _commit(self, work: _Work, at: int) -> IngestStep:
+        after = None
+        if self._state is not None and work.records:
+            updates, after = self._state.changes(pa.concat_tables(work.records))
+        else:
+            updates = pa.concat_tables(work.records) if work.records else None
+        ended, bad = self._judged(work)
+        self._check_limit(bad, len(self._standing) - len(ended) + len(bad))
+        errors = _signed(ERRORS_SCHEMA, ended, bad)
+        remap = _signed(REMAP_SCHEMA, *self._rebound(work.bound))
+        try:
+            kept = (_at(at, remap), _at(at, errors))
+            self._writer.append(_at(at, updates), self._upper, at + 1, kept=kept)
+        except UpperMismatch:
+            self._known = False
+            return IngestStep(StepOutcome.LOST, self._upper)
+        except Indeterminate:
+            # The bindings say whether it happened.
+            self._open()
+            return IngestStep(StepOutcome.LOST, self._upper)
+        self._upper, self._moved_s = at + 1, time.monotonic()
+        self._bound |= work.bound
+        gone = [id(each) for each in ended]
+        self._standing = [*(each for each in self._standing if id(each) not in gone), *bad]
+        if self._state is not None and after is not None:
+            self._state.rows = after
+        if work.bound:
+            self._source.acknowledge(self._bound)
+        changed = 0 if updates is None else updates.num_rows
+        return IngestStep(StepOutcome.COMMITTED, self._upper, work.messages, changed, len(bad), work.bytes)
+
+    def _judged(self, work: _Work) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The error rows that end, and those that begin.
+
+        A later good message of the same key ends an error. Without keys none ends.
+        """
+        bad = work.bad
+        if not work.good or not (bad or self._standing):
+            return [], bad
+        latest: dict[bytes, tuple[int, str, int]] = {}
+        for partition, messages in work.good:
+            columns = (messages[each].to_pylist() for each in ("key", "timestamp", "position"))
+            for key, timestamp, position in zip(*columns, strict=True):
+                order = (-1 if timestamp is None else timestamp, partition, position)
+                if key is not None and latest.get(key[:RAW_BYTES], order) <= order:
+                    latest[key[:RAW_BYTES]] = order
+        ended = [each for each in self._standing if each["key"] in latest]
+        return ended, [each for each in bad if latest.get(each["key"], _FIRST) < _order(each)]
+
+    def _check_limit(self, bad: Sequence[dict[str, Any]], standing: int) -> None:
+        if bad and standing > self._spec.error_limit:
+            first = bad[0]
+            raise SourceStalled(
+                f"collection {self.info.name} would have {standing:,} bad records, more than the limit"
+                f" {self._spec.error_limit:,}; the next one is {first['partition']}:{first['position']}:"
+                f" {first['reason']}",
+                hint="correct the source or the columns, or raise onError.collect.limit",
+            )
+
+    def _rebound(self, bound: Mapping[str, Binding]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The remap rows that end, and those that begin."""
+        old = [self._remap_row(each, self._bound[each]) for each in bound if each in self._bound]
+        return old, [self._remap_row(partition, binding) for partition, binding in bound.items()]
+
+    def _remap_row(self, partition: str, binding: Binding) -> dict[str, Any]:
+        return {
+            "source": self._source.name,
+            "partition": partition,
+            "position": binding.position,
+            "identity": binding.identity,
+            "rows": binding.rows,
+            "checksum": binding.checksum,
+        }
+
+    def run(
+        self,
+        *,
+        once: bool = False,
+        stopped: Callable[[float], bool] | None = None,
+        told: Callable[[IngestStep], None] = lambda _: None,
+    ) -> None:
+        """Take steps until `stopped(seconds)` says so after it waited. With `once`, until the current end.
+
+        By default it sleeps and goes on. `told` is called after each step. Raises like `step`.
+        """
+        stopped = stopped or threading.Event().wait
+        self.load()
+        ends = None
+        if once:
+            ends = {each.partition: each.end for each in self._source.probe(self._bound)}
+        while True:
+            began = time.monotonic()
+            step = self.step(ends)
+            told(step)
+            if (
+                once
+                and step.outcome is StepOutcome.IDLE
+                and not _within(self._source.probe(self._bound), ends)
+            ):
+                return
+            busy = step.outcome is StepOutcome.LOST or step.messages >= self._spec.max_rows
+            rest = 0 if busy or (once and step.outcome is not StepOutcome.IDLE) else self._spec.interval_s
+            if stopped(max(0, rest - (time.monotonic() - began))):
+                return
+
+
+FormatOf = Callable[[Schema], Format]
+
+
+def _fed(info: CollectionInfo) -> CollectionInfo:
+    if info.holding.pipeline is None:
+        raise BadInput(
+            f"collection {info.name} is not fed from a source: its current rendition {info.holding.id} keeps"
+            " nothing for a pipeline",
+            hint="create a collection with --source-fed, or let 'holdfast ingest' create it",
+        )
+    return info
+
+
+def _at(time_: int, updates: pa.Table | None) -> pa.Table | None:
+    """The updates at this time."""
+    if updates is None:
+        return None
+    return updates.append_column(TIME, pa.repeat(pa.scalar(time_, pa.uint64()), updates.num_rows))
+
+
+def _order(bad: Mapping[str, Any]) -> tuple[int, str, int]:
+    """What orders a bad record among others of its key in a step."""
+    timestamp = bad[_TIMESTAMP]
+    return (-1 if timestamp is None else timestamp, bad["partition"], bad["position"])
+
+
+def _within(found: Sequence[Range], within: Mapping[str, int] | None) -> list[Range]:
+    if within is None:
+        return list(found)
+    kept = [each for each in found if each.partition in within]
+    return [
+        each if each.whole or each.end <= within[each.partition] else _cut(each, within[each.partition])
+        for each in kept
+        if each.whole or each.begin < within[each.partition]
+    ]
+
+
+def _cut(wanted: Range, end: int) -> Range:
+    return Range(wanted.partition, wanted.begin, end, wanted.identity)
+
+
+def _keys(messages: pa.RecordBatch) -> set[bytes]:
+    return {each[:RAW_BYTES] for each in messages["key"].to_pylist() if each is not None}
+
+
+def _signed(
+    schema: Schema, ended: Sequence[dict[str, Any]], begun: Sequence[dict[str, Any]]
+) -> pa.Table | None:
+    """The updates that remove and add these rows."""
+    if not ended and not begun:
+        return None
+    rows = [*({**each, DIFF: -1} for each in ended), *({**each, DIFF: 1} for each in begun)]
+    return pa.Table.from_pylist(rows, schema=schema.arrow_diff)

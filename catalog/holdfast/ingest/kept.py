@@ -1,0 +1,40 @@
+"""Reads what pipelines keep besides the contents: positions in the source, and bad records."""
+
+import pyarrow as pa
+
+from holdfast.collections import StorageController
+from holdfast.errors import BadInput
+
+
+def offsets(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:
+    """The bindings of a collection at one time: exactly what its contents at that time were made from.
+
+    Columns: source, partition, position (the next to read), identity, rows and checksum of the last range.
+    Returns the time, which is the latest complete one if `as_of` is None. Raises `BadInput` for a collection
+    that was not fed from a source at that time, and like `CollectionReader.snapshot`.
+    """
+    return _kept(controller, name, as_of, "remap")
+
+
+def errors(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:
+    """The bad records of a collection at one time.
+
+    Columns: partition, position, kind, reason, and the raw key and value, cut. Raises like `offsets`.
+    """
+    return _kept(controller, name, as_of, "errors")
+
+
+def _kept(controller: StorageController, name: str, as_of: int | None, which: str) -> tuple[int, pa.Table]:
+    with controller.reader(name, purpose=f"ingest {which}") as reader:
+        time = reader.readable(as_of)
+        # The record is read after the time, so it has every handover up to that time.
+        info = controller.describe(name)
+        (rendition,) = (each for each in info.held if each.holds_at(time))
+        if rendition.pipeline is None:
+            raise BadInput(
+                f"collection {info.name} was not fed from a source at {time}: its rendition {rendition.id}"
+                " keeps nothing for a pipeline"
+            )
+        shard = getattr(rendition.pipeline, which)
+        with controller.client.reader(shard, purpose=f"ingest {which}") as kept:
+            return time, kept.snapshot(time).to_table()

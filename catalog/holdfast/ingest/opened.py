@@ -1,0 +1,126 @@
+"""Opens the source and the format that a spec names, and the collection that they feed."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
+
+import pyarrow as pa
+
+from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
+from holdfast.errors import BadInput, CollectionNotFound
+from holdfast.ingest.envelope import Envelope
+from holdfast.ingest.formats.decoded import Format
+from holdfast.ingest.formats.files import Csv, Parquet
+from holdfast.ingest.formats.json_lines import Json
+from holdfast.ingest.formats.raw import Raw
+from holdfast.ingest.ingestion import Ingestion, IngestStep
+from holdfast.ingest.source import Source
+from holdfast.ingest.sources.folder import Folder
+from holdfast.ingest.sources.generator import Generator
+from holdfast.ingest.spec import FilesSpec, GeneratorSpec, IngestSpec, parse
+from holdfast.persist import PersistClient, Schema
+
+_INCLUDE_TYPES = {
+    "partition": (pa.string(),),
+    "position": (pa.int64(),),
+    "timestamp": (pa.int64(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")),
+    "key": (pa.binary(), pa.string()),
+    "record": (pa.string(),),
+}
+
+
+def ingest_source(
+    url: str,
+    name: str,
+    source: Mapping[str, object],
+    *,
+    schema: Schema | None = None,
+    once: bool = False,
+    stopped: Callable[[float], bool] | None = None,
+    told: Callable[[IngestStep], None] = lambda _: None,
+) -> None:
+    """Feed a collection from a source until the source's current end (`once`), or until `stopped`.
+
+    `source` is the block that docs/how-to/ingest-files.md describes. With `schema`, a collection that doesn't
+    exist is created. `stopped(seconds)` waits so long or less, and returns True to end. By default it sleeps.
+    `told` is called after each step.
+
+    Raises `BadInput` if the block or the collection doesn't fit, and `SourceStalled` if the source can't go
+    on without losing something.
+    """
+    spec = parse(source)
+    with (
+        PersistClient.open(url) as client,
+        StorageController(client, who="holdfast.ingest") as controller,
+        ingestion_of(controller, name, spec, schema) as ingestion,
+    ):
+        ingestion.run(once=once, stopped=stopped, told=told)
+
+
+@contextmanager
+def ingestion_of(
+    controller: StorageController, name: str, spec: IngestSpec, schema: Schema | None = None
+) -> Iterator[Ingestion]:
+    """Open the pipeline of a collection. The block closes the source. Raises like `ingest_source`."""
+    info = _collection(controller, name, spec, schema)
+    with closing(_source(spec)) as source:
+        yield Ingestion(controller, info.collection_id, spec, source, partial(format_of, spec))
+
+
+def _collection(
+    controller: StorageController, name: str, spec: IngestSpec, schema: Schema | None
+) -> CollectionInfo:
+    """The collection, created if it doesn't exist and there is a schema."""
+    try:
+        info = controller.describe(name)
+    except CollectionNotFound:
+        if schema is None:
+            raise
+        format_of(spec, schema)
+        return controller.create_collection(CollectionSpec(str(uuid.uuid4()), name, schema, source_fed=True))
+    if schema is not None and info.schema != schema:
+        raise BadInput(
+            f"collection {name} has other columns than the spec: {info.schema} instead of {schema}",
+            hint="leave out the columns, or evolve the collection",
+        )
+    format_of(spec, info.schema)
+    return info
+
+
+def _source(spec: IngestSpec) -> Source:
+    match spec.source:
+        case FilesSpec() as files:
+            whole = spec.format in {"csv", "parquet"}
+            return Folder(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
+        case GeneratorSpec() as made:
+            now_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
+            return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, now_ms)
+
+
+def format_of(spec: IngestSpec, schema: Schema) -> Format:
+    """The format, for the columns that it fills. Raises `BadInput` if it can't fill them."""
+    for what, name in spec.include.items():
+        found = [each.type for each in schema.arrow if each.name == name]
+        if not found or found[0] not in _INCLUDE_TYPES[what]:
+            types = " or ".join(str(each) for each in _INCLUDE_TYPES[what])
+            has = f"type {found[0]}" if found else "no such column"
+            raise BadInput(f"source.include.{what} needs a column '{name}' of type {types}, found {has}")
+    if spec.envelope is Envelope.UPSERT and not schema.key_names:
+        raise BadInput("envelope Upsert needs a collection with a key")
+    taken = {name for what, name in spec.include.items() if what != "record"}
+    columns = pa.schema([each for each in schema.arrow if each.name not in taken])
+    formats: Mapping[str, Callable[[], Format]] = {
+        "json": lambda: Json(columns, spec.include.get("record", "")),
+        "csv": lambda: Csv(columns),
+        "parquet": lambda: Parquet(columns),
+        "raw": lambda: Raw(columns),
+    }
+    form = formats[spec.format]()
+    if form.whole and not isinstance(spec.source, FilesSpec):
+        raise BadInput(f"format {spec.format} is for files")
+    if "record" in spec.include and spec.format != "json":
+        raise BadInput("source.include.record is for format json")
+    form.check()
+    return form

@@ -1,0 +1,86 @@
+"""What a source is: partitions of messages in the order of their addresses.
+
+- An address is a partition and a position in it. Positions never go back, and a position has the same message
+  for every reader, or is gone.
+- A source says what is new beyond the bindings that the collection has. It never decides what was read: only
+  the remap of the collection does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+MESSAGES: Final = pa.schema(
+    [
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+    ]
+)
+"""Messages of one partition, in the order of their positions. `timestamp` is in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How far a collection contains a partition: all messages below `position`.
+
+    `identity` says which contents the partition had, where a partition can be replaced. `rows` and `checksum`
+    describe the messages of the range that was bound last.
+    """
+
+    position: int
+    identity: str = ""
+    rows: int = 0
+    checksum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Messages of a partition in `[begin, end)`. A `whole` range can't be split.
+
+    `size_bytes` is 0 if it is not known before the range is read.
+    """
+
+    partition: str
+    begin: int
+    end: int
+    identity: str = ""
+    whole: bool = False
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some messages of a range. `reached` is the next position, also after messages that nobody may read."""
+
+    messages: pa.RecordBatch
+    reached: int
+
+
+class Source(Protocol):
+    """A source of messages. One thread uses it."""
+
+    @property
+    def name(self) -> str:
+        """What the remap calls it. A source with another name has other messages."""
+
+    def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
+        """Return what is new, oldest first. A range begins where the binding of its partition ends.
+
+        Raises `SourceStalled` if messages between a binding and the range are gone.
+        """
+
+    def read(self, wanted: Range) -> Iterator[Piece]:
+        """Read the messages of a range.
+
+        Raises `SourceChanged` if the partition no longer has the contents that the range names.
+        """
+
+    def acknowledge(self, bound: Mapping[str, Binding]) -> None:
+        """Tell the source that these bindings are durable."""
+
+    def close(self) -> None:
+        """Release what it has open."""

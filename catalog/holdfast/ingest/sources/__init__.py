@@ -1,0 +1,1 @@
+"""Sources of messages, a module for each kind."""

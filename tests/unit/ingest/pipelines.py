@@ -1,0 +1,56 @@
+"""Pipelines on stores in memory, and what a collection has at each time."""
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from holdfast.collections import CollectionSpec, StorageController
+from holdfast.ingest import Ingestion, StepOutcome, parse
+from holdfast.ingest.kept import errors, offsets
+from holdfast.ingest.opened import format_of
+from holdfast.ingest.source import Source
+from holdfast.persist import PersistClient, Schema
+from holdfast.persist.rows.schema import DIFF
+
+SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?"})
+GENERATOR = {"rows": 1}
+
+
+def created(client: PersistClient, shards: int = 2, schema: Schema = SCHEMA) -> StorageController:
+    controller = StorageController(client)
+    controller.create_collection(CollectionSpec("c1", "orders", schema, shards, source_fed=True))
+    return controller
+
+
+def pipeline(client: PersistClient, source: Source, **block: Any) -> Ingestion:
+    spec = parse({"generator": GENERATOR, "format": {"json": {}}, "run": {"progressInterval": "0s"}, **block})
+    return Ingestion(StorageController(client), "orders", spec, source, partial(format_of, spec))
+
+
+def drained(ingestion: Ingestion) -> int:
+    """IngestStep until nothing is new; the number of steps that committed."""
+    committed = 0
+    while (step := ingestion.step()).outcome is not StepOutcome.IDLE:
+        committed += step.outcome is StepOutcome.COMMITTED
+    return committed
+
+
+def rows(client: PersistClient, as_of: int | None = None) -> Counter[tuple[Any, ...]]:
+    table = StorageController(client).reader("orders", purpose="check").snapshot(as_of).to_table()
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in table.to_pylist():
+        diff = row.pop(DIFF)
+        assert diff > 0
+        found[tuple(row.values())] += diff
+    return found
+
+
+def positions(client: PersistClient, as_of: int | None = None) -> dict[str, int]:
+    table = offsets(StorageController(client), "orders", as_of)[1]
+    assert set(table[DIFF].to_pylist()) <= {1}
+    return dict(zip(table["partition"].to_pylist(), table["position"].to_pylist(), strict=True))
+
+
+def bad(client: PersistClient, as_of: int | None = None) -> list[tuple[str, int, str]]:
+    table = errors(StorageController(client), "orders", as_of)[1]
+    return sorted((row["partition"], row["position"], row["kind"]) for row in table.to_pylist())

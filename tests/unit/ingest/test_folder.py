@@ -1,0 +1,115 @@
+"""Files of a folder are read once, as they were when they were bound."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.errors import BadInput
+from holdfast.ingest import ingest_source
+from holdfast.ingest.source import Binding, Piece
+from holdfast.ingest.sources.folder import Folder
+from holdfast.persist import Schema
+
+SCHEMA = Schema.of({"id": "int64"}, {"name": "string?"})
+
+
+def folder(path: Path, **changed: Any) -> Folder:
+    return Folder(path, **{"pattern": "*", "whole": False, "on_changed": "error", **changed})
+
+
+def names(source: Folder, bound: dict[str, Binding] | None = None) -> list[str]:
+    return [each.partition for each in source.probe(bound or {})]
+
+
+def test_it_finds_files_oldest_first_and_no_unfinished_ones(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "_hidden").mkdir()
+    for number, name in enumerate(["b", "sub/a", "c.json", ".x", "_y", "z.tmp", "_hidden/file"]):
+        (tmp_path / name).write_text("x")
+        os.utime(tmp_path / name, ns=(number, number))
+    assert names(folder(tmp_path)) == ["b", "sub/a", "c.json"]
+    assert names(folder(tmp_path, pattern="*.json")) == ["c.json"]
+    assert names(folder(tmp_path, pattern="sub/*")) == ["sub/a"]
+
+
+def lines(path: Path, contents: bytes) -> list[tuple[int, bytes]]:
+    (path / "file").write_bytes(contents)
+    source = folder(path)
+    (wanted,) = source.probe({})
+    pieces: list[Piece] = list(source.read(wanted))
+    return [(row["position"], row["value"]) for piece in pieces for row in piece.messages.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("contents", "found"),
+    [
+        (b"", []),
+        (b"a", [(1, b"a")]),
+        (b"a\nb\n", [(1, b"a"), (2, b"b")]),
+        (b"\n\r\n a \r\n\nb", [(3, b"a"), (5, b"b")]),
+        (b"\xff\n\xfe", [(1, b"\xff"), (2, b"\xfe")]),
+    ],
+)
+def test_lines_are_numbered_and_blank_ones_skipped(
+    tmp_path: Path, contents: bytes, found: list[tuple[int, bytes]]
+) -> None:
+    assert lines(tmp_path, contents) == found
+
+
+def test_a_file_that_is_being_written_waits(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text('{"id":1}\n')
+    source = folder(tmp_path)
+    (wanted,) = source.probe({})
+    with file.open("a") as more:
+        more.write('{"id":2}\n')
+    with pytest.raises(holdfast.SourceChanged, match="being written"):
+        list(source.read(wanted))
+    (again,) = source.probe({})
+    assert [piece.messages.num_rows for piece in source.read(again)] == [2]
+    file.unlink()
+    with pytest.raises(holdfast.SourceChanged, match="is gone"):
+        list(source.read(again))
+
+
+def fed(path: Path, **files: Any) -> Counter[tuple[Any, ...]]:
+    block = {"files": {"path": str(path / "in"), **files}, "format": {"json": {}}}
+    ingest_source(f"file://{path}/store", "orders", block, schema=SCHEMA, once=True)
+    with holdfast.table(f"file://{path}/store", "orders") as table:
+        return Counter(tuple(row.values()) for row in table.read().to_pylist())
+
+
+def test_a_changed_file_is_an_error_and_never_other_rows(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / "a"
+    file.write_text('{"id":1}\n')
+    assert fed(tmp_path) == Counter({(1, None): 1})
+    file.write_text('{"id":1}\n{"id":2}\n')
+    (tmp_path / "in" / "b").write_text('{"id":3}\n')
+    assert fed(tmp_path) == Counter({(1, None): 1, (3, None): 1})
+    assert fed(tmp_path) == Counter({(1, None): 1, (3, None): 1})
+    from holdfast.collections import StorageController
+    from holdfast.ingest.kept import errors
+    from holdfast.persist import PersistClient
+
+    with PersistClient.open(f"file://{tmp_path}/store") as client:
+        found = errors(StorageController(client), "orders")[1].to_pylist()
+    assert [(each["partition"], each["kind"]) for each in found] == [("a", "changed")]
+
+
+def test_a_file_may_be_deleted_once_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text('{"id":1}\n')
+    fed(tmp_path)
+    (tmp_path / "in" / "a").unlink()
+    (tmp_path / "in" / "b").write_text('{"id":2}\n')
+    assert fed(tmp_path) == Counter({(1, None): 1, (2, None): 1})
+
+
+def test_a_missing_folder_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"source folder .*/in doesn't exist or is not a folder"):
+        fed(tmp_path)

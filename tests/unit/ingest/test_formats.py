@@ -1,0 +1,203 @@
+"""Formats decode good records and name bad ones, whatever stands beside them."""
+
+import base64
+import datetime as dt
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import BadInput
+from holdfast.ingest.formats.decoded import Decoded
+from holdfast.ingest.formats.files import Csv, Parquet
+from holdfast.ingest.formats.json_lines import Json
+from holdfast.ingest.formats.raw import Raw
+from holdfast.ingest.source import MESSAGES
+from holdfast.persist import Schema
+
+COLUMNS = Schema.of({"id": "int64"}, {"name": "string?"}).arrow
+
+
+def messages(*values: bytes | None) -> pa.RecordBatch:
+    count = len(values)
+    columns = [
+        pa.array(range(count), pa.int64()),
+        pa.nulls(count, pa.int64()),
+        pa.nulls(count, pa.binary()),
+        pa.array(values, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def found(decoded: Decoded) -> list[tuple[int, dict[str, Any]]]:
+    return list(zip(decoded.index.tolist(), decoded.rows.to_pylist(), strict=True))
+
+
+def bad(decoded: Decoded) -> list[int]:
+    return [each.index for each in decoded.bad]
+
+
+def test_json_objects_become_rows_by_name() -> None:
+    decoded = Json(COLUMNS).decode(
+        messages(b'{"name":"a","id":1}', b' {"id": 2,\n "more": {"x": [1]}}\r\n', b'{"id":3,"name":null}')
+    )
+    rows = [{"id": 1, "name": "a"}, {"id": 2, "name": None}, {"id": 3, "name": None}]
+    assert found(decoded) == list(enumerate(rows))
+    assert not decoded.bad
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"   ",
+        None,
+        b"null",
+        b"[1]",
+        b"{",
+        b'{"id":1',
+        b'{"id":1}{"id":2}',
+        b'{"id":1} {"id":2}',
+        b'{"id":1}\n{"id":2}',
+        b'{"id":"1"}',
+        b'{"id":1.5}',
+        b'{"id":9223372036854775808}',
+        b'{"id":1,"id":2}',
+        b'{"id":1,"name":2}',
+        b'{"id":1,"name":{"a":1}}',
+        b'{"id":1,"name":"a\nb"}',
+        b'{"id":1,"name":"\xff"}',
+        b'{"id":1,"name":"\\ud800"}',
+        b'{"id":1,}',
+        b'{"id":1}\x00',
+        b'{"id":1]}',
+        b'{"name":"}',
+        b'{"id":1 /* no */}',
+    ],
+)
+def test_a_bad_json_record_harms_no_other(record: bytes | None) -> None:
+    good = [b'{"id":%d}' % number for number in range(5)]
+    for at in range(6):
+        decoded = Json(COLUMNS).decode(messages(*good[:at], record, *good[at:]))
+        assert bad(decoded) == [at]
+        assert [row["id"] for _, row in found(decoded)] == list(range(5))
+        assert [index for index, _ in found(decoded)] == [index for index in range(6) if index != at]
+
+
+def test_two_records_that_look_whole_together_are_both_bad() -> None:
+    pairs = [
+        (b'{"name":"}', b'{"}'),
+        (b'{"a":[{}', b"{}]}"),
+        (b'{"a":{"b":{}', b"{}}}"),
+        (b'{"a":"\\}', b'{"}'),
+    ]
+    for one, two in pairs:
+        decoded = Json(COLUMNS).decode(messages(b'{"id":1}', one, two, b'{"id":2}'))
+        assert bad(decoded) == [1, 2]
+        assert [row["id"] for _, row in found(decoded)] == [1, 2]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=5,
+)
+RECORDS = st.one_of(
+    st.fixed_dictionaries({"id": st.integers(-5, 5)}, optional={"name": st.text(max_size=4), "z": JSON}).map(
+        lambda value: json.dumps(value).encode()
+    ),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    st.fixed_dictionaries({"id": JSON, "name": JSON}).map(lambda value: json.dumps(value, indent=1).encode()),
+    st.binary(max_size=8),
+)
+
+
+def plainly(record: bytes) -> dict[str, Any] | None:
+    """What the record means, decoded by itself with another library."""
+    try:
+        value = json.loads(record)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    id_, name = value.get("id"), value.get("name")
+    fits = id_ is None or (type(id_) is int and -(2**63) <= id_ < 2**63)
+    if not fits or not (name is None or isinstance(name, str)):
+        return None
+    try:
+        record.decode()
+        (name or "").encode()
+    except UnicodeError:
+        return None
+    return {"id": id_, "name": name}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(RECORDS, max_size=8))
+def test_many_json_records_are_decoded_as_each_by_itself(records: list[bytes]) -> None:
+    decoded = Json(COLUMNS).decode(messages(*records))
+    wanted = [plainly(record) for record in records]
+    assert found(decoded) == [(at, row) for at, row in enumerate(wanted) if row is not None]
+    assert bad(decoded) == [at for at, row in enumerate(wanted) if row is None]
+
+
+def test_json_has_a_form_for_each_type() -> None:
+    types = {
+        "flag": "bool?", "tiny": "int8?", "huge": "uint64?", "real": "float64?", "half": "float32?",
+        "text": "string?", "bytes": "binary?", "day": "date32?", "at": "timestamp_utc?",
+        "local": "timestamp?", "price": "decimal128(10,2)?",
+    }  # fmt: skip
+    record = {
+        "flag": True, "tiny": -128, "huge": 2**64 - 1, "real": 0.1, "half": 1.5, "text": "ü",
+        "bytes": base64.b64encode(b"\x00\xff").decode(), "day": "2026-02-28",
+        "at": "2026-01-01T01:00:00.123456+01:00", "local": "2026-01-01 00:00:00", "price": "1.25",
+    }  # fmt: skip
+    columns = Schema.of({}, types).arrow
+    decoded = Json(columns).decode(messages(json.dumps(record).encode()))
+    assert not decoded.bad
+    (row,) = decoded.rows.to_pylist()
+    assert row["huge"] == 2**64 - 1
+    assert (row["bytes"], row["day"]) == (b"\x00\xff", dt.date(2026, 2, 28))
+    assert row["at"] == dt.datetime(2026, 1, 1, 0, 0, 0, 123456, dt.UTC)
+    assert (row["price"], row["half"], row["tiny"]) == (Decimal("1.25"), 1.5, -128)
+    for name, value in [("tiny", 128), ("bytes", "?"), ("day", "2026-02-30"), ("day", 1), ("price", "1.255")]:
+        assert bad(Json(columns).decode(messages(json.dumps({name: value}).encode()))) == [0], (name, value)
+
+
+def test_csv_names_bad_records_by_number() -> None:
+    text = b'id,other,name\n1,x,a\nbad,x,b\n3,x,"two\nlines"\n4,x\n5,x,\n6,x,""\n'
+    decoded = Csv(COLUMNS).decode(messages(text))
+    rows = [{"id": 1, "name": "a"}, {"id": 3, "name": "two\nlines"}, {"id": 5, "name": None}]
+    assert [row for _, row in found(decoded)] == [*rows, {"id": 6, "name": ""}]
+    assert [(each.position, each.kind) for each in decoded.bad] == [(2, "decode"), (4, "decode")]
+    assert "3 columns" in decoded.bad[1].reason or "2 fields instead of 3" in decoded.bad[1].reason
+
+
+@pytest.mark.parametrize("text", [b"", b"name\na\n", b"id,id\n1,2\n", b"\xff\xfe\x00"])
+def test_a_csv_file_that_can_not_be_read_is_one_bad_record(text: bytes) -> None:
+    decoded = Csv(COLUMNS).decode(messages(b"id,name\n1,a\n", text))
+    assert [row for _, row in found(decoded)] == [{"id": 1, "name": "a"}]
+    assert [(each.index, each.kind) for each in decoded.bad] == [(1, "file")]
+
+
+def test_parquet_columns_are_found_by_name_and_cast(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"name": ["a", None], "id": pa.array([1, 2], pa.int32()), "x": [0, 0]}), tmp_path / "f"
+    )
+    decoded = Parquet(COLUMNS).decode(messages((tmp_path / "f").read_bytes(), b"PAR1 no"))
+    assert [row for _, row in found(decoded)] == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+    assert [(each.index, each.kind) for each in decoded.bad] == [(1, "file")]
+
+
+def test_raw_takes_one_column() -> None:
+    decoded = Raw(Schema.of({}, {"text": "string"}).arrow).decode(messages(b"a", b"\xff", b""))
+    assert found(decoded) == [(0, {"text": "a"}), (2, {"text": ""})]
+    assert bad(decoded) == [1]
+    with pytest.raises(BadInput, match="exactly one column of type binary or string, found id int64"):
+        Raw(COLUMNS).check()

@@ -1,0 +1,173 @@
+"""`holdfast ingest`: what a user sees, and many kills of several instances at once."""
+
+import csv
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli import main
+from unit.cli.terminals import DEADLINE_S, HOLDFAST
+
+SPEC = """
+collection: orders
+key: {id: int64}
+columns: {name: 'string?', at: 'int64?'}
+source:
+  files: {path: FOLDER, pattern: '*.jsonl'}
+  format: {json: {}}
+  include: {position: at}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "orders.yaml").write_text(SPEC.replace("FOLDER", str(tmp_path / "in")))
+    return tmp_path
+
+
+def holdfast_(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--url", f"file://{folder}/location"])
+
+
+def ingested(folder: Path, *options: str) -> Result:
+    return holdfast_(folder, "ingest", str(folder / "orders.yaml"), "--once", *options)
+
+
+def test_files_become_rows_with_offsets_and_errors(folder: Path) -> None:
+    (folder / "in" / "one.jsonl").write_text('{"id": 1, "name": "a"}\n{"id": 2}\nbad\n')
+    (folder / "in" / "note.txt").write_text("not matched")
+    result = ingested(folder)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("fed orders with 3 messages, 2 updates, 1 bad record: complete up to ")
+    assert "3 messages (" in result.stderr
+    assert "0 messages" in ingested(folder, "--quiet").stdout
+    read = holdfast_(folder, "collection", "read", "orders", "--format", "csv")
+    assert list(csv.reader(io.StringIO(read.stdout))) == [
+        ["id", "name", "at"],
+        ["1", "a", "1"],
+        ["2", "", "2"],
+    ]
+    shown = holdfast_(folder, "collection", "offsets", "orders", "--format", "json")
+    (offset,) = map(json.loads, shown.stdout.splitlines())
+    assert (offset["partition"], offset["rows"], offset["source"]) == ("one.jsonl", 3, f"file://{folder}/in")
+    (error,) = map(
+        json.loads,
+        holdfast_(folder, "collection", "errors", "orders", "--format", "json").stdout.splitlines(),
+    )
+    assert (error["partition"], error["position"], error["kind"]) == ("one.jsonl", 3, "decode")
+    early = holdfast_(folder, "collection", "offsets", "orders", "--as-of", "1")
+    assert early.stdout == "no offsets at 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "must be a YAML file with the fields collection and source"),
+        ("a: [", "is not YAML"),
+        ("collection: orders", "source must have one of files, generator (it has nothing)"),
+        ("collection: 1", "needs 'collection': the name of the collection to feed"),
+        ("collection: orders\nsources: {}", "has an unknown field 'sources'"),
+        ("collection: orders\nkey: id", "key must be a block of name: type, such as {id: int64}"),
+    ],
+)
+def test_a_bad_file_is_one_clear_line_and_makes_no_location(folder: Path, text: str, told: str) -> None:
+    (folder / "orders.yaml").write_text(text)
+    result = ingested(folder)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert not (folder / "location").exists()
+
+
+def test_a_table_is_refused(folder: Path) -> None:
+    with holdfast.table(f"file://{folder}/location", "orders", columns={"id": "int64"}, key="id"):
+        pass
+    spec = (folder / "orders.yaml").read_text().replace("key: {id: int64}", "").replace("columns:", "#")
+    (folder / "orders.yaml").write_text(spec.replace("  include: {position: at}", ""))
+    result = ingested(folder)
+    assert result.exit_code == 2
+    assert "collection orders is not fed from a source" in result.stderr
+
+
+def test_it_follows_the_folder_until_it_is_told_to_end(folder: Path) -> None:
+    spec = (folder / "orders.yaml").read_text() + "  run: {interval: 100ms}\n"
+    (folder / "orders.yaml").write_text(spec)
+    process = started(folder)
+    try:
+        for number in range(3):
+            put(folder, number, [number])
+            wait_for(folder, number + 1)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert out.startswith("fed orders with 3 messages, 3 updates")
+
+
+def test_kills_of_several_instances_lose_and_repeat_nothing(folder: Path) -> None:
+    seed = random.randrange(2**32)
+    draw = random.Random(seed)
+    spec = (folder / "orders.yaml").read_text() + "  run: {interval: 20ms}\n  batch: {maxBytes: '64'}\n"
+    (folder / "orders.yaml").write_text(spec)
+    processes = [started(folder) for _ in range(3)]
+    ids: list[int] = []
+    kills = 0
+    try:
+        for number in range(60):
+            new = [number * 10 + index for index in range(draw.randrange(4))]
+            ids += new
+            put(folder, number, new)
+            time.sleep(draw.random() * 0.3)
+            if draw.random() < 0.4:
+                victim = draw.randrange(3)
+                processes[victim].kill()
+                processes[victim].communicate()
+                kills += 1
+                processes[victim] = started(folder)
+    finally:
+        for each in processes:
+            each.kill()
+            each.communicate()
+    assert kills >= 5, f"seed {seed}"
+    assert ingested(folder).exit_code == 0, f"seed {seed}"
+    assert Counter(found(folder)) == Counter(ids), f"seed {seed}"
+
+
+def put(folder: Path, number: int, ids: list[int]) -> None:
+    unfinished = folder / "in" / f".{number}"
+    unfinished.write_text("".join(f'{{"id":{id_}}}\n' for id_ in ids))
+    unfinished.rename(folder / "in" / f"{number}.jsonl")
+
+
+def started(folder: Path) -> subprocess.Popen[str]:
+    command = [str(HOLDFAST), "ingest", str(folder / "orders.yaml"), "--url", f"file://{folder}/location"]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ.copy()
+    )
+
+
+def found(folder: Path) -> list[int]:
+    with holdfast.table(f"file://{folder}/location", "orders") as table:
+        return [int(row["id"]) for row in table.read(columns=["id"]).to_pylist()]
+
+
+def wait_for(folder: Path, count: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            if len(found(folder)) == count:
+                return
+        except holdfast.HoldfastError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError(f"{count} rows did not come")

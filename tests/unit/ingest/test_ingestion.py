@@ -1,0 +1,198 @@
+"""A source feeds a collection: each message counts once, and the offsets of each time are exact."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from holdfast.collections import CollectionSpec, StorageController
+from holdfast.errors import AsOfNotYetAvailable, BadInput, SourceStalled
+from holdfast.ingest import StepOutcome, ingestion_of, parse
+from holdfast.persist import PersistClient
+from unit.collections.stores import Stores
+from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, rows
+from unit.ingest.topic import Topic
+
+
+@pytest.fixture
+def client() -> PersistClient:
+    client = Stores().open()
+    created(client)
+    return client
+
+
+def row(id_: int, name: str | None = "x") -> dict[str, Any]:
+    return {"id": id_, "name": name}
+
+
+def test_each_message_is_a_row_and_the_source_may_delete_it(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", *(row(number) for number in range(5)))
+    topic.send("1", row(7), row(7))
+    feed = pipeline(client, topic)
+    assert drained(feed) == 1
+    assert rows(client) == Counter({**{(number, "x"): 1 for number in range(5)}, (7, "x"): 2})
+    assert positions(client) == topic.acknowledged == topic.low == {"0": 5, "1": 2}
+    topic.send("0", row(9))
+    # Another process that knows nothing goes on where the collection is.
+    assert drained(pipeline(client, topic)) == 1
+    assert rows(client)[(9, "x")] == 1
+    assert sum(rows(client).values()) == 8
+
+
+def test_the_contents_of_every_time_are_what_its_offsets_say(client: PersistClient) -> None:
+    topic = Topic()
+    feed = pipeline(client, topic, batch={"maxRows": 3})
+    for number in range(20):
+        topic.send(str(number % 3), row(number))
+        if number % 5 == 4:
+            drained(feed)
+    controller = StorageController(client)
+    pipeline_ = controller.describe("orders").holding.pipeline
+    assert pipeline_ is not None
+    remap = client.reader(pipeline_.remap, purpose="check")
+    times = [time for time, _, _ in remap.change_counts(0)]
+    assert len(times) >= 7
+    for time in times:
+        offsets = positions(client, time)
+        ids = [number for number in range(20) if number // 3 < offsets.get(str(number % 3), 0)]
+        assert rows(client, time) == Counter((number, "x") for number in ids)
+
+
+def test_two_pipelines_at_once_count_each_message_once(client: PersistClient) -> None:
+    topic = Topic()
+    one, two = pipeline(client, topic), pipeline(client, topic)
+    outcomes = []
+    for number in range(12):
+        topic.send("0", row(number))
+        topic.send("1", row(100 + number))
+        outcomes += [(one, two)[number // 3 % 2].step().outcome, (one, two)[number % 2].step().outcome]
+    assert StepOutcome.LOST in outcomes
+    drained(one)
+    drained(two)
+    assert rows(client) == Counter((number, "x") for number in [*range(12), *range(100, 112)])
+
+
+def test_a_bad_record_is_kept_and_the_others_go_on(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", row(1), b"not json", row(2), {"name": "no id"}, None, {"id": "text"}, row(3))
+    drained(pipeline(client, topic))
+    assert rows(client) == Counter({(1, "x"): 1, (2, "x"): 1, (3, "x"): 1})
+    assert bad(client) == [("0", 1, "decode"), ("0", 3, "null"), ("0", 4, "decode"), ("0", 5, "decode")]
+    assert positions(client) == {"0": 7}
+
+
+def test_more_bad_records_than_the_limit_stop_the_source_before_it_commits(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", b"one", row(1))
+    limited = {"onError": {"collect": {"limit": 2}}}
+    feed = pipeline(client, topic, **limited)
+    assert drained(feed) == 1
+    topic.send("0", b"two", b"three", row(2))
+    with pytest.raises(SourceStalled, match=r"3 bad records, more than the limit 2.*0:2"):
+        feed.step()
+    assert positions(client) == {"0": 2}
+    assert drained(pipeline(client, topic, onError={"collect": {"limit": 3}})) == 1
+    assert len(bad(client)) == 3
+
+
+def test_upsert_keeps_the_last_value_of_each_key(client: PersistClient) -> None:
+    topic = Topic()
+    for id_, value in [(1, row(1, "a")), (2, row(2, "a")), (1, row(1, "b")), (3, row(3)), (2, None)]:
+        topic.send("0", value, key={"id": id_})
+    feed = pipeline(client, topic, envelope="Upsert")
+    drained(feed)
+    assert rows(client) == Counter({(1, "b"): 1, (3, "x"): 1})
+    topic.send("0", row(1, "b"), key={"id": 1})
+    topic.send("0", None, key={"id": 99})
+    topic.send("0", row(3, None), key={"id": 3})
+    drained(pipeline(client, topic, envelope="Upsert"))
+    assert rows(client) == Counter({(1, "b"): 1, (3, None): 1})
+
+
+def test_upsert_hides_a_key_while_its_value_is_bad(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", row(1, "a"), key={"id": 1})
+    topic.send("0", row(2, "a"), key={"id": 2})
+    drained(pipeline(client, topic, envelope="Upsert"))
+    topic.send("0", b"bad", key={"id": 1})
+    drained(pipeline(client, topic, envelope="Upsert"))
+    assert rows(client) == Counter({(2, "a"): 1})
+    assert bad(client) == [("0", 2, "decode")]
+    topic.send("0", row(1, "b"), key={"id": 1})
+    drained(pipeline(client, topic, envelope="Upsert"))
+    assert rows(client) == Counter({(2, "a"): 1, (1, "b"): 1})
+    assert bad(client) == []
+
+
+def test_a_bad_value_that_a_later_one_replaces_in_the_same_step_is_no_error(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", b"bad", row(1, "a"), key={"id": 1})
+    topic.send("0", row(2, "a"), b"bad", key={"id": 2})
+    drained(pipeline(client, topic, envelope="Upsert"))
+    assert rows(client) == Counter({(1, "a"): 1})
+    assert bad(client) == [("0", 3, "decode")]
+
+
+def test_another_source_is_refused(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", row(1))
+    drained(pipeline(client, topic))
+    other = Topic(name="other")
+    other.send("0", row(2))
+    with pytest.raises(SourceStalled, match="fed from topic, not from other"):
+        pipeline(client, other).step()
+
+
+def test_a_gap_stops_the_source(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", row(1), row(2))
+    topic.low["0"] = 1
+    with pytest.raises(SourceStalled, match="lost 0 to 1"):
+        pipeline(client, topic).step()
+
+
+def test_included_columns(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("7", {"id": 1, "name": "ignored", "more": [1, {"a": None}]})
+    drained(pipeline(client, topic, include={"record": "name"}))
+    ((_, record),) = rows(client)
+    assert json.loads(record) == {"id": 1, "name": "ignored", "more": [1, {"a": None}]}
+
+
+def test_an_empty_step_moves_the_upper(client: PersistClient) -> None:
+    feed = pipeline(client, Topic(), run={"progressInterval": "1ms"})
+    first = feed.step()
+    assert first.outcome is StepOutcome.COMMITTED
+    assert (rows(client), positions(client)) == (Counter(), {})
+
+
+def test_tables_and_writers_keep_away_from_it(client: PersistClient) -> None:
+    with pytest.raises(BadInput, match="written by a source"):
+        StorageController(client).writer("orders", purpose="table")
+
+
+def test_a_table_can_not_be_fed(client: PersistClient) -> None:
+    controller = StorageController(client)
+    controller.create_collection(CollectionSpec("c2", "table", SCHEMA))
+    spec = parse({"generator": {"rows": 1}, "format": {"json": {}}})
+    with (
+        pytest.raises(BadInput, match="not fed from a source"),
+        ingestion_of(controller, "table", spec),
+    ):
+        pass
+
+
+def test_nothing_is_readable_before_the_first_step(client: PersistClient) -> None:
+    with pytest.raises(AsOfNotYetAvailable):
+        positions(client)
+
+
+def test_a_dropped_collection_leaves_no_shard(client: PersistClient) -> None:
+    controller = StorageController(client)
+    info = controller.describe("orders")
+    pipeline_ = info.holding.pipeline
+    assert pipeline_ is not None
+    controller.drop_collection("orders")
+    assert all(client.inspect(shard).finalized for shard in (*info.data_shards, *pipeline_.all))

@@ -1,0 +1,63 @@
+"""A source in memory that others write to, delete from and read from, as from a topic with partitions."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from holdfast.errors import SourceStalled
+from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
+
+
+@dataclass
+class Topic:
+    """Messages (key, value) by partition. What is acknowledged is deleted at once if `deletes`."""
+
+    deletes: bool = True
+    name: str = "topic"
+    piece: int = 2
+    partitions: dict[str, list[tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
+    low: dict[str, int] = field(default_factory=dict)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+
+    def send(self, partition: str, *rows: object, key: object = None) -> None:
+        """Add messages: dicts as JSON, bytes as they are, None as no value."""
+        for row in rows:
+            value = row if row is None or isinstance(row, bytes) else json.dumps(row).encode()
+            self.partitions.setdefault(partition, []).append(
+                (None if key is None else json.dumps(key).encode(), value)
+            )
+
+    def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
+        found = []
+        for partition, messages in sorted(self.partitions.items()):
+            begin = bound[partition].position if partition in bound else 0
+            if begin < self.low.get(partition, 0):
+                raise SourceStalled(f"{partition} lost {begin} to {self.low[partition]}")
+            if begin < len(messages):
+                found.append(Range(partition, begin, len(messages)))
+        return found
+
+    def read(self, wanted: Range) -> Iterator[Piece]:
+        assert wanted.begin >= self.low.get(wanted.partition, 0)
+        messages = self.partitions[wanted.partition]
+        for begin in range(wanted.begin, wanted.end, self.piece):
+            end = min(begin + self.piece, wanted.end)
+            keys, values = zip(*messages[begin:end], strict=True)
+            arrays = [
+                pa.array(range(begin, end), pa.int64()),
+                pa.nulls(end - begin, pa.int64()),
+                pa.array(keys, pa.binary()),
+                pa.array(values, pa.binary()),
+            ]
+            yield Piece(pa.RecordBatch.from_arrays(arrays, schema=MESSAGES), end)
+
+    def acknowledge(self, bound: Mapping[str, Binding]) -> None:
+        for partition, binding in bound.items():
+            self.acknowledged[partition] = binding.position
+            if self.deletes:
+                self.low[partition] = max(binding.position, self.low.get(partition, 0))
+
+    def close(self) -> None:
+        pass
