@@ -144,7 +144,10 @@ def commands() -> str:
     parts = [COMMANDS_ARE]
     for group in sorted(GROUPS):
         command = main.get_command(click.Context(main), group)
-        assert isinstance(command, click.Group)
+        assert command is not None
+        if not isinstance(command, click.Group):
+            parts += _command(command, f"holdfast {group}", "##")
+            continue
         parts.append(f"## holdfast {group}\n\n{GROUPS[group].help}\n")
         for name, each in sorted(command.commands.items()):
             parts += _command(each, f"holdfast {group} {name}", "###")
