@@ -27,7 +27,7 @@ from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA
 from holdfast.errors import BadInput, Indeterminate, SourceChanged, SourceStalled, UpperMismatch
 from holdfast.ingest.checksum import RangeSum
 from holdfast.ingest.envelope import DELETES, ORDER, Envelope, UpsertState
-from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format
+from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format, TooManyBad
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.plan import plan
 from holdfast.ingest.source import Binding, Range, Source
@@ -210,7 +210,10 @@ class Ingestion:
             total.add(piece.messages)
             reached = piece.reached
             size += piece.messages.nbytes
-            decoded, failed, fine = self._decoded(piece.messages, wanted)
+            try:
+                decoded, failed, fine = self._decoded(piece.messages, wanted)
+            except TooManyBad as error:
+                raise self._stalled(f"{wanted.partition}: {error.reason}") from None
             records += decoded
             bad += failed
             good += [(wanted.partition, each) for each in fine]
@@ -372,12 +375,14 @@ class Ingestion:
     def _check_limit(self, bad: Sequence[dict[str, Any]], standing: int) -> None:
         if bad and standing > self._spec.error_limit:
             first = bad[0]
-            raise SourceStalled(
-                f"collection {self.info.name} would have {standing:,} bad records, more than the limit"
-                f" {self._spec.error_limit:,}; the next one is {first['partition']}:{first['position']}:"
-                f" {first['reason']}",
-                hint="correct the source or the columns, or raise onError.collect.limit",
-            )
+            raise self._stalled(f"{first['partition']}:{first['position']}: {first['reason']}")
+
+    def _stalled(self, first: str) -> SourceStalled:
+        return SourceStalled(
+            f"collection {self.info.name} would keep more bad records than the limit"
+            f" {self._spec.error_limit:,}; the next one is {first}",
+            hint="correct the source or the columns, or raise onError.collect.limit",
+        )
 
     def _rebound(self, bound: Mapping[str, Binding]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The remap rows that end, and those that begin."""

@@ -111,11 +111,12 @@ def format_of(spec: IngestSpec, schema: Schema) -> Format:
         raise BadInput("envelope Upsert needs a collection with a key")
     taken = {name for what, name in spec.include.items() if what != "record"}
     columns = pa.schema([each for each in schema.arrow if each.name not in taken])
+    most = spec.error_limit
     formats: Mapping[str, Callable[[], Format]] = {
-        "json": lambda: Json(columns, spec.include.get("record", "")),
-        "csv": lambda: Csv(columns),
-        "parquet": lambda: Parquet(columns),
-        "raw": lambda: Raw(columns),
+        "json": lambda: Json(columns, spec.include.get("record", ""), most_bad=most),
+        "csv": lambda: Csv(columns, most_bad=most),
+        "parquet": lambda: Parquet(columns, most_bad=most),
+        "raw": lambda: Raw(columns, most_bad=most),
     }
     form = formats[spec.format]()
     if form.whole and not isinstance(spec.source, FilesSpec):

@@ -52,6 +52,7 @@ def lines(path: Path, contents: bytes) -> list[tuple[int, bytes]]:
         (b"a\nb\n", [(1, b"a"), (2, b"b")]),
         (b"\n\r\n a \r\n\nb", [(3, b"a"), (5, b"b")]),
         (b"\xff\n\xfe", [(1, b"\xff"), (2, b"\xfe")]),
+        (b"\xef\xbb\xbfa\nb", [(1, b"a"), (2, b"b")]),
     ],
 )
 def test_lines_are_numbered_and_blank_ones_skipped(
@@ -113,3 +114,35 @@ def test_a_file_may_be_deleted_once_it_is_read(tmp_path: Path) -> None:
 def test_a_missing_folder_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"source folder .*/in doesn't exist or is not a folder"):
         fed(tmp_path)
+
+
+def test_a_folder_that_can_not_be_read_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refused(path: str) -> Any:
+        # Root may read every folder.
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(holdfast.SourceStalled, match=r"can't read .*closed: Permission denied"):
+        names(folder(tmp_path))
+
+
+def test_a_file_that_can_not_be_read_stalls_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    source = folder(tmp_path)
+    (wanted,) = source.probe({})
+
+    def refused(self: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(holdfast.SourceStalled, match=r"can't read .*file: Permission denied"):
+        list(source.read(wanted))

@@ -79,6 +79,7 @@ def test_json_objects_become_rows_by_name() -> None:
         b'{"id":1]}',
         b'{"name":"}',
         b'{"id":1 /* no */}',
+        b'{"id":1,\n"z":' + b"[" * 5000 + b"]" * 5000 + b"}",
     ],
 )
 def test_a_bad_json_record_harms_no_other(record: bytes | None) -> None:

@@ -90,11 +90,19 @@ def test_more_bad_records_than_the_limit_stop_the_source_before_it_commits(clien
     feed = pipeline(client, topic, **limited)
     assert drained(feed) == 1
     topic.send("0", b"two", b"three", row(2))
-    with pytest.raises(SourceStalled, match=r"3 bad records, more than the limit 2.*0:2"):
+    with pytest.raises(SourceStalled, match=r"keep more bad records than the limit 2; the next one is 0:2"):
         feed.step()
     assert positions(client) == {"0": 2}
     assert drained(pipeline(client, topic, onError={"collect": {"limit": 3}})) == 1
     assert len(bad(client)) == 3
+
+
+def test_many_bad_records_stop_the_source_at_once(client: PersistClient) -> None:
+    topic = Topic(piece=100_000)
+    topic.send("0", row(1), *[b'{"id":"text"}'] * 50_000)
+    with pytest.raises(SourceStalled, match=r"more bad records than the limit 1,000; the next one is 0: "):
+        pipeline(client, topic).step()
+    assert StorageController(client).frontiers("orders").upper == 0
 
 
 def test_upsert_keeps_the_last_value_of_each_key(client: PersistClient) -> None:

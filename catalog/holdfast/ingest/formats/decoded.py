@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 REASON_CHARS: Final = 500
+MOST_BAD: Final = 1000
+"""How many bad records a format finds in a batch, unless it is told another number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,22 @@ class Format(Protocol):
         """Decode messages."""
 
 
+class TooManyBad(Exception):
+    """More records are bad than a collection keeps. Has the index of one, and why it is bad."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(reason)
+        self.index, self.reason = index, reason
+
+
 def decode_good(
-    count: int, decode: Callable[[int, int], pa.Table], errors: tuple[type[Exception], ...]
+    count: int, decode: Callable[[int, int], pa.Table], errors: tuple[type[Exception], ...], most_bad: int
 ) -> tuple[list[tuple[int, pa.Table]], list[tuple[int, str]]]:
     """Decode `count` records in as few calls of `decode(begin, end)` as possible.
 
     Returns the tables with their first record, and the bad records with the reason. A call that returns
-    another number of rows than records is a failure too.
+    another number of rows than records is a failure too. Raises `TooManyBad` if more than `most_bad` are bad:
+    to find each of a million would take minutes.
     """
     good: list[tuple[int, pa.Table]] = []
     bad: list[tuple[int, str]] = []
@@ -69,6 +80,8 @@ def decode_good(
             why = str(error)
         if end - begin == 1:
             bad.append((begin, why[:REASON_CHARS]))
+            if len(bad) > most_bad:
+                raise TooManyBad(*bad[0])
         else:
             middle = (begin + end) // 2
             open_ += [(middle, end), (begin, middle)]

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput
-from holdfast.ingest.formats.decoded import REASON_CHARS, BadRecord, Decoded, decode_good
+from holdfast.ingest.formats.decoded import MOST_BAD, REASON_CHARS, BadRecord, Decoded, decode_good
 
 _UNREADABLE: Final = (pa.ArrowException, OSError, ValueError)
 
@@ -24,8 +24,9 @@ class _WholeFiles:
 
     whole = True
 
-    def __init__(self, columns: pa.Schema) -> None:
+    def __init__(self, columns: pa.Schema, *, most_bad: int = MOST_BAD) -> None:
         self._columns = columns
+        self._most_bad = most_bad
 
     def check(self) -> None:
         """Every type of a column has a form in these files, except binary values in CSV."""
@@ -74,7 +75,9 @@ class _WholeFiles:
                 schema=pa.schema([each.with_nullable(True) for each in self._columns]),
             )
 
-        good, failed = decode_good(whole.num_rows, decode, (pa.ArrowInvalid, pa.ArrowNotImplementedError))
+        good, failed = decode_good(
+            whole.num_rows, decode, (pa.ArrowInvalid, pa.ArrowNotImplementedError), self._most_bad
+        )
         tables = [table for _, table in good]
         empty = pa.schema([each.with_nullable(True) for each in self._columns]).empty_table()
         return pa.concat_tables([empty, *tables]), [(at + 1, reason) for at, reason in failed]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from holdfast.ingest.formats.decoded import BadRecord, Decoded, decode_good
+from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, TooManyBad, decode_good
 
 _ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError, pl.exceptions.ComputeError)
 
@@ -24,8 +24,9 @@ class Json:
 
     whole = False
 
-    def __init__(self, columns: pa.Schema, record: str = "") -> None:
+    def __init__(self, columns: pa.Schema, record: str = "", *, most_bad: int = MOST_BAD) -> None:
         self._columns = columns
+        self._most_bad = most_bad
         self._record = record
         fields = [each for each in columns if each.name != record]
         read = pa.schema([pa.field(each.name, _read_as(each.type)) for each in fields])
@@ -42,8 +43,10 @@ class Json:
         def decode(begin: int, end: int) -> pa.Table:
             return self._table(values[begin:end])
 
-        good, failed = decode_good(len(values), decode, _ERRORS)
+        good, failed = decode_good(len(values), decode, _ERRORS, self._most_bad)
         bad += [(int(index[at]), reason) for at, reason in failed]
+        if len(bad) > self._most_bad:
+            raise TooManyBad(*min(bad))
         told = [BadRecord(at, positions[at].as_py(), "decode", reason) for at, reason in sorted(bad)]
         rows = pa.concat_tables([table for _, table in good]) if good else self._columns.empty_table()
         kept = [index[begin : begin + table.num_rows] for begin, table in good]
@@ -110,5 +113,8 @@ def _on_one_line(value: bytes | None) -> bytes:
     if not (value.startswith(b"{") and value.endswith(b"}")):
         raise ValueError("the message is not a JSON object")
     # Line breaks may stand only between tokens. This raises if one is in a string.
-    json.loads(value)
+    try:
+        json.loads(value)
+    except RecursionError:
+        raise ValueError("the message is nested too deeply") from None
     return value.replace(b"\r", b" ").replace(b"\n", b" ")

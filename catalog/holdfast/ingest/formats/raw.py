@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadInput
-from holdfast.ingest.formats.decoded import BadRecord, Decoded, decode_good
+from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, decode_good
 
 
 class Raw:
@@ -12,8 +12,9 @@ class Raw:
 
     whole = False
 
-    def __init__(self, columns: pa.Schema) -> None:
+    def __init__(self, columns: pa.Schema, *, most_bad: int = MOST_BAD) -> None:
         self._columns = columns
+        self._most_bad = most_bad
 
     def check(self) -> None:
         """Raise `BadInput` unless one column of type binary or string is left for the value."""
@@ -32,7 +33,7 @@ class Raw:
         def decode(begin: int, end: int) -> pa.Table:
             return pa.table([values[begin:end].cast(column.type)], [column.name])
 
-        good, failed = decode_good(len(values), decode, (pa.ArrowInvalid,))
+        good, failed = decode_good(len(values), decode, (pa.ArrowInvalid,), self._most_bad)
         bad = [
             BadRecord(at, messages["position"][at].as_py(), "decode", reason) for at, reason in sorted(failed)
         ]

@@ -10,6 +10,7 @@ A time of the collection has all of a file or nothing.
 - A file that is bound may be deleted.
 """
 
+import codecs
 import fnmatch
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadInput, SourceChanged
+from holdfast.errors import BadInput, SourceChanged, SourceStalled
 from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
 
 MAX_FILE_BYTES: Final = 1 << 30
@@ -74,7 +75,7 @@ class Folder:
         """The files by their paths below the folder. Links to folders are not followed."""
         if not self._path.is_dir():
             raise BadInput(f"source folder {self._path} doesn't exist or is not a folder")
-        for folder, folders, names in os.walk(self._path):
+        for folder, folders, names in os.walk(self._path, onerror=_refuse):
             folders[:] = [each for each in folders if not each.startswith((".", "_"))]
             for each in names:
                 path = Path(folder, each)
@@ -95,8 +96,11 @@ class Folder:
                 after = _identity(os.fstat(file.fileno()))
         except FileNotFoundError:
             raise SourceChanged(f"file {path} is gone") from None
+        except OSError as error:
+            raise _unreadable(error) from error
         if not before == after == wanted.identity or len(contents) != wanted.end:
             raise SourceChanged(f"file {path} is being written")
+        contents = contents.removeprefix(codecs.BOM_UTF8)
         yield Piece(_whole(contents) if self._whole else _lines(contents), wanted.end)
 
     def acknowledge(self, bound: Mapping[str, Binding]) -> None:
@@ -104,6 +108,18 @@ class Folder:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _refuse(error: OSError) -> None:
+    """Don't pass over a folder that can't be read."""
+    if not isinstance(error, FileNotFoundError):
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> SourceStalled:
+    return SourceStalled(
+        f"can't read {error.filename}: {error.strerror}", hint="let this user read it, or move it away"
+    )
 
 
 def _identity(status: os.stat_result) -> str:
