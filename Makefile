@@ -74,6 +74,7 @@ lint-imports: setup
 	@$(BIN)/lint-imports
 lint-names: setup
 	@$(BIN)/python checks/class_names.py
+	@$(BIN)/python checks/imports.py
 lint-proto: setup
 	@$(BIN)/python proto/generate.py --check
 lint-crds: setup

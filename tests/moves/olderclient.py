@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from holdfast.catalog import config
-from holdfast.catalog.move import attempt, holding, link, two_stores
+from holdfast.catalog.move import attempt, link, linked_takeover, two_stores
 from holdfast.catalog.move.other_store import OtherStore
 
 _KNOWN = config.RESERVED
@@ -25,11 +25,11 @@ def as_older() -> Iterator[None]:
             patches.enter_context(patch.object(where, name, to))
 
         put(config, "is_reserved", lambda key: key in _KNOWN or key.startswith(_PREFIXES))
-        for module in (attempt, holding, two_stores):
+        for module in (attempt, linked_takeover, two_stores):
             put(module, "looked", lambda seen, backend: {})
-        for module in (holding, two_stores):
+        for module in (linked_takeover, two_stores):
             put(module, "has_looked", lambda seen, backend: True)
-        for module in (attempt, holding):
+        for module in (attempt, linked_takeover):
             put(module, "arriving", lambda backend, move: {})
             put(module, "completing", lambda backend, move: {})
         put(attempt.Attempt, "_check_target", lambda self, seen: None)
