@@ -15,7 +15,7 @@ from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.state.divergence import lines_of, markers_of, why_keep
 from holdfast.persist.stores.postgres import PostgresConsensus
 from testbed.postgres import USER, PostgresServer
-from unit.persist.open_stores import SCHEMA, SHARD, contents, rows
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, contents, rows
 
 pytestmark = pytest.mark.postgres
 
@@ -45,8 +45,8 @@ def opened(folder: Path, *servers: PostgresServer, **settings: object) -> Persis
     return PersistClient.open(blob=blob, consensus=consensus_url(*servers), config=config)
 
 
-def append(client: PersistClient, *times: int, value: str = "x") -> None:
-    with client.writer(SHARD, SCHEMA, purpose="test") as writer:
+def append(client: PersistClient, *times: int, value: str = "x", shard: str = SHARD) -> None:
+    with client.writer(shard, SCHEMA, purpose="test") as writer:
         for time in times:
             writer.compare_and_append(rows(time, value=value), time, time + 1)
 
@@ -57,9 +57,11 @@ def test_no_history_is_mixed_after_an_asynchronous_failover(
     both = (primary, standby)
     a = opened(tmp_path, *both)
     append(a, *range(8))
+    append(a, 0, shard=OTHER)
     standby.follow(primary)
     standby.stop()
     append(a, 8, 9, value="a")
+    append(a, 1, value="a", shard=OTHER)
     primary.kill()
     standby.resume()
     standby.promote()
@@ -74,7 +76,8 @@ def test_no_history_is_mixed_after_an_asynchronous_failover(
     found = contents(b.reader(SHARD, purpose="r").snapshot(11).to_table())
     assert {value for (time, value) in found if time >= 8} == {"b"}
     assert len(found) == 12
-    assert len(list(markers_of(b.location.blob, SHARD))) == 1
+    for shard in (SHARD, OTHER):
+        assert len(list(markers_of(b.location.blob, shard))) == 1
     assert [line.line[-8:] for line in lines_of(b.location.blob)] == ["00000001", "00000002"]
     for client in (a, b):
         client.close()

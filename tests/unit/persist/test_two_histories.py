@@ -319,13 +319,123 @@ def test_a_reader_raises_and_leaves_no_marker(stores: Stores) -> None:
     append(a, *range(8))
     standby = copied(stores.consensus)
     append(a, 8)
+    append(a, 0, shard=OTHER)
     reader = stores.open(mode="read")
-    assert reader.recent_upper(SHARD) == 9
+    assert reader.recent_uppers([SHARD, OTHER]) == {SHARD: 9, OTHER: 1}
     promote(stores, standby)
     with pytest.raises(LogRegressed, match="it saw version") as raised:
         reader.recent_upper(SHARD)
     assert "nothing" not in raised.value.hint, "it has left no marker that would keep anything"
-    assert list(markers_of(stores.blob, SHARD)) == []
+    for shard in (SHARD, OTHER):
+        assert list(markers_of(stores.blob, shard)) == []
+
+
+@pytest.mark.parametrize("written_to", [False, True])
+def test_the_first_error_leaves_a_marker_for_every_shard_that_lost_rows(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, written_to: bool
+) -> None:
+    """The client ends with the first shard, so it can't notice the loss of the others later."""
+    lost, kept = [SHARD, OTHER, SHARD[:-1] + "8"], SHARD[:-1] + "9"
+    a = stores.open()
+    for shard in (*lost, kept):
+        append(a, *range(3), shard=shard)
+    standby = copied(stores.consensus)
+    for shard in lost:
+        append(a, 3, shard=shard, value="a")
+    known = {shard: a.session.machine(shard).version for shard in lost}
+    promote(stores, standby)
+    if written_to:
+        b = stores.open()
+        for shard in (*lost, kept):
+            append(b, 3, 4, shard=shard, value="b")
+    reads: list[set[str]] = []
+    heads = stores.consensus.heads
+
+    def counted(keys, *rest):  # type: ignore[no-untyped-def]
+        reads.append({*keys})
+        return heads(keys, *rest)
+
+    monkeypatch.setattr(stores.consensus, "heads", counted)
+    with pytest.raises(LogRegressed, match=SHARD):
+        a.recent_upper(SHARD)
+    assert reads == [{SHARD}, {*lost, kept} - {SHARD}]
+    for shard in lost:
+        (marker,) = markers_of(stores.blob, shard)
+        assert (marker.seqno, marker.known) == (known[shard].seqno, known[shard].digest)
+        log = stores.consensus.heads([shard])[shard]
+        assert (marker.head, marker.found is not None) == (log.seqno, written_to)
+        machine = stores.open().session.machine(shard)
+        machine.refresh()
+        assert "knew version" in why_keep(machine)
+    assert list(markers_of(stores.blob, kept)) == []
+
+
+def test_shards_that_can_not_be_compared_keep_their_blobs_and_hide_no_error(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = forked(stores)
+    append(a, 0, shard=OTHER)
+    heads = stores.consensus.heads
+
+    def failing(keys, *rest):  # type: ignore[no-untyped-def]
+        if OTHER in keys:
+            raise Determinate("the store can't be reached")
+        return heads(keys, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stores.consensus, "heads", failing)
+        with pytest.raises(LogRegressed, match=SHARD) as raised:
+            a.recent_upper(SHARD)
+    assert raised.value.hint.startswith("nothing of either history is deleted")
+    (marker,) = markers_of(stores.blob, OTHER)
+    assert (marker.found, marker.head) == (None, 0)
+    assert doubt(stores) != ""
+    machine = stores.open().session.machine(OTHER)
+    machine.refresh()
+    assert why_keep(machine) == "", "its log has the row"
+
+
+def test_a_blob_store_that_refuses_other_markers_hides_no_error(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = SHARD[:-1] + "9"
+    a = stores.open()
+    standby = copied(stores.consensus)
+    for shard in (SHARD, OTHER, third):
+        append(a, 0, shard=shard)
+    promote(stores, standby)
+    put = stores.blob.put
+
+    def refusing(key: str, data: bytes) -> None:
+        if key.startswith(OTHER):
+            raise Determinate("the store can't be reached")
+        put(key, data)
+
+    monkeypatch.setattr(stores.blob, "put", refusing)
+    with pytest.raises(LogRegressed, match=SHARD) as raised:
+        a.recent_upper(SHARD)
+    assert any("can't be reached" in note for note in raised.value.__notes__)
+    assert [len(list(markers_of(stores.blob, shard))) for shard in (SHARD, OTHER, third)] == [1, 0, 1]
+
+
+def test_markers_are_written_for_a_limited_time(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = stores.open()
+    standby = copied(stores.consensus)
+    shards = [f"{SHARD[:-2]}{number}" for number in range(10, 40)]
+    for shard in shards:
+        append(a, 0, shard=shard)
+    promote(stores, standby)
+    put = stores.blob.put
+
+    def slow(key: str, data: bytes) -> None:
+        stores.clock.now_s += 3
+        put(key, data)
+
+    monkeypatch.setattr(stores.blob, "put", slow)
+    with pytest.raises(LogRegressed, match=shards[0]) as raised:
+        a.recent_upper(shards[0])
+    assert any("took more than 10 s" in note for note in raised.value.__notes__)
+    assert 3 <= sum(len(list(markers_of(stores.blob, shard))) for shard in shards) <= 6
 
 
 def test_a_marker_of_a_confused_client_does_not_block(stores: Stores) -> None:

@@ -15,6 +15,8 @@ checks rely on one fact: a version number together with the digest of its row id
 - A client that may write also leaves a marker in Blob, next to the blobs of the shard. While a marker counts,
   nobody deletes anything of that shard. So the blobs of both histories stay until a person chooses one with
   `holdfast persist recover`.
+- A client ends only once, and other shards may have lost rows too. So the client then compares all shards that
+  it knows, with one read of their heads, and leaves a marker for each that differs.
 - The blobs themselves can show two histories: a rollup is newer than the log, or the log can't have made the
   version in the rollup. Nothing is deleted then either. A writer puts a rollup after it has committed the
   rollup's version. So the check lists the rollups first, and then reads the head that it compares them with.
@@ -34,19 +36,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from holdfast.errors import CorruptBlob, LogRegressed, StorageError
-from holdfast.persist.clock import Clock
-from holdfast.persist.ids import LINE_NAME, MARKER_NAME, rollup_seqno
+from holdfast.errors import CorruptBlob, HoldfastError, LogRegressed
+from holdfast.persist.clock import Clock, TimeLeft
+from holdfast.persist.ids import EPOCH_BITS, LINE_NAME, MARKER_NAME, rollup_seqno
 from holdfast.persist.state.codec import check_moment, decode_diff, decode_state
 from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.history import contradiction, is_decided
 from holdfast.persist.state.state import ShardState, StateDiff
-from holdfast.persist.stores import Blob, Digest, Location
+from holdfast.persist.stores import Blob, Digest, Head, Location, digest_of
 from holdfast.persist.stores.location import BLOB_KEY, decode_recoveries, read_location
 from holdfast.persist.stores.traits import MAX_SEQNO
 
 _MARKER: Final = "f"
 _LINES: Final = "lines/"
+_MARKING_S: Final = 10.0
+"""Seconds for which a client that met another history leaves markers, before it raises the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,14 @@ class KnownRow(NamedTuple):
     digest: Digest
 
 
+class Met(NamedTuple):
+    """A known row, what the log has at its number, and the head of the log; None and 0 if unknown."""
+
+    known: KnownRow
+    found: Digest | None
+    head: int
+
+
 class ForkGuard:
     """Records whether a client met another history. All machines of the client share it. Thread-safe.
 
@@ -103,6 +115,7 @@ class ForkGuard:
         known: Callable[[], Iterable[KnownRow]] = tuple,
     ) -> None:
         self._known: Final = known
+        self._location: Final = location
         self._blob: Final = location.blob
         self._where: Final = location.consensus.description
         self._arguments: Final = location.arguments
@@ -133,17 +146,18 @@ class ForkGuard:
             _record_line(self._blob, lines, recoveries, line, self._hostname)
         self._line = line
 
-    def end(
-        self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int
-    ) -> LogRegressed:
-        """End the client's history and leave a marker. Return the error that all of its handles raise."""
+    def end(self, known: KnownRow, found: Digest | None, head: int, clock: Clock) -> LogRegressed:
+        """End the client's history and leave markers. Return the error that all of its handles raise.
+
+        `known` is the row that the client knows, and `found` is the row of that number in the log.
+        """
         if found is None:
             actual = f"version {head} as its newest" if head else "no version of it"
         else:
-            actual = f"another version {seqno}, with version {head} as its newest"
-        purpose = self._purposes.get(shard_id)
-        what = f"{shard_id} ({purpose})" if purpose else shard_id
-        error = LogRegressed(f"the log of {what} in {self._where}", f"version {seqno}", actual)
+            actual = f"another version {known.seqno}, with version {head} as its newest"
+        purpose = self._purposes.get(known.shard_id)
+        what = f"{known.shard_id} ({purpose})" if purpose else known.shard_id
+        error = LogRegressed(f"the log of {what} in {self._where}", f"version {known.seqno}", actual)
         error = error.at(self._arguments)
         with self._lock:
             if self.ended is not None:
@@ -151,13 +165,12 @@ class ForkGuard:
             self.ended = error
         if self._read_only:
             return error
-        try:
-            self._leave(shard_id, seqno, known, found, head, wall_ms)
-        except (StorageError, ValueError) as failed:
-            error.add_note(f"the marker for garbage collection could not be written: {failed}")
+        if not self._leave([Met(known, found, head)], error, clock):
             return error
-        self.ended = error.at(self._arguments, kept=True)
-        return self.ended.again()
+        kept = error.at(self._arguments, kept=True)
+        self._leave(self._others(known.shard_id), kept, clock)
+        self.ended = kept
+        return kept.again()
 
     @contextmanager
     def watching(self, clock: Clock) -> Iterator[None]:
@@ -169,27 +182,68 @@ class ForkGuard:
             with self._lock:
                 is_first = self.ended is None
                 self.ended = self.ended or error
-            if is_first and not self._read_only and self._leave_all(error, clock.wall_ms()):
+            rows = (Met(row, None, 0) for row in self._known())
+            if is_first and not self._read_only and self._leave(rows, error, clock):
                 self.ended = error.at(self._arguments, kept=True)
                 raise self.ended.again() from None
             raise error from None
 
-    def _leave_all(self, error: LogRegressed, wall_ms: int) -> bool:
-        """Leave a marker for every shard that the client knows. Return whether all markers were written."""
-        try:
-            for shard_id, seqno, known in self._known():
-                self._leave(shard_id, seqno, known, None, 0, wall_ms)
-        except (StorageError, ValueError) as failed:
-            error.add_note(f"markers for garbage collection could not be written: {failed}")
-            return False
-        return True
+    def _others(self, but: str) -> Iterator[Met]:
+        """Compare the other shards that the client knows with their logs. Yield those that differ.
 
-    def _leave(
-        self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int
-    ) -> None:
-        recoveries = read_recoveries(self._blob)
-        marker = Marker(shard_id, recoveries, seqno, known, found, head, self._hostname, wall_ms)
-        self._blob.put(marker.key, encode_marker(marker))
+        This makes one read of the consensus store for all shards. If it fails, all of them are yielded.
+        """
+        rows = [row for row in self._known() if row.shard_id != but]
+        if not rows:
+            return
+        try:
+            heads = self._location.consensus.heads(
+                [row.shard_id for row in rows], {row.shard_id: row.seqno for row in rows}
+            )
+        except (HoldfastError, ValueError):
+            yield from (Met(row, None, 0) for row in rows)
+            return
+        for row in rows:
+            met = self._compared(row, heads.get(row.shard_id))
+            if met is not None:
+                yield met
+
+    def _compared(self, row: KnownRow, head: Head | None) -> Met | None:
+        """Return what the log has instead of a known row. None if it has the row, or nothing shows it."""
+        if head is None or head.seqno < row.seqno:
+            return Met(row, None, head.seqno if head is not None else 0)
+        if head.seqno >> EPOCH_BITS != row.seqno >> EPOCH_BITS:
+            return None
+        found = digest_of(head.data) if head.seqno == row.seqno else head.known
+        if found is None:
+            try:
+                found = known_digest(self._location, row.shard_id, row.seqno)
+            except (HoldfastError, ValueError):
+                return Met(row, None, 0)
+        return None if found is None or found == row.digest else Met(row, found, head.seqno)
+
+    def _leave(self, rows: Iterable[Met], error: LogRegressed, clock: Clock) -> bool:
+        """Leave a marker for each row. Return whether all were written; else a note of `error` says why."""
+        left = TimeLeft(clock, _MARKING_S)
+        problem = ""
+        try:
+            recoveries = read_recoveries(self._blob)
+            for (shard_id, seqno, known), found, head in rows:
+                marker = Marker(
+                    shard_id, recoveries, seqno, known, found, head, self._hostname, clock.wall_ms()
+                )
+                try:
+                    self._blob.put(marker.key, encode_marker(marker))
+                except (HoldfastError, ValueError) as failed:
+                    problem = problem or str(failed)
+                if left.after_attempt() <= 0:
+                    problem = problem or f"this took more than {_MARKING_S:.0f} s"
+                    break
+        except (HoldfastError, ValueError) as failed:
+            problem = problem or str(failed)
+        if problem:
+            error.add_note(f"not all markers for garbage collection could be written: {problem}")
+        return not problem
 
 
 def read_recoveries(blob: Blob) -> int:
