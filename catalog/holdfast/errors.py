@@ -136,9 +136,9 @@ class CorruptBlob(StorageError):
 
 def _both_histories(arguments: str) -> str:
     return (
-        f"'holdfast persist recover {arguments} --accept' shows what each history has, and with --yes keeps"
-        " the one that the store has now: open a new client then; to keep the other one, stop all clients and"
-        " restore the newer state"
+        "to keep the history that the store has now, run the command at the end with --yes, and open a new"
+        " client; to keep the other one, stop all clients and restore the newer state; to see what each"
+        f" history has, run: holdfast persist recover {arguments} --accept"
     )
 
 
@@ -175,7 +175,7 @@ class LogRegressed(CorruptBlob):
         error = copy(self)
         error.hint = _both_histories(arguments)
         if kept:
-            error.hint = f"nothing of either history is deleted until somebody decides: {error.hint}"
+            error.hint = f"nothing of either history is deleted until somebody decides; {error.hint}"
         error.__notes__ = [f"hint: {error.hint}"]
         return error
 

@@ -115,8 +115,16 @@ class PostgresAddress:
                 "the postgresql:// URL can't be parsed",
                 hint="write postgresql://user@host:port/database, with special characters percent-encoded",
             )
-        where = f"postgresql://{host}{':' if port else ''}{port}/{database} (schema {schema})"
+        where = f"postgresql://{_hosts(host, port)}/{database} (schema {schema})"
         return cls(make_conninfo("", **(_DEFAULTS | given | {"client_encoding": "utf8"})), schema, where)
+
+
+def _hosts(host: str, port: str) -> str:
+    """Return libpq's lists of hosts and ports as a URL has them. One port is that of all hosts."""
+    hosts, ports = host.split(","), port.split(",")
+    if len(ports) == 1:
+        ports *= len(hosts)
+    return ",".join(f"{each}:{its}" if its else each for each, its in zip(hosts, ports, strict=False))
 
 
 def _configure(

@@ -16,6 +16,11 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def count(number: int, what: str) -> str:
+    """A number with its noun, in the plural unless it is 1."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 @contextmanager
 def naming(what: str) -> Iterator[None]:
     """A `BadInput` of the block names `what` first, such as "table orders", unless it does so already."""

@@ -91,8 +91,8 @@ def test_an_append_over_a_gap_is_not_acknowledged(bucket: Bucket, a: S3LogConsen
     with pytest.raises(LogRegressed):
         a.heads(["a"])
     with pytest.raises(CorruptBlob, match=f"{object_name(lost[0])} in memory objects is missing") as found:
-        long_log(bucket)
-    assert "persist recover" in found.value.hint
+        long_log(bucket, arguments="'s3://b/p?a=1&b=2'")
+    assert found.value.hint.endswith("run: holdfast persist recover 's3://b/p?a=1&b=2'")
     bucket.objects.update({object_name(position): found for position, found in held.items()})
     assert long_log(bucket).heads(["a"]) == {"a": Head(9, b"a9")}
 

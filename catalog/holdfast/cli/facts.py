@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.errors import CLOSED
+from holdfast.text import count as count
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -37,11 +38,6 @@ def plain(value: Any) -> Any:
 def frontier(value: int) -> str:
     """A frontier as text. 2^64 is closed."""
     return "closed" if value >= CLOSED else str(value)
-
-
-def count(number: int, what: str) -> str:
-    """A number with its noun, in the plural unless it is 1."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def size(number: int) -> str:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -60,7 +59,7 @@ def test_what_commands_wrote_comes_back_without_the_consensus_store(
         assert run("collection", "write", "orders", str(file), "--url", url).exit_code == 0
     lose_consensus(folder)
     dry = run("persist", "recover", url)
-    assert f"and run 'holdfast persist recover {url} --yes'" in dry.stderr
+    assert dry.stderr.endswith(f"and run: holdfast persist recover {url} --yes\n")
     assert "collection orders: comes back complete up to " in dry.stderr
     done = run("persist", "recover", url, "--yes")
     assert done.exit_code == 1, "nobody knows what came after"
@@ -70,7 +69,7 @@ def test_what_commands_wrote_comes_back_without_the_consensus_store(
         assert "nobody knows whether anything is lost" in looked.stderr
         assert "leftover" not in looked.stderr
         assert looked.stdout.count("no later version is known") == 3
-    assert f"next: run 'holdfast persist verify {url}'" in done.stderr
+    assert done.stderr.endswith(f"run: holdfast persist verify {url}\n")
     assert "nothing was written" not in done.stderr
     assert "collection orders: came back complete up to " in done.stderr
     assert "orders: r1, 1 of 1" in done.stdout
@@ -125,6 +124,19 @@ def test_a_collection_whose_shards_come_back_apart_can_be_read_and_its_lost_time
     assert (listed["name"], listed["state"], listed["upper"]) == ("orders", "Torn", None)
 
 
+def test_a_location_in_which_nothing_is_left_is_named(url: str, folder: Path) -> None:
+    with PersistClient.open(url):
+        pass
+    lose_consensus(folder)
+    for options in ((), ("--yes",)):
+        looked = run("persist", "recover", url, *options)
+        assert looked.exit_code == 1
+        assert "nothing was found: no shard has a log or a blob" in looked.stderr
+        assert "0 of 0" not in looked.stderr
+        assert "start the clients" not in looked.stderr
+    assert "nothing was written" not in looked.stderr
+
+
 def test_two_histories_need_a_choice(url: str, folder: Path, tmp_path: Path) -> None:
     shard = "s00000000-0000-4000-8000-000000000001"
     schema = Schema.of({"id": "int64"})
@@ -147,6 +159,10 @@ def test_two_histories_need_a_choice(url: str, folder: Path, tmp_path: Path) -> 
         refused = run("persist", "recover", url, *options)
         assert refused.exit_code == (2 if options else 1), refused.output
         assert "two histories" in refused.output
+        if options:
+            assert "there are two histories of 1 shard, such as s0" in refused.stderr
+        else:
+            assert refused.stderr.endswith(f"run: holdfast persist recover {url} --take WHICH --yes\n")
     assert run("persist", "recover", url, "--take", "what").exit_code == 2
     done = run("persist", "recover", url, "--yes", "--take", "log")
     assert done.exit_code == 1, done.output

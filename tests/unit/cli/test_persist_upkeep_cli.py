@@ -169,7 +169,7 @@ def test_recover_tells_before_it_does(url: str, folder: Path) -> None:
         file.unlink()
     refused = run("inspect", url)
     assert refused.exit_code == 2, "there is a location, and its consensus store is lost"
-    assert f"run 'holdfast persist recover {url}'" in refused.stderr
+    assert f"run: holdfast persist recover {url}\n" in refused.stderr
     assert "catalog init" not in refused.stderr
     dry = run("recover", url)
     assert dry.exit_code == 1, "nobody knows what came after the rollup"

@@ -356,7 +356,10 @@ def _conclude(
     undecided = sum(shard.undecided for shard in plan.shards)
     verb = "recovered" if done else "can recover"
     back = len(plan.shards) - gone - undecided
-    click.echo(f"{verb} {back:,} of {count(len(plan.shards), 'shard')}", err=True)
+    if plan.shards:
+        click.echo(f"{verb} {back:,} of {count(len(plan.shards), 'shard')}", err=True)
+    else:
+        click.echo("nothing was found: no shard has a log or a blob; check the URLs", err=True)
     if undecided:
         click.echo(
             f"{count(undecided, 'shard')} with two histories: clients wrote to an older copy;"
@@ -373,19 +376,22 @@ def _conclude(
     # Blobs of a shard that does not come back are not swept: they may be all that is left.
     if any(shard.unnamed for shard in plan.shards if shard.seqno is not None):
         click.echo(
-            "leftover blobs are those of lost appends, and of appends that never ended:"
-            f" 'holdfast persist sweep {arguments}' finds them after a day",
+            "leftover blobs are those of lost appends, and of appends that never ended; to find them after a"
+            f" day, run: holdfast persist sweep {arguments}",
             err=True,
         )
-    if done:
-        click.echo(f"next: run 'holdfast persist verify {arguments}', and then start the clients", err=True)
+    if done and not plan.shards:
         return
-    command = " ".join(["holdfast persist recover", arguments, *options, "--yes"])
-    how = "choose a history, stop" if undecided else "stop"
+    if done:
+        click.echo(f"next: before you start the clients, run: holdfast persist verify {arguments}", err=True)
+        return
+    which = ["--take WHICH"] if undecided else []
+    command = " ".join(["holdfast persist recover", arguments, *options, *which, "--yes"])
+    how = "choose a history for WHICH, stop" if undecided else "stop"
     if not plan.complete or restored:
         how = f"if you have a newer copy of the consensus store, put it in place first; {how}"
     click.echo("'holdfast persist recover --help' explains the columns", err=True)
-    click.echo(f"nothing was written; next: {how} every other client, and run '{command}'", err=True)
+    click.echo(f"nothing was written; next: {how} every other client, and run: {command}", err=True)
 
 
 def _say_what_is_lost(plan: "RecoveryPlan", *, done: bool, restored: bool, torn: bool) -> None:

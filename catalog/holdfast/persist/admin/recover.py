@@ -58,6 +58,7 @@ from holdfast.persist.stores.location import (
     read_location,
 )
 from holdfast.persist.stores.overlay import OverlayBlob
+from holdfast.text import count
 
 _MOST_TRIED: Final = 8
 
@@ -153,7 +154,7 @@ class Recovery:
         undecided = [shard.shard_id for shard in plan.shards if shard.undecided]
         if undecided:
             raise BadInput(
-                f"{len(undecided)} shards have two histories, such as {undecided[0]}",
+                f"there are two histories of {count(len(undecided), 'shard')}, such as {undecided[0]}",
                 hint="choose which one to keep with --take log, --take newest or --take SHARD=VERSION; the"
                 " other one is lost",
             )

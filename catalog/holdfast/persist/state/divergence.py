@@ -15,8 +15,8 @@ checks rely on one fact: a version number together with the digest of its row id
 - A client that may write also leaves a marker in Blob, next to the blobs of the shard. While a marker counts,
   nobody deletes anything of that shard. So the blobs of both histories stay until a person chooses one with
   `holdfast persist recover`.
-- A client ends only once, and other shards may have lost rows too. So the client then compares all shards that
-  it knows, with one read of their heads, and leaves a marker for each that differs.
+- A client ends only once, and other shards may have lost rows too. So the client then compares all shards
+  that it knows, with one read of their heads, and leaves a marker for each that differs.
 - The blobs themselves can show two histories: a rollup is newer than the log, or the log can't have made the
   version in the rollup. Nothing is deleted then either. A writer puts a rollup after it has committed the
   rollup's version. So the check lists the rollups first, and then reads the head that it compares them with.

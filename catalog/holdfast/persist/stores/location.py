@@ -34,13 +34,12 @@ from holdfast.persist.stores.retry import (
     RetryingConsensus,
     RetryPolicy,
 )
-from holdfast.persist.stores.traits import Blob, Consensus, Put
+from holdfast.persist.stores.traits import UNKNOWN_ARGUMENTS, Blob, Consensus, Put
 from holdfast.persist.stores.url import arguments_of, lost_hint, open_blob, open_stores
 
 BLOB_KEY = "location.json"
 CONSENSUS_KEY = "location"
 FORMAT_VERSION = 1
-UNKNOWN_ARGUMENTS = "URL"
 _MOST_BYTES = 4096
 # Each round decides, unless another process or a fault interferes.
 _MAX_ROUNDS = 20
@@ -220,8 +219,8 @@ def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes, argu
     if decode_recoveries(entry) != decode_recoveries(stored):
         raise LocationMismatch(
             f"{blob.description} and {consensus.description} differ in how often they were recovered",
-            hint="one is an older copy, or a recovery was interrupted: run 'holdfast persist recover"
-            f" {arguments}' again",
+            hint="one is an older copy, or a recovery was interrupted; run it again: holdfast persist recover"
+            f" {arguments}",
         )
     return decided
 

@@ -18,13 +18,18 @@ from holdfast.persist.stores.log_codec import (
 from holdfast.persist.stores.log_state import Floor, LogState
 from holdfast.persist.stores.objects import MANY, Objects
 from holdfast.persist.stores.traits import Lost
+from holdfast.text import count
 
-HINT: Final = (
-    "stop all processes that use the location; put the missing objects back, or run 'holdfast persist"
-    " recover', which shows what is left and continues from there"
-)
 LOG_CAUSES: Final = "objects that were deleted, or a restored backup"
 """Why a log of objects goes back to an older state."""
+
+
+def losses_hint(arguments: str) -> str:
+    """Return what to do about a log that lost objects. `arguments` name the location in commands."""
+    return (
+        "stop all processes that use the location, and put the missing objects back; to see what is left"
+        f" without them, and to continue from there, run: holdfast persist recover {arguments}"
+    )
 
 
 def regressed(where: str, position: int, found: str) -> LogRegressed:
@@ -34,16 +39,16 @@ def regressed(where: str, position: int, found: str) -> LogRegressed:
     )
 
 
-def gap(where: str, position: int, beyond: int) -> CorruptBlob:
+def gap(where: str, position: int, beyond: int, hint: str) -> CorruptBlob:
     """Return the error for a log that has no object at `position`, but has later ones up to `beyond`."""
     key = f"{object_name(position)} in {where}"
-    return CorruptBlob.missing(key, f"the log goes on to {beyond}", hint=HINT)
+    return CorruptBlob.missing(key, f"the log goes on to {beyond}", hint=hint)
 
 
-def no_successor(where: str, position: int, token: bytes, found: bytes) -> CorruptBlob:
+def no_successor(where: str, position: int, token: bytes, found: bytes, hint: str) -> CorruptBlob:
     """Return the error for an object whose predecessor is not the one in the log."""
     key = f"{object_name(position)} in {where}"
-    return CorruptBlob(key, f"predecessor {token.hex()}", found.hex(), hint=HINT)
+    return CorruptBlob(key, f"predecessor {token.hex()}", found.hex(), hint=hint)
 
 
 def positions_after(objects: Objects, position: int) -> Iterator[int]:
@@ -64,10 +69,10 @@ def first_missing(position: int, listed: Sequence[int]) -> int:
 
 def lost(objects: Objects, log_id: bytes | None, position: int, why: CorruptBlob) -> Lost:
     """Describe the objects after `position`, where the log breaks off. Without `log_id`, those of any log."""
-    count = last = 0
+    number = last = 0
     heads: dict[str, int] = {}
     for last in positions_after(objects, position):
-        count += 1
+        number += 1
         found = objects.get(object_name(last))
         try:
             added = None if found is None else decode_object(found.data, last, log_id, objects.description)
@@ -75,7 +80,7 @@ def lost(objects: Objects, log_id: bytes | None, position: int, why: CorruptBlob
             continue
         for put in added.puts if added is not None else ():
             heads[put.key] = max(put.seqno, heads.get(put.key, 0))
-    rest = f"; {count:,} objects up to {object_name(last)} can't be used" if count else ""
+    rest = f"; {count(number, 'object')} up to {object_name(last)} can't be used" if number else ""
     return Lost(f"{why}{rest}", heads)
 
 

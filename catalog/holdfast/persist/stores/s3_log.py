@@ -102,10 +102,10 @@ from holdfast.persist.stores.log_codec import (
     object_name,
 )
 from holdfast.persist.stores.log_losses import (
-    HINT,
     LOG_CAUSES,
     first_missing,
     gap,
+    losses_hint,
     lost,
     newest_checkpoint,
     no_successor,
@@ -118,6 +118,7 @@ from holdfast.persist.stores.log_turn import ReadObject, Request, Turns, settle
 from holdfast.persist.stores.objects import NO_TAG, Found, Objects
 from holdfast.persist.stores.traits import (
     NOTHING_KNOWN,
+    UNKNOWN_ARGUMENTS,
     Consensus,
     Entry,
     Expect,
@@ -170,8 +171,10 @@ class S3LogConsensus(Consensus):
         for_recovery: bool = False,
         clock: Clock | None = None,
         checkpoint_every: int = CHECKPOINT_EVERY,
+        arguments: str = UNKNOWN_ARGUMENTS,
     ) -> None:
         self._objects: Final = objects
+        self._hint: Final = losses_hint(arguments)
         self._read_only: Final = read_only
         self._clock: Final = clock or Clock()
         self._checkpoint_every: Final = checkpoint_every
@@ -486,7 +489,7 @@ class S3LogConsensus(Consensus):
             self._catch_up(turns)
         except LogRegressed as error:
             # Nothing was open yet, so no handles end: the log lost what its own objects name.
-            raise CorruptBlob(error.key, error.expected, error.actual, hint=HINT) from None
+            raise CorruptBlob(error.key, error.expected, error.actual, hint=self._hint) from None
         return turns
 
     def _first_floor(self, *, create: bool, bad: bool) -> Floor:
@@ -544,7 +547,7 @@ class S3LogConsensus(Consensus):
                             turns.confirm(at - 1)
                             return
                         if reached >= at:
-                            raise self._end(gap(self._objects.description, at, reached))
+                            raise self._end(gap(self._objects.description, at, reached, self._hint))
                         break
                     added = self._decode(found, at)
                     if not turns.add(added, found.tag):
@@ -625,7 +628,7 @@ class S3LogConsensus(Consensus):
         """Raise unless `position` has an object or is below the floor. Later objects were seen."""
         is_there = self._objects.get(object_name(position)) is not None
         if not is_there and self._read_floor()[0].floor <= position:
-            raise self._end(gap(self._objects.description, position, beyond))
+            raise self._end(gap(self._objects.description, position, beyond, self._hint))
 
     def _check_passed(self, turns: Turns, added: LogObject) -> None:
         """Raise unless the floor has passed an object that does not follow the state."""
@@ -634,7 +637,7 @@ class S3LogConsensus(Consensus):
         # The causes: this process put an object above a truncated position, another history, or damage.
         if self._look(turns, last) is not None:
             where = self._objects.description
-            raise self._end(no_successor(where, added.position, token, added.previous))
+            raise self._end(no_successor(where, added.position, token, added.previous, self._hint))
 
     def _decode(self, found: Found, position: int) -> LogObject:
         return decode_object(found.data, position, self._log_id, self._objects.description)
@@ -694,7 +697,7 @@ class S3LogConsensus(Consensus):
             newer, _ = self._read_floor()
             if newer == floor:
                 key = f"{floor.checkpoint} in {self._objects.description}"
-                raise CorruptBlob.missing(key, "it is the newest checkpoint of the log", hint=HINT)
+                raise CorruptBlob.missing(key, "it is the newest checkpoint of the log", hint=self._hint)
             floor = newer
         return LogState(), floor
 
@@ -702,7 +705,7 @@ class S3LogConsensus(Consensus):
         left = self._objects.first_names(LOG_FOLDER)
         if left and self._objects.get(FLOOR_NAME) is None:
             key = f"{FLOOR_NAME} in {self._objects.description}"
-            raise CorruptBlob.missing(key, "the log has objects", hint=HINT)
+            raise CorruptBlob.missing(key, "the log has objects", hint=self._hint)
         if not create:
             raise NoLocation(
                 f"there is no {self.description}",

@@ -26,6 +26,8 @@ from holdfast.persist.stores.watch import Watch
 
 MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200
+UNKNOWN_ARGUMENTS: Final = "URL"
+"""The arguments of a command in a hint, if it is unknown which URLs the location has."""
 MAX_SEQNO = (1 << 63) - 1
 NOTHING_KNOWN: Final[Mapping[str, int]] = MappingProxyType({})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

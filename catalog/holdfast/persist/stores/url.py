@@ -19,7 +19,7 @@ from holdfast.persist.stores.memory import MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.s3_place import FORM as S3_FORM
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.sqlite import SqliteConsensus
-from holdfast.persist.stores.traits import Blob, Consensus
+from holdfast.persist.stores.traits import UNKNOWN_ARGUMENTS, Blob, Consensus
 
 BLOB_FOLDER = "blob"
 LOG_FOLDER = "consensus"
@@ -34,6 +34,7 @@ _CONSENSUS_FORMS: Final = (
     "memory://name",
 )
 _POSTGRES: Final = frozenset({"postgresql", "postgres"})
+_SHOWN_OPTIONS: Final = frozenset({"schema", "sslmode", "target_session_attrs"})
 
 _memory_lock: Final = ForkLock()
 # A forked child has its own stores: a copy of the parent's would be a second history with the same name.
@@ -59,7 +60,8 @@ def open_stores(
             return _memory_blob(parts), _memory_log(parts)
         if parts.scheme == "s3":
             place = S3Place.of(parts)
-            opened = _s3_log(place.below(LOG_FOLDER), create=create, read_only=read_only)
+            arguments = arguments_of(url, blob=None, consensus=None)
+            opened = _s3_log(place.below(LOG_FOLDER), create=create, read_only=read_only, arguments=arguments)
             return _with_blob(lambda: _s3_blob(place.below(BLOB_FOLDER), read_only=read_only), opened)
         folder = _path(parts, "location")
         if create and not read_only:
@@ -77,7 +79,7 @@ def open_stores(
         _check_creatable(_path(blob_parts, "blob"), log_path, arguments)
     if blob_parts.scheme == "s3" and consensus.startswith("s3://"):
         _check_apart(S3Place.of(blob_parts), S3Place.of(_split(consensus, "consensus", _CONSENSUS_FORMS)))
-    opened = open_consensus(consensus, create=create, read_only=read_only)
+    opened = open_consensus(consensus, create=create, read_only=read_only, blob=blob)
     return _with_blob(open_blob, opened)
 
 
@@ -104,7 +106,9 @@ def open_for_recovery(
     elif blob is None or consensus is None:
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
     else:
-        open_log = partial(open_consensus, consensus, create=write, read_only=not write, for_recovery=True)
+        open_log = partial(
+            open_consensus, consensus, create=write, read_only=not write, for_recovery=True, blob=blob
+        )
     blobs = open_blob(url, blob, read_only=not write)
     try:
         if blobs.get(proof) is None:
@@ -156,8 +160,8 @@ def arguments_of(url: str | None, *, blob: str | None, consensus: str | None) ->
 def lost_hint(arguments: str) -> str:
     """Return what to do if the consensus store of a location is lost. `arguments` name the location."""
     return (
-        "if files of the consensus store are lost, put them back, restore a backup with 'holdfast persist"
-        f" restore', or run 'holdfast persist recover {arguments}', which shows what is left"
+        "if files of the consensus store are lost, put them back, or restore a backup with 'holdfast persist"
+        f" restore'; to see what is left without them, run: holdfast persist recover {arguments}"
     )
 
 
@@ -171,7 +175,7 @@ def _public(url: str) -> str:
         return base
     user, at, where = rest.rpartition("@")
     # The other options go to libpq, and one of them may be a password.
-    shown = [option for option in query.split("&") if option.startswith(("schema=", "sslmode="))]
+    shown = [option for option in query.split("&") if option.partition("=")[0] in _SHOWN_OPTIONS]
     who = "USER:PASSWORD@" if ":" in user else "USER@" if at else ""
     return f"{scheme}://{who}{where}{'?' if shown else ''}{'&'.join(shown)}"
 
@@ -184,10 +188,18 @@ def folder_of(url: str) -> Path:
     return _path(parts, "location")
 
 
-def open_consensus(url: str, *, create: bool, read_only: bool, for_recovery: bool = False) -> Consensus:
+def open_consensus(
+    url: str,
+    *,
+    create: bool,
+    read_only: bool,
+    for_recovery: bool = False,
+    blob: str | None = None,
+) -> Consensus:
     """Open the consensus store at `url`. Raises the same errors as `open_stores`.
 
-    With `for_recovery`, a log of objects with a gap is opened up to the gap.
+    With `for_recovery`, a log of objects with a gap is opened up to the gap. With `blob`, the URL of the blob
+    store, hints name the location.
     """
     if url.partition("://")[0] in _POSTGRES:
         return _open_postgres(url, create=create, read_only=read_only)
@@ -195,7 +207,14 @@ def open_consensus(url: str, *, create: bool, read_only: bool, for_recovery: boo
     if parts.scheme == "memory":
         return _memory_log(parts)
     if parts.scheme == "s3":
-        return _s3_log(S3Place.of(parts), create=create, read_only=read_only, for_recovery=for_recovery)
+        place = S3Place.of(parts)
+        return _s3_log(
+            place,
+            create=create,
+            read_only=read_only,
+            for_recovery=for_recovery,
+            arguments=arguments_of(None, blob=blob, consensus=url) if blob is not None else UNKNOWN_ARGUMENTS,
+        )
     return SqliteConsensus(_path(parts, "consensus"), create=create, read_only=read_only)
 
 
@@ -253,13 +272,22 @@ def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
     return S3Blob(place, read_only=read_only)
 
 
-def _s3_log(place: S3Place, *, create: bool, read_only: bool, for_recovery: bool = False) -> Consensus:
+def _s3_log(
+    place: S3Place,
+    *,
+    create: bool,
+    read_only: bool,
+    for_recovery: bool = False,
+    arguments: str = UNKNOWN_ARGUMENTS,
+) -> Consensus:
     with needs_boto3():
         from holdfast.persist.stores.s3_log import S3LogConsensus
         from holdfast.persist.stores.s3_objects import S3Objects
     objects = S3Objects(place)
     try:
-        return S3LogConsensus(objects, create=create, read_only=read_only, for_recovery=for_recovery)
+        return S3LogConsensus(
+            objects, create=create, read_only=read_only, for_recovery=for_recovery, arguments=arguments
+        )
     except BaseException:
         objects.close()
         raise

@@ -567,3 +567,18 @@ def test_nothing_is_inserted_while_a_restore_has_not_made_the_primary_key(
     assert other.execute("SELECT * FROM entries ORDER BY 1, 2").fetchall() == before
     other.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({columns})".encode())
     assert STEPS[step](store)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "shown"),
+    [
+        ("h", "h"),
+        ("h:5", "h:5"),
+        ("h:5,i:6", "h:5,i:6"),
+        ("h,i:6", "h,i:6"),
+        ("h,i", "h,i"),
+    ],
+)
+def test_messages_show_hosts_as_the_url_has_them(hosts: str, shown: str) -> None:
+    address = PostgresAddress.parse(f"postgresql://me@{hosts}/db?target_session_attrs=read-write")
+    assert address.description == f"postgresql://{shown}/db (schema holdfast)"

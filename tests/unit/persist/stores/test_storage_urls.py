@@ -3,11 +3,19 @@
 import sys
 import uuid
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.errors import BadInput, LocationMismatch, StorageError, StoreUnreachable, UnusablePath
+from holdfast.errors import (
+    BadInput,
+    CorruptBlob,
+    LocationMismatch,
+    StorageError,
+    StoreUnreachable,
+    UnusablePath,
+)
 from holdfast.persist.stores import FileBlob, Location, MemoryBlob, MemoryConsensus, Put, SqliteConsensus
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.url import arguments_of
@@ -258,6 +266,10 @@ def test_a_missing_boto3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             (None, "s3://bucket", "postgresql://me:secret@h:5/db?schema=s&password=secret&sslmode=require"),
             "s3://bucket/ --consensus 'postgresql://USER:PASSWORD@h:5/db?schema=s&sslmode=require'",
         ),
+        (
+            (None, "file:///b", "postgresql://h,i/db?target_session_attrs=read-write&schema=s&passfile=p"),
+            "file:///b --consensus 'postgresql://h,i/db?target_session_attrs=read-write&schema=s'",
+        ),
         ((None, "file:///b", "postgres://me@h/db"), "file:///b --consensus postgres://USER@h/db"),
         ((None, "file:///b", "postgresql://h/db"), "file:///b --consensus postgresql://h/db"),
     ],
@@ -267,3 +279,18 @@ def test_the_arguments_of_a_command_name_the_location_without_secrets(
 ) -> None:
     url, blob, consensus = urls
     assert arguments_of(url, blob=blob, consensus=consensus) == shown
+
+
+def test_the_hint_of_a_log_with_a_gap_names_the_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+
+    def opened(*_: object, arguments: str, **__: object) -> None:
+        given.append(arguments)
+        raise CorruptBlob("the log", "an object", "nothing")
+
+    monkeypatch.setattr("holdfast.persist.stores.s3_log.S3LogConsensus", opened)
+    monkeypatch.setattr("holdfast.persist.stores.s3_objects.S3Objects", lambda _: Mock())
+    for urls in ({"url": "s3://bucket/a"}, {"blob": "s3://bucket/b", "consensus": "s3://bucket/c"}):
+        with pytest.raises(CorruptBlob):
+            Location.open(**urls)
+    assert given == ["s3://bucket/a", "s3://bucket/b --consensus s3://bucket/c"]
