@@ -289,8 +289,11 @@ class FenceRegressed(HoldfastError):
 
     exit_code = 4
 
-    def __init__(self, mine: object, durable: object, *, at_least: int | None = None) -> None:
-        """`at_least` is the lowest epoch that a restored catalog may have when it is written again."""
+    def __init__(self, mine: object, durable: object, *, at_least: int | None = None, hint: str = "") -> None:
+        """`at_least` is the lowest epoch that a restored catalog may have when it is written again.
+
+        `hint` is what to do, if that is known better.
+        """
         then = (
             ""
             if at_least is None
@@ -299,7 +302,7 @@ class FenceRegressed(HoldfastError):
         super().__init__(
             f"the store was restored from an older state: this process wrote its token, {mine}, and the store"
             f" now has {durable}",
-            hint=f"stop all writers and find out which state of the store is the right one{then}",
+            hint=hint or f"stop all writers and find out which state of the store is the right one{then}",
         )
         self.mine, self.durable = mine, durable
 

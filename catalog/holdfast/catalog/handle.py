@@ -343,7 +343,9 @@ class WritableHandle(ReadOnlyHandle, Catalog):
                 yield cache
         except LogRegressed:
             # The token can't be read past what this process knows, but it is certainly no longer its own.
-            self._end(FenceRegressed(self._token, "an older log", at_least=self._token.epoch))
+            epoch, is_linked = self._token.epoch, self._config(config.LINK) is not None
+            hint = self._store.older_log_hint(epoch, linked=is_linked)
+            self._end(FenceRegressed(self._token, "an older log", at_least=epoch, hint=hint))
 
     def fence_token(self) -> FenceToken:
         self._check_process()

@@ -57,7 +57,10 @@ def persist_catalog(
     """
     shard_id = catalog_shard_id(organization_id)
     client.session.history.name_shards({shard_id: f"the catalog of organization {organization_id}"})
-    return OneStoreCatalog(CatalogShard(client, shard_id, purpose="catalog", where=where), now_ms)
+    store = CatalogShard(
+        client, shard_id, purpose="catalog", where=where, organization_id=str(organization_id)
+    )
+    return OneStoreCatalog(store, now_ms)
 
 
 def stash_catalog(

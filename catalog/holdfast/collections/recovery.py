@@ -8,6 +8,7 @@ came back is given up, and the times in between lack the rows that other shards 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.catalog.stores.persist import SCHEMA as CATALOG_SCHEMA
 from holdfast.collections.controller import StorageController
 from holdfast.collections.controller_log import controller_shard_id
 from holdfast.collections.metadata import holder
@@ -16,6 +17,9 @@ from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, Prepared
 from holdfast.persist.handles.names import names_shard_id
 from holdfast.persist.handles.read import ReadHandle
+
+UNNAMED_CATALOG = "a catalog"
+"""What a catalog's shard is for. The shard does not contain the id of its organization."""
 
 _PURPOSE = "recovery"
 
@@ -80,7 +84,18 @@ def _recorded(client: PersistClient) -> tuple[Sequence[CollectionInfo], dict[str
         problems.append(f"the records of collections can't be read: {error}")
     for info in infos:
         shards |= _purposes(info)
+    for shard in client.shards():
+        if shard not in shards and _is_catalog(client, shard):
+            shards[shard] = UNNAMED_CATALOG
     return infos, shards, "; ".join(problems)
+
+
+def _is_catalog(client: PersistClient, shard: str) -> bool:
+    try:
+        schemas = client.session.machine(shard).refresh().schemas.values()
+    except HoldfastError:
+        return False
+    return any(schema.codec == CATALOG_SCHEMA.codec for schema in schemas)
 
 
 def mend(client: PersistClient, found: RecoveredCollection) -> None:

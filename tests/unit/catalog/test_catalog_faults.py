@@ -178,7 +178,8 @@ def test_a_log_restored_from_an_older_copy_stops_who_wrote_before() -> None:
     store.forget_last_commit(catalog.place)
     with pytest.raises(FenceRegressed) as told:
         catalog.confirm_leadership()
-    assert "fence --at-least 1" in told.value.hint
+    assert "persist recover URL --accept --yes && holdfast catalog fence --at-least 1 " in told.value.hint
+    assert told.value.hint.endswith(f" --persist URL --organization-id {ORG}")
     with pytest.raises(FenceRegressed):
         catalog.get_items()
 

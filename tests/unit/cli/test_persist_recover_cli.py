@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast.catalog import OpenMode, catalog_shard_id, persist_catalog
 from holdfast.cli import main
 from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import HoldfastError, LogRegressed
@@ -18,7 +19,7 @@ from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.admin.verify import verify
 from holdfast.persist.ids import EPOCH_BITS, rollup_key
 from holdfast.persist.state.codec import encode_state
-from holdfast.persist.state.divergence import Marker, encode_marker
+from holdfast.persist.state.divergence import Marker, decode_marker, encode_marker
 from holdfast.persist.stores import BlobMeta, Digest, FileBlob
 
 ROWS = 40
@@ -329,6 +330,29 @@ def test_accept_shows_for_each_shard_what_is_kept_and_what_is_lost(
         assert {shard: client.recent_upper(shard) for shard in log} == {
             shard: upper for shard, (upper, _) in log.items()
         }
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_accept_names_the_shard_of_a_catalog(url: str, told: bool) -> None:
+    """The shard does not contain the id of its organization, but the client that ended knew it."""
+    organization = "11111111-2222-3333-4444-555555555555"
+    shard = catalog_shard_id(organization)
+    of = f"the catalog of organization {organization}" if told else ""
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        persist_catalog(client, organization).open(OpenMode.WRITABLE, holder="me", purpose="test").close()
+        marker = Marker(shard, 0, 99, Digest(9, b"mine"), None, 1, "ship", 0, of)
+        client.location.blob.put(marker.key, encode_marker(marker))
+    shown = run("persist", "recover", url, "--accept")
+    assert (of or "a catalog  ") in shown.stdout
+    (each,) = json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"]
+    assert each["of"] == (of or "a catalog")
+
+
+def test_a_marker_of_an_earlier_version_says_not_what_its_shard_is_for() -> None:
+    marker = Marker("s00000000-0000-4000-8000-000000000001", 0, 9, Digest(9, b"mine"), None, 1, "ship", 0)
+    fields = json.loads(encode_marker(marker))
+    del fields["of"]
+    assert decode_marker(json.dumps(fields).encode(), marker.key) == marker
 
 
 def _seqno(client: PersistClient, shard: str) -> int:

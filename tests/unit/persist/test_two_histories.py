@@ -356,12 +356,14 @@ def test_the_first_error_leaves_a_marker_for_every_shard_that_lost_rows(
         return heads(keys, *rest)
 
     monkeypatch.setattr(stores.consensus, "heads", counted)
+    a.session.history.name_shards({lost[1]: "the other one"})
     with pytest.raises(LogRegressed, match=SHARD):
         a.recent_upper(SHARD)
     assert reads == [{SHARD}, {*lost, kept} - {SHARD}]
     for shard in lost:
         (marker,) = markers_of(stores.blob, shard)
         assert (marker.seqno, marker.known) == (known[shard].seqno, known[shard].digest)
+        assert marker.of == ("the other one" if shard == lost[1] else "")
         log = stores.consensus.heads([shard])[shard]
         assert (marker.head, marker.found is not None) == (log.seqno, written_to)
         machine = stores.open().session.machine(shard)

@@ -111,10 +111,20 @@ class CatalogShard(CatalogStore):
     """
 
     def __init__(
-        self, client: PersistClient, shard_id: str, *, purpose: str, where: str | None = None
+        self,
+        client: PersistClient,
+        shard_id: str,
+        *,
+        purpose: str,
+        where: str | None = None,
+        organization_id: str = "UUID",
     ) -> None:
-        """`where` is the name of the location in messages. Default: the name of its blob store."""
+        """`where` is the name of the location in messages. Default: the name of its blob store.
+
+        `organization_id` is for commands in hints.
+        """
         self._shard_id = shard_id
+        self._organization_id = organization_id
         self._where = client.location.blob.description if where is None else where
         self._client = client
         self._purpose = purpose
@@ -136,7 +146,25 @@ class CatalogShard(CatalogStore):
         return self._client.mode != "read"
 
     def another(self, *, purpose: str) -> "CatalogShard":
-        return CatalogShard(self._client, self._shard_id, purpose=purpose, where=self._where)
+        return CatalogShard(
+            self._client,
+            self._shard_id,
+            purpose=purpose,
+            where=self._where,
+            organization_id=self._organization_id,
+        )
+
+    def older_log_hint(self, epoch: int, *, linked: bool) -> str:
+        location = self._client.location.arguments
+        stash = "--stash URL " if linked else ""
+        return (
+            "to keep the history that the store has lost, stop all clients and restore the newer state; to"
+            " keep the one that it has now, stop all writers of the catalog, run the two commands at the end,"
+            " and open the catalog again (without --yes, the first one only shows what each history has):"
+            f" holdfast persist recover {location} --accept --yes"
+            f" && holdfast catalog fence --at-least {epoch}"
+            f" {stash}--persist {location} --organization-id {self._organization_id}"
+        )
 
     def upper(self) -> int:
         return self._client.recent_upper(self._shard_id)

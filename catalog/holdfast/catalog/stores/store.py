@@ -125,6 +125,13 @@ class CatalogStore(ABC):
         """The place, with its location if `place` doesn't contain that."""
         return self.place
 
+    def older_log_hint(self, epoch: int, *, linked: bool) -> str:  # noqa: ARG002 - see CatalogShard
+        """Return what to do after `LogRegressed`, with commands; "" if the store has no log.
+
+        `epoch` is that of the process that met the older log.
+        """
+        return ""
+
     @property
     @abstractmethod
     def writable(self) -> bool:

@@ -145,6 +145,7 @@ def _check_one_history(location: "Location") -> None:
 
 
 def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> None:
+    from holdfast.collections.recovery import UNNAMED_CATALOG
     from holdfast.persist.admin.accept import accept, two_histories
     from holdfast.persist.state.divergence import accept_line
 
@@ -162,9 +163,14 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> Non
         if yes:
             accept_line(client.location, client.config.hostname)
         purposes = _purposes(client.location) if found else {}
+        # A client that left a marker may know the organization of a catalog; the shard does not show it.
+        told = {each.shard_id: each.of for each in found if each.of}
+        purposes |= {
+            shard: of for shard, of in told.items() if purposes.get(shard, UNNAMED_CATALOG) == UNNAMED_CATALOG
+        }
     if as_json:
         why = {each.shard_id: each.others[0].why for each in found}
-        shown = [{"of": purposes.get(each.shard_id, ""), **asdict(each)} for each in found]
+        shown = [asdict(replace(each, of=purposes.get(each.shard_id, ""))) for each in found]
         emit_json({"done": yes, "shards": why, "histories": shown})
         return
     _show_histories(found, purposes)

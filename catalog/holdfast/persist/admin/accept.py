@@ -63,13 +63,15 @@ class Side:
 class TwoHistories:
     """A shard that may have two histories: the log's, which `accept` keeps, and the evidence of others.
 
-    `others` has the newest evidence of each source, and `more` counts the rest.
+    `others` has the newest evidence of each source, and `more` counts the rest. `of` is what the shard is
+    for, if a client that left a marker knew it.
     """
 
     shard_id: str
     kept: Side
     others: tuple[Side, ...]
     more: int = 0
+    of: str = ""
 
 
 def two_histories(machine: Machine) -> TwoHistories | None:
@@ -90,7 +92,18 @@ def two_histories(machine: Machine) -> TwoHistories | None:
         *(_of_rollup(machine, each) for each in rollups[-1:]),
     ]
     kept = Side("log", log.seqno, log.upper, log.wall_ms, log.hostname)
-    return TwoHistories(machine.shard_id, kept, tuple(others), len(found) - len(others))
+    return TwoHistories(
+        machine.shard_id, kept, tuple(others), len(found) - len(others), _of(machine, markers)
+    )
+
+
+def _of(machine: Machine, markers: list[Doubt]) -> str:
+    """What the shard is for, according to the newest marker; "" if that is unknown."""
+    try:
+        marker = read_marker(machine.location.blob, markers[-1].key) if markers else None
+    except CorruptBlob:
+        return ""
+    return "" if marker is None else marker.of
 
 
 def _marker_seqno(doubt: Doubt) -> int:

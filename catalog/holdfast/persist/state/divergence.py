@@ -58,7 +58,8 @@ class Marker:
     """The record of a client that met another history: the row that it knew, and what the log had instead.
 
     `found` is None if the log ended before `seqno`. `head` is 0 if the client does not know the end of the
-    log. `wall_ms` is the time of the client's host in ms since the epoch.
+    log. `wall_ms` is the time of the client's host in ms since the epoch. `of` is what the shard is for, if
+    the client knew it.
     """
 
     shard_id: str
@@ -69,6 +70,7 @@ class Marker:
     head: int
     hostname: str
     wall_ms: int
+    of: str = ""
 
     @property
     def key(self) -> str:
@@ -229,9 +231,8 @@ class ForkGuard:
         try:
             recoveries = read_recoveries(self._blob)
             for (shard_id, seqno, known), found, head in rows:
-                marker = Marker(
-                    shard_id, recoveries, seqno, known, found, head, self._hostname, clock.wall_ms()
-                )
+                now, of = clock.wall_ms(), self._purposes.get(shard_id, "")
+                marker = Marker(shard_id, recoveries, seqno, known, found, head, self._hostname, now, of)
                 try:
                     self._blob.put(marker.key, encode_marker(marker))
                 except (HoldfastError, ValueError) as failed:
@@ -424,6 +425,7 @@ def encode_marker(marker: Marker) -> bytes:
         "head": marker.head,
         "hostname": marker.hostname,
         "wall_ms": marker.wall_ms,
+        "of": marker.of,
     }
     return json.dumps(fields, sort_keys=True).encode()
 
@@ -442,6 +444,7 @@ def decode_marker(data: bytes, key: str) -> Marker:
             int(fields["head"]),
             str(fields["hostname"]),
             check_moment(int(fields["wall_ms"]), key),
+            str(fields.get("of", "")),
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptBlob(key, "a marker of two histories", repr(error)) from None
