@@ -164,9 +164,11 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> Non
             accept_line(client.location, client.config.hostname)
         purposes = _purposes(client.location) if found else {}
         # A client that left a marker may know the organization of a catalog; the shard does not show it.
-        told = {each.shard_id: each.of for each in found if each.of}
+        by_client = {each.shard_id: each.of for each in found if each.of}
         purposes |= {
-            shard: of for shard, of in told.items() if purposes.get(shard, UNNAMED_CATALOG) == UNNAMED_CATALOG
+            shard: of
+            for shard, of in by_client.items()
+            if purposes.get(shard, UNNAMED_CATALOG) == UNNAMED_CATALOG
         }
     if as_json:
         why = {each.shard_id: each.others[0].why for each in found}
