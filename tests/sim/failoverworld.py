@@ -52,7 +52,6 @@ class FailoverWorld:
             rollup_every=self.random.randint(3, 10),
             compaction_fanin=self.random.randint(2, 4),
             gc_grace_s=GRACE_S if self.grace else 0.0,
-            retain_for_s=GRACE_S if self.grace else 0.0,
             lease_s=FOREVER_S,
             retry_deadline_s=self.random.choice([0.0, 0.03, 1.0]),
             maintenance="off",

@@ -45,7 +45,9 @@ class PersistConfig:
     """How many adjacent batches of one level are merged. 8 keeps 10,000 appends below 40 batches."""
 
     gc_grace_s: float = 3600.0
-    """Seconds between a blob's last use and its deletion, for readers without a lease."""
+    """Seconds between a blob's last use and its deletion, for readers without a lease and for failovers.
+
+    A shard keeps at most its 32 newest replaced rollups for so long, and all others for 60 seconds."""
 
     retain_for_s: float = 0.0
     """Seconds for which garbage, including rollups, is kept for a restore. The default keeps nothing.

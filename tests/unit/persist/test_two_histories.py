@@ -21,6 +21,7 @@ from holdfast.persist.state.machine import commit
 from holdfast.persist.state.state import Rollup
 from holdfast.persist.stores import BlobMeta, Entry, LogRow, MemoryConsensus
 from holdfast.persist.upkeep.compaction import claim_compaction, install, merge_task
+from holdfast.persist.upkeep.garbage import MOST_ROLLUPS, ROLLUPS_S
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS = {"inline_max_bytes": 0}
@@ -822,3 +823,74 @@ def test_a_claim_survives_an_append_without_updates(stores: Stores) -> None:
     client.writer(SHARD, SCHEMA, purpose="test").compare_and_append([], 4, 9)
     assert install(machine, claimed, parts)
     assert len(contents(client.reader(SHARD, purpose="r").snapshot(8).to_table())) == 4
+
+
+def rollups_of(stores: Stores) -> list[str]:
+    return sorted(key for key in stores.blobs() if "/v" in key)
+
+
+def test_a_standby_that_lacks_the_newest_rollup_is_readable(stores: Stores) -> None:
+    """The promoted log names an older rollup, and has no rows below it."""
+    settings = {"gc_grace_s": 60.0, "rollup_every": 8}
+    a = stores.open(**settings)
+    append(a, *range(20))
+    a.maintain(SHARD)
+    standby = copied(stores.consensus)
+    append(a, *range(20, 40), value="a")
+    a.maintain(SHARD)
+    stores.clock.sleep(59)
+    a.maintain(SHARD)
+    promote(stores, standby)
+    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > 1
+    b = stores.open(**settings)
+    append(b, 20, value="b")
+    assert len(contents(b.reader(SHARD, purpose="r").snapshot(20).to_table())) == 21
+
+
+def test_a_standby_that_lacks_the_last_rollup_of_a_dropped_shard_is_readable(stores: Stores) -> None:
+    settings = {"gc_grace_s": 60.0, **BLOBS}
+    a = stores.open(**settings)
+    append(a, *range(10))
+    a.maintain(SHARD)
+    a.finalize(SHARD)
+    for _ in range(8):
+        a.maintain(SHARD)
+        standby = copied(stores.consensus)
+        stores.clock.sleep(59)
+        a.maintain(SHARD)
+        newest = copied(stores.consensus)
+        promote(stores, standby)
+        assert stores.state().finalized
+        promote(stores, newest)
+    before = stores.stored()
+    stores.clock.sleep(61)
+    a.maintain(SHARD)
+    assert stores.stored() == before
+
+
+def test_few_replaced_rollups_wait_long(stores: Stores) -> None:
+    """So that the list of them does not make the state of a busy shard large."""
+    a = stores.open(gc_grace_s=3600.0, rollup_every=1)
+
+    def replaced() -> int:
+        return len(rollups_of(stores)) - 1
+
+    for time in range(2 * MOST_ROLLUPS):
+        append(a, time)
+        a.maintain(SHARD)
+    kept = replaced()
+    assert kept >= 2 * MOST_ROLLUPS - 1
+    stores.clock.sleep(ROLLUPS_S - 1)
+    a.maintain(SHARD)
+    assert replaced() >= kept
+    stores.clock.sleep(1)
+    a.maintain(SHARD)
+    assert MOST_ROLLUPS <= replaced() <= MOST_ROLLUPS + 3
+    newest = stores.state().latest_rollup
+    assert newest is not None
+    stores.clock.sleep(3600 - ROLLUPS_S - 1)
+    a.maintain(SHARD)
+    assert MOST_ROLLUPS <= replaced() <= MOST_ROLLUPS + 3
+    stores.clock.sleep(62)
+    a.maintain(SHARD)
+    assert replaced() <= 4

@@ -306,8 +306,8 @@ def why_keep(machine: Refreshing) -> str:
     """Return why nothing of a shard may be deleted now, or "" if it may. The machine has refreshed.
 
     Another history can still begin between this check and a deletion. A deleted blob was garbage in the
-    history that ended, for at least `gc_grace_s`. The new history needs it only if the store went back
-    further than `gc_grace_s` and `retain_for_s`.
+    history that ended, for as long as `holdfast.persist.upkeep.garbage` keeps garbage (its rule 5). The new
+    history needs it only if the store went back further than that.
     """
     return next((doubt.why for doubt in doubts(machine)), "")
 

@@ -21,16 +21,24 @@ are not asked. The following rules make sure that a slow reader still finds its 
    two leaves an entry, and the next collector deletes the blob. A crash after the deletion leaves the entry
    too, and the next collector deletes a blob that is gone already, which has no effect. A blob can be deleted
    twice, but never too early.
-5. *The log is lost.* The shard is then restored from its newest rollup. So a part is deleted only when the
+5. *The store fails over to a standby that lags.* The promoted log may lack the commit that made a blob
+   garbage, and still name the blob. So everything waits for `gc_grace_s`. A rollup waits too, because the
+   promoted log needs the rollup that it names: the rows below it were cut. A busy shard replaces many rollups
+   in that time, and a list of all of them would make its state large. So beyond the `MOST_ROLLUPS` that were
+   replaced last, a rollup waits for at most `ROLLUPS_S`. A promoted log is readable if it lags at most
+   `gc_grace_s`, and also at most `MOST_ROLLUPS` rollups or `ROLLUPS_S`.
+6. *The log is lost.* The shard is then restored from its newest rollup. So a part is deleted only when the
    newest rollup no longer names it. A finalized shard needs no restore, so this rule does not apply to it.
-6. *The consensus store is restored from a backup.* The older log names blobs that are garbage by now. With
+7. *The consensus store is restored from a backup.* The older log names blobs that are garbage by now. With
    `retain_for_s`, all garbage, including rollups, waits for so long that the backup stays usable.
-7. *The shard has two histories* (`holdfast.persist.state.divergence`). Nothing of it is deleted, because the
+8. *The shard has two histories* (`holdfast.persist.state.divergence`). Nothing of it is deleted, because the
    other history may name it. This check lists blobs, so after it found something, the next check waits for up
    to a minute. Commits continue. Only a person can end this state.
 
 All waiting is measured by the store's own clock if it has one, because the clocks of hosts disagree.
 """
+
+from typing import Final
 
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import rollup_seqno
@@ -42,23 +50,32 @@ from holdfast.persist.state.state import Garbage, ShardState
 from holdfast.persist.stores import LogRow
 from holdfast.persist.upkeep.rollup import rollup_due, write_rollup
 
+MOST_ROLLUPS: Final = 32
+"""So many replaced rollups of a shard wait for the whole `gc_grace_s`."""
+
+ROLLUPS_S: Final = 60.0
+"""Seconds for which all other replaced rollups wait."""
+
 
 def ripe(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]:
     """Return the garbage that has waited long enough. `now_ms` is the store's time.
 
-    A part waits for readers that may read a version that names it, for `gc_grace_s` because of readers
-    without a lease, and for `retain_for_s` because of restores. A rollup waits only for restores: a reader
-    that misses it finds a newer one in the log. A rollup that was written after the end of its shard waits
-    for nothing.
+    All garbage waits for `gc_grace_s`, because of readers without a lease and failovers, and for
+    `retain_for_s`, because of restores. A part also waits for readers that may read a version that names it.
+    A reader that misses a rollup finds a newer one in the log. If many rollups wait, the older ones wait less.
     """
     hold = state.seqno_hold
     retain_ms = config.retain_for_s * 1000
     grace_ms = max(config.gc_grace_s * 1000, retain_ms)
+    rollups = [garbage for garbage in state.garbage.values() if is_rollup(garbage.blob_key)]
+    rollups.sort(key=lambda garbage: garbage.wall_ms)
+    many = {garbage.blob_key for garbage in rollups[:-MOST_ROLLUPS]}
+    least_ms = min(grace_ms, max(ROLLUPS_S * 1000, retain_ms))
     found = []
     for garbage in state.garbage.values():
         waited = now_ms - garbage.wall_ms
         if is_rollup(garbage.blob_key):
-            if waited >= retain_ms or retain_ms == 0 or _is_tombstone(state, garbage):
+            if waited >= (least_ms if garbage.blob_key in many else grace_ms):
                 found.append(garbage)
         elif garbage.seqno <= hold and waited >= grace_ms:
             found.append(garbage)
@@ -95,9 +112,8 @@ def _is_tombstone(state: ShardState, garbage: Garbage) -> bool:
 
 
 def now_for(machine: Machine) -> int:
-    """Return the store's time, or 0 without a request if no garbage waits for a time."""
-    waits = machine.config.retain_for_s > 0 or not all(map(is_rollup, machine.state.garbage))
-    return machine.store_ms() if waits and machine.state.garbage else 0
+    """Return the store's time, or 0 without a request if there is no garbage."""
+    return machine.store_ms() if machine.state.garbage else 0
 
 
 def cover_and_collect(machine: Machine) -> None:
@@ -117,6 +133,10 @@ def collect_garbage(machine: Machine) -> None:
     dead = deletable(state, machine.config, now_for(machine))
     newest = state.latest_rollup
     gc_seqno = newest.seqno + state.finalized if newest else 0
+    waiting = state.garbage.values()
+    if waiting and not dead and all(_is_tombstone(state, garbage) for garbage in waiting):
+        # One later version cuts the log and forgets these rollups. Two would make another rollup due.
+        gc_seqno = state.gc_seqno
     if (not dead and gc_seqno <= state.gc_seqno) or machine.keeps_everything():
         return
     assert digest is not None  # A shard without a version has nothing to delete.
