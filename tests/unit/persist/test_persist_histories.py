@@ -2,18 +2,23 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, CorruptBlob, LogRegressed
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.admin.recover import Recovery
 from holdfast.persist.admin.recoverable import Choice
 from holdfast.persist.admin.verify import verify
 from holdfast.persist.config import Maintenance
+from holdfast.persist.ids import rollup_seqno
+from holdfast.persist.state.codec import decode_state, encode_state
 from holdfast.persist.state.history import contradiction
 from holdfast.persist.stores import Location, MemoryConsensus
+from holdfast.persist.upkeep.garbage import collect_garbage
+from holdfast.persist.upkeep.rollup import write_rollup
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 
@@ -172,3 +177,78 @@ def test_each_version_of_a_long_history_can_have_come_from_each_before(stores: S
     for number, older in enumerate(versions):
         for newer in versions[number + 1 :]:
             assert contradiction(older, newer) == ""
+
+
+def broken(stores: Stores, *, marked: bool, compacted: bool) -> None:
+    """The rollup that the promoted log names is gone. Three rows were written to that log since."""
+    a, c = stores.open(rollup_every=8, compaction_fanin=8 if compacted else 1000), stores.open()
+    write(a, 0, 12, "both")
+    a.maintain(SHARD)
+    c.recent_upper(SHARD)
+    restore = copied(stores)
+    write(a, 12, 20, "lost")
+    a.maintain(SHARD)
+    stores.clock.sleep(1)
+    restore()
+    write(c, 12, 3, "log")
+    if marked:
+        with pytest.raises(LogRegressed):
+            a.recent_upper(SHARD)
+    with pytest.raises(CorruptBlob):
+        stores.state()
+
+
+@pytest.mark.parametrize("evidence", ["times", "marker", "digests", "batches"])
+def test_a_log_that_can_not_be_replayed_may_have_two_histories(stores: Stores, evidence: str) -> None:
+    broken(stores, marked=evidence == "marker", compacted=evidence != "batches")
+    if evidence != "times":
+        # Hosts' clocks disagree: the lost versions seem to be later ones.
+        newest = max((key for key in stores.blobs() if "/v" in key), key=lambda key: rollup_seqno(key) or 0)
+        data = stores.blob.get(newest)
+        assert data is not None
+        state = decode_state(data, newest)
+        stores.blob.put(newest, encode_state(replace(state, wall_ms=state.wall_ms + 10_000)))
+    if evidence in ("marker", "batches"):
+        for key in [key for key in stores.blobs() if "/c" in key]:
+            stores.blob.delete(key)
+    before = stores.stored()
+    (shard,) = Recovery(stores.blob, stores.consensus, clock=stores.clock).plan.shards
+    head = stores.consensus.heads([SHARD])[SHARD].seqno
+    assert shard.undecided
+    assert [(each.source, each.upper, each.whole) for each in shard.histories] == [
+        ("log", 15, False),
+        ("rollup", 32, True),
+    ]
+    assert shard.histories[0].seqno == head
+    assert f"to {head} of its log can't be replayed" in shard.problem
+    with pytest.raises(BadInput, match="have two histories"):
+        Recovery(stores.blob, stores.consensus, clock=stores.clock).run()
+    with pytest.raises(BadInput, match="can't be restored"):
+        Recovery(stores.blob, stores.consensus, clock=stores.clock, choice=Choice("log"))
+    assert stores.stored() == before
+    Recovery(stores.blob, stores.consensus, clock=stores.clock, choice=Choice("newest")).run()
+    assert values(stores, stores.consensus) == ["both"] * 12 + ["lost"] * 20
+
+
+def test_the_rows_of_a_log_are_replayed_on_another_rollup(stores: Stores) -> None:
+    """The commit that records the newer rollup is lost, and the older rollup is gone."""
+    a, c = stores.open(rollup_every=8, compaction_fanin=1000), stores.open()
+    write(a, 0, 12, "both")
+    a.maintain(SHARD)
+    write(a, 12, 20, "both")
+    c.recent_upper(SHARD)
+    restore = copied(stores)
+    write_rollup(a.session.machine(SHARD))
+    collect_garbage(a.session.machine(SHARD))
+    stores.clock.sleep(1)
+    restore()
+    write(c, 32, 3, "log")
+    with pytest.raises(CorruptBlob):
+        stores.state()
+    recovery = Recovery(stores.blob, stores.consensus, clock=stores.clock)
+    (shard,) = recovery.plan.shards
+    assert not shard.healthy
+    assert not recovery.plan.complete
+    assert (shard.seqno, shard.upper) == (shard.head, 35)
+    recovery.run()
+    assert values(stores, stores.consensus) == ["both"] * 32 + ["log"] * 3

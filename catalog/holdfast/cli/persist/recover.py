@@ -337,6 +337,9 @@ def _lost(shard: "ShardPlan") -> str:
     if shard.seqno is None:
         return ""
     if shard.histories:
+        taken = next(each for each in shard.histories if each.seqno == shard.seqno)
+        if taken.source == "log" and shard.seqno < shard.head:
+            return f"the other history, with versions {shard.seqno + 1} to {shard.head} of the log,"
         return "the other history"
     if shard.seen <= shard.seqno:
         return ""
@@ -439,7 +442,7 @@ def _row(shard: "ShardPlan", found: "Recovered", plan: "RecoveryPlan", *, restor
         return [shard.shard_id, what, head, "?" if shard.undecided else "never", "-", left, shard.problem]
     lost = _lost(shard)
     if shard.histories:
-        note = "the other history is lost"
+        note = f"{lost} is lost"
     elif shard.beyond:
         note = f"versions up to {shard.beyond} follow a gap and are lost"
     elif lost:

@@ -7,6 +7,9 @@ You need it after the consensus store was lost, or an older copy of it was resto
   lost, nobody knows whether anything was committed after the rollup.
 - A rollup that contradicts the log, or another rollup, belongs to another history (`histories`): the store
   was restored from an older copy and then written to. The caller must choose one history. The other is lost.
+- A log may have rows that can't be replayed, because the rollup that they name is gone. If another rollup has
+  a version that a row of the log made, the later rows are replayed on it. Otherwise the rows are still
+  compared with the rollups: they may belong to two histories.
 - A state is whole if all of its blobs exist. Garbage collection never deletes a blob that the newest rollup
   names.
 - A recovered shard continues at version `epoch * 2^40`, in an epoch that nobody has seen. So no attempt of a
@@ -23,7 +26,7 @@ You need it after the consensus store was lost, or an older copy of it was resto
 """
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -34,8 +37,10 @@ from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import BLOB_NAME, EPOCH_BITS, rollup_key
 from holdfast.persist.rows.part import checksum
-from holdfast.persist.state.codec import decode_state, encode_diff, encode_state
-from holdfast.persist.state.divergence import row_of
+from holdfast.persist.state.codec import decode_diff, decode_state, encode_diff, encode_state
+from holdfast.persist.state.cuts import has_other_digests
+from holdfast.persist.state.divergence import row_of, standing_markers
+from holdfast.persist.state.history import contradiction
 from holdfast.persist.state.invariants import check_state
 from holdfast.persist.state.lock import LOCK_KEY, LockRow, encode_lock
 from holdfast.persist.state.machine import APPLIER_VERSION, Machine
@@ -46,6 +51,7 @@ from holdfast.persist.state.state import (
     Rollup,
     ShardState,
     StateDiff,
+    apply,
     part_keys,
 )
 from holdfast.persist.stores import Blob, Consensus, Location, MemoryConsensus
@@ -61,6 +67,7 @@ from holdfast.persist.stores.overlay import OverlayBlob
 from holdfast.text import count
 
 _MOST_TRIED: Final = 8
+_SCAN_LIMIT: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,13 +279,17 @@ class Recovery:
         entry = self._location.consensus.heads([shard]).get(shard)
         problems: list[str] = []
         logged = self._of_log(shard, problems) if entry is not None else None
+        is_broken = entry is not None and logged is None
+        rows = self._rows(shard, problems) if is_broken else []
+        if rows:
+            logged = self._rebuilt(shard, rows, rollups)
         if logged is not None and not part_keys(logged) <= keys:
             keys = {meta.key for meta in self._location.blob.list(f"{shard}/")}
         head = entry.seqno if entry is not None else 0
         newest = rollups[0][0] if rollups else 0
         cut = self._lost is not None
         beyond = self._lost.heads.get(shard, 0) if self._lost is not None else 0
-        look = Look(shard, keys, head, max(newest, head, beyond), beyond=beyond, is_cut=cut)
+        look = Look(shard, keys, head, max(newest, head, beyond), beyond=beyond, is_cut=cut or is_broken)
         look.problems += problems
         if entry is None:
             look.problems.append("it has no log")
@@ -286,6 +297,9 @@ class Recovery:
             look.problems.append(f"its log breaks off before version {beyond}")
         if logged is not None:
             look.add(logged, "log")
+        elif rows:
+            look.problems.append(f"versions {rows[0].seqno} to {rows[-1].seqno} of its log can't be replayed")
+            look.add_rows(rows, doubted=self._is_doubted(shard))
         for seqno, key in [each for each in rollups if not look.covers(*each)][:_MOST_TRIED]:
             state = self._of_rollup(shard, seqno, key, look.problems)
             if state is not None:
@@ -303,6 +317,44 @@ class Recovery:
             problems.append(str(error))
             return None
         return state
+
+    def _rows(self, shard: str, problems: list[str]) -> list[StateDiff]:
+        """The rows of a log; empty if one of them is damaged."""
+        rows: list[StateDiff] = []
+        while True:
+            start = rows[-1].seqno + 1 if rows else 0
+            found = self._location.consensus.scan(shard, start, _SCAN_LIMIT)
+            try:
+                rows += [decode_diff(entry.data, f"{shard} log {entry.seqno}") for entry in found]
+            except HoldfastError as error:
+                problems.append(str(error))
+                return []
+            if len(found) < _SCAN_LIMIT:
+                return rows
+
+    def _rebuilt(
+        self, shard: str, rows: Sequence[StateDiff], rollups: Sequence[tuple[int, str]]
+    ) -> ShardState | None:
+        """The end of a log whose own rollup is gone, from another rollup of a version that a row has made."""
+        made = {row.seqno: number for number, row in enumerate(rows)}
+        for seqno, key in [each for each in rollups if each[0] in made][:_MOST_TRIED]:
+            state = self._of_rollup(shard, seqno, key, [])
+            number = made[seqno]
+            if state is None or contradiction(state, state, rows[number]):
+                continue
+            try:
+                for row in rows[number + 1 :]:
+                    state = apply(state, row)
+                check_state(state)
+            except (ValueError, LookupError, StopIteration, AssertionError):
+                continue
+            return state
+        return None
+
+    def _is_doubted(self, shard: str) -> bool:
+        """Whether clients or cuts of the log knew other rows than the log has."""
+        markers = standing_markers(self._location, shard, self._recoveries())
+        return any(True for _ in markers) or has_other_digests(self._location, shard)
 
     def _of_rollup(self, shard: str, seqno: int, key: str, problems: list[str]) -> ShardState | None:
         data = self._location.blob.get(key)

@@ -1,11 +1,19 @@
 """Decides how to recover one shard whose log may be lost or older, from what is known about it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from holdfast.errors import BadInput
-from holdfast.persist.state.history import History, Source, history_of, is_decided, is_one_history
+from holdfast.persist.state.history import (
+    History,
+    Source,
+    contradicts_rows,
+    history_of,
+    is_decided,
+    is_one_history,
+    upper_of,
+)
 from holdfast.persist.state.state import ShardState, StateDiff, blob_keys
 
 
@@ -97,6 +105,10 @@ class Look:
         self._beyond = beyond
         self._is_cut = is_cut
         self._logged: ShardState | None = None
+        # The rows of a log that can't be replayed, and what is known of its newest version.
+        self._rows: Sequence[StateDiff] = ()
+        self._end: ShardState | None = None
+        self._doubted = False
         # The versions of each history, in the order in which they were added.
         self._found: list[list[tuple[ShardState, Source, bool]]] = []
         self.problems: list[str] = []
@@ -109,6 +121,17 @@ class Look:
         named = key in log.garbage or any(rollup.blob_key == key for rollup in log.rollups.values())
         return named or is_decided(seqno, log.seqno)
 
+    def add_rows(self, rows: Sequence[StateDiff], *, doubted: bool) -> None:
+        """Add the rows of a log that can't be replayed, instead of the log.
+
+        `doubted` is whether something other than a rollup shows another history. Then all rollups after the
+        last row belong to it.
+        """
+        self._rows, self._doubted = rows, doubted
+        last = rows[-1]
+        self._end = ShardState(self._shard, seqno=last.seqno, wall_ms=last.wall_ms, hostname=last.hostname)
+        self._found.append([(self._end, "log", False)])
+
     def add(self, state: ShardState, source: Source, row: StateDiff | None = None) -> None:
         """Add a version to its history. Add the log first, and then the rollups, newest first.
 
@@ -118,18 +141,25 @@ class Look:
             self._logged = state
         found = (state, source, not self._missing(state, self.problems))
         for history in self._found:
-            if all(
-                is_one_history(known, state, row if known is self._logged else None)
-                for known, _, _ in history
-            ):
+            if all(self._is_one_history(known, state, row) for known, _, _ in history):
                 history.append(found)
                 return
         self._found.append([found])
 
+    def _is_one_history(self, known: ShardState, state: ShardState, row: StateDiff | None) -> bool:
+        if known is self._end:
+            after = state.seqno > known.seqno and not is_decided(known.seqno, state.seqno)
+            return not (after and self._doubted) and not contradicts_rows(state, self._rows)
+        return is_one_history(known, state, row if known is self._logged else None)
+
+    def _history_of(self, state: ShardState, source: Source, *, whole: bool) -> History:
+        history = history_of(state, source, whole=whole)
+        return replace(history, upper=upper_of(self._rows)) if state is self._end else history
+
     def result(self, choice: Choice) -> Known:
         """The plan for the shard."""
         best = [self._best(history) for history in self._found]
-        known = [(history_of(state, source, whole=whole), state) for state, source, whole in best]
+        known = [(self._history_of(state, source, whole=whole), state) for state, source, whole in best]
         histories = tuple(history for history, _ in known)
         if len(known) > 1:
             taken = choice.of(self._shard, histories)
@@ -145,8 +175,12 @@ class Look:
         return self._as(state, healthy=healthy)
 
     def _best(self, history: list[tuple[ShardState, Source, bool]]) -> tuple[ShardState, Source, bool]:
-        """The newest whole version of a history, or the newest one if none is whole."""
-        return max(history, key=lambda each: (each[2], each[0].seqno))
+        """The newest whole version of a history, or the newest one if none is whole.
+
+        If it comes from a rollup of a log that can't be replayed, its source is the log.
+        """
+        state, source, whole = max(history, key=lambda each: (each[2], each[0].seqno))
+        return state, "log" if any(each is self._end for each, _, _ in history) else source, whole
 
     def _lost(self, histories: tuple[History, ...]) -> ShardPlan:
         problem = "; ".join(dict.fromkeys(self.problems))

@@ -143,6 +143,18 @@ def _digest_at(kept: tuple[int, bytes], seqno: int) -> Digest | None:
     return Digest(*_ROW.unpack_from(packed, place)) if 0 <= place < len(packed) else None
 
 
+def has_other_digests(location: Location, shard_id: str) -> bool:
+    """Whether a digest that a cut kept differs from the log's row of that number."""
+    for meta in location.blob.direct.list(f"{shard_id}/c"):
+        kept = _read(location, meta.key) if CUT_NAME.fullmatch(meta.key) else None
+        if kept is None:
+            continue
+        for seqno, digest in location.consensus.digests(shard_id, kept[0], MOST_DIGESTS):
+            if _digest_at(kept, seqno) not in (None, digest):
+                return True
+    return False
+
+
 def damaged_digests(location: Location, shard_id: str) -> Iterator[tuple[str, str]]:
     """Return the keys of damaged digest blobs, each with a description of the damage."""
     for meta in location.blob.direct.list(f"{shard_id}/c"):

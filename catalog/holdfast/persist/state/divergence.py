@@ -319,11 +319,12 @@ def doubts(machine: Refreshing) -> Iterator[Doubt]:
     why = why_old_line(location, recoveries)
     if why:
         yield Doubt(_LINES, why)
-    yield from _standing_markers(location, machine.shard_id, recoveries)
+    yield from standing_markers(location, machine.shard_id, recoveries)
     yield from unknown_rollups(machine)
 
 
-def _standing_markers(location: Location, shard_id: str, recoveries: int) -> Iterator[Doubt]:
+def standing_markers(location: Location, shard_id: str, recoveries: int) -> Iterator[Doubt]:
+    """Yield the markers of a shard that count: the log does not have the row that the client knew."""
     for name in _marker_names(location.blob, shard_id):
         if int(name["recoveries"]) != recoveries:
             continue

@@ -5,6 +5,7 @@ of the lost versions are still in Blob, and the log continues without these vers
 versions with the same numbers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,6 +13,7 @@ from holdfast.persist.ids import EPOCH_BITS
 from holdfast.persist.state.state import (
     AppendBatch,
     Batch,
+    Change,
     ExtendUpper,
     PendingBatch,
     PutEntry,
@@ -76,6 +78,53 @@ def contradiction(older: ShardState, newer: ShardState, row: StateDiff | None = 
         ):
             return f"batch {batch.id} differs between version {newer.seqno} and version {older.seqno}"
     return ""
+
+
+def contradicts_rows(state: ShardState, rows: Sequence[StateDiff]) -> bool:
+    """Whether a version certainly belongs to another history than the rows of a log, which are gapless.
+
+    The versions of the rows are not known. So this compares the row of the version, or else the times, the
+    uppers and the batches that the rows add.
+    """
+    first, last = rows[0], rows[-1]
+    if is_decided(state.seqno, last.seqno) or is_decided(last.seqno, state.seqno):
+        return False
+    if state.seqno < first.seqno:
+        return state.wall_ms >= first.wall_ms
+    if state.seqno <= last.seqno:
+        return not _has_made(rows[state.seqno - first.seqno], state)
+    if state.wall_ms <= last.wall_ms or state.upper < upper_of(rows):
+        return True
+    added = {row.seqno: row.changes for row in rows}
+    return any(
+        batch.id in added and not _adds(added[batch.id], batch, may_reach_on=batch is state.batches[-1])
+        for batch in state.batches
+    )
+
+
+def upper_of(rows: Sequence[StateDiff]) -> int:
+    """Return the greatest upper that rows of a log set; 0 if none does."""
+    found = 0
+    for row in rows:
+        for change in row.changes:
+            match change:
+                case AppendBatch(batch):
+                    found = max(found, batch.upper)
+                case ExtendUpper(upper):
+                    found = max(found, upper)
+    return found
+
+
+def _adds(changes: Sequence[Change], batch: Batch, *, may_reach_on: bool) -> bool:
+    """Whether the changes of a row add a batch."""
+    for change in changes:
+        match change:
+            case AppendBatch(added) | ReplaceBatches(_, Batch() as added):
+                if _is_same(added, batch, may_reach_on=may_reach_on):
+                    return True
+            case SealPending():
+                return True
+    return False
 
 
 def _has_made(row: StateDiff, state: ShardState) -> bool:

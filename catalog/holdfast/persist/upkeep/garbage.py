@@ -62,7 +62,7 @@ def ripe(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]
 
     All garbage waits for `gc_grace_s`, because of readers without a lease and failovers, and for
     `retain_for_s`, because of restores. A part also waits for readers that may read a version that names it.
-    A reader that misses a rollup finds a newer one in the log. If many rollups wait, the older ones wait less.
+    A reader that misses a rollup finds a newer one in the log. If many rollups wait, the oldest wait less.
     """
     hold = state.seqno_hold
     retain_ms = config.retain_for_s * 1000
