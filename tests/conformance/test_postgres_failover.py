@@ -51,6 +51,28 @@ def append(client: PersistClient, *times: int, value: str = "x", shard: str = SH
             writer.compare_and_append(rows(time, value=value), time, time + 1)
 
 
+def test_a_standby_that_lacks_the_newest_rollup_is_readable(
+    tmp_path: Path, primary: PostgresServer, standby: PostgresServer
+) -> None:
+    both = (primary, standby)
+    a = opened(tmp_path, *both, rollup_every=8)
+    append(a, *range(10))
+    a.maintain(SHARD)
+    standby.follow(primary)
+    standby.stop()
+    append(a, *range(10, 30), value="lost")
+    a.maintain(SHARD)
+    primary.kill()
+    standby.resume()
+    standby.promote()
+
+    b = opened(tmp_path, *both)
+    append(b, 10, value="b")
+    assert len(contents(b.reader(SHARD, purpose="r").snapshot(10).to_table())) == 11
+    for client in (a, b):
+        client.close()
+
+
 def test_no_history_is_mixed_after_an_asynchronous_failover(
     tmp_path: Path, primary: PostgresServer, standby: PostgresServer
 ) -> None:
