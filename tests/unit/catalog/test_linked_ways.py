@@ -108,7 +108,7 @@ def test_who_slept_through_a_move_and_its_way_back_goes_on(place: LinkedPlace, s
     move = {"migration_id": "m1", "target": Backend.PERSIST, "holder": "the migrator"}
     BackendMigration(catalog, **move).run()
     BackendMigration(catalog, rollback=True, **move).run()
-    with pytest.raises(FencedByMove, match="moved away and has come back") as caught:
+    with pytest.raises(FencedByMove, match="moved to its other store and back since") as caught:
         second.sync()
     with reopened(catalog, caught.value, **WHO) as opened:
         assert items(opened) == {"first"}
