@@ -126,7 +126,7 @@ _RETRACTIONS: Final = """SELECT collection_id, key, value, diff, time FROM data
 _COPIES: Final = """SELECT rowid, collection_id, key, value, diff, time FROM data
   WHERE collection_id = ? AND key = ? AND value = ? AND time <= ?"""
 _DELETE: Final = "DELETE FROM data WHERE rowid = ?"
-_COMMIT: Final = "SELECT collection_id, key, value, diff, time FROM data WHERE time = ?"
+_COMMITS: Final = "SELECT collection_id, key, value, diff, time FROM data WHERE time >= ? AND time < ?"
 
 # Errors that SQLite raises before a commit is in the WAL. This includes SQLITE_FULL: a commit whose last
 # frame does not fit is not in the WAL.
@@ -487,14 +487,15 @@ class SqliteStash(Stash):
     def _check_past(self, connection: Connection, record: StashRecord, past: Past | None) -> None:
         """Raise `OtherHistory` if the stash does not continue `past`.
 
-        A commit that is no longer in the record, and whose rows may be consolidated, is not compared.
+        Its last commit must be the same, and have no later one below its upper. A commit that is no longer in
+        the record, and whose rows may be consolidated, is not compared.
         """
         if past is None:
             return
-        found = record.digest_at(past.time)
-        if found is None and past.time > record.since:
-            found = sum(map(self._digest, connection.execute(_COMMIT, (past.time,))))
-        if record.upper < past.upper or (found is not None and str(found) != past.digest):
+        if (found := record.past(past.upper)) is None and past.time > record.since:
+            rows = connection.execute(_COMMITS, (past.time, past.upper))
+            found = Past(past.upper, past.time, str(sum(map(self._digest, rows))))
+        if record.upper < past.upper or (found is not None and found != past):
             raise OtherHistory(self.description)
 
     def _compare(self, connection: Connection, record: StashRecord, history: KnownPast | None) -> None:

@@ -158,6 +158,7 @@ def _upgrade(connection: Connection, path: Path) -> None:
     has_checksums = _has_checksums(connection)
     record = read_record(connection, path)
     sums: defaultdict[int, int] = defaultdict(int)
+    commits: defaultdict[int, int] = defaultdict(int)
     for *row, checksum in connection.execute(_EVERY_ROW.format("checksum" if has_checksums else "NULL")):
         try:
             digest = digest_of(*row)
@@ -166,13 +167,15 @@ def _upgrade(connection: Connection, path: Path) -> None:
         if checksum not in (None, digest & 0xFFFFFFFF):
             raise damaged(path, "a row of data that is not as its checksum")
         sums[row[0]] += digest
+        if row[-1] > record.since:
+            commits[row[-1]] += digest
     names = connection.execute("SELECT id, name FROM collections").fetchall()
     for statement in (*_GONE, _COLLECTIONS, _CREATE_RECORD):
         connection.execute(statement)
     if has_checksums:
         connection.execute("ALTER TABLE data DROP COLUMN checksum")
     connection.executemany("INSERT INTO collections VALUES (?, ?)", names)
-    _insert(connection, record.after_consolidation(sums))
+    _insert(connection, record.after_upgrade(sums, commits))
     connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
 
 

@@ -76,11 +76,6 @@ class StashRecord:
                 return Past(upper, time, str(digest))
         return None
 
-    def digest_at(self, time: int) -> int | None:
-        """The digest of the commit at `time`, 0 if it has no rows. None if it is no longer known."""
-        entries = self.recent_since(time)
-        return None if entries is None else dict(entries).get(time, 0)
-
     def recent_since(self, lower: int) -> list[tuple[int, int]] | None:
         """Time and digest of each commit with rows from `lower` on. None if some are no longer known.
 
@@ -111,6 +106,11 @@ class StashRecord:
             if not recent or recent[0][0] > 1:
                 recent.insert(0, (1, 0))
         return StashRecord(self.since, self.upper, self._holds, self._sums_after(changed), _packed(recent))
+
+    def after_upgrade(self, sums: Mapping[int, int], commits: Mapping[int, int]) -> "StashRecord":
+        """The record with the digests of collections, and of all commits after `since`."""
+        recent = _packed(sorted(commits.items())[-RECENT_COMMITS:])
+        return StashRecord(self.since, self.upper, self._holds, sums, recent)
 
     def with_since(self, since: int) -> "StashRecord":
         """The record with another since."""

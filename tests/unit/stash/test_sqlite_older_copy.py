@@ -16,6 +16,7 @@ import pytest
 from holdfast.errors import OtherHistory, StorageError, UpperMismatch
 from holdfast.sqlite_guard import CHECK_AT_OPEN_BYTES
 from holdfast.stash import KnownPast, Stash, StashUpdate, open_stash
+from holdfast.stash.sqlite_file import _LAYOUT_1, APPLICATION_ID
 from holdfast.stash.sqlite_record import RECENT_COMMITS
 
 Place = tuple[Path, str]
@@ -263,3 +264,74 @@ def test_threads_of_one_client_see_no_other_history(place: Place) -> None:
         for each in calls:
             each.result()
         assert len(keys(stash)) == 102
+
+
+@pytest.mark.parametrize("others", [2, RECENT_COMMITS + 5])
+def test_an_empty_commit_that_is_gone(place: Place, others: int) -> None:
+    file, url = place
+    with open_stash(url) as client:
+        known = KnownPast()
+        client.append([], 2, upper=10, history=known)
+        put_back(file)
+        with open_stash(url) as other:
+            for time in range(2, 2 + max(others, 9)):
+                other.append([update(f"other {time}")], time)
+        # The client knows that nothing was written at the times 2 to 9.
+        with pytest.raises(OtherHistory):
+            client.frontiers()
+    with open_stash(url) as client, pytest.raises(OtherHistory):
+        client.frontiers(history=known)
+
+
+def test_a_commit_from_before_the_upgrade_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "stash.db"
+    make_layout_1(file, times=range(5))
+    back_up(file)
+    commit_in_layout_1(file, 5)
+    with open_stash(f"sqlite://{file}") as client:
+        client.hold("upgrades the file", 5)
+        put_back(file)
+        with open_stash(f"sqlite://{file}") as other:
+            commit(other, "p", "q", "r")
+        with pytest.raises(OtherHistory):
+            client.frontiers()
+
+
+def test_the_commits_of_a_file_that_was_upgraded_are_compared_and_continue(tmp_path: Path) -> None:
+    file = tmp_path / "stash.db"
+    make_layout_1(file, times=range(RECENT_COMMITS + 9))
+    with open_stash(f"sqlite://{file}") as client, open_stash(f"sqlite://{file}") as other:
+        client.hold("upgrades the file", 5)
+        known = KnownPast()
+        client.frontiers(history=known)
+        list(client.changes(RECENT_COMMITS, history=known))
+        commit(other, *(f"other {number}" for number in range(RECENT_COMMITS + 3)))
+        client.frontiers(history=known)
+        assert len(keys(client)) == 2 * RECENT_COMMITS + 12
+
+
+def make_layout_1(file: Path, times: range) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        for statement in (
+            *_LAYOUT_1,
+            f"PRAGMA application_id = {APPLICATION_ID}",
+            "PRAGMA user_version = 1",
+            "INSERT INTO sinces VALUES (0)",
+            "INSERT INTO uppers VALUES (0)",
+            "INSERT INTO collections VALUES (1, 'c')",
+        ):
+            connection.execute(statement)
+    for time in times:
+        commit_in_layout_1(file, time)
+
+
+def commit_in_layout_1(file: Path, time: int) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        row = (f"at {time}".encode(), b"v", time)
+        connection.execute(
+            "INSERT INTO data (collection_id, key, value, time, diff) VALUES (1, ?, ?, ?, 1)", row
+        )
+        connection.execute("UPDATE uppers SET upper = ?", (time + 1,))
+        connection.execute("COMMIT")
