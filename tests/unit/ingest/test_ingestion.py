@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.collections import CollectionSpec, StorageController
-from holdfast.errors import AsOfNotYetAvailable, BadInput, SourceStalled
+from holdfast.collections.recovery import look_at_recovered
+from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, SourceStalled
 from holdfast.ingest import StepOutcome, ingestion_of, parse
-from holdfast.persist import PersistClient
+from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, rows
 from unit.ingest.topic import Topic
@@ -195,6 +196,48 @@ def test_a_table_can_not_be_fed(client: PersistClient) -> None:
 def test_nothing_is_readable_before_the_first_step(client: PersistClient) -> None:
     with pytest.raises(AsOfNotYetAvailable):
         positions(client)
+
+
+def test_retention_moves_all_shards_together(client: PersistClient) -> None:
+    topic = Topic()
+    feed = pipeline(client, topic)
+    uppers = []
+    for number in range(4):
+        topic.send("0", row(number))
+        uppers.append(feed.step().upper)
+    controller = StorageController(client)
+    assert controller.set_retention_hold("orders", uppers[2] - 1) == uppers[2] - 1
+    info = controller.describe("orders")
+    assert {client.inspect(each).since for each in info.holding.written_shards} == {uppers[2] - 1}
+    assert positions(client, uppers[2] - 1) == {"0": 3}
+    with pytest.raises(AsOfTooEarly):
+        positions(client, uppers[1] - 1)
+
+
+def test_a_pipeline_goes_on_after_the_collection_evolved(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", row(1))
+    before = pipeline(client, topic)
+    drained(before)
+    later = Schema.of(key={"id": "int64"}, value={"name": "string?", "seats": "int32?"})
+    StorageController(client).evolve_collection("orders", later)
+    topic.send("0", {"id": 2, "seats": 7})
+    drained(before)
+    topic.send("0", {"id": 3, "seats": 7})
+    drained(pipeline(client, topic))
+    assert rows(client) == Counter({(1, "x", None): 1, (2, None, None): 1, (3, None, 7): 1})
+
+
+def test_shards_that_came_back_at_different_times_are_not_sealed(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", row(1))
+    drained(pipeline(client, topic))
+    info = StorageController(client).describe("orders")
+    shard = info.holding.shards[0]
+    upper = client.recent_upper(shard)
+    client.writer(shard, info.schema, purpose="damage").compare_and_append(None, upper, upper + 5)
+    (found,) = look_at_recovered(client).collections
+    assert "its pipeline can't tell what is missing" in found.problem
 
 
 def test_a_dropped_collection_leaves_no_shard(client: PersistClient) -> None:
