@@ -221,7 +221,7 @@ def test_a_log_that_can_not_be_replayed_may_have_two_histories(stores: Stores, e
     ]
     assert shard.histories[0].seqno == head
     assert f"to {head} of its log can't be replayed" in shard.problem
-    with pytest.raises(BadInput, match="have two histories"):
+    with pytest.raises(BadInput, match="there are two histories of 1 shard"):
         Recovery(stores.blob, stores.consensus, clock=stores.clock).run()
     with pytest.raises(BadInput, match="can't be restored"):
         Recovery(stores.blob, stores.consensus, clock=stores.clock, choice=Choice("log"))

@@ -167,7 +167,7 @@ def test_a_stash_that_holds_a_catalog_already_is_left_alone(opening: Opening, pu
         theirs.ensure_item("holdfast", "public", "precious")
     OpenCatalog.open(replace(opening, stash=None, shadow=False)).close()
     before = other.dump()
-    with pytest.raises(LinkConflict, match="both"):
+    with pytest.raises(LinkConflict, match="each hold a catalog"):
         OpenCatalog.open(opening)
     assert other.dump() == before
 
