@@ -4,8 +4,8 @@ A step reads what is new beyond the bindings, decodes it, and commits output, er
 all at one time. So the commit is the reclocking:
 
 - No binding exists before its data, and what is bound is never read again.
-- Several instances may run. Each commit expects the upper that its step began with. Whoever loses discards
-  its work, reads the bindings again, and continues from there.
+- Several instances may run. Each commit expects the upper that its step began with. An instance that loses
+  discards its work, reads the bindings again, and continues from there.
 - After a crash the next instance continues from the bindings. The outcome of a commit that nobody heard of
   makes no difference.
 - The source is told only after the commit. So it may delete what it is told about.
@@ -14,7 +14,7 @@ all at one time. So the commit is the reclocking:
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ RAW_BYTES: Final = 16 << 10
 """An error record keeps so much of a message's key and of its value."""
 
 _FIRST: Final = (-2, "", 0)
-_TIMESTAMP: Final = "_timestamp"
+_TIMESTAMP: Final = ORDER[0]
 
 
 class StepOutcome(Enum):
@@ -128,7 +128,7 @@ class Ingestion:
             self._state.load(contents)
         self._known = True
         if self._bound:
-            # Whoever committed them may have died before it could tell the source.
+            # The instance that committed them may have ended before it told the source.
             self._source.acknowledge(self._bound)
 
     def _contents(self, shards: Iterable[str]) -> pa.Table:
@@ -250,8 +250,9 @@ class Ingestion:
             records.append(self._records(keys, deleting, wanted, deletes=True))
             bad += [self._error(wanted, each, deleting) for each in keys.bad]
         good = [messages.take(pa.array(np.unique(decoded.index))), deleting]
-        if decoded.bad and (failed := messages.take(pa.array([each.index for each in decoded.bad]))):
+        if decoded.bad:
             # A bad value hides the row of its key, if the message says which key that is.
+            failed = messages.take(pa.array([each.index for each in decoded.bad]))
             failed = failed.filter(failed["key"].is_valid())
             keys = self._decoded_keys(failed)
             records.append(self._records(keys, failed, wanted, deletes=True))
@@ -439,7 +440,7 @@ def _fed(info: CollectionInfo) -> CollectionInfo:
         raise BadInput(
             f"collection {info.name} is not fed from a source: its current rendition {info.holding.id} keeps"
             " nothing for a pipeline",
-            hint="create a collection with --source-fed, or let 'holdfast ingest' create it",
+            hint="feed another collection: 'holdfast ingest' creates one if the spec has its columns",
         )
     return info
 
@@ -462,18 +463,10 @@ def _within(found: Sequence[Range], within: Mapping[str, int] | None) -> list[Ra
         return list(found)
     kept = [each for each in found if each.partition in within]
     return [
-        each if each.whole or each.end <= within[each.partition] else _cut(each, within[each.partition])
+        each if each.whole else replace(each, end=min(each.end, within[each.partition]))
         for each in kept
         if each.whole or each.begin < within[each.partition]
     ]
-
-
-def _cut(wanted: Range, end: int) -> Range:
-    return Range(wanted.partition, wanted.begin, end, wanted.identity)
-
-
-def _keys(messages: pa.RecordBatch) -> set[bytes]:
-    return {each[:RAW_BYTES] for each in messages["key"].to_pylist() if each is not None}
 
 
 def _signed(

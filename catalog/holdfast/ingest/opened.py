@@ -1,6 +1,5 @@
 """Opens the source and the format that a spec names, and the collection that they feed."""
 
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -21,6 +20,7 @@ from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.sources.generator import Generator
 from holdfast.ingest.spec import FilesSpec, GeneratorSpec, IngestSpec, parse
 from holdfast.persist import PersistClient, Schema
+from holdfast.persist.clock import Clock
 
 _INCLUDE_TYPES = {
     "partition": (pa.string(),),
@@ -65,7 +65,7 @@ def ingestion_of(
 ) -> Iterator[Ingestion]:
     """Open the pipeline of a collection. The block closes the source. Raises like `ingest_source`."""
     info = _collection(controller, name, spec, schema)
-    with closing(_source(spec)) as source:
+    with closing(_source(spec, controller.client.clock)) as source:
         yield Ingestion(controller, info.collection_id, spec, source, partial(format_of, spec))
 
 
@@ -89,14 +89,13 @@ def _collection(
     return info
 
 
-def _source(spec: IngestSpec) -> Source:
+def _source(spec: IngestSpec, clock: Clock) -> Source:
     match spec.source:
         case FilesSpec() as files:
             whole = spec.format in {"csv", "parquet"}
             return Folder(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
         case GeneratorSpec() as made:
-            now_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
-            return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, now_ms)
+            return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, clock.wall_ms)
 
 
 def format_of(spec: IngestSpec, schema: Schema) -> Format:

@@ -11,7 +11,11 @@ from holdfast.cli.rows.text import FORMATS
 from holdfast.errors import AsOfNotYetAvailable, BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
+
+    from holdfast.collections import StorageController
 
 _AS_OF = "Milliseconds or an ISO date. Default: the latest time."
 
@@ -27,14 +31,9 @@ def offsets(url: str, name: str, as_of: int | None, form: str | None) -> None:
     'rows' and 'checksum' describe the messages that were read last. The contents and their offsets are
     committed together, so this is exact for every readable time.
     """
-    from holdfast.ingest.kept import offsets as kept
+    from holdfast.ingest import kept
 
-    with controller_of(open_to_look(url)) as controller:
-        try:
-            found_at, found = kept(controller, name, as_of)
-        except AsOfNotYetAvailable as error:
-            raise _empty(error, name, as_of) from error
-    _show(found_at, found, form, "offsets")
+    _show(kept.offsets, "offsets", url, name, as_of, form)
 
 
 @click.command(short_help="Show the records that could not be decoded.")
@@ -47,25 +46,28 @@ def errors(url: str, name: str, as_of: int | None, form: str | None) -> None:
 
     'key' and 'value' are the raw bytes, cut at 16 KiB.
     """
-    from holdfast.ingest.kept import errors as kept
+    from holdfast.ingest import kept
+
+    _show(kept.errors, "bad records", url, name, as_of, form)
+
+
+def _show(
+    read: "Callable[[StorageController, str, int | None], tuple[int, pa.Table]]",
+    what: str,
+    url: str,
+    name: str,
+    as_of: int | None,
+    form: str | None,
+) -> None:
+    from holdfast.cli.rows.show import show_rows
 
     with controller_of(open_to_look(url)) as controller:
         try:
-            found_at, found = kept(controller, name, as_of)
+            found_at, found = read(controller, name, as_of)
         except AsOfNotYetAvailable as error:
-            raise _empty(error, name, as_of) from error
-    _show(found_at, found, form, "bad records")
-
-
-def _empty(error: AsOfNotYetAvailable, name: str, as_of: int | None) -> Exception:
-    if error.upper == 0 and as_of is None:
-        return BadInput(f"collection {name} is empty: nothing has been fed yet")
-    return error
-
-
-def _show(found_at: int, found: "pa.Table", form: str | None, what: str) -> None:
-    from holdfast.cli.rows.show import show_rows
-
+            if error.upper == 0 and as_of is None:
+                raise BadInput(f"collection {name} is empty: nothing has been fed yet") from error
+            raise
     if not found.num_rows and form in {None, "table"}:
         click.echo(f"no {what} at {shown(found_at)}")
         return

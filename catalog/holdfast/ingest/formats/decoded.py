@@ -86,3 +86,11 @@ def decode_good(
             middle = (begin + end) // 2
             open_ += [(middle, end), (begin, middle)]
     return good, bad
+
+
+def joined(good: list[tuple[int, pa.Table]], columns: pa.Schema) -> tuple[pa.Table, np.ndarray]:
+    """One table of what `decode_good` decoded, and the number of the record of each row."""
+    if not good:
+        return columns.empty_table(), np.empty(0, np.int64)
+    numbers = [np.arange(begin, begin + table.num_rows) for begin, table in good]
+    return pa.concat_tables([table for _, table in good]), np.concatenate(numbers)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, TooManyBad, decode_good
+from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, TooManyBad, decode_good, joined
 
 _ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError, pl.exceptions.ComputeError)
 
@@ -48,9 +48,8 @@ class Json:
         if len(bad) > self._most_bad:
             raise TooManyBad(*min(bad))
         told = [BadRecord(at, positions[at].as_py(), "decode", reason) for at, reason in sorted(bad)]
-        rows = pa.concat_tables([table for _, table in good]) if good else self._columns.empty_table()
-        kept = [index[begin : begin + table.num_rows] for begin, table in good]
-        return Decoded(rows, np.concatenate(kept) if kept else np.empty(0, np.int64), told)
+        rows, numbers = joined(good, self._columns)
+        return Decoded(rows, index[numbers], told)
 
     def _table(self, values: pa.Array) -> pa.Table:
         text = values.cast(pa.string())

@@ -1,10 +1,9 @@
 """Raw: the value of each message goes to one column, as bytes or as text."""
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadInput
-from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, decode_good
+from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, decode_good, joined
 
 
 class Raw:
@@ -37,6 +36,4 @@ class Raw:
         bad = [
             BadRecord(at, messages["position"][at].as_py(), "decode", reason) for at, reason in sorted(failed)
         ]
-        kept = [np.arange(begin, begin + table.num_rows) for begin, table in good]
-        rows = pa.concat_tables([table for _, table in good]) if good else self._columns.empty_table()
-        return Decoded(rows, np.concatenate(kept) if kept else np.empty(0, np.int64), bad)
+        return Decoded(*joined(good, self._columns), bad)
