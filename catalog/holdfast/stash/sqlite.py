@@ -39,7 +39,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from holdfast.errors import (
     CorruptBlob,
@@ -99,6 +99,7 @@ from holdfast.stash.stash import (
     name_of,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S: Final = 30.0
@@ -165,7 +166,8 @@ class SqliteStash(Stash):
     ) -> None:
         super().__init__()
         self._path: Final = path
-        self._files: Final = OpenFiles(path, self.description)
+        self._description: Final = f"stash {path}"
+        self._files: Final = OpenFiles(path, self._description)
         self._read_only: Final = read_only
         self._names: Final = names
         self._busy_timeout_s: Final = busy_timeout_s
@@ -200,7 +202,7 @@ class SqliteStash(Stash):
             if create:
                 make_folder(path.parent)
                 with self._translated(StoreUnreachable):
-                    self._again_while_busy(lambda: make_file(path))
+                    self._again_while_busy(make_file, path)
             self._keeper = self._open("ro")
             self._keeper.execute("COMMIT")
             self._files.begin(self._keeper)
@@ -216,7 +218,7 @@ class SqliteStash(Stash):
 
     @property
     def description(self) -> str:
-        return f"stash {self._path}"
+        return self._description
 
     def frontiers(self, *, history: KnownPast | None = None) -> StashFrontiers:
         with self._snapshot() as (connection, record):
@@ -243,8 +245,7 @@ class SqliteStash(Stash):
                     added[id_] += digest_of(id_, key, value, diff, at)
                 connection.executemany(_PUT, [(id_, key, value, at, diff) for id_, key, value, diff in batch])
             named = self._named
-            new = added.keys() - named
-            if new:
+            if new := added.keys() - named:
                 connection.executemany(_NAME, [(id_, name_of(id_, self._names)) for id_ in sorted(new)])
             made = record.after_commit(at, after, added)
             self._set_record(connection, made)
@@ -580,7 +581,7 @@ class SqliteStash(Stash):
                     connection.execute("PRAGMA shrink_memory")
                     self._named = set()
                 self._written, seen = None, self._seen
-                self._again_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
+                self._again_while_busy(connection.execute, "BEGIN IMMEDIATE")
                 record = self._record(connection, seen)
                 yield connection, record
                 kind = Indeterminate
@@ -607,7 +608,7 @@ class SqliteStash(Stash):
             self._check_open()
             if connection.layout < LAYOUT_VERSION:
                 with self._translated(Determinate), closing(self._open("rw")) as upgrading:
-                    self._again_while_busy(lambda: upgrade(upgrading, self._path))
+                    self._again_while_busy(upgrade, upgrading, self._path)
                 connection.layout = LAYOUT_VERSION
             undo.pop_all()
         return connection
@@ -662,12 +663,12 @@ class SqliteStash(Stash):
             undo.pop_all()
         return connection
 
-    def _again_while_busy(self, action: Callable[[], T]) -> T:
+    def _again_while_busy(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Retry `action` while another process holds the write lock, until the timeout."""
         patience: BusyPatience | None = None
         while True:
             try:
-                return action()
+                return action(*args, **kwargs)
             except sqlite3.OperationalError as error:
                 patience = patience or BusyPatience(self._busy_timeout_s)
                 if primary_code(error) != sqlite3.SQLITE_BUSY or not patience.wait():

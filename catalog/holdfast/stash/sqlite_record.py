@@ -14,7 +14,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from itertools import starmap
 from typing import Final
 
 import google_crc32c
@@ -32,6 +32,8 @@ _HEAD: Final = 32
 """The bytes of the four numbers at the beginning of a record."""
 _ENTRY: Final = struct.Struct("<QQ")
 """A collection or a time, and a sum of digests."""
+_ENTRY_BYTES: Final = _ENTRY.size
+_RECENT_BYTES: Final = RECENT_COMMITS * _ENTRY_BYTES
 
 NONSENSE: Final = (TypeError, struct.error)
 """What functions raise for values of other types, which SQLite allows in any column."""
@@ -40,6 +42,8 @@ NONSENSE: Final = (TypeError, struct.error)
 class StashRecord:
     """The record, which never changes. `contents` is its stored form: see FORMAT.md."""
 
+    __slots__ = ("_holds", "_recent", "contents", "since", "sums", "upper")
+
     def __init__(self, since: int, upper: int, holds: bytes, sums: Mapping[int, int], recent: bytes) -> None:
         self.since: Final = since
         self.upper: Final = upper
@@ -47,16 +51,16 @@ class StashRecord:
         """The sum of the digests of each collection that has rows."""
         self._holds: Final = holds
         self._recent: Final = recent
-        head = _numbers(since, upper, len(sums), len(recent) // _ENTRY.size)
-        contents = head + _packed(sums.items()) + recent + holds
+        head = _numbers(since, upper, len(sums), len(recent) // _ENTRY_BYTES)
+        contents = b"".join((head, _packed(sums.items()), recent, holds))
         self.contents: Final = contents + _checksum(_crc32c(contents))
 
     @classmethod
     def parse(cls, contents: bytes) -> "StashRecord | None":
         """The record with these contents. None if they are not as their checksum."""
         since, upper, collections, commits = struct.unpack_from("<qqqq", contents)
-        at = _HEAD + collections * _ENTRY.size
-        until = at + commits * _ENTRY.size
+        at = _HEAD + collections * _ENTRY_BYTES
+        until = at + commits * _ENTRY_BYTES
         sums = dict(_ENTRY.iter_unpack(contents[_HEAD:at]))
         record = cls(since, upper, contents[until:-4], sums, contents[at:until])
         return record if record.contents == contents else None
@@ -70,7 +74,7 @@ class StashRecord:
     def past(self, upper: int) -> Past | None:
         """The past up to `upper`. None if its last commit is no longer known."""
         recent = self._recent
-        for at in range(len(recent) - _ENTRY.size, -1, -_ENTRY.size):
+        for at in range(len(recent) - _ENTRY_BYTES, -1, -_ENTRY_BYTES):
             time, digest = _ENTRY.unpack_from(recent, at)
             if time < upper and digest:
                 return Past(upper, time, str(digest))
@@ -90,7 +94,7 @@ class StashRecord:
         """The record after a commit that adds rows with these digests to collections."""
         recent = self._recent
         if added or not recent:
-            recent = (recent + _ENTRY.pack(at, sum(added.values())))[-RECENT_COMMITS * _ENTRY.size :]
+            recent = (recent + _ENTRY.pack(at, sum(added.values())))[-_RECENT_BYTES:]
         return StashRecord(self.since, upper, self._holds, self._sums_after(added), recent)
 
     def after_consolidation(self, changed: Mapping[int, int]) -> "StashRecord":
@@ -145,8 +149,7 @@ class CommitDigests:
 
 
 def _packed(entries: Iterable[tuple[int, int]]) -> bytes:
-    numbers = tuple(chain.from_iterable(entries))
-    return struct.pack(f"<{len(numbers)}Q", *numbers)
+    return b"".join(starmap(_ENTRY.pack, entries))
 
 
 def digest_of(collection: int, key: bytes, value: bytes, diff: int, time: int) -> int:
