@@ -55,6 +55,8 @@ _WIDE_BYTES: Final = MERGE_BYTES * 3 // 4
 # How much of each column is read ahead, for a row group that is larger than a batch.
 _COLUMN_BUFFER: Final = 64 * 1024
 _LEAST_PAGE_ROWS: Final = 1024
+# With less of each column, threads cost more than they save.
+_THREADS_COLUMN_BYTES: Final = 2 * 1024
 _READ_BYTES: Final = 1024 * 1024
 
 Run: TypeAlias = Sequence[Part]
@@ -230,7 +232,7 @@ class _Reader:
         given = 0
         while True:
             try:
-                with open_part(self.machine, part) as file:
+                with open_part(self.machine, part, self.buffer_bytes) as file:
                     for batch in self._batches(file, part, own, given, held):
                         yield batch
                         given += batch.num_rows
@@ -295,7 +297,8 @@ class _Reader:
                     file, metadata=parquet.metadata, buffer_size=_COLUMN_BUFFER, pre_buffer=False
                 )
             left = span.rows
-            batches = source.iter_batches(size, row_groups=span.groups, use_threads=self.threads)
+            threads = self.threads and span.raw_bytes >= _THREADS_COLUMN_BYTES * len(own.columns)
+            batches = source.iter_batches(size, row_groups=span.groups, use_threads=threads)
             for batch in batches:
                 left -= batch.num_rows
                 held.size = span.held_bytes
@@ -315,7 +318,7 @@ class _Reader:
             rows, width = group.num_rows, self._width(group)
             full = waiting_bytes + rows * width > self._share(width) or waiting_rows + rows > ROW_GROUP_ROWS
             if waiting and full:
-                yield _Span(waiting, waiting_rows, waiting_rows)
+                yield _Span(waiting, waiting_rows, waiting_rows, waiting_bytes)
                 waiting, waiting_rows, waiting_bytes = [], 0, 0
             if rows > self._batch_rows(width):
                 yield self._large(group, index, width, size * rows // max(1, metadata.num_rows))
@@ -324,7 +327,7 @@ class _Reader:
             waiting_rows += rows
             waiting_bytes += rows * width
         if waiting:
-            yield _Span(waiting, waiting_rows, waiting_rows)
+            yield _Span(waiting, waiting_rows, waiting_rows, waiting_bytes)
 
     def _large(self, group: pq.RowGroupMetaData, index: int, width: int, stored_bytes: int) -> "_Span":
         """Plan a large row group: read it page by page, or as a whole if that takes no more memory."""
@@ -335,8 +338,8 @@ class _Reader:
         # A page has at least this many rows. There is a dictionary in addition.
         held += raw_bytes if rows <= _LEAST_PAGE_ROWS else min(raw_bytes, columns * 2 * PAGE_BYTES)
         if rows * width <= batch_rows * width + held and self.threads:
-            return _Span([index], rows, rows)
-        return _Span([index], rows, batch_rows, held, is_buffered)
+            return _Span([index], rows, rows, raw_bytes)
+        return _Span([index], rows, batch_rows, raw_bytes, held, is_buffered)
 
     def _width(self, group: pq.RowGroupMetaData) -> int:
         # Dictionaries and bit packing save space only in the file, not in memory.
@@ -372,12 +375,15 @@ class _Span:
     groups: list[int]
     rows: int
     batch_rows: int
+    raw_bytes: int
     held_bytes: int = 0
     is_buffered: bool = False
 
 
-def open_part(machine: Machine, part: Part) -> "closing[pa.NativeFile]":
+def open_part(machine: Machine, part: Part, memory_bytes: int = 0) -> "closing[pa.NativeFile]":
     """Open a stored part for random access, after verifying it against the state.
+
+    A part of at most `memory_bytes` is in memory then. That spares a read of the file for each column.
 
     Raises:
         PartGone: its blob does not exist.
@@ -391,11 +397,14 @@ def open_part(machine: Machine, part: Part) -> "closing[pa.NativeFile]":
         if file is None:
             raise PartGone(key)
         try:
-            _verify(file, part, key)
+            data = _verify(file, part, key, keep=part.size_bytes <= memory_bytes)
         except BaseException:
             file.close()
             raise
-        return file
+        if data is None:
+            return file
+        file.close()
+        return pa.BufferReader(data)
 
     def read() -> pa.NativeFile:
         return retry(attempt, machine.config, machine.clock)
@@ -403,15 +412,19 @@ def open_part(machine: Machine, part: Part) -> "closing[pa.NativeFile]":
     return closing(read_twice(machine.location, key, read))
 
 
-def _verify(file: pa.NativeFile, part: Part, key: str) -> None:
-    crc32c = 0
+def _verify(file: pa.NativeFile, part: Part, key: str, *, keep: bool) -> bytes | None:
+    """Compare the bytes of a file with the state. Returns them if `keep` is set."""
+    crc32c, kept = 0, []
     try:
         if (size := file.size()) != part.size_bytes:
             raise CorruptBlob(key, f"{part.size_bytes} bytes", f"{size} bytes")
         while data := file.read(_READ_BYTES):
             crc32c = google_crc32c.extend(crc32c, data)
+            if keep:
+                kept.append(data)
         file.seek(0)
     except OSError as error:
         raise Determinate(f"can't read {key}: {error}") from error
     if crc32c != part.crc32c:
         raise CorruptBlob(key, f"crc32c {part.crc32c:08x}", f"{crc32c:08x}")
+    return b"".join(kept) if keep else None
