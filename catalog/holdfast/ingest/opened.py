@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ from holdfast.ingest.sources.generator import Generator
 from holdfast.ingest.spec import FilesSpec, GeneratorSpec, IngestSpec, parse
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.clock import Clock
+from holdfast.persist.stores.s3_place import S3Place
 
 _INCLUDE_TYPES = {
     "partition": (pa.string(),),
@@ -93,9 +95,22 @@ def _source(spec: IngestSpec, clock: Clock) -> Source:
     match spec.source:
         case FilesSpec() as files:
             whole = spec.format in {"csv", "parquet"}
-            return Folder(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
+            if isinstance(files.path, Path):
+                return Folder(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
+            return _bucket(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
         case GeneratorSpec() as made:
             return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, clock.wall_ms)
+
+
+def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> Source:
+    try:
+        from holdfast.ingest.sources.bucket import Bucket
+    except ImportError as error:
+        raise BadInput(
+            f"an s3:// path needs packages that are not installed: {error}",
+            hint="pip install 'holdfast[s3]'",
+        ) from error
+    return Bucket(place, pattern, whole=whole, on_changed=on_changed)
 
 
 def format_of(spec: IngestSpec, schema: Schema) -> Format:

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from holdfast.errors import BadInput
 from holdfast.ingest.envelope import Envelope
+from holdfast.persist.stores.s3_place import FORM, S3Place
 
 FORMATS: Final[tuple[str, ...]] = ("json", "csv", "parquet", "raw")
 INCLUDES: Final[tuple[str, ...]] = ("partition", "position", "timestamp", "key", "record")
@@ -22,9 +24,9 @@ _UNITS_BYTES: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class FilesSpec:
-    """Files in a folder whose paths below it match a pattern. `on_changed` is "error" or "ignore"."""
+    """Files in a folder or S3 bucket whose paths match a pattern. `on_changed` is "error" or "ignore"."""
 
-    path: Path
+    path: Path | S3Place
     pattern: str = "*"
     on_changed: str = "error"
 
@@ -91,12 +93,22 @@ def parse(block: object, where: str = "source") -> IngestSpec:
 
 def _files(given: "_Block") -> FilesSpec:
     spec = FilesSpec(
-        Path(given.text("path")),
+        _place(given.text("path"), f"{given.where}.path"),
         given.text("pattern", "*"),
         given.choice("onChanged", ["error", "ignore"], "error"),
     )
     given.done()
     return spec
+
+
+def _place(text: str, where: str) -> Path | S3Place:
+    """The folder of a path, or the place of an s3:// URL."""
+    if "://" not in text:
+        return Path(text)
+    parts = urlsplit(text)
+    if parts.scheme != "s3":
+        raise BadInput(f"{where} must be the path of a folder, or {FORM}")
+    return S3Place.of(parts)
 
 
 def _generator(given: "_Block") -> GeneratorSpec:

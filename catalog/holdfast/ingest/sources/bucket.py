@@ -1,0 +1,69 @@
+"""Objects below a prefix of an S3 bucket. The identity of an object is its ETag.
+
+An object appears whole, so it needs no other name while it is written. Credentials come from the environment,
+as for a location in S3. The source needs the rights s3:ListBucket and s3:GetObject.
+"""
+
+from collections.abc import Iterator
+
+from holdfast.errors import SourceChanged
+from holdfast.ingest.source import Range
+from holdfast.ingest.sources.files import MAX_FILE_BYTES, Files, FoundFile
+from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, passing
+from holdfast.persist.stores.s3_place import S3Place
+from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, read_body
+
+
+class Bucket(Files):
+    """The source."""
+
+    def __init__(self, place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> None:
+        super().__init__(pattern, whole=whole, on_changed=on_changed)
+        self._place = place
+        self._session = S3Session(place, answer_s=ANSWER_S)
+
+    @property
+    def name(self) -> str:
+        """The URL of the bucket and prefix."""
+        return self._place.url
+
+    def _listing(self) -> Iterator[FoundFile]:
+        base, after = self._session.base, ""
+        while True:
+            try:
+                page = self._session.page(base, after=after)
+            except FAILURES as error:
+                raise failed(error, f"list {self._place}", certain=True) from cause(error)
+            found = page.get("Contents", [])
+            for each in found:
+                name = each["Key"].removeprefix(base)
+                if name and not name.endswith("/") and self._is_wanted(name):
+                    modified = int(each["LastModified"].timestamp() * 1000)
+                    yield FoundFile(name, each["ETag"].strip('"'), each["Size"], modified)
+            if not page.get("IsTruncated") or not found:
+                return
+            after = found[-1]["Key"]
+
+    def _contents(self, wanted: Range) -> bytes:
+        where = f"object {wanted.partition} in {self.name}"
+
+        def get() -> bytes:
+            answer = self._session.client.get_object(
+                Bucket=self._place.bucket,
+                Key=self._session.base + wanted.partition,
+                IfMatch=f'"{wanted.identity}"',
+            )
+            return read_body(answer["Body"], MAX_FILE_BYTES + 1)
+
+        try:
+            return patiently(get, passing)
+        except FAILURES as error:
+            if code(error) in ("NoSuchKey", "404"):
+                raise SourceChanged(f"{where} is gone") from None
+            if code(error) in ("PreconditionFailed", "412"):
+                raise SourceChanged(f"{where} was written anew") from None
+            raise failed(error, f"get {where}", certain=True) from cause(error)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()

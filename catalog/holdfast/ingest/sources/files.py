@@ -1,0 +1,138 @@
+"""What sources of files have in common. A file is a partition, and its size is its position.
+
+A time of the collection has all of a file or nothing.
+
+- A file is bound with its identity. A file that changes while it is read is read again in the next step. A
+  file that changed after it was bound is not read again: that is an error record, or nothing if `on_changed`
+  is "ignore".
+- Files whose names begin with "." or "_" or end with ".tmp" are not complete yet, and are ignored.
+- A file that is bound may be deleted.
+"""
+
+import codecs
+import fnmatch
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadInput, SourceChanged
+from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
+
+MAX_FILE_BYTES: Final = 1 << 30
+"""A file must fit into memory, because all its rows get one time."""
+
+CHANGED: Final = "changed/"
+"""An identity that begins with this belongs to a file that changed after it was bound, and was not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of a listing. `name` is its path below the folder. `modified` orders files."""
+
+    name: str
+    identity: str
+    size_bytes: int
+    modified: int
+
+
+class Files(ABC):
+    """The source. `whole` says that a file is one message, otherwise each of its lines is."""
+
+    def __init__(self, pattern: str, *, whole: bool, on_changed: str) -> None:
+        self._pattern = pattern
+        self._whole = whole
+        self._on_changed = on_changed
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What the remap calls the folder."""
+
+    @abstractmethod
+    def _listing(self) -> Iterator[FoundFile]:
+        """Return the files that `_is_wanted`. The order does not matter."""
+
+    @abstractmethod
+    def _contents(self, wanted: Range) -> bytes:
+        """Return the bytes of a file. Raises `SourceChanged` if it has another identity now, or is gone."""
+
+    def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
+        """Return the files that are not bound, by time of change and name."""
+        new: list[tuple[int, Range]] = []
+        for file in self._listing():
+            binding = bound.get(file.name)
+            if binding is not None:
+                known = binding.identity.removeprefix(CHANGED)
+                if known == file.identity or self._on_changed == "ignore":
+                    continue
+                at = binding.position
+                new.append((file.modified, Range(file.name, at, at, CHANGED + file.identity, whole=True)))
+                continue
+            size = file.size_bytes
+            if size > MAX_FILE_BYTES:
+                raise BadInput(
+                    f"file {file.name} in {self.name} has {size:,} bytes, more than {MAX_FILE_BYTES:,}",
+                    hint="split it into smaller files: all rows of a file become visible at one time",
+                )
+            new.append((file.modified, Range(file.name, 0, size, file.identity, whole=True, size_bytes=size)))
+        return [each for _, each in sorted(new, key=lambda one: (one[0], one[1].partition))]
+
+    def _is_wanted(self, name: str) -> bool:
+        *folders, last = name.split("/")
+        hidden = any(each.startswith((".", "_")) for each in (*folders, last)) or last.endswith(".tmp")
+        return not hidden and fnmatch.fnmatchcase(name, self._pattern)
+
+    def read(self, wanted: Range) -> Iterator[Piece]:
+        """Read a file. Its lines or the whole are messages; nothing for one that has changed."""
+        if wanted.identity.startswith(CHANGED):
+            return
+        contents = self._contents(wanted)
+        if len(contents) != wanted.end:
+            raise SourceChanged(f"file {wanted.partition} in {self.name} is being written")
+        contents = contents.removeprefix(codecs.BOM_UTF8)
+        yield Piece(_whole(contents) if self._whole else _lines(contents), wanted.end)
+
+    def acknowledge(self, bound: Mapping[str, Binding]) -> None:  # noqa: B027 - nobody is told
+        """Nobody is told."""
+
+    def close(self) -> None:  # noqa: B027 - nothing is open
+        """Nothing is open."""
+
+
+def _whole(contents: bytes) -> pa.RecordBatch:
+    return _messages(pa.array([0], pa.int64()), pa.array([contents], pa.binary()))
+
+
+def _lines(contents: bytes) -> pa.RecordBatch:
+    """The lines that are not blank, numbered from 1."""
+    data = np.frombuffer(contents, np.uint8)
+    ends = np.flatnonzero(data == ord("\n")).astype(np.int64)
+    if len(contents) and (not len(ends) or ends[-1] != len(contents) - 1):
+        ends = np.append(ends, len(contents))
+    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    # Offsets are where lines start, so each line has its "\n". It is stripped like other white space.
+    offsets = pa.array(np.append(starts, len(contents)), pa.int32()).buffers()[1]
+    lines = pa.Array.from_buffers(pa.binary(), len(starts), [None, offsets, pa.py_buffer(contents)])
+    lines = _stripped(lines)
+    numbers = pa.array(np.arange(1, len(starts) + 1), pa.int64())
+    filled = pc.greater(pc.binary_length(lines), 0)
+    return _messages(numbers.filter(filled), lines.filter(filled))
+
+
+def _stripped(lines: pa.Array) -> pa.Array:
+    """Without white space at both ends, which includes the line's end."""
+    try:
+        return pc.ascii_trim_whitespace(lines.cast(pa.string())).cast(pa.binary())
+    except pa.ArrowInvalid:
+        return pa.array([each.as_py().strip() for each in lines], pa.binary())
+
+
+def _messages(positions: pa.Array, values: pa.Array) -> pa.RecordBatch:
+    count = len(positions)
+    columns = [positions, pa.nulls(count, pa.int64()), pa.nulls(count, pa.binary()), values]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)

@@ -1,0 +1,130 @@
+"""Objects of an S3 bucket are read once, as they were when they were bound. The server is a real MinIO."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import holdfast
+from holdfast.errors import BadInput, Determinate, SourceChanged, StoreUnreachable
+from holdfast.ingest import ingest_source
+from holdfast.ingest.source import Piece
+from holdfast.ingest.sources.bucket import Bucket
+from holdfast.ingest.spec import parse
+from holdfast.persist import Schema
+from holdfast.persist.stores.s3_place import S3Place
+from testbed.minio import Minio
+
+pytestmark = pytest.mark.s3
+
+SCHEMA = Schema.of({"id": "int64"}, {"name": "string?"})
+
+
+class Objects:
+    """What users of the bucket do."""
+
+    def __init__(self, minio: Minio, bucket: str) -> None:
+        self.place = S3Place(bucket=bucket, prefix="in/orders", endpoint=minio.endpoint)
+        self._client = boto3.client("s3", endpoint_url=minio.endpoint, region_name="us-east-1")
+
+    def put(self, name: str, contents: bytes) -> None:
+        self._client.put_object(Bucket=self.place.bucket, Key=f"in/orders/{name}", Body=contents)
+
+    def put_beside(self, contents: bytes) -> None:
+        self._client.put_object(Bucket=self.place.bucket, Key="in/orders2", Body=contents)
+
+    def delete(self, name: str) -> None:
+        self._client.delete_object(Bucket=self.place.bucket, Key=f"in/orders/{name}")
+
+    def source(self, pattern: str = "*") -> Bucket:
+        return Bucket(self.place, pattern, whole=False, on_changed="error")
+
+    def fed(self, path: Path, **files: Any) -> Counter[tuple[Any, ...]]:
+        block = {"files": {"path": self.place.url, **files}, "format": {"json": {}}}
+        ingest_source(f"file://{path}/store", "orders", block, schema=SCHEMA, once=True)
+        with holdfast.table(f"file://{path}/store", "orders") as table:
+            return Counter(tuple(row.values()) for row in table.read().to_pylist())
+
+
+@pytest.fixture
+def objects(minio: Minio, bucket: str) -> Objects:
+    return Objects(minio, bucket)
+
+
+def test_it_finds_the_objects_below_its_prefix_and_no_unfinished_ones(objects: Objects) -> None:
+    for name in ("b", "sub/a", "c.json", ".x", "_y", "z.tmp", "_hidden/file", "folder/"):
+        objects.put(name, b"x")
+    objects.put_beside(b"x")
+    assert sorted(each.partition for each in objects.source().probe({})) == ["b", "c.json", "sub/a"]
+    assert [each.partition for each in objects.source("*.json").probe({})] == ["c.json"]
+
+
+def test_it_finds_all_objects_of_a_listing_with_several_pages(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number:02}" for number in range(7)]
+    for name in names:
+        objects.put(name, b"x")
+    source = objects.source()
+    page = source._session.page
+    asked = []
+
+    def short(prefix: str, *, after: str) -> dict[str, Any]:
+        asked.append(after)
+        return page(prefix, after=after, most=3)
+
+    monkeypatch.setattr(source._session, "page", short)
+    assert sorted(each.partition for each in source.probe({})) == names
+    assert asked == ["", "in/orders/02", "in/orders/05"]
+
+
+def test_an_object_is_read_as_it_was_listed_or_not_at_all(objects: Objects) -> None:
+    objects.put("a", b'{"id":1}\n')
+    source = objects.source()
+    (wanted,) = source.probe({})
+    objects.put("a", b'{"id":2}\n')
+    with pytest.raises(SourceChanged, match="was written anew"):
+        list(source.read(wanted))
+    (again,) = source.probe({})
+    pieces: list[Piece] = list(source.read(again))
+    assert [piece.messages["value"].to_pylist() for piece in pieces] == [[b'{"id":2}']]
+    objects.delete("a")
+    with pytest.raises(SourceChanged, match="is gone"):
+        list(source.read(again))
+
+
+def test_a_bucket_feeds_a_collection_once(objects: Objects, tmp_path: Path) -> None:
+    objects.put("a", b'{"id":1}\n{"id":2}\nnonsense\n')
+    assert objects.fed(tmp_path) == Counter({(1, None): 1, (2, None): 1})
+    assert objects.fed(tmp_path) == Counter({(1, None): 1, (2, None): 1})
+    objects.delete("a")
+    objects.put("b", b'{"id":3}\n')
+    assert objects.fed(tmp_path) == Counter({(1, None): 1, (2, None): 1, (3, None): 1})
+    objects.put("b", b'{"id":4}\n')
+    assert objects.fed(tmp_path) == Counter({(1, None): 1, (2, None): 1, (3, None): 1})
+
+
+def test_what_can_not_be_reached_is_one_clear_line(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = S3Place(bucket="no-such-bucket", endpoint=objects.place.endpoint)
+    with pytest.raises(StoreUnreachable, match="there is no S3 bucket no-such-bucket"):
+        Bucket(missing, "*", whole=False, on_changed="error")
+    source = objects.source()
+    objects.put("a", b"x")
+    (wanted,) = source.probe({})
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    with pytest.raises(StoreUnreachable, match="can't be opened: the response is SignatureDoesNotMatch"):
+        objects.fed(tmp_path)
+    source.close()
+    with pytest.raises(Determinate, match="can't get object a in s3://"):
+        list(source.read(wanted))
+
+
+def test_a_path_is_a_folder_or_an_s3_url() -> None:
+    with pytest.raises(BadInput, match=r"source\.files\.path must be the path of a folder, or s3://bucket"):
+        parse({"files": {"path": "https://bucket/orders"}, "format": {"json": {}}})
+    with pytest.raises(BadInput, match="needs 3 to 63 lower-case letters"):
+        parse({"files": {"path": "s3://B/orders"}, "format": {"json": {}}})
