@@ -144,6 +144,7 @@ def test_what_can_not_be_is_one_line_and_a_hint(plugin: Plugin, tmp_path: Path) 
     assert (code, "forbidden" in lines[0], "can-i" in lines[1]) == (2, True, True)
 
 
+@pytest.mark.long
 def test_a_catalog_is_moved_and_moved_back(plugin: Plugin) -> None:
     planned = plugin.done("migrate", "linked", "--to", "persist", "--dry-run-migration", "--wait")
     assert "  step 6. set the stash tombstone to true" in planned.err.splitlines()
@@ -231,6 +232,7 @@ SECRETS = (
 
 
 @pytest.mark.helm
+@pytest.mark.long
 def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
     user, parameter, env, flag, note, token, key_id, key, hidden, escaped = SECRETS
     world, url = plugin.world, f"postgresql://holdfast:{user}@db/holdfast"

@@ -32,6 +32,7 @@ def wait_for_data(world: Any, wanted: dict[str, str]) -> dict[str, Any]:
     return found()["demo-connection"]
 
 
+@pytest.mark.long
 def test_a_pod_opens_the_catalog_with_what_its_config_map_says(
     world: Any, make_catalog: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def make(plane: ControlPlane, body: dict[str, Any]) -> None:
         threading.Event().wait(0.1)
 
 
+@pytest.mark.long
 def test_crds_may_be_installed_after_the_operator_which_says_once_that_they_are_missing(
     plane: ControlPlane, operator: OperatorProcess, objects: Objects, make_collection: Make
 ) -> None:

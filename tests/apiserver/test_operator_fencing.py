@@ -26,6 +26,7 @@ def ended(operator: Any) -> None:
     assert operator.said("another operator has taken over")
 
 
+@pytest.mark.long
 def test_a_catalog_that_another_process_keeps_taking_is_left_to_it(world: Any, make_catalog: Make) -> None:
     there = make_catalog()
     organization = there["spec"]["organizationId"]

@@ -29,6 +29,7 @@ def waits(operator: Any) -> None:
     assert operator.metric("holdfast_reconciles_total") == 0
 
 
+@pytest.mark.long
 def test_a_standby_acts_when_the_leader_is_killed_or_freezes(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

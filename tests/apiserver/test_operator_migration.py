@@ -169,6 +169,7 @@ def test_a_migration_that_is_created_again_under_its_name_runs(
     assert (stand.truth, stand.records[status["migrationId"]]) == (Backend.PERSIST, Record.DONE)
 
 
+@pytest.mark.long
 def test_an_operator_that_was_killed_is_replaced_in_the_middle(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

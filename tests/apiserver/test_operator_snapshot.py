@@ -221,6 +221,7 @@ def test_what_can_not_be_read_is_told_and_starts_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_a_suspended_collection_has_no_driver_and_goes_on_with_its_snapshot_afterwards(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
 ) -> None:

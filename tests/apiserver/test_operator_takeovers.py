@@ -18,6 +18,7 @@ pytestmark = pytest.mark.kube
 Make = Callable[..., dict[str, Any]]
 
 
+@pytest.mark.long
 def test_what_can_not_be_taken_over_says_why_and_goes_on_by_itself(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
@@ -64,6 +65,7 @@ def test_what_can_not_be_taken_over_says_why_and_goes_on_by_itself(
     assert world.get("catalog/hung")["metadata"]["resourceVersion"] == shown
 
 
+@pytest.mark.long
 def test_an_older_copy_is_found_by_an_operator_that_was_not_there(world: Any, make_catalog: Make) -> None:
     there = make_catalog()
     organization = there["spec"]["organizationId"]

@@ -154,6 +154,7 @@ def brief(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_driver_runs_and_its_application_completes(
     cluster: Cluster,
     stand_in: SparkOperatorStandIn,

@@ -67,6 +67,7 @@ def test_a_deleted_namespace_takes_its_objects_along(control_plane: ControlPlane
         control_plane.kubectl("get", "configmap", "gone", "-n", name)
 
 
+@pytest.mark.long
 def test_no_process_outlives_a_control_plane_whose_owner_is_killed(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_named_kubeconfig_is_used_and_left_alone(
     assert "default" in control_plane.kubectl("get", "namespaces", "-o", "name")
 
 
+@pytest.mark.long
 def test_up_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "testbed", "up", "--folder", tmp_path],

@@ -188,7 +188,7 @@ class Server:
 @pytest.fixture(
     params=[
         pytest.param("s3", marks=pytest.mark.s3),
-        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long]),
     ]
 )
 def own(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:

@@ -93,6 +93,7 @@ def is_broken_at(step: int, place: Place, client: PersistClient, handing: Handin
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", ["file+sqlite"], indirect=True)
+@pytest.mark.long
 def test_a_handover_that_is_killed_at_any_step_is_ended_by_another(
     place: Place, client: PersistClient
 ) -> None:

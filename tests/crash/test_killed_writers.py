@@ -15,9 +15,9 @@ KILLS = 20
 MOST_CONTROLS = 60
 PAIRS = [
     pytest.param("file+sqlite"),
-    pytest.param("file+postgres", marks=pytest.mark.postgres),
+    pytest.param("file+postgres", marks=[pytest.mark.postgres, pytest.mark.long]),
     pytest.param("s3+postgres", marks=[pytest.mark.postgres, pytest.mark.s3]),
-    pytest.param("s3+s3", marks=pytest.mark.s3),
+    pytest.param("s3+s3", marks=[pytest.mark.s3, pytest.mark.long]),
 ]
 
 

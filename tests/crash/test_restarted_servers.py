@@ -94,6 +94,7 @@ def test_writers_outlive_a_server_that_comes_back_at_once(outage: Outage, tmp_pa
 
 
 @pytest.mark.parametrize("outage", [WAYS[2], WAYS[3]], indirect=True)
+@pytest.mark.long
 def test_writers_say_what_an_outage_did_and_go_on_after_it(outage: Outage, tmp_path: Path) -> None:
     with Nursery(tmp_path) as nursery:
         campaign = Campaign(outage.place, nursery, seed=4)

@@ -330,6 +330,7 @@ def test_the_operator_asks_for_all_that_its_role_grants_and_for_nothing_else(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_spark_driver_asks_for_all_that_its_role_grants_and_for_nothing_else(
     plane: ControlPlane, log_folder: Path, tmp_path: Path
 ) -> None:
@@ -538,6 +539,7 @@ def test_upgrades_leave_live_resources_alone_and_uninstalling_nothing_stuck(
     assert not any("deletionTimestamp" in each["metadata"] for each in crds["items"])
 
 
+@pytest.mark.long
 def test_with_roles_in_a_namespace_the_operator_works_there_and_sees_no_other(
     plane: ControlPlane, release: Release, log_folder: Path, tmp_path: Path
 ) -> None:

@@ -10,12 +10,19 @@ from sim.kinds import FAILOVER
 from sim.kinds import SEEDS as CI_SEEDS
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS[FAILOVER]))
+SHORT = min(40, SEEDS)
+"""`make test` runs this number of worlds, and `make test-all` runs the others."""
+SPANS = [
+    pytest.param(range(SHORT), id="short"),
+    pytest.param(range(SHORT, SEEDS), id="rest", marks=pytest.mark.long),
+]
 
 
 @pytest.mark.timeout(600)
-def test_every_client_sees_one_history() -> None:
+@pytest.mark.parametrize("seeds", SPANS)
+def test_every_client_sees_one_history(seeds: range) -> None:
     met: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in seeds:
         world = FailoverWorld(seed)
         try:
             world.run()

@@ -157,6 +157,7 @@ def check_done(controller: StorageController, spec: CompactSpec, **wanted: Any) 
     return record
 
 
+@pytest.mark.long
 def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
     controller: StorageController, order: Order, tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:

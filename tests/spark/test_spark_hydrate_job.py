@@ -149,6 +149,7 @@ def uploaded(controller: StorageController, spec: HydrateSpec) -> dict[str, int]
     return found
 
 
+@pytest.mark.long
 def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
     controller: StorageController, order: Order, tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,6 +189,7 @@ def sql_of(literal: str, type_: str) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_spark_itself_answers_the_same(spark: SparkSession, url: str, fill: Callable[..., str]) -> None:
     schema = Schema.of(key={"id": "int64"}, value={f"c{n}": f"{type_}?" for n, type_ in enumerate(COLUMNS)})
     height = max(map(len, COLUMNS.values())) + 1

@@ -9,15 +9,15 @@ from testbed import docpages
 from testbed.minio import Minio
 from testbed.pageruns import PageRun
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param("how-to/compact-a-collection.md", marks=pytest.mark.long),
-        pytest.param("how-to/read-with-spark.md", marks=pytest.mark.long),
-        pytest.param("how-to/write-with-spark.md", marks=pytest.mark.long),
+        "how-to/compact-a-collection.md",
+        "how-to/read-with-spark.md",
+        "how-to/write-with-spark.md",
         "tutorial/with-spark.md",
     ],
 )
@@ -27,7 +27,6 @@ def test_the_page_does_what_it_says(spark: SparkSession, tmp_path: Path, page: s
 
 
 @pytest.mark.s3
-@pytest.mark.long
 def test_the_page_about_snapshots_does_what_it_says(
     spark: SparkSession, tmp_path: Path, minio: Minio, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -400,6 +400,7 @@ def test_a_location_made_anew_at_the_same_address_is_another_one(spark: SparkSes
         assert ids(load(spark, url, "anew")) == [number]
 
 
+@pytest.mark.long
 def test_comments_are_in_the_schema_of_every_read_and_in_nobodys_way(
     spark: SparkSession, url: str, controller: StorageController, fill: Fill, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ for what in (
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_without_configure_the_helpers_say_what_python_spark_runs(
     outside_submit: pytest.MonkeyPatch, tmp_path: Path, bare_python: str
 ) -> None:

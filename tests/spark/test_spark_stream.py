@@ -92,6 +92,7 @@ def test_contents_come_first_then_changes_exactly_once(
     controller.release_hold(collection, hold.purpose)
 
 
+@pytest.mark.long
 def test_a_stream_goes_through_a_handover_and_takes_in_no_more_than_its_limit(
     spark: SparkSession, url: str, controller: StorageController, fill: Fill, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_stream_goes_through_a_handover_and_takes_in_no_more_than_its_limit(
     assert max(len(batch) for batch in sink.batches.values()) == 2
 
 
+@pytest.mark.long
 def test_a_stream_of_what_was_never_written_waits_for_it(
     spark: SparkSession, url: str, controller: StorageController, fill: Fill, tmp_path: Path
 ) -> None:

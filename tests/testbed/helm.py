@@ -34,7 +34,7 @@ def template(
     """The objects of a chart, hooks included. Raises `HelmError` where it refuses the values."""
     flags = ["--namespace", namespace, "--kube-version", KUBE_VERSION]
     text = run("template", name, CHARTS / chart, *flags, values=values)
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
 
 
 def run(

@@ -228,6 +228,7 @@ with PersistClient.open(Path(sys.argv[1]), config=config) as client:
 """
 
 
+@pytest.mark.long
 def test_memory_is_bounded_however_many_rows_there_are(tmp_path: object) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _BOUNDED, str(tmp_path)], capture_output=True, text=True, timeout=600

@@ -114,6 +114,7 @@ def test_it_follows_the_folder_until_it_is_told_to_end(folder: Path) -> None:
     assert out.startswith("fed orders with 3 messages, 3 updates")
 
 
+@pytest.mark.long
 def test_kills_of_several_instances_lose_and_repeat_nothing(folder: Path) -> None:
     seed = random.randrange(2**32)
     draw = random.Random(seed)

@@ -61,6 +61,7 @@ def test_any_order_becomes_one_sorted_run(stores: Stores, threads: bool) -> None
 
 @settings(max_examples=40)
 @given(data=st.data())
+@pytest.mark.long
 def test_what_was_added_is_what_was_given(data: st.DataObject) -> None:
     schema = data.draw(strategies.schemas())
     batches = data.draw(st.lists(strategies.batches(schema), max_size=6))

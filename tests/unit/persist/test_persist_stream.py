@@ -61,6 +61,7 @@ def test_a_merge_is_the_contents_in_order(given: tuple[Schema, list[pa.RecordBat
 
 
 @given(given=runs(), size=st.integers(1, 8))
+@pytest.mark.long
 def test_a_merge_through_files_is_the_same(given: tuple[Schema, list[pa.RecordBatch]], size: int) -> None:
     schema, batches = given
     cuts = [cut(contents_of(sort_updates(schema, batch)), size) for batch in batches * 3]

@@ -75,6 +75,7 @@ class Reads:
         return Fault.NONE
 
 
+@pytest.mark.long
 def test_ten_thousand_small_appends_stay_small() -> None:
     stores = Stores()
     client = stores.open(maintenance="inline", debug_validate=False)

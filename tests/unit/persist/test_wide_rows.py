@@ -145,6 +145,7 @@ def test_rows_of_one_mib_take_the_documented_memory(tmp_path: Path) -> None:
     assert {name: mib for name, (_, mib) in found.items() if mib > most[name]} == {}
 
 
+@pytest.mark.long
 def test_rows_of_64_mib_take_the_documented_memory(tmp_path: Path) -> None:
     found = grown(tmp_path, width=64 * MIB, per_append=2, appends=3)
 
@@ -156,6 +157,7 @@ def test_rows_of_64_mib_take_the_documented_memory(tmp_path: Path) -> None:
 MERGES = ("stream", "subscribe", "compact")
 
 
+@pytest.mark.long
 def test_many_batches_of_rows_of_one_mib_take_the_documented_memory(tmp_path: Path) -> None:
     per_append = 100 if os.environ.get(WHOLE) else 10
     found = grown(tmp_path, "build", *MERGES, width=MIB, per_append=per_append, appends=30)
@@ -165,6 +167,7 @@ def test_many_batches_of_rows_of_one_mib_take_the_documented_memory(tmp_path: Pa
     assert {name: mib for name, mib in most.items() if found[name][1] > mib} == {}
 
 
+@pytest.mark.long
 def test_many_batches_of_rows_of_64_mib_take_the_documented_memory(tmp_path: Path) -> None:
     found = grown(tmp_path, "build", *MERGES, width=64 * MIB, per_append=1, appends=12)
 
