@@ -580,9 +580,10 @@ class SqliteStash(Stash):
                     self._writer_saw = self._files.foreign_writes
                     connection.execute("PRAGMA shrink_memory")
                     self._named = set()
-                self._written, seen = None, self._seen
+                self._written = None
                 self._again_while_busy(connection.execute, "BEGIN IMMEDIATE")
-                record = self._record(connection, seen)
+                # Nobody else commits now. So what any thread has seen so far, the file must have.
+                record = self._record(connection, self._seen)
                 yield connection, record
                 kind = Indeterminate
                 connection.execute("COMMIT")

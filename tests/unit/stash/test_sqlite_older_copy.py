@@ -335,3 +335,28 @@ def commit_in_layout_1(file: Path, time: int) -> None:
         )
         connection.execute("UPDATE uppers SET upper = ?", (time + 1,))
         connection.execute("COMMIT")
+
+
+def test_a_commit_that_a_thread_sees_while_another_waits_for_the_lock_is_compared(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, url = place
+    with open_stash(url) as stash:
+        commit(stash, "acknowledged")
+        wait = stash._again_while_busy  # type: ignore[attr-defined]
+
+        def waited(*given: object) -> object:
+            monkeypatch.undo()
+            with open_stash(url) as other:
+                commit(other, "seen")
+            assert stash.frontiers().upper == 4
+            put_back(file)
+            with open_stash(url) as other:
+                commit(other, "acknowledged", "another", "later")
+            return wait(*given)
+
+        monkeypatch.setattr(stash, "_again_while_busy", waited)
+        with pytest.raises(OtherHistory):
+            stash.append([update("on top")], 5)
+    with open_stash(url) as anew:
+        assert keys(anew) == ["acknowledged", "another", "first", "later", "one"]
