@@ -118,6 +118,7 @@ NO_MARKERS = {
     "no object": b"[]",
     "no number": encode_marker(marker()).replace(b'"head": 1', b'"head": Infinity'),
     "deep": b"[" * 100_000,
+    "large": b" " * (64 << 10) + encode_marker(marker()),
     "another one": encode_marker(Marker(OTHER, 0, 3, Digest(9, b"mine"), None, 1, "ship", 0)),
 }
 
@@ -187,3 +188,20 @@ def test_a_damaged_rollup_that_no_version_names_keeps_everything_until_it_is_acc
     assert log_begins(stores) > begins
     assert found(stores) == {}
     assert len(contents(stores.open().reader(SHARD, purpose="r").snapshot(29).to_table())) == 30
+
+
+def test_no_more_of_a_small_blob_is_read_than_it_may_have(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = cutting(stores)
+    write(client, 0, 20)
+    (digests,) = digests_of_cuts(stores)
+    for key in (digests, marker().key):
+        stores.blob.put(key, bytes(10 << 20))
+    location = client.session.machine(SHARD).location
+    kind = type(stores.blob)
+    get = kind.get
+    monkeypatch.setattr(kind, "get_start", lambda self, key, most: (get(self, key) or b"")[:most])
+    monkeypatch.setattr(kind, "get", lambda *_: pytest.fail("all of it is read"))
+    assert [key for key, _ in damaged_digests(location, SHARD)] == [digests]
+    assert marker().key in why_keep(client.session.machine(SHARD))

@@ -41,6 +41,8 @@ _MAGIC: Final = b"HFg\n"
 _FORMAT: Final = 1
 _FIRST: Final = struct.Struct("<Q")
 _ROW: Final = struct.Struct("<I4s")
+_MOST_BYTES: Final = MOST_DIGESTS * _ROW.size + 1024
+"""More than a digest blob has. Nobody reads more of a damaged one."""
 
 
 def cut_key(shard_id: str, seqno: int, digest: Digest) -> str:
@@ -159,7 +161,7 @@ def damaged_digests(location: Location, shard_id: str) -> Iterator[tuple[str, st
     """Return the keys of damaged digest blobs, each with a description of the damage."""
     for meta in location.blob.direct.list(f"{shard_id}/c"):
         name = CUT_NAME.fullmatch(meta.key)
-        data = location.blob.direct.get(meta.key) if name is not None else None
+        data = location.blob.direct.get_start(meta.key, _MOST_BYTES) if name is not None else None
         if name is None or data is None:
             continue
         try:
@@ -180,7 +182,7 @@ def _anchor(consensus: Consensus, shard_id: str) -> tuple[int, Digest] | None:
 
 def _read(location: Location, key: str) -> tuple[int, bytes] | None:
     """Read a digest blob; None if it is missing or damaged."""
-    data = location.blob.direct.get(key)
+    data = location.blob.direct.get_start(key, _MOST_BYTES)
     if data is None:
         return None
     try:

@@ -50,6 +50,8 @@ from holdfast.persist.stores.traits import MAX_SEQNO
 _MARKER: Final = "f"
 _LINES: Final = "lines/"
 _MARKING_S: Final = 10.0
+_MOST_MARKER_BYTES: Final = 64 << 10
+"""More than a marker has. Nobody reads more of a damaged one."""
 """Seconds for which a client that met another history leaves markers, before it raises the error."""
 
 
@@ -476,7 +478,7 @@ def _marker_names(blob: Blob, shard_id: str) -> Iterator[re.Match[str]]:
 
 def read_marker(blob: Blob, key: str) -> Marker | None:
     """Return the marker at a key; None if it is gone. Raises `CorruptBlob`."""
-    data = blob.direct.get(key)
+    data = blob.direct.get_start(key, _MOST_MARKER_BYTES)
     return None if data is None else decode_marker(data, key)
 
 
