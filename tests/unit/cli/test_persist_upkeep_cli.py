@@ -14,7 +14,9 @@ from holdfast.cli.rows.source import RowSource, whole
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.state.command import ExpireHandles
+from holdfast.persist.state.divergence import Marker, encode_marker
 from holdfast.persist.state.machine import commit
+from holdfast.persist.stores import Digest
 
 SCHEMA = Schema.of({"id": "int64"}, {"name": "string?"})
 SHARD = "s00000000-0000-4000-8000-000000000001"
@@ -104,6 +106,18 @@ def test_gc_deletes_what_nobody_holds(url: str, folder: Path) -> None:
     assert result.stdout.splitlines()[1].split()[:3] == [SHARD, "8", "0"]
     assert result.stderr.strip() == "deleted 8 blobs of 1 shard; 0 wait"
     assert len(list((folder / "blob" / SHARD).glob("w*/p*"))) == 0
+
+
+def test_gc_says_why_it_deletes_nothing(url: str) -> None:
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        marker = Marker(SHARD, 0, 99, Digest(9, b"mine"), None, 1, "ship", 0)
+        client.location.blob.put(marker.key, encode_marker(marker))
+    told = ok("gc", url).stderr.splitlines()
+    assert told[1] == f"nothing of 1 shard is deleted, such as {SHARD}:"
+    assert "ship" in told[2]
+    assert told[3] == "'holdfast persist recover' with --accept shows all of them"
+    (done,) = json.loads(ok("gc", url, "--json").stdout)
+    assert "ship" in done["kept"]
 
 
 def test_sweep_shows_orphans_and_deletes_when_asked(url: str, folder: Path) -> None:

@@ -56,6 +56,12 @@ def gc(
     deleted = sum(each.deleted for each in done)
     waiting = sum(each.waiting for each in done)
     click.echo(f"deleted {count(deleted, 'blob')} of {count(len(done), 'shard')}; {waiting:,} wait", err=True)
+    if kept := [each for each in done if each.kept]:
+        click.echo(
+            f"nothing of {count(len(kept), 'shard')} is deleted, such as {kept[0].shard_id}:", err=True
+        )
+        click.echo(f"  {kept[0].kept}", err=True)
+        click.echo("'holdfast persist recover' with --accept shows all of them", err=True)
 
 
 @click.command(short_help="Compact the batches that are due.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BadInput
 from holdfast.persist.ids import new_id
 from holdfast.persist.state.command import Handle
+from holdfast.persist.state.divergence import why_keep
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import ShardState
 from holdfast.persist.upkeep.compaction import all_batches, claim_compaction, compact, install, merge_task
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The results of a garbage collection: deleted blobs, blobs that still wait, versions cut off the log."""
+    """The results of a garbage collection: deleted blobs, blobs that still wait, versions cut off the log.
+
+    `kept` says why nothing of the shard may be deleted. "" if it may.
+    """
 
     shard_id: str
     deleted: int
     waiting: int
     versions: int
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,9 @@ def collect(client: "PersistClient", shard_id: str) -> Collected:
     cover_and_collect(machine)
     after = machine.state
     deleted = len(before.garbage.keys() - after.garbage.keys())
-    return Collected(shard_id, deleted, len(after.garbage), after.gc_seqno - before.gc_seqno)
+    return Collected(
+        shard_id, deleted, len(after.garbage), after.gc_seqno - before.gc_seqno, why_keep(machine)
+    )
 
 
 def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -> Compacted:
