@@ -23,6 +23,9 @@ from testbed.operatorprocess import OperatorProcess
 
 CRDS = Path(__file__).parents[2] / "crds"
 WAIT = "--timeout=60s"
+KINDS = ("catalogmigrations", "storagecollections", "catalogs")
+FROM_GIT = {"example.com/from-git": "yes"}
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 QUICK = ("--unsteady-interval=0.2", "--steady-interval=0.5")
 
 
@@ -55,6 +58,9 @@ class World:
         return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
 
     def apply(self, *objects: dict[str, Any], flags: tuple[str, ...] = ()) -> None:
+        """Apply objects, each with an annotation of somebody else."""
+        for each in objects:
+            each["metadata"]["annotations"] = {**FROM_GIT, **(each["metadata"].get("annotations") or {})}
         items = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         self.kubectl("apply", *flags, "-f", "-", stdin=items)
 
@@ -97,10 +103,9 @@ class World:
 
     def versions(self) -> dict[str, str]:
         """Which version each of our objects has."""
-        kinds = ("catalogs", "storagecollections", "catalogmigrations")
         return {
             f"{kind}/{body['metadata']['name']}": body["metadata"]["resourceVersion"]
-            for kind in kinds
+            for kind in KINDS
             for body in self.objects.list(kind)
         }
 
@@ -138,10 +143,20 @@ class World:
         for operator in self.operators:
             operator.child.kill()
 
+    def check_annotations(self) -> None:
+        """No operator has removed or changed an annotation that was applied, because it may be in Git."""
+        for kind in KINDS:
+            for each in self.objects.list(kind):
+                found = each["metadata"].get("annotations") or {}
+                applied = (
+                    json.loads(found.get(LAST_APPLIED, "{}")).get("metadata", {}).get("annotations") or {}
+                )
+                assert applied.items() <= found.items(), f"{kind}/{each['metadata']['name']}"
+
     def close(self) -> None:
         """Stop the operators, and let go of what nobody finalizes any more: it would keep the namespace."""
         self.stop()
-        for kind in ("catalogmigrations", "storagecollections", "catalogs"):
+        for kind in KINDS:
             for each in self.objects.list(kind):
                 # One that is being deleted goes with its finalizer, perhaps before it is asked for.
                 with suppress(KubectlError):
@@ -198,6 +213,7 @@ def world_in(control_plane: ControlPlane, namespace: str, folder: Path) -> Itera
     there = World(control_plane, namespace, folder)
     try:
         yield there
+        there.check_annotations()
     finally:
         there.close()
         for operator in there.operators:

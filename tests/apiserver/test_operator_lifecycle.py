@@ -79,7 +79,10 @@ def test_a_catalog_and_its_collection_become_ready(lasting: tuple[Any, dict[str,
         body = world.get(what)
         # What keeps its data needs none.
         assert "finalizers" not in body["metadata"]
-        assert set(body["metadata"]["annotations"]) == {"kubectl.kubernetes.io/last-applied-configuration"}
+        assert set(body["metadata"]["annotations"]) == {
+            "kubectl.kubernetes.io/last-applied-configuration",
+            "example.com/from-git",
+        }
         assert body["status"]["observedGeneration"] == body["metadata"]["generation"]
         assert {c["type"]: c["status"] for c in body["status"]["conditions"]} == {
             "Ready": "True",
