@@ -12,7 +12,7 @@ export PYTHONPATH :=
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 UV := $(if $(shell command -v uv),uv,.tools/uv/bin/uv)
-# Tiers that a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm fails if one is missing.
+# Tiers that a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm,kafka fails if one is missing.
 export HOLDFAST_REQUIRE ?=
 # Processes that run tests: one more than there are processors, because tests often wait for servers; at most 4.
 # Each process starts its own servers.

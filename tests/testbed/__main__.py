@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from testbed import build, go, node, require
+from testbed import build, go, kafka, node, require
 from testbed.cache import cache_folder
 from testbed.errors import ControlPlaneError, KubectlError, Unavailable
 from testbed.kube import ControlPlane
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("build", help="build the binaries of all tiers into the cache folder")
     commands.add_parser("doctor", help="say what is here and what is missing")
     can = commands.add_parser("can", help="say why this machine can't have a tier; exit code 3 then")
-    can.add_argument("tier", choices=[Tier.NODE.value])
+    can.add_argument("tier", choices=[Tier.KAFKA.value, Tier.NODE.value])
     spark_operator = commands.add_parser(
         "spark-operator", help="run the drivers of SparkApplications on this machine until Ctrl-C"
     )
@@ -52,9 +52,14 @@ def main(arguments: list[str] | None = None) -> int:
                 return _up(options.folder, with_spark=options.spark_operator)
             case "build":
                 build.ensure((*build.needed(), build.MINIO, build.HELM))
+                lack = kafka.impossible()
+                if lack:
+                    print(f"testbed: no kafka: {lack}", file=sys.stderr)
+                else:
+                    kafka.provide()
                 return 0
             case "can":
-                why = node.impossible()
+                why = kafka.impossible() if options.tier == Tier.KAFKA else node.impossible()
                 print(why or "yes")
                 return _CAN_NOT if why else 0
             case "doctor":

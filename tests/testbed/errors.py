@@ -13,6 +13,10 @@ class MinioError(Exception):
     """A MinIO server did not come up; the message holds its last words."""
 
 
+class KafkaBrokerError(Exception):
+    """A Kafka broker did not come up; the message has its last words."""
+
+
 class KubectlError(Exception):
     """A kubectl command failed; the message is its standard error, `code` its exit code.
 

@@ -28,6 +28,7 @@ from testbed import spark
 from testbed.cache import locked
 from testbed.children import plain_path
 from testbed.errors import Unavailable
+from testbed.kafka import Kafka
 from testbed.kube import ControlPlane
 from testbed.minio import Minio
 from testbed.node import NodeCluster
@@ -231,6 +232,13 @@ def minio() -> Iterator[Minio]:
     """The object store of the whole run. No test stops it. Mark the test `s3`."""
     with Minio.start() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """The Kafka broker of the whole run. A test that kills it starts it again. Mark the test `kafka`."""
+    with Kafka.start() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Shows which tiers the machine has, and which tiers a run requires.
 
-`HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm,node` names required tiers: their tests fail if the tier is
-missing. Tests of other missing tiers are skipped.
+`HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm,kafka,node` names required tiers: their tests fail if the tier
+is missing. Tests of other missing tiers are skipped.
 """
 
 import os
@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
-from testbed import build, node, postgres, spark
+from testbed import build, kafka, node, postgres, spark
 from testbed.errors import Unavailable
 
 VARIABLE = "HOLDFAST_REQUIRE"
@@ -24,6 +24,7 @@ class Tier(StrEnum):
     SPARK = "spark"
     S3 = "s3"
     HELM = "helm"
+    KAFKA = "kafka"
     NODE = "node"
 
     @property
@@ -39,6 +40,8 @@ class Tier(StrEnum):
                 return "needs MinIO, which the test bed builds and starts"
             case Tier.HELM:
                 return "needs Helm, which the test bed builds"
+            case Tier.KAFKA:
+                return "needs Java and Maven, to run a Kafka broker on this machine"
             case Tier.NODE:
                 return "needs a Kubernetes node that runs pods, which the test bed starts as root"
             case _:
@@ -72,6 +75,8 @@ def missing(tier: Tier, env: Mapping[str, str] | None = None) -> str | None:
             return None if build.MINIO.path.exists() else _not_built(build.MINIO)
         case Tier.HELM:
             return None if build.HELM.path.exists() else _not_built(build.HELM)
+        case Tier.KAFKA:
+            return kafka.missing(env)
         case Tier.NODE:
             unbuilt = build.unbuilt((*build.needed(), *build.NODE))
             return node.missing() or (_not_built(*unbuilt) if unbuilt else None)
@@ -87,6 +92,8 @@ def provide(tier: Tier) -> None:
         build.ensure((build.MINIO,))
     if tier is Tier.HELM:
         build.ensure((build.HELM,))
+    if tier is Tier.KAFKA:
+        kafka.provide()
     if tier is Tier.POSTGRES:
         postgres.provide()
     if tier is Tier.NODE:

@@ -2,19 +2,12 @@
 
 import importlib.util
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from typing import Final
 
-from testbed import sparkstart
+from testbed import java, sparkstart
 from testbed.errors import Unavailable
-
-MINIMUM_JAVA: Final = 17
 
 
 def missing(env: Mapping[str, str] | None = None) -> str | None:
@@ -22,14 +15,7 @@ def missing(env: Mapping[str, str] | None = None) -> str | None:
     env = os.environ if env is None else env
     if importlib.util.find_spec("pyspark") is None:
         return "the package pyspark is missing: run make setup"
-    java = _java(env)
-    if java is None:
-        return f"Java is missing: install Java {MINIMUM_JAVA} or newer, or set JAVA_HOME"
-    version = _java_version(java)
-    if version is None or version < MINIMUM_JAVA:
-        told = "of unknown version" if version is None else str(version)
-        return f"Java is {told} ({java}): install Java {MINIMUM_JAVA} or newer, or set JAVA_HOME"
-    return None
+    return java.missing(env)
 
 
 def home() -> Path:
@@ -46,8 +32,8 @@ def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
     Its JVM starts as fast as it can (see `sparkstart`), unless `env` has options for it.
     """
     env = os.environ if env is None else env
-    java = _java(env)
-    quick = sparkstart.flags(java, home()) if java is not None and java.exists() else ""
+    found = java.find(env)
+    quick = sparkstart.flags(found, home()) if found is not None and found.exists() else ""
     ours = {
         "SPARK_SUBMIT_OPTS": env.get("SPARK_SUBMIT_OPTS", quick),
         "PYSPARK_PYTHON": sys.executable,
@@ -60,29 +46,6 @@ def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def make_archive() -> None:
     """Make what lets a JVM of Spark start in less time, where it is missing: half a minute, once."""
-    java = _java(os.environ)
-    if java is not None:
-        sparkstart.make(java, home(), {**os.environ, **environment({**os.environ, "SPARK_SUBMIT_OPTS": ""})})
-
-
-def parse_java_version(told: str) -> int | None:
-    """The major version from `java -version` (1.8 is 8); None if it can't be found there."""
-    match = re.search(r'version "(?:1\.)?(\d+)', told)
-    return int(match[1]) if match else None
-
-
-def _java(env: Mapping[str, str]) -> Path | None:
-    if env.get("JAVA_HOME"):
-        return Path(env["JAVA_HOME"]) / "bin" / "java"
-    found = shutil.which("java", path=env.get("PATH"))
-    return Path(found) if found else None
-
-
-@cache
-def _java_version(java: Path) -> int | None:
-    try:
-        # It tells its version on standard error.
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    except OSError:
-        return None
-    return parse_java_version(told)
+    found = java.find(os.environ)
+    if found is not None:
+        sparkstart.make(found, home(), {**os.environ, **environment({**os.environ, "SPARK_SUBMIT_OPTS": ""})})

@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from testbed import build, go, pki, spark
+from testbed import build, go, java, kafka, pki, spark
 from testbed.cache import cache_folder
 from testbed.errors import Unavailable
 from testbed.require import Tier, missing, required
@@ -101,7 +101,7 @@ def test_an_old_go_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ],
 )
 def test_the_version_of_java_is_read(told: str, major: int | None) -> None:
-    assert spark.parse_java_version(told) == major
+    assert java.parse_version(told) == major
 
 
 def test_spark_without_java_says_what_to_install(tmp_path: Path) -> None:
@@ -242,6 +242,8 @@ def test_the_module_files_name_no_place_but_module_paths() -> None:
     for module in (build.MODULE, build.MINIO_MODULE):
         for name in ("go.mod", "go.sum"):
             assert "://" not in (module / name).read_text()
+    hosts = re.findall(r"://([^/\s\"]+)", kafka.POM.read_text())
+    assert hosts == ["maven.apache.org"], "the name of the format, and no place to get jars from"
 
 
 def test_a_kubeconfig_holds_all_it_needs(tmp_path: Path) -> None:
