@@ -171,13 +171,22 @@ class Ingestion:
                 raise
             return IngestStep(StepOutcome.LOST, self._upper)
         at = max(self._upper, self._client.now_ms())
-        chosen = plan(found, self._spec.max_rows, self._spec.max_bytes)
+        chosen = plan([each for each in found if not each.waits], self._spec.max_rows, self._spec.max_bytes)
         if not chosen and not self._is_progress_due():
             return IngestStep(StepOutcome.IDLE, self._upper)
         work = self._read(chosen)
         if chosen and not work.bound:
             return IngestStep(StepOutcome.IDLE, self._upper)
         return self._commit(work, at)
+
+    def _probed(self) -> Sequence[Range]:
+        """What is new beyond the bindings, also if others commit meanwhile."""
+        while True:
+            try:
+                return self._source.probe(self._bound)
+            except SourceStalled:
+                if not self._is_overtaken():
+                    raise
 
     def _is_overtaken(self) -> bool:
         """Whether others have committed since this instance read the bindings. Reads them again."""
@@ -415,16 +424,12 @@ class Ingestion:
         self.load()
         ends = None
         if once:
-            ends = {each.partition: each.end for each in self._source.probe(self._bound)}
+            ends = {each.partition: each.end for each in self._probed()}
         while True:
             began = time.monotonic()
             step = self.step(ends)
             told(step)
-            if (
-                once
-                and step.outcome is StepOutcome.IDLE
-                and not _within(self._source.probe(self._bound), ends)
-            ):
+            if once and step.outcome is StepOutcome.IDLE and not _within(self._probed(), ends):
                 return
             busy = step.outcome is StepOutcome.LOST or step.messages >= self._spec.max_rows
             rest = 0 if busy or (once and step.outcome is not StepOutcome.IDLE) else self._spec.interval_s
@@ -465,7 +470,7 @@ def _within(found: Sequence[Range], within: Mapping[str, int] | None) -> list[Ra
     return [
         each if each.whole else replace(each, end=min(each.end, within[each.partition]))
         for each in kept
-        if each.whole or each.begin < within[each.partition]
+        if each.whole or each.begin == each.end or each.begin < within[each.partition]
     ]
 
 

@@ -19,7 +19,7 @@ from holdfast.ingest.ingestion import Ingestion, IngestStep
 from holdfast.ingest.source import Source
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.sources.generator import Generator
-from holdfast.ingest.spec import FilesSpec, GeneratorSpec, IngestSpec, parse
+from holdfast.ingest.spec import FilesSpec, GeneratorSpec, IngestSpec, KafkaSpec, parse
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.clock import Clock
 from holdfast.persist.stores.s3_place import S3Place
@@ -45,9 +45,9 @@ def ingest_source(
 ) -> None:
     """Feed a collection from a source until the source's current end (`once`), or until `stopped`.
 
-    `source` is the block that docs/how-to/ingest-files.md describes. With `schema`, a collection that doesn't
-    exist is created. `stopped(seconds)` waits so long or less, and returns True to end. By default it sleeps.
-    `told` is called after each step.
+    `source` is the block that docs/how-to/ingest-files.md and ingest-kafka.md describe. With `schema`, a
+    collection that doesn't exist is created. `stopped(seconds)` waits so long or less, and returns True to
+    end. By default it sleeps. `told` is called after each step.
 
     Raises `BadInput` if the block or the collection doesn't fit, and `SourceStalled` if the source can't go
     on without losing something.
@@ -67,7 +67,7 @@ def ingestion_of(
 ) -> Iterator[Ingestion]:
     """Open the pipeline of a collection. The block closes the source. Raises like `ingest_source`."""
     info = _collection(controller, name, spec, schema)
-    with closing(_source(spec, controller.client.clock)) as source:
+    with closing(_source(spec, info, controller.client.clock)) as source:
         yield Ingestion(controller, info.collection_id, spec, source, partial(format_of, spec))
 
 
@@ -91,7 +91,7 @@ def _collection(
     return info
 
 
-def _source(spec: IngestSpec, clock: Clock) -> Source:
+def _source(spec: IngestSpec, info: CollectionInfo, clock: Clock) -> Source:
     match spec.source:
         case FilesSpec() as files:
             whole = spec.format in {"csv", "parquet"}
@@ -100,6 +100,19 @@ def _source(spec: IngestSpec, clock: Clock) -> Source:
             return _bucket(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
         case GeneratorSpec() as made:
             return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, clock.wall_ms)
+        case KafkaSpec() as topic:
+            return _kafka(topic, info.collection_id)
+
+
+def _kafka(topic: KafkaSpec, collection_id: str) -> Source:
+    try:
+        from holdfast.ingest.sources.kafka import Kafka
+    except ImportError as error:
+        raise BadInput(
+            f"source.kafka needs a package that is not installed: {error}",
+            hint="pip install 'holdfast[kafka]'",
+        ) from error
+    return Kafka(topic, topic.group or f"holdfast-{collection_id}")
 
 
 def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> Source:

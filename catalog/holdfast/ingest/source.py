@@ -41,7 +41,8 @@ class Binding:
 class Range:
     """Messages of a partition in `[begin, end)`. A `whole` range can't be split.
 
-    `size_bytes` is 0 if it is not known before the range is read.
+    `size_bytes` is 0 if it is not known before the range is read. A range that `waits` can't be read yet: a
+    later probe returns it again. An empty range that can be split binds where its partition begins.
     """
 
     partition: str
@@ -50,6 +51,7 @@ class Range:
     identity: str = ""
     whole: bool = False
     size_bytes: int = 0
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 Everything is checked here, and an error names the field.
 """
 
+import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,18 @@ from holdfast.persist.stores.s3_place import FORM, S3Place
 
 FORMATS: Final[tuple[str, ...]] = ("json", "csv", "parquet", "raw")
 INCLUDES: Final[tuple[str, ...]] = ("partition", "position", "timestamp", "key", "record")
+START: Final = ("Earliest", "Latest")
+SECURITY: Final = (
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.username",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+)
+"""Properties of librdkafka that a spec may set. None of them is a secret."""
+SECRETS: Final = {"password": "sasl.password", "keyPassword": "ssl.key.password"}
+"""Secrets by the beginning of their fields: a spec names an environment variable or a file for each."""
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"(\d+)(Ki|Mi|Gi|)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -42,6 +55,31 @@ class GeneratorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretPlace:
+    """Where a secret is: in an environment variable, or in a file."""
+
+    variable: str = ""
+    file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSpec:
+    """A topic. `start` is Earliest, Latest, a time in milliseconds since 1970, or offsets by partition.
+
+    `new_epoch` is whether to go on with what is there if messages are gone. `security` has properties of
+    librdkafka, and `secrets` says where to find those that are secret.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    start: str | int | Mapping[int, int] = START[0]
+    new_epoch: bool = False
+    group: str = ""
+    security: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretPlace] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class IngestSpec:
     """A source, how its records are decoded, and how often and how much a step commits.
 
@@ -49,7 +87,7 @@ class IngestSpec:
     bad records that the collection keeps.
     """
 
-    source: FilesSpec | GeneratorSpec
+    source: FilesSpec | GeneratorSpec | KafkaSpec
     format: str
     envelope: Envelope = Envelope.NONE
     include: Mapping[str, str] = field(default_factory=dict)
@@ -63,11 +101,11 @@ class IngestSpec:
 def parse(block: object, where: str = "source") -> IngestSpec:
     """Return the spec that a `source` block describes. Raises `BadInput`, which names the field."""
     given = _Block(block, where)
-    kinds = [each for each in ("files", "generator") if each in given.names]
+    kinds = [each for each in _SOURCES if each in given.names]
     if len(kinds) != 1:
         found = ", ".join(given.names) or "nothing"
-        raise BadInput(f"{where} must have one of files, generator (it has {found})")
-    source = _files(given.block("files")) if kinds == ["files"] else _generator(given.block("generator"))
+        raise BadInput(f"{where} must have one of {', '.join(_SOURCES)} (it has {found})")
+    source = _SOURCES[kinds[0]](given.block(kinds[0]))
     format_ = _only(given, "format", FORMATS)
     envelope = given.choice("envelope", [each.value for each in Envelope], Envelope.NONE.value)
     include_block = given.block("include")
@@ -124,6 +162,58 @@ def _generator(given: "_Block") -> GeneratorSpec:
     return spec
 
 
+def _kafka(given: "_Block") -> KafkaSpec:
+    security = given.block("security")
+    spec = KafkaSpec(
+        given.text("bootstrapServers"),
+        given.text("topic"),
+        _start(given),
+        given.choice("onReset", ["Stall", "NewEpoch"], "Stall") == "NewEpoch",
+        given.text("group") if "group" in given.names else "",
+        {each: security.text(each) for each in SECURITY if each in security.names},
+        {SECRETS[each]: place for each in SECRETS if (place := _secret(security, each))},
+    )
+    for each in SECRETS.values():
+        if each in security.names:
+            raise BadInput(
+                f"{security.where}.{each} is a secret, which a spec may not have",
+                hint="put it into an environment variable or a file, and name that with passwordEnv,"
+                " passwordFile, keyPasswordEnv or keyPasswordFile",
+            )
+    security.done()
+    given.done()
+    return spec
+
+
+def _secret(given: "_Block", name: str) -> SecretPlace | None:
+    found = [each for each in (f"{name}Env", f"{name}File") if each in given.names]
+    if len(found) == 2:
+        raise BadInput(f"{given.where} must have one of {found[0]} and {found[1]}, not both")
+    if not found:
+        return None
+    text = given.text(found[0])
+    return SecretPlace(variable=text) if found[0].endswith("Env") else SecretPlace(file=Path(text))
+
+
+def _start(given: "_Block") -> str | int | Mapping[int, int]:
+    if not given.is_block("start"):
+        return given.choice("start", list(START), START[0])
+    block = given.block("start")
+    if block.names == ["timestamp"]:
+        return block.time_ms("timestamp")
+    if block.names == ["offsets"]:
+        offsets = block.block("offsets")
+        return {offsets.index(each): offsets.number(each, 0, least=0) for each in offsets.keys}
+    raise BadInput(f"{block.where} must be {', '.join(START)}, {{timestamp: ...}} or {{offsets: ...}}")
+
+
+_SOURCES: Final[Mapping[str, Callable[["_Block"], FilesSpec | GeneratorSpec | KafkaSpec]]] = {
+    "files": _files,
+    "kafka": _kafka,
+    "generator": _generator,
+}
+
+
 def _only(given: "_Block", name: str, known: tuple[str, ...]) -> str:
     """The one name in a block such as `format: {json: {}}`."""
     block = given.block(name)
@@ -150,14 +240,22 @@ class _Block:
     def names(self) -> list[str]:
         return [str(each) for each in self._fields]
 
+    @property
+    def keys(self) -> list[Any]:
+        """The names as they were given, such as numbers."""
+        return list(self._fields)
+
     def done(self) -> None:
         if unknown := [each for each in self._fields if each not in self._known]:
             known = ", ".join(sorted(str(each) for each in self._known)) or "nothing"
             raise BadInput(f"{self.where} has an unknown field '{unknown[0]}'", hint=f"it may have {known}")
 
-    def _take(self, name: str, default: Any) -> Any:
+    def _take(self, name: Any, default: Any) -> Any:
         self._known.add(name)
         return self._fields.get(name, default)
+
+    def is_block(self, name: str) -> bool:
+        return isinstance(self._fields.get(name), Mapping)
 
     def block(self, name: str) -> "_Block":
         return _Block(self._take(name, None), f"{self.where}.{name}")
@@ -176,7 +274,33 @@ class _Block:
             raise BadInput(f"{self.where}.{name} is {value!r}, expected one of {', '.join(choices)}")
         return str(value)
 
-    def number(self, name: str, default: int, *, least: int) -> int:
+    def index(self, name: object) -> int:
+        """The number of a partition, which is a name in the block."""
+        try:
+            index = int(str(name))
+        except ValueError:
+            index = -1
+        if index < 0:
+            raise BadInput(f"{self.where} has {name!r} in the place of the number of a partition")
+        return index
+
+    def time_ms(self, name: str) -> int:
+        value = self._take(name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        try:
+            # YAML reads a text such as 2026-01-31T00:00:00Z as a time.
+            found = value if isinstance(value, dt.datetime) else dt.datetime.fromisoformat(str(value))
+        except ValueError:
+            found = None
+        if found is None or (found.tzinfo is None and not isinstance(value, dt.datetime)):
+            raise BadInput(
+                f"{self.where}.{name} is {value!r}, expected a time such as 2026-01-31T00:00:00Z, or"
+                " milliseconds since 1970"
+            )
+        return int((found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+    def number(self, name: Any, default: int, *, least: int) -> int:
         value = self._take(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise BadInput(f"{self.where}.{name} is {value!r}, expected a number from {least}")

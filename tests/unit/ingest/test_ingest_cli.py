@@ -75,7 +75,7 @@ def test_files_become_rows_with_offsets_and_errors(folder: Path) -> None:
     [
         ("", "must be a YAML file with the fields collection and source"),
         ("a: [", "is not YAML"),
-        ("collection: orders", "source must have one of files, generator (it has nothing)"),
+        ("collection: orders", "source must have one of files, kafka, generator (it has nothing)"),
         ("collection: 1", "needs 'collection': the name of the collection to feed"),
         ("collection: orders\nsources: {}", "has an unknown field 'sources'"),
         ("collection: orders\nkey: id", "key must be a block of name: type, such as {id: int64}"),
@@ -152,9 +152,10 @@ def put(folder: Path, number: int, ids: list[int]) -> None:
 
 def started(folder: Path) -> subprocess.Popen[str]:
     command = [str(HOLDFAST), "ingest", str(folder / "orders.yaml"), "--url", f"file://{folder}/location"]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ.copy()
-    )
+    with (folder / "stderr").open("a") as errors:
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ.copy()
+        )
 
 
 def found(folder: Path) -> list[int]:

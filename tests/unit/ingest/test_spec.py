@@ -1,15 +1,17 @@
 """A spec names what is wrong with it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from holdfast.errors import BadInput
 from holdfast.ingest import IngestSpec, parse
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.opened import format_of
-from holdfast.ingest.spec import FilesSpec
+from holdfast.ingest.spec import FilesSpec, KafkaSpec, SecretPlace
 from holdfast.persist import Schema
 
 WHOLE: dict[str, Any] = {
@@ -32,8 +34,9 @@ def test_a_whole_spec() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"generator": {"rows": 1}}, "must have one of files, generator"),
-        ({"kafka": {}}, "unknown field 'kafka'"),
+        ({"generator": {"rows": 1}}, "must have one of files, kafka, generator"),
+        ({"kafka": {}}, "must have one of files, kafka, generator"),
+        ({"postgres": {}}, "unknown field 'postgres'"),
         ({"files": {}}, "source.files.path must be text"),
         ({"files": {"path": "/in", "glob": "*"}}, "source.files has an unknown field 'glob'"),
         ({"files": []}, r"source.files must be a block of fields, not \[\]"),
@@ -53,6 +56,48 @@ def test_a_bad_field_is_named(changed: dict[str, Any], told: str) -> None:
     block = {name: value for name, value in {**WHOLE, **changed}.items() if value is not None}
     with pytest.raises(BadInput, match=told):
         parse(block)
+
+
+def test_a_topic() -> None:
+    kafka = {
+        "bootstrapServers": "b:9092",
+        "topic": "orders",
+        "start": {"timestamp": "2026-01-31T00:00:00Z"},
+        "onReset": "NewEpoch",
+        "group": "shop",
+        "security": {"sasl.username": "me", "passwordEnv": "SECRET", "keyPasswordFile": "/key"},
+    }
+    secrets = {"sasl.password": SecretPlace("SECRET"), "ssl.key.password": SecretPlace(file=Path("/key"))}
+    wanted = KafkaSpec("b:9092", "orders", 1769817600000, True, "shop", {"sasl.username": "me"}, secrets)
+    assert parse({"kafka": kafka, "format": {"json": {}}}).source == wanted
+    start = yaml.safe_load("{timestamp: 2026-01-31T00:00:00Z}")
+    assert parse({"kafka": {**kafka, "start": start}, "format": {"json": {}}}).source == wanted
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"bootstrapServers": None}, "source.kafka.bootstrapServers must be text"),
+        ({"topic": 1}, "source.kafka.topic must be text, not 1"),
+        ({"start": "Now"}, "source.kafka.start is 'Now', expected one of Earliest, Latest"),
+        ({"start": {"time": 1}}, "source.kafka.start must be Earliest, Latest, {timestamp: "),
+        ({"start": {"timestamp": "noon"}}, "source.kafka.start.timestamp is 'noon', expected a time such as"),
+        ({"start": {"timestamp": "2026-01-31T00:00"}}, "source.kafka.start.timestamp is '2026-01-31T00:00'"),
+        ({"start": {"offsets": {"a": 1}}}, "source.kafka.start.offsets has 'a' in the place of the number"),
+        ({"start": {"offsets": {0: -1}}}, "source.kafka.start.offsets.0 is -1, expected a number from 0"),
+        ({"onReset": "Skip"}, "source.kafka.onReset is 'Skip', expected one of Stall, NewEpoch"),
+        ({"security": {"sasl.password": "p"}}, "source.kafka.security.sasl.password is a secret"),
+        ({"security": {"debug": "all"}}, "source.kafka.security has an unknown field 'debug'"),
+        (
+            {"security": {"passwordEnv": "A", "passwordFile": "B"}},
+            "source.kafka.security must have one of passwordEnv and passwordFile, not both",
+        ),
+    ],
+)
+def test_a_bad_field_of_a_topic_is_named(changed: dict[str, Any], told: str) -> None:
+    kafka = {"bootstrapServers": "b:9092", "topic": "orders", **changed}
+    with pytest.raises(BadInput, match=re.escape(told)):
+        parse({"kafka": kafka, "format": {"json": {}}})
 
 
 @pytest.mark.parametrize(

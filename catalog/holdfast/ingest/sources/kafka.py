@@ -1,0 +1,336 @@
+"""A topic of Kafka. Its partitions are those of the source, and offsets are positions.
+
+- The name of the source has the cluster's id, and the identity of a partition is the topic's id. A topic that
+  was deleted and created again has another id.
+- The first step binds where each partition begins, without messages. So `start` is resolved once, and a crash
+  doesn't change it.
+- A range ends with the last stable offset. It is read to its end by the consumer's position, because
+  transactions and compaction leave gaps.
+- A partition that is added waits until the others have passed the ends at which it was first seen. So
+  messages with one key that moved to it come after those before them. An instance that starts later waits for
+  later ends.
+- What is bound is committed to a consumer group, which nobody joins. If the group is committed beyond the
+  bindings when an instance begins, the location has lost bindings, and Kafka may have deleted the messages.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from confluent_kafka import IsolationLevel, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from holdfast.errors import BadInput, HoldfastError, SourceChanged, SourceStalled
+from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
+from holdfast.ingest.sources.kafka_client import (
+    END,
+    GONE,
+    PATIENCE_S,
+    PAUSE_S,
+    POLL_S,
+    REQUEST_S,
+    UNKNOWN,
+    KafkaClient,
+    UnknownTopic,
+    is_passing,
+    one_line,
+)
+from holdfast.ingest.spec import KafkaSpec
+
+_MISSING_S: Final = 2.0
+"""For so long a topic that the broker doesn't know may only be new, or the broker."""
+_PIECE_BYTES: Final = 8 << 20
+_PIECE_ROWS: Final = 20_000
+_FIRST_ROWS: Final = 100
+
+
+class Kafka:
+    """The source. `group` is the consumer group that gets the offsets of what is bound."""
+
+    def __init__(self, spec: KafkaSpec, group: str) -> None:
+        self._spec = spec
+        self._group = group
+        self._topic_id = ""
+        self._is_compared = False
+        self._durable: Mapping[str, Binding] = {}
+        self._committed: dict[str, int] = {}
+        self._first_seen: dict[str, dict[str, int]] = {}
+        self._client = KafkaClient(spec, group)
+        try:
+            (cluster,) = self._client.asked(
+                "find the cluster", lambda: [self._client.admin.describe_cluster(request_timeout=REQUEST_S)]
+            )
+            self._cluster_id = str(cluster.cluster_id)
+            self._look()
+        except BaseException:
+            self.close()
+            raise
+        self._client.patience_s = PATIENCE_S
+
+    @property
+    def name(self) -> str:
+        """The cluster's id and the topic's name."""
+        return f"kafka://{self._cluster_id}/{self._spec.topic}"
+
+    @property
+    def _where(self) -> str:
+        return f"topic {self._spec.topic} at {self._spec.bootstrap_servers}"
+
+    def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
+        """Return what is committed in Kafka and not bound.
+
+        Before anything of this topic is bound, that is where each partition begins. The messages wait.
+        """
+        partitions, identity = self._look()
+        lows = self._offsets(partitions, OffsetSpec.earliest())
+        ends = self._offsets(partitions, OffsetSpec.latest())
+        # Bindings with another identity are those of a topic that had this name before.
+        current = {name: each for name, each in bound.items() if each.identity == identity}
+        if not self._spec.new_epoch:
+            if bound and not current:
+                raise self._recreated(bound, identity)
+            self._compare(current, lows)
+        self._is_compared = True
+        self._acknowledge()
+        if not current:
+            starts = lows if bound else self._starts(lows, ends)
+            empty = [Range(each, starts[each], starts[each], identity) for each in lows]
+            rest = [Range(each, starts[each], ends[each], identity, waits=True) for each in lows]
+            return empty + [each for each in rest if each.end > each.begin]
+        begins = {each: self._begin(each, current.get(each), lows[each], ends[each]) for each in lows}
+        return [
+            Range(each, begins[each], ends[each], identity, waits=self._waits(each, current, begins, ends))
+            for each in lows
+            if ends[each] > begins[each] or (each in current and current[each].position != begins[each])
+        ]
+
+    def _look(self) -> tuple[list[int], str]:
+        """The topic's partitions and id."""
+        deadline = time.monotonic() + _MISSING_S
+        topics = TopicCollection([self._spec.topic])
+        while True:
+            try:
+                (topic,) = self._client.asked(
+                    f"find {self._where}",
+                    lambda: list(
+                        self._client.admin.describe_topics(topics, request_timeout=REQUEST_S).values()
+                    ),
+                )
+                break
+            except UnknownTopic:
+                if time.monotonic() > deadline:
+                    raise self._missing() from None
+                time.sleep(PAUSE_S)
+        topic_id = str(topic.topic_id)
+        if topic_id != self._topic_id:
+            self._first_seen = {}
+            self._topic_id = topic_id
+        return sorted(each.id for each in topic.partitions), topic_id
+
+    def _missing(self) -> HoldfastError:
+        what = f"{self._where} doesn't exist"
+        if self._topic_id:
+            return SourceStalled(
+                f"{what} any more", hint="if it is created again, its messages are others: see onReset"
+            )
+        return BadInput(what, hint="create the topic, or correct source.kafka.topic")
+
+    def _offsets(self, partitions: Sequence[int], which: OffsetSpec) -> dict[str, int]:
+        wanted = {TopicPartition(self._spec.topic, each): which for each in partitions}
+        try:
+            found = self._client.asked(
+                f"find the offsets of {self._where}",
+                lambda: list(
+                    self._client.admin.list_offsets(
+                        wanted,
+                        isolation_level=IsolationLevel.READ_COMMITTED,
+                        request_timeout=REQUEST_S,
+                    ).values()
+                ),
+            )
+        except UnknownTopic:
+            raise self._missing() from None
+        return {str(each): int(result.offset) for each, result in zip(partitions, found, strict=True)}
+
+    def _recreated(self, bound: Mapping[str, Binding], identity: str) -> SourceStalled:
+        ends = ", ".join(f"partition {name} up to {each.position}" for name, each in sorted(bound.items()))
+        old = next(iter(bound.values())).identity
+        return SourceStalled(
+            f"{self._where} was deleted and created again: its id is {identity}, and the collection has"
+            f" messages of the topic {old} ({ends})",
+            hint="feed another collection from it; or set onReset: NewEpoch, so that the messages of the new"
+            " topic follow those of the old one, whose rest is lost",
+        )
+
+    def _compare(self, bound: Mapping[str, Binding], lows: Mapping[str, int]) -> None:
+        """Raise `SourceStalled` if the group has offsets beyond the bindings."""
+        if self._is_compared:
+            return
+        wanted = [TopicPartition(self._spec.topic, int(each)) for each in lows]
+        found = self._client.retried(
+            f"read the offsets of consumer group {self._group}",
+            lambda: self._client.consumer.committed(wanted, timeout=REQUEST_S),
+        )
+        for each in found:
+            binding = bound.get(str(each.partition))
+            position = 0 if binding is None else binding.position
+            if each.offset > position or (each.offset >= 0 and not bound):
+                raise SourceStalled(
+                    f"consumer group {self._group} has committed offset {each.offset} of partition"
+                    f" {each.partition} of {self._where}, but the collection has its messages only up to"
+                    f" {position}: the location was restored to an earlier state, or something else uses the"
+                    f" group. Messages {position} to {each.offset - 1} may be lost (the partition begins at"
+                    f" {lows[str(each.partition)]})",
+                    hint="restore a newer state; or set the offsets of the group to those that 'holdfast"
+                    " collection offsets' shows, if the messages are still there; or set onReset: NewEpoch to"
+                    " go on with what is there",
+                )
+
+    def _starts(self, lows: Mapping[str, int], ends: Mapping[str, int]) -> Mapping[str, int]:
+        """Where each partition begins."""
+        start = self._spec.start
+        if start == "Earliest":
+            return lows
+        if start == "Latest":
+            return ends
+        if isinstance(start, int):
+            found = self._offsets([int(each) for each in lows], OffsetSpec.for_timestamp(start))
+            # -1: no message is so late.
+            return {each: ends[each] if offset < 0 else offset for each, offset in found.items()}
+        assert isinstance(start, Mapping)
+        given = {str(partition): offset for partition, offset in start.items()}
+        for partition, offset in given.items():
+            if partition not in lows:
+                raise BadInput(
+                    f"source.kafka.start.offsets has partition {partition}, but {self._where} has partitions"
+                    f" 0 to {len(lows) - 1}"
+                )
+            if not lows[partition] <= offset <= ends[partition]:
+                raise BadInput(
+                    f"source.kafka.start.offsets has {offset} for partition {partition}, but {self._where}"
+                    f" has offsets {lows[partition]} to {ends[partition]} there"
+                )
+        return {**lows, **given}
+
+    def _begin(self, partition: str, binding: Binding | None, low: int, end: int) -> int:
+        """The next position to read. Raises `SourceStalled` if that is gone and nobody allows a gap."""
+        position = 0 if binding is None else binding.position
+        if position > end:
+            raise SourceStalled(
+                f"partition {partition} of {self._where} ends at {end}, but the collection has its messages"
+                f" up to {position}: Kafka has lost messages, and gives their offsets to others",
+                hint="feed another collection from what is there",
+            )
+        if position < low and not self._spec.new_epoch:
+            raise SourceStalled(
+                f"messages {position} to {low - 1} of partition {partition} of {self._where} were deleted"
+                " before they were read",
+                hint="set onReset: NewEpoch to go on without them, and give the topic a longer retention",
+            )
+        return max(position, low)
+
+    def _waits(
+        self, partition: str, bound: Mapping[str, Binding], begins: Mapping[str, int], ends: Mapping[str, int]
+    ) -> bool:
+        """Whether other partitions have messages from before this one was added."""
+        if partition in bound:
+            return False
+        older = {each: ends[each] for each in begins if each in bound}
+        until = self._first_seen.setdefault(partition, older)
+        return any(begins[each] < end for each, end in until.items())
+
+    def read(self, wanted: Range) -> Iterator[Piece]:
+        """Read the messages of a range. Those of transactions that were aborted are left out."""
+        partition, reached, most = int(wanted.partition), wanted.begin, _FIRST_ROWS
+        if reached == wanted.end:
+            self._check_unchanged(wanted)
+            return
+        self._client.consumer.assign([TopicPartition(self._spec.topic, partition, reached)])
+        try:
+            moved_s = time.monotonic()
+            while reached < wanted.end:
+                got = self._client.consumer.consume(min(most, wanted.end - reached), POLL_S)
+                before = reached
+                kept, reached = self._kept(got, wanted, reached)
+                if reached == before:
+                    if time.monotonic() - moved_s > self._client.patience_s:
+                        raise self._client.failure(f"read partition {partition} of {self._where}", None)
+                    continue
+                moved_s = time.monotonic()
+                # What was read before this look is of the topic that `wanted` names.
+                self._check_unchanged(wanted)
+                if kept:
+                    messages = _batch(kept)
+                    fitting = _PIECE_BYTES * len(kept) // max(messages.nbytes, 1)
+                    most = max(1, min(fitting, _PIECE_ROWS, 16 * most))
+                    yield Piece(messages, reached)
+        finally:
+            self._client.consumer.unassign()
+
+    def _kept(self, got: Sequence[Message], wanted: Range, reached: int) -> tuple[list[Message], int]:
+        """The messages of the range, and the position after them and after gaps."""
+        failed = [each for each in got if each.error() is not None]
+        kept = [each for each in got if each.error() is None and reached <= each.offset() < wanted.end]
+        if len(kept) + len(failed) < len(got):
+            reached = wanted.end
+        elif kept:
+            reached = kept[-1].offset() + 1
+        for each in failed:
+            error = each.error()
+            assert error is not None
+            if error.code() == END:
+                reached = max(reached, min(each.offset() or 0, wanted.end))
+            elif error.code() in GONE or error.code() in UNKNOWN:
+                raise SourceChanged(
+                    f"partition {wanted.partition} of {self._where} changed while it was read:"
+                    f" {one_line(error)}"
+                )
+            elif not is_passing(error):
+                raise self._client.failure(f"read partition {wanted.partition} of {self._where}", error)
+        return kept, reached
+
+    def _check_unchanged(self, wanted: Range) -> None:
+        if self._look()[1] != wanted.identity:
+            raise SourceChanged(f"{self._where} was deleted and created again while it was read")
+
+    def acknowledge(self, bound: Mapping[str, Binding]) -> None:
+        """Commit the offsets to the group, but not before the first probe has compared them."""
+        self._durable = dict(bound)
+        if self._is_compared:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        new = {
+            name: each.position
+            for name, each in self._durable.items()
+            if each.identity == self._topic_id and self._committed.get(name) != each.position
+        }
+        if not new:
+            return
+        offsets = [TopicPartition(self._spec.topic, int(name), position) for name, position in new.items()]
+        try:
+            found = self._client.consumer.commit(offsets=offsets, asynchronous=False)
+            failed = [each.error for each in found or () if each.error is not None]
+        except KafkaException as error:
+            failed = [error.args[0]]
+        # The messages are bound, so a broker that is gone for a while is told next time.
+        if failed and not is_passing(failed[0]):
+            raise self._client.failure(f"commit offsets to consumer group {self._group}", failed[0])
+        if not failed:
+            self._committed |= new
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    times = [each.timestamp() for each in messages]
+    columns = [
+        pa.array([each.offset() for each in messages], pa.int64()),
+        pa.array([time_ if kind else None for kind, time_ in times], pa.int64()),
+        pa.array([each.key() for each in messages], pa.binary()),
+        pa.array([each.value() for each in messages], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)

@@ -1,0 +1,217 @@
+"""A connection to Kafka: what it needs of a spec, how long it waits, and what its errors mean.
+
+Librdkafka connects and retries by itself, and only reports at some time that it did not succeed. So each
+request has a time limit. The error that ends it shows the last reason that a connection gave.
+"""
+
+# ruff: noqa: SLF001 - the names of librdkafka's own errors begin with an underscore
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from holdfast.errors import BadInput, StoreUnreachable
+from holdfast.ingest.spec import KafkaSpec, SecretPlace
+
+OPEN_S: Final = 15.0
+"""How long the first contact may take. A wrong address is shown after this time."""
+PATIENCE_S: Final = 60.0
+"""How long a broker may be gone later."""
+REQUEST_S: Final = 5.0
+POLL_S: Final = 0.05
+PAUSE_S: Final = 0.2
+
+_REJECTED: Final = (
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+)
+_FORBIDDEN: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+_PASSING: Final = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._WAIT_COORD,
+    KafkaError._NOENT,  # a broker that has just started knows no leaders yet
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+UNKNOWN: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)
+GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+END: Final = KafkaError._PARTITION_EOF
+
+_T = TypeVar("_T")
+
+
+class UnknownTopic(Exception):
+    """The broker doesn't know the topic or the partition."""
+
+
+class KafkaClient:
+    """Two clients of librdkafka: `admin` asks, and `consumer` reads and commits."""
+
+    def __init__(self, spec: KafkaSpec, group: str) -> None:
+        self._servers = spec.bootstrap_servers
+        self.patience_s = OPEN_S
+        self._last_error: KafkaError | None = None
+        self._retired: deque[AdminClient] = deque(maxlen=4)
+        for name, file in spec.security.items():
+            if name.endswith(".location") and not Path(file).exists():
+                raise BadInput(f"source.kafka.security.{name}: there is no file {file}")
+        config: dict[str, Any] = {
+            "bootstrap.servers": spec.bootstrap_servers,
+            "client.id": "holdfast",
+            "reconnect.backoff.max.ms": 1000,
+            "socket.timeout.ms": 10_000,
+            # What it would log is in the errors, and stderr belongs to the command.
+            "log_level": 0,
+            "error_cb": self._note,
+            **spec.security,
+        }
+        config |= {name: _secret(name, place) for name, place in spec.secrets.items()}
+        consumer = {
+            "group.id": group,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "check.crcs": True,
+            "fetch.wait.max.ms": 50,
+            "queued.max.messages.kbytes": 16 << 10,
+            # A full queue is emptied in milliseconds. By default, the next fetch waits a second.
+            "fetch.queue.backoff.ms": 5,
+        }
+        try:
+            self.admin, self.consumer = AdminClient(config), Consumer({**config, **consumer})
+            self._new_admin: Callable[[], AdminClient] = lambda: AdminClient(config)
+        except KafkaException as error:
+            raise BadInput(
+                f"source.kafka can't be used: {one_line(error.args[0])}", hint="correct source.kafka.security"
+            ) from None
+
+    def _note(self, error: KafkaError) -> None:
+        self._last_error = error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.consumer.close()
+
+    def asked(self, what: str, ask: Callable[[], Sequence["Future[_T]"]]) -> list[_T]:
+        """The results of requests, which are repeated while a broker is gone."""
+
+        def results() -> list[_T]:
+            return [self._result(what, each) for each in ask()]
+
+        return self.retried(what, results)
+
+    def _result(self, what: str, future: "Future[_T]") -> _T:
+        while True:
+            try:
+                return future.result(timeout=POLL_S)
+            except FutureTimeout:
+                # This calls `_note`.
+                self.admin.poll(0)
+                self._check_rejected(what)
+
+    def _check_rejected(self, what: str) -> None:
+        """During the first contact, don't wait for a broker that rejects the credentials."""
+        error = self._last_error
+        if self.patience_s == OPEN_S and error is not None and error.code() in _REJECTED:
+            raise self.failure(what, error)
+
+    def retried(self, what: str, call: Callable[[], _T]) -> _T:
+        """The result of a call, which is repeated while a broker is gone.
+
+        Raises `UnknownTopic`, and `StoreUnreachable` for anything else.
+        """
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            try:
+                return call()
+            except KafkaException as error:
+                found: KafkaError = error.args[0]
+            self.admin.poll(0)
+            self._check_rejected(what)
+            if found.code() in UNKNOWN:
+                raise UnknownTopic
+            if not is_passing(found) or time.monotonic() > deadline:
+                raise self.failure(what, found)
+            if found.code() == KafkaError._TIMED_OUT:
+                # This client may never find a broker that came back. Its requests may be under way.
+                self._retired.append(self.admin)
+                self.admin = self._new_admin()
+            time.sleep(PAUSE_S)
+
+    def failure(self, what: str, error: KafkaError | None) -> StoreUnreachable:
+        """The error that says what failed. None: nothing came in time."""
+        servers = self._servers
+        if error is None or is_passing(error):
+            # The last one that a connection had says more than that the time is over.
+            error = self._last_error or error
+        reason = "it does not respond" if error is None else one_line(error)
+        if error is not None and error.code() in _REJECTED:
+            return StoreUnreachable(
+                f"can't {what}: Kafka at {servers} does not accept this client: {reason}",
+                hint="correct the credentials or the protocol in source.kafka.security",
+            )
+        if error is not None and error.code() in _FORBIDDEN:
+            return StoreUnreachable(
+                f"can't {what}: Kafka at {servers} forbids it: {reason}",
+                hint="grant Describe and Read on the topic, and Read on the consumer group",
+            )
+        return StoreUnreachable(
+            f"can't {what}: {reason}",
+            hint=f"check source.kafka.bootstrapServers ({servers}), and that the broker is up",
+        )
+
+
+def is_passing(error: KafkaError) -> bool:
+    """Whether it may work later without a change of anything."""
+    return bool(error.retriable()) or error.code() in _PASSING
+
+
+def _secret(name: str, place: SecretPlace) -> str:
+    """The secret of a property, which no message shows."""
+    if place.file is not None:
+        try:
+            return place.file.read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise BadInput(f"can't read the file {place.file} with {name}: {why}") from None
+    if place.variable not in os.environ:
+        raise BadInput(f"the environment variable {place.variable} with {name} is not set")
+    return os.environ[place.variable]
+
+
+def one_line(error: KafkaError) -> str:
+    """An error on one line."""
+    return " ".join(error.str().split())
