@@ -1,0 +1,582 @@
+"""A topic of a real Kafka broker feeds a collection: each message once, or the source says what is lost."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli import main
+from holdfast.collections import StorageController
+from holdfast.errors import BadInput, SourceChanged, SourceStalled
+from holdfast.ingest import StepOutcome, ingest_source
+from holdfast.ingest.kept import offsets
+from holdfast.ingest.source import Binding, Piece
+from holdfast.ingest.sources import kafka_client
+from holdfast.persist import PersistClient, Schema
+from testbed import docpages
+from testbed.kafka import USER
+from testbed.kafka import Kafka as Broker
+from testbed.pageruns import PageRun
+from unit.collections.stores import Stores
+from unit.ingest.kafkatopic import DEADLINE_S, KafkaTopic
+from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, rows
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def client() -> PersistClient:
+    client = Stores().open()
+    created(client)
+    return client
+
+
+def row(id_: int, name: str | None = "x") -> dict[str, Any]:
+    return {"id": id_, "name": name}
+
+
+def ids(client: PersistClient, as_of: int | None = None) -> list[int]:
+    return sorted(id_ for id_, *_ in rows(client, as_of).elements())
+
+
+def fed(client: PersistClient, topic: KafkaTopic, *, envelope: str = "None", **changed: Any) -> int:
+    """Feed until nothing is new, as another process. Returns the number of steps."""
+    source = topic.source(**changed)
+    try:
+        return drained(pipeline(client, source, envelope=envelope))
+    finally:
+        source.close()
+
+
+def test_every_message_is_a_row_and_kafka_may_delete_it(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    sent: list[int] = []
+    for number in range(4):
+        topic.send(row(number), row(10 + number), partition=number % 2)
+        sent += [number, 10 + number]
+        # The first step binds where the partitions begin.
+        assert fed(client, topic) == (2 if number == 0 else 1)
+        assert ids(client) == sorted(sent)
+        assert {str(name): each for name, each in topic.committed().items()} == positions(client)
+        topic.delete_below(topic.committed())
+    assert positions(client) == {"0": 4, "1": 4}
+    shown = offsets(StorageController(client), "orders")[1]
+    assert {name.split("/")[-1] for name in shown["source"].to_pylist()} == {topic.name}
+    assert len(set(shown["identity"].to_pylist())) == 1
+
+
+def test_keys_timestamps_and_positions_fill_columns(kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    topic.send(row(1), key=b"a", at=1_700_000_000_123)
+    topic.send(row(2), key=b"b", at=1_700_000_000_456, partition=1)
+    topic.send(row(3), partition=1, at=1)
+    client = Stores().open()
+    columns = {"key": "string?", "at": "int64?", "partition": "string?", "position": "int64?"}
+    created(client, schema=Schema.of({"id": "int64"}, columns))
+    include = {"key": "key", "timestamp": "at", "partition": "partition", "position": "position"}
+    drained(pipeline(client, topic.source(), include=include))
+    assert rows(client) == Counter(
+        {
+            (1, "a", 1_700_000_000_123, "0", 0): 1,
+            (2, "b", 1_700_000_000_456, "1", 0): 1,
+            (3, None, 1, "1", 1): 1,
+        }
+    )
+
+
+def test_raw_values(kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(b"\xff\x00", b"")
+    client = Stores().open()
+    created(client, schema=Schema.of({}, {"value": "binary"}))
+    drained(pipeline(client, topic.source(), format={"raw": {}}))
+    assert rows(client) == Counter({(b"\xff\x00",): 1, (b"",): 1})
+
+
+def test_upsert_replaces_and_deletes_by_key(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, cleanup_policy="compact")
+    for id_, value in [(1, row(1, "a")), (2, row(2)), (1, row(1, "b")), (3, row(3)), (2, None)]:
+        topic.send(value, key={"id": id_})
+    fed(client, topic, envelope="Upsert")
+    assert rows(client) == Counter({(1, "b"): 1, (3, "x"): 1})
+    topic.send(None, None, key={"id": 3})
+    topic.send(row(1, "c"), key={"id": 1})
+    topic.send(row(2, "again"), key={"id": 2})
+    fed(client, topic, envelope="Upsert")
+    assert rows(client) == Counter({(1, "c"): 1, (2, "again"): 1})
+
+
+def test_small_steps_and_restarts_lose_and_repeat_nothing(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 3)
+    for number in range(30):
+        topic.send(row(number), partition=number % 3)
+    source = topic.source()
+    steps = 0
+    while drained_once := pipeline(client, source, batch={"maxRows": 4}).step().outcome:
+        if drained_once is StepOutcome.IDLE:
+            break
+        steps += 1
+        if steps % 3 == 0:
+            source.close()
+            source = topic.source()
+    assert steps >= 8
+    assert ids(client) == list(range(30))
+
+
+def test_a_step_is_bounded_by_bytes_too(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(*(row(number, "x" * 100_000) for number in range(250)))
+    steps = drained(pipeline(client, topic.source(), batch={"maxBytes": "1Mi"}))
+    # The first look at the messages takes 100, as it does not know their size.
+    assert steps >= 3
+    assert ids(client) == list(range(250))
+
+
+def test_twins_count_each_message_once(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    one, two = (pipeline(client, topic.source()) for _ in range(2))
+    outcomes = []
+    for number in range(10):
+        topic.send(row(number), partition=number % 2)
+        outcomes += [(one, two)[number // 3 % 2].step().outcome, (one, two)[number % 2].step().outcome]
+    assert StepOutcome.LOST in outcomes
+    drained(one)
+    drained(two)
+    assert ids(client) == list(range(10))
+
+
+def test_a_twin_that_was_overtaken_is_not_stalled(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    slow = pipeline(client, topic.source())
+    slow.load()
+    assert fed(client, topic) == 2
+    topic.delete_below(topic.committed())
+    slow.run(once=True)
+    assert ids(client) == [1]
+
+
+def test_start_is_resolved_once(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    topic.send(row(1))
+    first = pipeline(client, topic.source(start="Latest"))
+    assert first.step().outcome is StepOutcome.COMMITTED
+    assert (ids(client), positions(client)) == ([], {"0": 1, "1": 0})
+    # The process ends here. What comes now is not before the start of the next one.
+    topic.send(row(2))
+    topic.send(row(3), partition=1)
+    fed(client, topic, start="Latest")
+    assert ids(client) == [2, 3]
+
+
+def test_once_goes_to_the_end_as_it_was(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    topic.send(row(1), row(2))
+    pipeline(client, topic.source()).run(once=True)
+    assert (ids(client), positions(client)) == ([1, 2], {"0": 2, "1": 0})
+
+
+def test_start_at_a_time_or_at_offsets(kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    for number in range(5):
+        topic.send(row(number), at=1_700_000_000_000 + number * 1000)
+    found = []
+    for start in (
+        {"timestamp": "2023-11-14T22:13:22.5Z"},
+        {"timestamp": 1_700_000_003_000},
+        {"timestamp": "2100-01-01T00:00:00Z"},
+        {"offsets": {0: 4}},
+        {"offsets": {"0": 5, "1": 0}},
+    ):
+        client = Stores().open()
+        created(client)
+        topic.group = f"{topic.name}-{len(found)}"
+        fed(client, topic, start=start)
+        found.append(ids(client))
+    assert found == [[3, 4], [3, 4], [], [4], []]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({2: 0}, r"has partition 2, but topic .* has partitions 0 to 1"),
+        ({0: 6}, r"has 6 for partition 0, but topic .* has offsets 0 to 1 there"),
+    ],
+)
+def test_offsets_to_start_at_must_exist(
+    client: PersistClient, kafka: Broker, given: dict[int, int], told: str
+) -> None:
+    topic = KafkaTopic(kafka, 2)
+    topic.send(row(0))
+    with pytest.raises(BadInput, match=told):
+        fed(client, topic, start={"offsets": given})
+
+
+def test_deleted_messages_that_were_not_read_stall_the_source(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(*(row(number) for number in range(6)))
+    topic.delete_below({0: 1})
+    fed(client, topic)
+    assert ids(client) == [1, 2, 3, 4, 5]
+    topic.send(*(row(number) for number in range(6, 10)))
+    topic.delete_below({0: 6})
+    assert fed(client, topic) == 1
+    topic.send(row(10), row(11), row(12))
+    topic.delete_below({0: 12})
+    with pytest.raises(SourceStalled, match=r"messages 10 to 11 of partition 0 of topic .* were deleted"):
+        fed(client, topic)
+    assert positions(client) == {"0": 10}
+    fed(client, topic, onReset="NewEpoch")
+    assert ids(client) == [*range(1, 10), 12]
+
+
+def test_messages_that_are_deleted_while_they_are_read_are_no_gap(
+    client: PersistClient, kafka: Broker
+) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1), row(2))
+    source = topic.source()
+    drained(pipeline(client, source))
+    topic.send(row(3), row(4))
+    (wanted,) = source.probe(pipeline_bound(client))
+    topic.delete_below({0: 3})
+    with pytest.raises(SourceChanged, match="changed while it was read"):
+        list(source.read(wanted))
+
+
+def pipeline_bound(client: PersistClient) -> dict[str, Binding]:
+    table = offsets(StorageController(client), "orders")[1].to_pylist()
+    return {each["partition"]: Binding(each["position"], each["identity"]) for each in table}
+
+
+def test_a_recreated_topic_stalls_the_source(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    topic.send(row(1), row(2), row(3))
+    fed(client, topic)
+    source = topic.source()
+    topic.send(row(4))
+    found = source.probe(pipeline_bound(client))
+    topic.recreate()
+    topic.send(row(10), row(11), row(12), row(13))
+    with pytest.raises(SourceChanged, match="was deleted and created again while it was read"):
+        list(source.read(found[0]))
+    with pytest.raises(SourceStalled, match=r"deleted and created again: .* \(partition 0 up to 3, "):
+        source.probe(pipeline_bound(client))
+    with pytest.raises(SourceStalled, match="deleted and created again"):
+        fed(client, topic)
+    assert ids(client) == [1, 2, 3]
+    fed(client, topic, onReset="NewEpoch")
+    assert ids(client) == [1, 2, 3, 10, 11, 12, 13]
+    topic.send(row(14))
+    # What the old topic had besides is no obstacle.
+    assert fed(client, topic) == 1
+    assert ids(client)[-1] == 14
+    topic.add_partitions(2)
+    topic.send(row(15), partition=1)
+    assert fed(client, topic) == 1
+    assert positions(client) == {"0": 5, "1": 1}
+
+
+def test_a_deleted_topic_stalls_the_source(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    following = pipeline(client, topic.source())
+    drained(following)
+    topic.delete()
+    with pytest.raises(SourceStalled, match=r"topic .* doesn't exist any more"):
+        following.step()
+
+
+def test_added_partitions_wait_for_what_was_before_them(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1, "old"), key={"id": 1})
+    fed(client, topic, envelope="Upsert")
+    topic.send(*(row(1, str(number)) for number in range(20)), key={"id": 1}, at=9_000)
+    topic.add_partitions(2)
+    # The same key, later, with an earlier time of its producer.
+    topic.send(row(1, "last"), key={"id": 1}, partition=1, at=1_000)
+    feed = pipeline(client, topic.source(), envelope="Upsert", batch={"maxRows": 6})
+    for end in (7, 13, 19):
+        feed.step()
+        assert positions(client) == {"0": end}
+    feed.step()
+    topic.send(row(2))
+    drained(feed)
+    assert positions(client) == {"0": 22, "1": 1}
+    assert rows(client)[(1, "last")] == 1
+
+
+def test_once_reads_added_partitions_too(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    fed(client, topic)
+    topic.send(row(1))
+    topic.add_partitions(2)
+    topic.send(row(2), partition=1)
+    pipeline(client, topic.source()).run(once=True)
+    assert ids(client) == [1, 2]
+
+
+def test_messages_of_an_added_partition_that_are_gone_stall_the_source(
+    client: PersistClient, kafka: Broker
+) -> None:
+    topic = KafkaTopic(kafka)
+    fed(client, topic)
+    topic.add_partitions(2)
+    topic.send(row(1), row(2), partition=1)
+    topic.delete_below({1: 1})
+    with pytest.raises(SourceStalled, match="messages 0 to 0 of partition 1 of topic"):
+        fed(client, topic)
+
+
+def test_only_committed_transactions_are_read(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    open_ = topic.transaction()
+    open_.produce(topic.name, json.dumps(row(2)))
+    open_.flush()
+    topic.send(row(3))
+    fed(client, topic)
+    assert ids(client) == [1]
+    open_.commit_transaction()
+    assert fed_up_to(client, topic, 4) == 1
+    assert ids(client) == [1, 2, 3]
+    aborted = topic.transaction()
+    for number in range(50, 60):
+        aborted.produce(topic.name, json.dumps(row(number)))
+    aborted.flush()
+    aborted.abort_transaction()
+    # Nothing but aborted messages and marks: the position passes them, and the next look finds nothing.
+    assert fed_up_to(client, topic, 15) == 1
+    assert fed(client, topic) == 0
+    topic.send(row(4))
+    assert fed(client, topic) == 1
+    assert ids(client) == [1, 2, 3, 4]
+
+
+def fed_up_to(client: PersistClient, topic: KafkaTopic, position: int) -> int:
+    """Feed until the position, as Kafka ends a transaction only some time after its commit."""
+    steps, deadline = 0, time.monotonic() + DEADLINE_S
+    while positions(client) != {"0": position}:
+        assert time.monotonic() < deadline, positions(client)
+        steps += fed(client, topic)
+    return steps
+
+
+def test_compaction_of_what_is_bound_changes_nothing(client: PersistClient, kafka: Broker) -> None:
+    settings = {"segment_ms": "1000", "min_cleanable_dirty_ratio": "0.01", "segment_bytes": "1048576"}
+    topic = KafkaTopic(kafka, cleanup_policy="compact", **settings)
+    for number in range(10):
+        topic.send(row(number), key={"id": number % 2})
+    fed(client, topic)
+    assert ids(client) == list(range(10))
+    topic.send(row(10), key={"id": 0})
+    deadline = time.monotonic() + DEADLINE_S
+    while len(left := values_of(topic)) > 5:
+        assert time.monotonic() < deadline, left
+        time.sleep(1.1)
+        # A segment is closed when a message comes after its time.
+        topic.send(row(10), key={"id": 0})
+    fed(client, topic)
+    assert ids(client)[:10] == list(range(10))
+    # A new collection reads what is left, with gaps between.
+    other = Stores().open()
+    created(other)
+    topic.group += "-other"
+    fed(other, topic)
+    assert sum(rows(other).values()) == len(values_of(topic))
+
+
+def values_of(topic: KafkaTopic) -> list[Any]:
+    """What a new reader finds."""
+    source = topic.source(group="look")
+    wanted = next(each for each in source.probe({}) if each.waits)
+    pieces: list[Piece] = list(source.read(wanted))
+    source.close()
+    return [value for piece in pieces for value in piece.messages["value"].to_pylist()]
+
+
+def test_poison_messages_are_kept_and_the_others_go_on(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1), b"not json", None, {"name": "no id"}, b"\xff\xfe", row(2))
+    fed(client, topic)
+    assert ids(client) == [1, 2]
+    assert bad(client) == [("0", 1, "decode"), ("0", 2, "decode"), ("0", 3, "null"), ("0", 4, "decode")]
+
+
+def test_a_topic_that_lost_its_end_stalls_the_source(kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    source = topic.source()
+    identity = source.probe({})[0].identity
+    with pytest.raises(SourceStalled, match="ends at 1, but the collection has its messages up to 5"):
+        source.probe({"0": Binding(5, identity)})
+
+
+# A location that was restored
+
+
+def holdfast_(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--url", f"file://{folder}/location"])
+
+
+def spec_file(folder: Path, used: KafkaTopic, **changed: Any) -> Path:
+    path = folder / "orders.yaml"
+    block = {"kafka": used.block(**changed), "format": {"json": {}}}
+    path.write_text(
+        json.dumps(
+            {"collection": "orders", "key": {"id": "int64"}, "columns": {"name": "string?"}, "source": block}
+        )
+    )
+    return path
+
+
+def test_a_location_restored_to_an_earlier_state_is_never_a_silent_gap(tmp_path: Path, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    block = {"kafka": topic.block(), "format": {"json": {}}}
+    url = f"file://{tmp_path}/location"
+    topic.send(row(1), row(2))
+    ingest_source(url, "orders", block, schema=SCHEMA, once=True)
+    shutil.copytree(tmp_path / "location", tmp_path / "backup")
+    topic.send(row(3), row(4))
+    ingest_source(url, "orders", block, once=True)
+    topic.delete_below(topic.committed())
+    shutil.rmtree(tmp_path / "location")
+    shutil.copytree(tmp_path / "backup", tmp_path / "location")
+    topic.send(row(5))
+    for _ in range(2):
+        with pytest.raises(SourceStalled, match=r"has committed offset 4 .* Messages 2 to 3 may be lost"):
+            ingest_source(url, "orders", block, once=True)
+    assert topic.committed() == {0: 4}
+    result = holdfast_(tmp_path, "ingest", str(spec_file(tmp_path, topic)), "--once")
+    assert result.exit_code == 1
+    assert "the location was restored to an earlier state" in result.stderr
+    block["kafka"] = topic.block(onReset="NewEpoch")
+    ingest_source(url, "orders", block, once=True)
+    with holdfast.table(url, "orders") as table:
+        assert sorted(table.read()["id"].to_pylist()) == [1, 2, 5]
+
+
+def test_a_new_collection_does_not_take_over_a_group(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    fed(client, topic)
+    other = Stores().open()
+    created(other)
+    with pytest.raises(SourceStalled, match=r"committed offset 1 .* has its messages only up to 0"):
+        fed(other, topic)
+
+
+def test_the_group_is_that_of_the_collection_by_default(tmp_path: Path, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    block = topic.block()
+    del block["group"]
+    url = f"file://{tmp_path}/location"
+    ingest_source(url, "orders", {"kafka": block, "format": {"json": {}}}, schema=SCHEMA, once=True)
+    with PersistClient.open(url) as client:
+        topic.group = f"holdfast-{StorageController(client).describe('orders').collection_id}"
+    assert topic.committed() == {0: 1}
+
+
+# Commands and bad input
+
+
+def test_the_command_feeds_and_shows_offsets(tmp_path: Path, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    topic.send(row(1), row(2), b"bad")
+    result = holdfast_(tmp_path, "ingest", str(spec_file(tmp_path, topic)), "--once")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("fed orders with 3 messages, 2 updates, 1 bad record")
+    shown = holdfast_(tmp_path, "collection", "offsets", "orders", "--format", "json")
+    found = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert sorted((each["partition"], each["position"], each["rows"]) for each in found) == [
+        ("0", 3, 3),
+        ("1", 0, 0),
+    ]
+    assert found[0]["source"].startswith("kafka://")
+
+
+def refused(tmp_path: Path, used: KafkaTopic, **changed: Any) -> str:
+    """The one line of a command that fails, and its hint."""
+    began = time.monotonic()
+    result = holdfast_(tmp_path, "ingest", str(spec_file(tmp_path, used, **changed)), "--once")
+    assert result.exit_code != 0
+    assert time.monotonic() - began < 30
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.split())
+
+
+def test_what_can_not_be_reached_is_one_clear_line(
+    tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_client, "OPEN_S", 2.0)
+    topic = KafkaTopic(kafka)
+    told = refused(tmp_path, topic, bootstrapServers="127.0.0.1:1")
+    assert "can't find the cluster: 127.0.0.1:1/bootstrap" in told
+    assert "check source.kafka.bootstrapServers (127.0.0.1:1), and that the broker is up" in told
+    told = refused(tmp_path, topic, topic="no-such-topic")
+    assert f"topic no-such-topic at {kafka.servers} doesn't exist" in told
+    assert "create the topic, or correct source.kafka.topic" in told
+    told = refused(tmp_path, topic, security={"security.protocol": "SSL"})
+    assert "SSL handshake failed" in told
+    told = refused(tmp_path, topic, security={"security.protocol": "SSL", "ssl.ca.location": "/none"})
+    assert "source.kafka.security.ssl.ca.location: there is no file /none" in told
+    told = refused(tmp_path, topic, security={"security.protocol": "TLS"})
+    assert 'Invalid value "TLS" for configuration property "security.protocol"' in told
+
+
+def test_secrets_come_from_a_file_or_a_variable_and_are_never_shown(
+    client: PersistClient, tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER}
+    (tmp_path / "password").write_text(f"{kafka.password}\n")
+    file = {**sasl, "passwordFile": str(tmp_path / "password")}
+    fed(client, topic, bootstrapServers=kafka.sasl_servers, security=file)
+    assert ids(client) == [1]
+    variable = {**sasl, "passwordEnv": "KAFKA_SECRET"}
+    monkeypatch.setenv("KAFKA_SECRET", kafka.password)
+    topic.send(row(2))
+    source = topic.source(bootstrapServers=kafka.sasl_servers, security=variable)
+    drained(pipeline(client, source))
+    assert ids(client) == [1, 2]
+    assert kafka.password not in repr(vars(source))
+    assert kafka.password not in repr(vars(source._client))
+    monkeypatch.setenv("KAFKA_SECRET", "wrong-secret")
+    told = refused(tmp_path, topic, bootstrapServers=kafka.sasl_servers, security=variable)
+    assert f"Kafka at {kafka.sasl_servers} does not accept this client" in told
+    assert "correct the credentials or the protocol in source.kafka.security" in told
+    assert "wrong-secret" not in told
+    monkeypatch.delenv("KAFKA_SECRET")
+    told = refused(tmp_path, topic, security=variable)
+    assert "the environment variable KAFKA_SECRET with sasl.password is not set" in told
+    told = refused(tmp_path, topic, security={**sasl, "passwordFile": "/none"})
+    assert "can't read the file /none with sasl.password: No such file or directory" in told
+    told = refused(tmp_path, topic, security={**sasl, "sasl.password": "inline-secret"})
+    assert "source.kafka.security.sasl.password is a secret, which a spec may not have" in told
+    assert "inline-secret" not in told
+
+
+def test_the_page_does_what_it_says(tmp_path: Path, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, name="orders")
+    topic.send({"id": 1, "item": "fig"}, {"id": 1, "item": "apple"}, key={"id": 1})
+    topic.send({"id": 2, "item": "date"}, None, key={"id": 2})
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    with PageRun(tmp_path, environment=environment, places={"localhost:9092": kafka.servers}) as run:
+        docpages.run("docs/how-to/ingest-kafka.md", run)
+
+
+def test_nothing_imports_the_client_before_a_topic_is_opened() -> None:
+    code = "import sys, holdfast.ingest, holdfast.cli.ingest; assert 'confluent_kafka' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

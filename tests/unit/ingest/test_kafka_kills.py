@@ -1,0 +1,153 @@
+"""Kills of ingesting processes and of the broker, while a producer goes on: each message counts once."""
+
+import contextlib
+import json
+import random
+import subprocess
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pytest
+
+import holdfast
+from testbed.kafka import Kafka as Broker
+from unit.ingest.kafkatopic import DEADLINE_S, KafkaTopic, put
+from unit.ingest.test_ingest_cli import ingested, started
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS: Final = 3
+
+
+class Orders:
+    """A producer that goes on in a thread, and which messages the broker acknowledged."""
+
+    def __init__(self, topic: KafkaTopic, keys: int = 0) -> None:
+        self._topic = topic
+        self._keys = keys
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.acknowledged: list[int] = []
+        self.failed: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        # An idempotent producer sends nothing twice, so what is acknowledged is there once.
+        producer = self._topic.broker.producer(
+            self._note, enable_idempotence=True, linger_ms=5, reconnect_backoff_max_ms=500
+        )
+        number = 0
+        while not self._ended.wait(0.02):
+            for _ in range(1 + number % 7):
+                row = {"id": number % self._keys if self._keys else number, "name": str(number)}
+                put(producer, self._topic.name, row["id"] % PARTITIONS, row, {"id": row["id"]})  # type: ignore[operator]
+                number += 1
+            producer.poll(0)
+        assert producer.flush(DEADLINE_S) == 0
+
+    def _note(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.acknowledged.append(int(json.loads(message.value())["name"]))
+        else:
+            self.failed.append(str(error))
+
+
+def location(folder: Path, topic: KafkaTopic, envelope: str) -> None:
+    block = {
+        "kafka": topic.block(),
+        "format": {"json": {}},
+        "envelope": envelope,
+        "run": {"interval": "20ms"},
+        "batch": {"maxRows": 200},
+    }
+    spec = {
+        "collection": "orders",
+        "key": {"id": "int64"},
+        "columns": {"name": "string?"},
+        "source": block,
+    }
+    (folder / "orders.yaml").write_text(json.dumps(spec))
+
+
+def rows(folder: Path) -> Counter[tuple[int, str]]:
+    with holdfast.table(f"file://{folder}/location", "orders") as table:
+        found = table.read().to_pylist()
+    return Counter((row["id"], row["name"]) for row in found)
+
+
+@pytest.mark.parametrize("envelope", ["None", "Upsert"])
+def test_kills_of_instances_lose_and_repeat_nothing(tmp_path: Path, kafka: Broker, envelope: str) -> None:
+    seed = random.randrange(2**32)
+    draw = random.Random(seed)
+    topic = KafkaTopic(kafka, PARTITIONS)
+    keys = 20 if envelope == "Upsert" else 0
+    location(tmp_path, topic, envelope)
+    processes = [started(tmp_path) for _ in range(2)]
+    with Orders(topic, keys) as orders, contextlib.ExitStack() as stack:
+        stack.callback(lambda: [(each.kill(), each.communicate()) for each in processes])
+        for _ in range(8):
+            time.sleep(0.5 + draw.random() * 1.5)
+            victim = draw.randrange(2)
+            check_alive(tmp_path, processes[victim])
+            processes[victim].kill()
+            processes[victim].communicate()
+            processes[victim] = started(tmp_path)
+            # What was acknowledged to Kafka may be deleted at any time.
+            topic.delete_below({name: each for name, each in topic.committed().items() if each > 0})
+    check(tmp_path, orders, keys, f"seed {seed}")
+
+
+def test_a_killed_broker_loses_and_repeats_nothing(tmp_path: Path, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, PARTITIONS)
+    location(tmp_path, topic, "None")
+    process = started(tmp_path)
+    try:
+        with Orders(topic) as orders:
+            for _ in range(2):
+                wait_for_more(tmp_path, topic, process)
+                kafka.kill()
+                kafka.serve()
+            wait_for_more(tmp_path, topic, process)
+    finally:
+        process.kill()
+        process.communicate()
+    check(tmp_path, orders, 0, "after the broker came back")
+
+
+def check_alive(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Fail with the last words of a process that ended by itself."""
+    assert process.poll() is None, (folder / "stderr").read_text()[-2000:]
+
+
+def wait_for_more(folder: Path, topic: KafkaTopic, process: subprocess.Popen[str]) -> None:
+    """Wait until something is read and acknowledged."""
+    before, deadline = sum(topic.committed().values()), time.monotonic() + DEADLINE_S
+    while sum(topic.committed().values()) <= before + 20:
+        check_alive(folder, process)
+        assert time.monotonic() < deadline, f"nothing was read: {(folder / 'stderr').read_text()[-2000:]}"
+        time.sleep(0.1)
+
+
+def check(folder: Path, orders: Orders, keys: int, told: str) -> None:
+    """The collection has what was acknowledged, each message once, or the last one of each key."""
+    result = ingested(folder)
+    assert result.exit_code == 0, f"{told}: {result.stderr}"
+    assert orders.failed == [], told
+    acknowledged = sorted(orders.acknowledged)
+    assert len(acknowledged) > 100
+    if keys:
+        last = {number % keys: str(number) for number in acknowledged}
+        assert rows(folder) == Counter(last.items()), told
+    else:
+        assert rows(folder) == Counter((number, str(number)) for number in acknowledged), told
