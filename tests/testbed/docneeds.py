@@ -42,6 +42,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
         "make soak",
     ): _LONG,
     ("README.md", "pip install"): _INSTALLED,
+    ("docs/how-to/ingest-kafka.md", "pip install"): _INSTALLED,
     ("docs/how-to/release.md", "make test"): _LONG,
     ("docs/how-to/release.md", "git commit"): _RELEASE,
     ("docs/how-to/release.md", "uv publish"): _RELEASE,
@@ -65,6 +66,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
 
 RUN_ELSEWHERE: Final[Mapping[str, str]] = {
     "docs/how-to/compact-a-collection.md": "tests/spark/test_spark_page.py",
+    "docs/how-to/ingest-kafka.md": "tests/unit/ingest/test_kafka.py",
     "docs/how-to/read-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/how-to/take-a-snapshot.md": "tests/spark/test_spark_page.py",
     "docs/how-to/write-with-spark.md": "tests/spark/test_spark_page.py",
