@@ -77,16 +77,16 @@ _SET = frozenset[bool | None]({False, True})
 STATES: Mapping[Strategy, tuple[State, ...]] = {
     Strategy.ONE_TOMBSTONE: (
         State(_only(None), _ANY, Backend.STASH, "never moved to persist"),
-        State(_only(True), _ANY, Backend.PERSIST, "moved to persist, or the way back broke off"),
-        State(_only(False), _ANY, Backend.STASH, "moved back, or the way to persist broke off"),
+        State(_only(True), _ANY, Backend.PERSIST, "moved to persist, or a move back did not finish"),
+        State(_only(False), _ANY, Backend.STASH, "moved back, or a move to persist did not finish"),
     ),
     Strategy.TWO_TOMBSTONES: (
         State(_only(None), _ANY, Backend.STASH, "no move was ever begun"),
         State(_SET, _only(None), Backend.STASH, "never moved to persist to the end"),
         State(_only(True), _only(False), Backend.PERSIST, "moved to persist"),
         State(_only(False), _only(True), Backend.STASH, "moved back"),
-        State(_only(True), _only(True), Backend.STASH, "the way to persist broke off"),
-        State(_only(False), _only(False), Backend.PERSIST, "the way back broke off"),
+        State(_only(True), _only(True), Backend.STASH, "a move to persist did not finish"),
+        State(_only(False), _only(False), Backend.PERSIST, "a move back did not finish"),
     ),
 }
 """The states of each strategy. Exactly one of them covers any two tombstones."""
