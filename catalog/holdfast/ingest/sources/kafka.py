@@ -136,22 +136,30 @@ class Kafka:
             )
         return BadInput(what, hint="create the topic, or correct source.kafka.topic")
 
-    def _offsets(self, partitions: Sequence[int], which: OffsetSpec) -> dict[str, int]:
+    def _offsets(self, partitions: Sequence[int], which: OffsetSpec, *, least: int = 0) -> dict[str, int]:
         wanted = {TopicPartition(self._spec.topic, each): which for each in partitions}
-        try:
-            found = self._client.asked(
-                f"find the offsets of {self._where}",
-                lambda: list(
-                    self._client.admin.list_offsets(
-                        wanted,
-                        isolation_level=IsolationLevel.READ_COMMITTED,
-                        request_timeout=REQUEST_S,
-                    ).values()
-                ),
-            )
-        except UnknownTopic:
-            raise self._missing() from None
-        return {str(each): int(result.offset) for each, result in zip(partitions, found, strict=True)}
+        what = f"find the offsets of {self._where}"
+        deadline = time.monotonic() + self._client.patience_s
+        while True:
+            try:
+                found = self._client.asked(
+                    what,
+                    lambda: list(
+                        self._client.admin.list_offsets(
+                            wanted,
+                            isolation_level=IsolationLevel.READ_COMMITTED,
+                            request_timeout=REQUEST_S,
+                        ).values()
+                    ),
+                )
+            except UnknownTopic:
+                raise self._missing() from None
+            # A broker that has just started may answer with no offset, and without an error.
+            if all(result.offset >= least for result in found):
+                return {str(each): int(result.offset) for each, result in zip(partitions, found, strict=True)}
+            if time.monotonic() > deadline:
+                raise self._client.failure(what, None)
+            time.sleep(PAUSE_S)
 
     def _recreated(self, bound: Mapping[str, Binding], identity: str) -> SourceStalled:
         ends = ", ".join(f"partition {name} up to {each.position}" for name, each in sorted(bound.items()))
@@ -195,8 +203,8 @@ class Kafka:
         if start == "Latest":
             return ends
         if isinstance(start, int):
-            found = self._offsets([int(each) for each in lows], OffsetSpec.for_timestamp(start))
             # -1: no message is so late.
+            found = self._offsets([int(each) for each in lows], OffsetSpec.for_timestamp(start), least=-1)
             return {each: ends[each] if offset < 0 else offset for each, offset in found.items()}
         assert isinstance(start, Mapping)
         given = {str(partition): offset for partition, offset in start.items()}

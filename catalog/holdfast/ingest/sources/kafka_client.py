@@ -82,7 +82,7 @@ class KafkaClient:
         self._servers = spec.bootstrap_servers
         self.patience_s = OPEN_S
         self._last_error: KafkaError | None = None
-        self._retired: deque[AdminClient] = deque(maxlen=4)
+        self._retired: deque[AdminClient] = deque(maxlen=16)
         for name, file in spec.security.items():
             if name.endswith(".location") and not Path(file).exists():
                 raise BadInput(f"source.kafka.security.{name}: there is no file {file}")
@@ -153,7 +153,7 @@ class KafkaClient:
 
         Raises `UnknownTopic`, and `StoreUnreachable` for anything else.
         """
-        deadline = time.monotonic() + self.patience_s
+        began_s = renewed_s = time.monotonic()
         while True:
             try:
                 return call()
@@ -163,12 +163,13 @@ class KafkaClient:
             self._check_rejected(what)
             if found.code() in UNKNOWN:
                 raise UnknownTopic
-            if not is_passing(found) or time.monotonic() > deadline:
+            now_s = time.monotonic()
+            if not is_passing(found) or now_s > began_s + self.patience_s:
                 raise self.failure(what, found)
-            if found.code() == KafkaError._TIMED_OUT:
+            if found.code() == KafkaError._TIMED_OUT or now_s > renewed_s + REQUEST_S:
                 # This client may never find a broker that came back. Its requests may be under way.
                 self._retired.append(self.admin)
-                self.admin = self._new_admin()
+                self.admin, renewed_s = self._new_admin(), now_s
             time.sleep(PAUSE_S)
 
     def failure(self, what: str, error: KafkaError | None) -> StoreUnreachable:
