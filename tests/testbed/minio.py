@@ -10,7 +10,6 @@ Invariants
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 import time
 import uuid
@@ -21,6 +20,7 @@ from typing import Any, Final, Self
 
 from testbed import build
 from testbed.errors import MinioError
+from testbed.postgres import free_port
 from testbed.process import Child
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -37,7 +37,7 @@ class Minio:
     def __init__(self, folder: Path, *, temporary: bool = False, address: str = _LOOPBACK) -> None:
         """Use `start`."""
         self.address: Final = address
-        self.port: Final = _free_port(address)
+        self.port: Final = free_port(address)
         self.access_key: Final = f"testbed{secrets.token_hex(4)}"
         self.secret_key: Final = secrets.token_hex(16)
         self._folder: Final = folder
@@ -179,10 +179,3 @@ class Minio:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as held:
-        held.bind((address, 0))
-        port: int = held.getsockname()[1]
-        return port

@@ -54,3 +54,8 @@ def positions(client: PersistClient, as_of: int | None = None) -> dict[str, int]
 def bad(client: PersistClient, as_of: int | None = None) -> list[tuple[str, int, str]]:
     table = errors(StorageController(client), "orders", as_of)[1]
     return sorted((row["partition"], row["position"], row["kind"]) for row in table.to_pylist())
+
+
+def row(id_: int, name: str | None = "x") -> dict[str, Any]:
+    """A record of `SCHEMA`."""
+    return {"id": id_, "name": name}

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, SourceS
 from holdfast.ingest import StepOutcome, ingestion_of, parse
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
-from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, rows
+from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, row, rows
 from unit.ingest.topic import Topic
 
 
@@ -21,10 +20,6 @@ def client() -> PersistClient:
     client = Stores().open()
     created(client)
     return client
-
-
-def row(id_: int, name: str | None = "x") -> dict[str, Any]:
-    return {"id": id_, "name": name}
 
 
 def test_each_message_is_a_row_and_the_source_may_delete_it(client: PersistClient) -> None:

@@ -28,7 +28,7 @@ from testbed.kafka import Kafka as Broker
 from testbed.pageruns import PageRun
 from unit.collections.stores import Stores
 from unit.ingest.kafkatopic import DEADLINE_S, KafkaTopic
-from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, rows
+from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, row, rows
 
 pytestmark = pytest.mark.kafka
 
@@ -38,10 +38,6 @@ def client() -> PersistClient:
     client = Stores().open()
     created(client)
     return client
-
-
-def row(id_: int, name: str | None = "x") -> dict[str, Any]:
-    return {"id": id_, "name": name}
 
 
 def ids(client: PersistClient, as_of: int | None = None) -> list[int]:
