@@ -346,5 +346,5 @@ SETTINGS_OF_RUNS = settings(
 )
 TestOnPersist = OnPersist.TestCase
 TestOnPersist.settings = SETTINGS_OF_RUNS
-TestInAStash = InAStash.TestCase
+TestInAStash = pytest.mark.long(InAStash.TestCase)
 TestInAStash.settings = SETTINGS_OF_RUNS

@@ -168,7 +168,14 @@ def met(
     return attempts
 
 
-@pytest.mark.parametrize("catalogs", SHARED, indirect=True)
+@pytest.mark.parametrize(
+    "catalogs",
+    [
+        *SHARED[:2],
+        *(pytest.param(*each.values, marks=[*each.marks, pytest.mark.long]) for each in SHARED[2:]),
+    ],
+    indirect=True,
+)
 def test_of_two_processes_one_wins_in_whatever_order_they_come(catalogs: Catalogs, catalog: Catalog) -> None:
     catalog.in_transaction(lambda tx: make_schemas(tx, range(len(MEETINGS))))
     attempts: list[Attempt] = []

@@ -6,7 +6,7 @@ The tests need the history of the repository. If a clone has none, they are skip
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,18 +87,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     raise AssertionError(request.param)
 
 
-def on_postgres(*values: str) -> Any:
-    return pytest.param(*values, marks=pytest.mark.postgres)
+def on_postgres(*values: str, marks: Sequence[pytest.MarkDecorator] = ()) -> Any:
+    return pytest.param(*values, marks=[pytest.mark.postgres, *marks])
 
 
 @pytest.mark.parametrize(
     ("commit", "place"),
     [
         (CATALOG_OF_15, "persist in files"),
-        on_postgres(CATALOG_OF_15, "persist on Postgres"),
-        (WITH_STASH, "persist in files"),
-        on_postgres(WITH_STASH, "persist on Postgres"),
-        (WITH_STASH, "stash in SQLite"),
+        on_postgres(CATALOG_OF_15, "persist on Postgres", marks=[pytest.mark.long]),
+        pytest.param(WITH_STASH, "persist in files", marks=pytest.mark.long),
+        on_postgres(WITH_STASH, "persist on Postgres", marks=[pytest.mark.long]),
+        pytest.param(WITH_STASH, "stash in SQLite", marks=pytest.mark.long),
         on_postgres(WITH_STASH, "stash in Postgres"),
     ],
     indirect=["place"],

@@ -108,6 +108,7 @@ def test_a_handover_that_is_killed_at_any_step_is_ended_by_another(
 @pytest.mark.postgres
 @pytest.mark.s3
 @pytest.mark.parametrize("place", ["s3+postgres"], indirect=True)
+@pytest.mark.long
 def test_a_handover_on_servers_that_is_killed_is_ended_by_another(
     place: Place, client: PersistClient
 ) -> None:

@@ -66,7 +66,9 @@ def until(lives: Sequence[Life], what: Callable[[dict[str, object]], bool], time
 
 
 WAYS = [
-    *(pytest.param(f"postgres {how}", marks=pytest.mark.postgres) for how in ("fast", "immediate", "kill")),
+    pytest.param("postgres fast", marks=[pytest.mark.postgres, pytest.mark.long]),
+    pytest.param("postgres immediate", marks=[pytest.mark.postgres, pytest.mark.long]),
+    pytest.param("postgres kill", marks=pytest.mark.postgres),
     pytest.param("minio kill", marks=pytest.mark.s3),
 ]
 

@@ -22,6 +22,7 @@ def visited(request: pytest.FixtureRequest):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("choice", choices(), ids=str)
+@pytest.mark.long
 def test_wherever_a_decision_ends_it_is_made_again(choice: Choice, visited: Decisions) -> None:
     visited.visit(choice)
     visited.check_all()

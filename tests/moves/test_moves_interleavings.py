@@ -40,6 +40,8 @@ DEAR = {
     "open + write || migrate, late, one, linked, in Stash",
     "migrate || migrate, other id, one, linked, in Persist",
     "migrate || rollback, two, linked, in Stash",
+    "subscribe || migrate + write, two, linked, in Stash",
+    "sync || migrate + write, one, linked, in Persist",
 }
 """The meetings with the most runs. `make test` explores the others."""
 

@@ -82,6 +82,7 @@ MODES = [story for writers in ("plain", "shadow", "emergency") for story in pair
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("story", cases(MODES))
+@pytest.mark.long
 def test_shadows_and_emergencies_lose_nothing_without_an_error(story: Story, total: Found) -> None:
     found = Found()
     visited(story, found)
@@ -101,6 +102,7 @@ OLDER = {
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("story", cases(each for each in stories() if each.verify is not Verify.SHADOW))
+@pytest.mark.long
 def test_an_older_client_beside_is_no_conflict(story: Story, total: Found) -> None:
     found = Found()
     for older in OLDER:

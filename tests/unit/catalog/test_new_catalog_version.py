@@ -65,6 +65,7 @@ def check(copy: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_new_version_is_whole_and_may_be_made_again_until_it_is_released(copy: Path) -> None:
     before = contents(copy)
     current = copy / "proto/objects.proto"

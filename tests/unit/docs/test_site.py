@@ -66,6 +66,7 @@ def pages(site: Path) -> dict[str, Links]:
     }
 
 
+@pytest.mark.long
 def test_every_link_leads_to_something_of_the_site(site: Path, pages: dict[str, Links]) -> None:
     broken = []
     for address, page in pages.items():

@@ -36,7 +36,10 @@ def uninterrupted(block: dict[str, Any]) -> Counter[tuple[Any, ...]]:
     return rows(stores.open())
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["none", "upsert"])
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(BLOCKS[0], id="none", marks=pytest.mark.long), pytest.param(BLOCKS[1], id="upsert")],
+)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_any_write_changes_nothing(fault: Fault, block: dict[str, Any]) -> None:
     wanted = uninterrupted(block)

@@ -171,6 +171,7 @@ def acts(damaged: Stored) -> Iterator[tuple[str, Callable[[], object]]]:
     yield from {"read": read, "write": write, "audit": audit, "recover": recover, "lock": lock}.items()
 
 
+@pytest.mark.long
 def test_no_value_of_any_field_breaks_a_process() -> None:
     foreign: dict[str, str] = {}
     number = refused = 0

@@ -297,6 +297,7 @@ def open_temporary_files() -> int:
     return sum(target.endswith("(deleted)") for target in links)
 
 
+@pytest.mark.long
 def test_temporary_files_have_no_name_and_are_closed(
     stores: Stores, threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

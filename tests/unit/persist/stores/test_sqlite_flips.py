@@ -116,6 +116,7 @@ def refuse_changed(found: dict[str, list[Entry]], right: dict[str, list[Entry]])
                 raise AssertionError(f"{entry} passed for {sound}")
 
 
+@pytest.mark.long
 def test_no_flipped_bit_of_a_consensus_file_gives_a_wrong_answer(location: Path) -> None:
     file = location / "consensus.sqlite"
     right, sound = contents(location), logs(file)
@@ -276,6 +277,7 @@ def test_no_flipped_bit_of_a_stash_is_written_on(tmp_path: Path, monkeypatch: py
     assert outcomes["CorruptBlob"] > 100, outcomes
 
 
+@pytest.mark.long
 def test_no_flipped_bit_of_a_large_stash_gives_a_wrong_answer(tmp_path: Path) -> None:
     """Each page gets a flip in its header, in the numbers after it, and anywhere else."""
     file = tmp_path / "stash.db"
