@@ -192,7 +192,8 @@ VARIABLES: Mapping[str, str] = {
     "AWS_*": "The operator's credentials for S3, as every AWS client reads them.",
     "PGUSER, PGPASSWORD": "The operator's credentials for Postgres. libpq reads its other variables too.",
     "TMPDIR": "The folder for temporary files of catalog upgrades and of large batches.",
-    "HOLDFAST_URL": "For the command `holdfast collection`: the location, unless you set `--url`.",
+    "HOLDFAST_URL, HOLDFAST_BLOB_URL": "The default of `--url` of `holdfast collection` and `ingest`.",
+    "HOLDFAST_CONSENSUS_URL": "The default of `--consensus` of `holdfast collection` and `ingest`.",
     "JAVA_HOME, SPARK_*": "In the pods of Spark jobs: set by Spark and by the image.",
 }
 """The environment variables of the library and the operator, by name."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.collection.place import controller_of, location_option
+from holdfast.cli.collection.place import controller_of, location_options
 from holdfast.cli.facts import count, shown, size
-from holdfast.cli.location import open_to_write
+from holdfast.cli.location import LocationUrls
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Feed a collection from files, Kafka or a generator.")
-@location_option
+@location_options
 @click.argument("spec_file", metavar="SPEC", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--once", is_flag=True, help="End at the present end of the source. Default: follow it.")
 @click.option("--quiet", is_flag=True, help="Don't show each step.")
-def ingest(url: str, spec_file: Path, once: bool, quiet: bool) -> None:
+def ingest(location: LocationUrls, spec_file: Path, once: bool, quiet: bool) -> None:
     """Feed the collection that SPEC names from its source, exactly once.
 
     \b
@@ -47,7 +47,7 @@ def ingest(url: str, spec_file: Path, once: bool, quiet: bool) -> None:
 
     ended = threading.Event()
     with (
-        controller_of(open_to_write(url, create=schema is not None)) as controller,
+        controller_of(location.open_to_write(create=schema is not None)) as controller,
         ingestion_of(controller, name, spec, schema) as ingestion,
     ):
         for number in (signal.SIGINT, signal.SIGTERM):

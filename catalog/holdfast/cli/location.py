@@ -1,17 +1,48 @@
-"""Opening a location for a command.
+"""Opening a location for a command, and the option for its consensus store.
 
 A command that may be refused first opens the location with a client that writes nothing. All that it can
 check with that client, it refuses without a trace. Only then does it open the location for writing. Only
 commands that create things create a location.
 """
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from holdfast.errors import NoLocation
 
 if TYPE_CHECKING:
     from holdfast.persist import PersistClient
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def consensus_option(blob: str, **attributes: Any) -> Callable[[_F], _F]:
+    """Return the option `--consensus`. `blob` is the option or argument that names the blob store with it."""
+    return click.option(
+        "--consensus",
+        metavar="URL",
+        help=f"The consensus store, if {blob} names only a blob store.",
+        **attributes,
+    )
+
+
+@dataclass(frozen=True)
+class LocationUrls:
+    """How the user named a location: by its URL, or by the URLs of its blob store and its consensus store."""
+
+    url: str
+    consensus: str | None
+
+    def open_to_look(self) -> "PersistClient":
+        """Open a client that writes nothing. Raises `NoLocation` if there is no location."""
+        return open_to_look(self.url, self.consensus)
+
+    def open_to_write(self, *, create: bool) -> "PersistClient":
+        """Open a client that writes. Without `create`, a missing location raises `NoLocation`."""
+        return open_to_write(self.url, self.consensus, create=create)
 
 
 def open_to_look(url: str, consensus: str | None = None) -> "PersistClient":

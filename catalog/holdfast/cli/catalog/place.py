@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import click
 
-from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.location import consensus_option, open_to_look, open_to_write
 from holdfast.errors import BadInput, CorruptBlob, NoLocation
 
 if TYPE_CHECKING:
@@ -249,9 +249,7 @@ def _with_place_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--organization-id", metavar="UUID", help="The organization whose catalog on persist this is."
         ),
-        click.option(
-            "--consensus", metavar="URL", help="The consensus store, if --persist names only a blob store."
-        ),
+        consensus_option("--persist"),
         click.option("--persist", metavar="URL", help="The location (file:///dir), or its blob store."),
         click.option("--stash", metavar="URL", help="The stash (postgresql://..., sqlite:///file)."),
     ):

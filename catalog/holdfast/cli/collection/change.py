@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.asking import confirm, somebody_answers
-from holdfast.cli.collection.place import columns_of, controller_of, location_option, refuse_dropped, time
+from holdfast.cli.collection.place import columns_of, controller_of, location_options, refuse_dropped, time
 from holdfast.cli.facts import count, shown_moment
-from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
 from holdfast.errors import BadInput, NotCaughtUp
 
@@ -22,7 +22,7 @@ _TRIES = 5
 
 
 @click.command(short_help="Rebuild or reshard a collection while it is in use.")
-@location_option
+@location_options
 @click.argument("name")
 @click.option("--shards", metavar="N", type=int, help="The number of shards of the new rendition.")
 @click.option(
@@ -40,7 +40,7 @@ _TRIES = 5
 )
 @click.option("--abort", is_flag=True, help="Give up the rendition that is being filled.")
 def handover(
-    url: str,
+    location: LocationUrls,
     name: str,
     shards: int | None,
     hash_columns: tuple[str, ...],
@@ -59,13 +59,13 @@ def handover(
     """  # noqa: D301 - the escape is for the formatter of the help
     if abort and (shards is not None or hash_columns or at is not None):
         raise BadInput("--abort can be used only with --rendition")
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     refuse_dropped(info)
     id_ = info.collection_id
     if abort:
         given_up = _filling(info, rendition_id).id
-        with controller_of(open_to_write(url, create=False)) as controller:
+        with controller_of(location.open_to_write(create=False)) as controller:
             controller.renditions.abort(id_, given_up)
         click.echo(f"aborted rendition {given_up} of {info.name}: its data is deleted")
         return
@@ -74,7 +74,7 @@ def handover(
         with_ = count(len(found.shards), "shard")
         click.echo(f"{info.name} is already {found.id} with {with_}, from {shown_moment(found.held_from)} on")
         return
-    with controller_of(open_to_write(url, create=False)) as controller:
+    with controller_of(location.open_to_write(create=False)) as controller:
         if found is None:
             assert shards is not None
             found = controller.renditions.create(
@@ -91,11 +91,11 @@ def handover(
 
 
 @click.command(short_help="Restore a collection from a snapshot.")
-@location_option
+@location_options
 @click.argument("name")
 @click.argument("snapshot")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
+def restore(location: LocationUrls, name: str, snapshot: str, yes: bool) -> None:
     """Replace the contents of a collection by those of a snapshot. SNAPSHOT is the folder, or the s3:// URL,
     that the snapshot job wrote.
 
@@ -105,7 +105,7 @@ def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
     from holdfast.collections import RestoreSource
 
     source = RestoreSource.open(snapshot if "://" in snapshot else Path(snapshot).absolute())
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     refuse_dropped(info)
     source.check_schema(info.name, info.schema)
@@ -115,7 +115,7 @@ def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
         as_of = shown_moment(source.manifest.as_of)
         confirm(f"Restore {info.name} as of {as_of}, {count(source.manifest.rows, 'row')}?")
     with (
-        controller_of(open_to_write(url, create=False)) as controller,
+        controller_of(location.open_to_write(create=False)) as controller,
         ProgressLine(f"restoring {info.name}") as progress,
     ):
         progress("checking the files")
@@ -129,11 +129,11 @@ def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
 
 
 @click.command(short_help="Add columns, or widen column types.")
-@location_option
+@location_options
 @click.argument("name")
 @click.option("--add", metavar="NAME:TYPE?", multiple=True, help="A new column. It must be nullable.")
 @click.option("--type", "types", metavar="NAME:TYPE", multiple=True, help="A wider type; '?' means nullable.")
-def alter(url: str, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> None:
+def alter(location: LocationUrls, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> None:
     """Add nullable columns to a collection, widen column types, or make columns nullable.
 
     Existing rows have null in new columns. Writers that don't know the new columns continue to work.
@@ -143,7 +143,7 @@ def alter(url: str, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> 
 
     if not add and not types:
         raise BadInput("nothing to alter", hint="give --add 'NAME:TYPE?' or --type NAME:TYPE")
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     refuse_dropped(info)
     new, changed = columns_of(add), columns_of(types)
@@ -164,44 +164,44 @@ def alter(url: str, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> 
     )
     schema = Schema.of(key=key, value={**value, **new}, codec=info.schema.codec)
     check_evolution(info.schema, schema)
-    with controller_of(open_to_write(url, create=False)) as controller:
+    with controller_of(location.open_to_write(create=False)) as controller:
         info = controller.evolve_collection(info.collection_id, schema)
     click.echo(f"{info.name}: {info.schema}")
 
 
 @click.command(short_help="Set the comment of a column.")
-@location_option
+@location_options
 @click.argument("name")
 @click.argument("column")
 @click.argument("text")
-def comment(url: str, name: str, column: str, text: str) -> None:
+def comment(location: LocationUrls, name: str, column: str, text: str) -> None:
     """Set the comment of a column, or replace it. The empty text '' removes it.
 
     'describe' and Spark show the comment with the column. No row changes.
     """
     from holdfast.collections.record.comments import check_comments
 
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     refuse_dropped(info)
     comments = check_comments({column: text}, info.schema, f"collection {info.name}")
-    with controller_of(open_to_write(url, create=False)) as controller:
+    with controller_of(location.open_to_write(create=False)) as controller:
         controller.comment_columns(info.collection_id, comments)
     click.echo(f"{info.name}: {'set the comment of' if text else 'removed the comment of'} {column}")
 
 
 @click.command(short_help="Do the work that is due, and show what the rest waits for.")
-@location_option
+@location_options
 @click.argument("name")
-def advance(url: str, name: str) -> None:
+def advance(location: LocationUrls, name: str) -> None:
     """Do the work that is due for a collection, such as dropping a retired rendition.
 
     Work that is not due yet is shown with what it waits for. The operator does this by itself. Without an
     operator, run this command now and then.
     """
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
-    with controller_of(open_to_write(url, create=False)) as controller:
+    with controller_of(location.open_to_write(create=False)) as controller:
         due = controller.advance(info.collection_id)
     for step in due.steps:
         click.echo(f"done: {step}")

@@ -13,12 +13,12 @@ import click
 
 from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.collection.change import advance, alter, comment, handover, restore
-from holdfast.cli.collection.place import columns_of, comments_of, controller_of, location_option
+from holdfast.cli.collection.place import columns_of, comments_of, controller_of, location_options
 from holdfast.cli.collection.rows import diff, read, tail
 from holdfast.cli.collection.show import describe, holds, jobs, list_
 from holdfast.cli.collection.source import errors, offsets
 from holdfast.cli.collection.write import write
-from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.location import LocationUrls
 from holdfast.errors import BadInput, NotWritable, StoreUnreachable
 
 if TYPE_CHECKING:
@@ -34,13 +34,14 @@ def collection() -> None:
     holdfast collection write orders new.csv --upsert
     holdfast collection read orders --as-of 2025-01-01T12:00 --output orders.parquet
 
-    Give --url, or set HOLDFAST_URL. NAME is the name of a collection or its id. A TIME is a number of
-    milliseconds since 1970, or an ISO 8601 date or timestamp. A timestamp without a zone is in UTC.
+    Give --url, or set HOLDFAST_URL. If the location has its own consensus store, such as Postgres, also give
+    --consensus, or set HOLDFAST_CONSENSUS_URL. NAME is the name of a collection or its id. A TIME is a number
+    of milliseconds since 1970, or an ISO 8601 date or timestamp. A timestamp without a zone is in UTC.
     """  # noqa: D301 - the escape is for the formatter of the help
 
 
 @collection.command(short_help="Create a collection.")
-@location_option
+@location_options
 @click.argument("name")
 @click.option("--id", "collection_id", metavar="ID", help="Its permanent id. Default: a new UUID.")
 @click.option(
@@ -54,7 +55,7 @@ def collection() -> None:
 @click.option("--comment", "comments", metavar="NAME:TEXT", multiple=True, help="The comment of a column.")
 @click.option("--shards", type=int, default=1, show_default=True, help="The number of shards.")
 def create(
-    url: str,
+    location: LocationUrls,
     name: str,
     collection_id: str | None,
     keys: tuple[str, ...],
@@ -75,47 +76,47 @@ def create(
     schema = Schema.of(key=columns_of(keys), value=columns_of(columns))
     id_ = collection_id or str(uuid.uuid4())
     spec = CollectionSpec(id_, name, schema, shards, comments=comments_of(comments))
-    info = _existing(url, spec)
+    info = _existing(location, spec)
     if info is None:
-        with controller_of(open_to_write(url, create=True)) as controller:
+        with controller_of(location.open_to_write(create=True)) as controller:
             info = controller.create_collection(spec)
     over = "1 shard" if info.shards == 1 else f"{info.shards} shards"
     click.echo(f"collection {info.name} ({info.collection_id}) with {over}")
 
 
 @collection.command()
-@location_option
+@location_options
 @click.argument("name")
 @click.option("--force", is_flag=True, help="End its jobs, and don't wait for its readers.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-def drop(url: str, name: str, force: bool, yes: bool) -> None:
+def drop(location: LocationUrls, name: str, force: bool, yes: bool) -> None:
     """Drop a collection and all its data, permanently.
 
     Nobody can open it any more. While a job of it runs or somebody still reads it, its data stays: drop it
     again when they have ended.
     """
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     if not yes:
         if not somebody_answers():
             raise BadInput(f"dropping {info.name} needs confirmation", hint="pass --yes")
         confirm(f"Drop {info.name} ({info.collection_id}) and all its data?")
-    with controller_of(open_to_write(url, create=False)) as controller:
+    with controller_of(location.open_to_write(create=False)) as controller:
         info = controller.drop_collection(info.collection_id, force=force)
     click.echo(f"dropped {info.name} ({info.collection_id})")
 
 
 @collection.command(short_help="Release a hold that outlives its process.")
-@location_option
+@location_options
 @click.argument("name")
 @click.argument("purpose")
-def release(url: str, name: str, purpose: str) -> None:
+def release(location: LocationUrls, name: str, purpose: str) -> None:
     """Release the holds of a collection that have this PURPOSE, as 'holds' shows them.
 
     Their owner may no longer find the data that the hold kept. You can't release leases, which end with their
     process, or the holds that a collection has on itself, which end with the collection.
     """
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     taken = [each for each in info.holders if each.purpose == purpose]
     if not taken:
@@ -123,7 +124,7 @@ def release(url: str, name: str, purpose: str) -> None:
             f"collection {info.name} has no hold '{purpose}' that can be released",
             hint=f"'holdfast collection holds {info.name}' shows all holds",
         )
-    with controller_of(open_to_write(url, create=False)) as controller:
+    with controller_of(location.open_to_write(create=False)) as controller:
         for each in taken:
             end = controller.release_write if each.writes else controller.release_hold
             end(info.collection_id, purpose)
@@ -136,13 +137,13 @@ for changes in (write, handover, restore, alter, comment, advance):
     collection.add_command(changes)
 
 
-def _existing(url: str, spec: "CollectionSpec") -> "CollectionInfo | None":
+def _existing(location: LocationUrls, spec: "CollectionSpec") -> "CollectionInfo | None":
     """The collection, if it was already created from this spec. None if it can be created.
 
     Raises the error with which the creation would be refused, and writes nothing.
     """
     # If there is no location, or none that can be opened, the open for writing raises the error.
-    with contextlib.suppress(StoreUnreachable), controller_of(open_to_look(url)) as controller:
+    with contextlib.suppress(StoreUnreachable), controller_of(location.open_to_look()) as controller:
         try:
             return controller.create_collection(spec)
         except NotWritable:

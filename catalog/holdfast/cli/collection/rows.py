@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.collection.place import controller_of, location_option, table_of, time
-from holdfast.cli.location import open_to_look
+from holdfast.cli.collection.place import controller_of, location_options, table_of, time
+from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, cell_of
 from holdfast.errors import AsOfNotYetAvailable, BadInput
@@ -29,7 +29,7 @@ _TAIL_FORMATS = ("table", "csv", "json")
 
 
 @click.command(short_help="Show the contents as of one time.")
-@location_option
+@location_options
 @click.argument("name")
 @click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
@@ -37,7 +37,7 @@ _TAIL_FORMATS = ("table", "csv", "json")
 @click.option("--limit", metavar="N", type=_LIMIT, help="Show at most N rows.")
 @click.option("--diff", is_flag=True, help="Show each row once, with its count in _diff.")
 def read(
-    url: str,
+    location: LocationUrls,
     name: str,
     as_of: int | None,
     form: str | None,
@@ -51,7 +51,7 @@ def read(
     collection. Output files are CSV, JSON lines, Parquet or Arrow IPC.
     """
     with (
-        controller_of(open_to_look(url)) as controller,
+        controller_of(location.open_to_look()) as controller,
         controller.reader(name, purpose="holdfast collection read") as reader,
     ):
         try:
@@ -67,7 +67,7 @@ def read(
 
 
 @click.command(short_help="Show the differences between two times.")
-@location_option
+@location_options
 @click.argument("name")
 @click.option("--from", "start", metavar="TIME", type=time, required=True, help="The earlier time.")
 @click.option("--to", "end", metavar="TIME", type=time, help="The later time. Default: the latest time.")
@@ -75,7 +75,7 @@ def read(
 @click.option("--output", metavar="FILE", type=_FILE, help="Write to FILE.")
 @click.option("--limit", metavar="N", type=_LIMIT, help="Show at most N rows.")
 def diff(
-    url: str,
+    location: LocationUrls,
     name: str,
     start: int,
     end: int | None,
@@ -84,7 +84,7 @@ def diff(
     limit: int | None,
 ) -> None:
     """Show the differences between two times: rows that were added (_diff 1) or removed (_diff -1)."""
-    with table_of(open_to_look(url), name) as table:
+    with table_of(location.open_to_look(), name) as table:
         if not table.upper:
             raise BadInput(f"collection {name} is empty: nothing has been written yet")
         with ProgressLine("comparing") as progress:
@@ -96,7 +96,7 @@ def diff(
 
 
 @click.command(short_help="Follow the changes of a collection.")
-@location_option
+@location_options
 @click.argument("name")
 @click.option("--as-of", metavar="TIME", type=time, help="Show changes after TIME. Default: the present.")
 @click.option("--snapshot", is_flag=True, help="Show the rows as of that time first.")
@@ -105,7 +105,7 @@ def diff(
 @click.option("--format", "form", type=click.Choice(_TAIL_FORMATS), default="table", show_default=True)
 @click.option("--progress", is_flag=True, help="With json: also show up to which time changes are complete.")
 def tail(
-    url: str,
+    location: LocationUrls,
     name: str,
     as_of: int | None,
     snapshot: bool,
@@ -121,7 +121,7 @@ def tail(
     """
     if progress and form != "json":
         raise BadInput("--progress needs --format json", hint="its lines are objects with 'progress'")
-    with table_of(open_to_look(url), name) as table:
+    with table_of(location.open_to_look(), name) as table:
         first = snapshot and (as_of or 0) < table.upper
         with table.tail(as_of, snapshot=snapshot) as changes, suppress(KeyboardInterrupt):
             out, told, start, deadline = _Changes(form), -1, changes.progress, None

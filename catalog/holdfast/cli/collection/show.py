@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.collection.place import controller_of, facts_of, location_option, look_option
+from holdfast.cli.collection.place import controller_of, facts_of, location_options, look_option
 from holdfast.cli.facts import age, count, moment, plain, shown, shown_moment, size
-from holdfast.cli.location import open_to_look
+from holdfast.cli.location import LocationUrls
 from holdfast.cli.rows.text import cell_of, render
 from holdfast.text import one_line
 
@@ -28,14 +28,14 @@ R = TypeVar("R")
 
 
 @click.command("list", short_help="Show all collections.")
-@location_option
+@location_options
 @look_option
-def list_(url: str, look: str, as_json: bool) -> None:
+def list_(location: LocationUrls, look: str, as_json: bool) -> None:
     """Show all collections, with their shards and the times that you can read.
 
     You can read a collection at times from its since on and before its upper.
     """
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         found = [facts_of(controller, info) for info in controller.list_collections()]
     if as_json or look == "json":
         click.echo(json.dumps(found, indent=2))
@@ -49,17 +49,17 @@ def list_(url: str, look: str, as_json: bool) -> None:
 
 
 @click.command(short_help="Show one collection: columns, renditions, holds, history.")
-@location_option
+@location_options
 @click.argument("name")
 @look_option
-def describe(url: str, name: str, look: str, as_json: bool) -> None:
+def describe(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
     """Show one collection: its columns, its renditions, who holds its times, and the commands run on it.
 
     A rendition is a stored copy of the collection with its own number of shards. At each time exactly one
     rendition is current. Rows and bytes are as stored, so updates that are not compacted yet count more than
     once.
     """
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
         facts = facts_of(controller, info)
         facts["metadata_shard"] = info.metadata_shard
@@ -88,31 +88,31 @@ def describe(url: str, name: str, look: str, as_json: bool) -> None:
 
 
 @click.command(short_help="Show the holds of a collection.")
-@location_option
+@location_options
 @click.argument("name")
 @look_option
-def holds(url: str, name: str, look: str, as_json: bool) -> None:
+def holds(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
     """Show the holds of a collection: their holders, their since, and the retired renditions that they keep.
 
     A reader of a collection holds its since, so that it doesn't move. A leased hold ends with its process.
     The others end when they are released.
     """
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         found = controller.holds(name)
     _show_all(found, "hold", plain, _holds_table, as_json=as_json or look == "json")
 
 
 @click.command(short_help="Show the jobs of a collection.")
-@location_option
+@location_options
 @click.argument("name")
 @look_option
-def jobs(url: str, name: str, look: str, as_json: bool) -> None:
+def jobs(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
     """Show the recorded jobs of a collection, oldest first: snapshots, hydrations, named writes and others.
 
     A record shows which attempt of a job may commit, and the result of the last attempt. The progress of a
     running attempt is in its own output.
     """
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         found = controller.jobs(controller.describe(name).collection_id)
     _show_all(found, "job", _job, _jobs_table, as_json=as_json or look == "json")
 

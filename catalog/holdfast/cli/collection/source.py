@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.collection.place import controller_of, location_option, time
+from holdfast.cli.collection.place import controller_of, location_options, time
 from holdfast.cli.facts import shown
-from holdfast.cli.location import open_to_look
+from holdfast.cli.location import LocationUrls
 from holdfast.cli.rows.text import FORMATS
 from holdfast.errors import AsOfNotYetAvailable, BadInput
 
@@ -21,11 +21,11 @@ _AS_OF = "Milliseconds or an ISO date. Default: the latest time."
 
 
 @click.command(short_help="Show which offsets of the source the contents have.")
-@location_option
+@location_options
 @click.argument("name")
 @click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: table.")
-def offsets(url: str, name: str, as_of: int | None, form: str | None) -> None:
+def offsets(location: LocationUrls, name: str, as_of: int | None, form: str | None) -> None:
     """Show what the contents at one time were made from: for each partition of the source, the next position.
 
     'rows' and 'checksum' describe the messages that were read last. The contents and their offsets are
@@ -33,35 +33,35 @@ def offsets(url: str, name: str, as_of: int | None, form: str | None) -> None:
     """
     from holdfast.ingest import kept
 
-    _show(kept.offsets, "offsets", url, name, as_of, form)
+    _show(kept.offsets, "offsets", location, name, as_of, form)
 
 
 @click.command(short_help="Show the records that could not be decoded.")
-@location_option
+@location_options
 @click.argument("name")
 @click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: table.")
-def errors(url: str, name: str, as_of: int | None, form: str | None) -> None:
+def errors(location: LocationUrls, name: str, as_of: int | None, form: str | None) -> None:
     """Show the bad records of a source-fed collection at one time: where they are in the source, and why.
 
     'key' and 'value' are the raw bytes, cut at 16 KiB.
     """
     from holdfast.ingest import kept
 
-    _show(kept.errors, "bad records", url, name, as_of, form)
+    _show(kept.errors, "bad records", location, name, as_of, form)
 
 
 def _show(
     read: "Callable[[StorageController, str, int | None], tuple[int, pa.Table]]",
     what: str,
-    url: str,
+    location: LocationUrls,
     name: str,
     as_of: int | None,
     form: str | None,
 ) -> None:
     from holdfast.cli.rows.show import show_rows
 
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         try:
             found_at, found = read(controller, name, as_of)
         except AsOfNotYetAvailable as error:

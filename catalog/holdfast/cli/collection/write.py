@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from holdfast.cli.collection.place import controller_of, location_option, opened_table, refuse_dropped, time
+from holdfast.cli.collection.place import controller_of, location_options, opened_table, refuse_dropped, time
 from holdfast.cli.facts import count, moment, shown
-from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, check_file
 from holdfast.errors import BadInput, WrittenBefore
@@ -30,7 +30,7 @@ WRITE: Final = "write"
 
 
 @click.command(short_help="Append, upsert or delete the rows of a file.")
-@location_option
+@location_options
 @click.argument("name")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--format", "form", type=click.Choice(FORMATS[1:]), help="Default: by the file's name.")
@@ -43,7 +43,7 @@ WRITE: Final = "write"
 @click.option("--once", is_flag=True, help="Succeed without writing if this file was written before.")
 @click.option("--again", is_flag=True, help="Add the rows even if this file was written before.")
 def write(
-    url: str,
+    location: LocationUrls,
     name: str,
     file: Path,
     form: str | None,
@@ -69,7 +69,7 @@ def write(
     check_file(file, form)
     from holdfast.cli.rows.source import RowSource
 
-    with controller_of(open_to_look(url)) as controller:
+    with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
         refuse_dropped(info)
         upper = controller.frontiers(info.collection_id).upper
@@ -78,10 +78,10 @@ def write(
         before = controller.jobs(info.collection_id)
     with RowSource(file, form, info.schema) as source:
         if upsert or delete:
-            _change(url, info, source, delete=delete)
+            _change(location, info, source, delete=delete)
             return
         try:
-            _append(url, info, upper, now, source, before, at, new_upper, again=again)
+            _append(location, info, upper, now, source, before, at, new_upper, again=again)
         except WrittenBefore as error:
             if not once:
                 raise
@@ -102,7 +102,7 @@ def _check_options(
         )
 
 
-def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bool) -> None:
+def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource", *, delete: bool) -> None:
     from holdfast import tables
     from holdfast.cli.rows.source import whole
     from holdfast.tables.changes import distinct_keys
@@ -111,7 +111,7 @@ def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bo
     rows = whole(source)
     change = (tables.Delete if delete else tables.Upsert)(rows)
     change.prepare(info.name, info.schema)  # raises on bad rows before anything is opened for writing
-    with opened_table(open_to_write(url, create=False), info.collection_id) as table:
+    with opened_table(location.open_to_write(create=False), info.collection_id) as table:
         done = commit({table: change})
     if delete:
         keys = distinct_keys(info.schema, rows).num_rows
@@ -122,7 +122,7 @@ def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bo
 
 
 def _append(
-    url: str,
+    location: LocationUrls,
     info: "CollectionInfo",
     upper: int,
     now: int,
@@ -150,7 +150,7 @@ def _append(
         _check_times(
             info, upper, time_bounds(prepare_updates(info.schema, first, default_time=now)), new_upper
         )
-        controller = stack.enter_context(controller_of(open_to_write(url, create=False)))
+        controller = stack.enter_context(controller_of(location.open_to_write(create=False)))
         writer = controller.writer(info.collection_id, purpose="holdfast collection write")
         bulk = stack.enter_context(writer.bulk())
         bulk.add(first)

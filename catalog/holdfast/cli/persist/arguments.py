@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.cli.location import consensus_option
+
 if TYPE_CHECKING:
     from holdfast.persist import PersistClient
 
@@ -13,10 +15,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def location_arguments(command: _F) -> _F:
     """Add the argument URL, and `--consensus` for a location of two stores."""
-    command = click.option(
-        "--consensus", metavar="URL", help="The consensus store, if URL names only a blob store."
-    )(command)
-    return click.argument("url")(command)
+    return click.argument("url")(consensus_option("URL")(command))
 
 
 def chosen(client: "PersistClient", shard: str | None) -> list[str]:
