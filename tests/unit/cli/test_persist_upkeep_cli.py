@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -145,11 +146,19 @@ def test_verify_tells_each_finding_with_its_key(url: str, folder: Path) -> None:
     second.write_bytes(b"no part")
     result = run("verify", url, SHARD)
     assert result.exit_code == 1
-    keys = [line.split(": ")[0].removesuffix(" is corrupt") for line in sorted(result.stdout.splitlines())]
-    assert keys == [str(path.relative_to(folder / "blob")) for path in (first, second)]
-    assert result.stderr.endswith("2 findings\n")
+    keys = [str(path.relative_to(folder / "blob")) for path in (first, second)]
+    gone, damaged = sorted(result.stdout.splitlines())
+    assert gone == f"{keys[0]}: the part is gone"
+    assert re.fullmatch(rf"{keys[1]}: it is corrupt: expected [0-9]+ bytes, found 7 bytes", damaged)
+    *_, counted, hint = result.stderr.splitlines()
+    assert counted.endswith("2 findings")
+    assert hint.startswith("  hint: put it back from a copy of the store; ")
+    assert "persist recover" in hint
     told = run("verify", url, "--json")
-    assert (told.exit_code, len(json.loads(told.stdout)["findings"])) == (1, 2)
+    assert told.exit_code == 1
+    findings = json.loads(told.stdout)["findings"]
+    assert sorted(each["key"] for each in findings) == keys
+    assert {f"  hint: {each['hint']}" for each in findings} == {hint}
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "jsonl"])

@@ -180,7 +180,7 @@ def test_a_rollup_that_is_not_what_the_log_leads_to_is_found(filled: Stores) -> 
     assert rollup is not None
     filled.blob.put(rollup.blob_key, b"x" * rollup.size_bytes)
     (finding,) = verified(filled).findings
-    assert rollup.blob_key in finding.what
+    assert finding.key == rollup.blob_key
     filled.blob.delete(rollup.blob_key)
     (finding,) = verified(filled).findings
     assert "is missing: version" in finding.what

@@ -38,4 +38,6 @@ def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | Non
         what = f"{count(rows, 'row')} in {count(parts, 'part')} of {count(len(found), 'shard')}"
         told = count(len(findings), "finding") if findings else "all is well"
         click.echo(f"read {what}: {told}", err=True)
+        for hint in dict.fromkeys(finding.hint for finding in findings if finding.hint):
+            click.echo(one_line(f"  hint: {hint}"), err=True)
     ctx.exit(1 if findings else 0)

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
+from holdfast.errors import BadInput, CorruptBlob, HoldfastError, VersionTooNew
 from holdfast.persist.ids import BLOB_NAME
 from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.parts.runs import open_part
@@ -47,15 +47,20 @@ if TYPE_CHECKING:
 _PAGE: Final = 256
 _MOST_CUTS: Final = 20
 _BATCH_ROWS: Final = 64 * 1024
+_REPAIR: Final = (
+    "put it back from a copy of the store; if the consensus store was restored from an older copy, run"
+    " 'holdfast persist recover'"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault: the shard, the key of the blob or row, and what is wrong with it."""
+    """A fault: the shard, the key of the blob or row, what is wrong with it, and what to do."""
 
     shard_id: str
     key: str
     what: str
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def verify(
     try:
         state = machine.refresh()
     except (CorruptBlob, VersionTooNew, ValueError) as error:
-        return Verified(shard_id, 0, 0, 0, (Finding(shard_id, shard_id, str(error)),))
+        return Verified(shard_id, 0, 0, 0, (_fault(shard_id, shard_id, error),))
     if not state.exists:
         raise BadInput(
             f"shard {shard_id} does not exist in {client.location.blob.description}",
@@ -127,8 +132,20 @@ def of_store(client: "PersistClient") -> tuple[Finding, ...]:
     try:
         consensus.check_integrity()
     except CorruptBlob as error:
-        return (Finding("", consensus.description, str(error)),)
+        return (_fault("", consensus.description, error),)
     return ()
+
+
+def _fault(shard_id: str, key: str, error: Exception) -> Finding:
+    """Return the finding for an error. `key` names the damaged object if the error does not."""
+    what, hint = str(error), error.hint if isinstance(error, HoldfastError) else ""
+    if isinstance(error, CorruptBlob):
+        key = error.key
+        # The hint of the class says to run this audit.
+        hint = _REPAIR if hint == CorruptBlob.hint else hint
+    if what.startswith((f"{key} is ", f"{key} has ")):
+        what = f"it{what.removeprefix(key)}"
+    return Finding(shard_id, key, what, hint)
 
 
 class _Audit:
@@ -160,10 +177,13 @@ class _Audit:
             for key, what in damaged_digests(self._machine.location, self._machine.shard_id):
                 yield self._finding(key, f"{what}; the next cut of the log replaces it")
         except (CorruptBlob, VersionTooNew) as error:
-            yield self._finding(self._machine.shard_id, str(error))
+            yield self._fault(self._machine.shard_id, error)
 
-    def _finding(self, key: str, what: str) -> Finding:
-        return Finding(self._machine.shard_id, key, what)
+    def _finding(self, key: str, what: str, hint: str = "") -> Finding:
+        return Finding(self._machine.shard_id, key, what, hint)
+
+    def _fault(self, key: str, error: Exception) -> Finding:
+        return _fault(self._machine.shard_id, key, error)
 
     def _log(self, state: ShardState) -> Iterator[Finding]:
         """Yield faults of the log. If it was cut during the check, check the rest of it again."""
@@ -190,11 +210,11 @@ class _Audit:
             try:
                 kept = load_rollup(self._machine.location, rollup)
             except (CorruptBlob, VersionTooNew) as error:
-                yield self._finding(rollup.blob_key, str(error))
+                yield self._fault(rollup.blob_key, error)
                 return
             if kept is None:
                 if rollup.blob_key in live_keys(self._machine.refresh()):
-                    yield self._finding(rollup.blob_key, "the rollup is gone")
+                    yield self._finding(rollup.blob_key, "the rollup is gone", _REPAIR)
                 return
             if kept.shard_id != state.shard_id or kept.seqno != rollup.seqno:
                 what = (
@@ -215,7 +235,7 @@ class _Audit:
             try:
                 current = self._step(current, entry)
             except (CorruptBlob, VersionTooNew) as error:
-                yield self._finding(f"{state.shard_id} log {entry.seqno}", str(error))
+                yield self._fault(f"{state.shard_id} log {entry.seqno}", error)
                 return
             if current.seqno == kept.seqno and rollup is not None and current != kept:
                 yield self._finding(rollup.blob_key, "the rollup differs from what the log leads to")
@@ -259,30 +279,28 @@ class _Audit:
             mode = state.write_mode
             check = _PartCheck(state.schemas[part.schema_id], part, batch, last, mode)
             try:
-                for rows in self._rows(check, part):
+                for rows in self._rows(check, part, key):
                     check.take(rows)
                 check.end()
             except PartGone:
                 newest = self._machine.refresh()
                 if newest.seqno == state.seqno or key in live_keys(newest):
-                    yield self._finding(key, "the part is gone")
+                    yield self._finding(key, "the part is gone", _REPAIR)
                 last = None
                 continue
             except (CorruptBlob, VersionTooNew) as error:
-                yield self._finding(key, str(error))
+                yield self._fault(key, error)
             yield from (self._finding(key, what) for what in dict.fromkeys(check.faults))
             last = check.last if part.inline is None else None
             self.rows += check.rows
             self.parts += 1
 
-    def _rows(self, check: "_PartCheck", part: Part) -> Iterator[pa.RecordBatch]:
+    def _rows(self, check: "_PartCheck", part: Part, key: str) -> Iterator[pa.RecordBatch]:
         if part.inline is not None:
-            key = "an inline part"
             if len(part.inline) != part.size_bytes:
                 raise CorruptBlob(key, f"{part.size_bytes} bytes", f"{len(part.inline)} bytes")
             yield from decode_inline(part.inline, check.schema, key=key).to_batches()
             return
-        key = str(part.blob_key)
         with open_part(self._machine, part) as file:
             try:
                 with pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True) as parquet:
