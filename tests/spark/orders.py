@@ -44,7 +44,7 @@ def once(first: int, last: int) -> Counter[int]:
 
 def planned(url: str, collection: str, *, replaces: bool = False, **options: str) -> WritePlan:
     given = parse_write_options({"url": url, "collection": collection, **options})
-    return planned_write.plan(given, lambda _: None, replaces=replaces)
+    return planned_write.plan(given, lambda *_: None, replaces=replaces)
 
 
 def blobs(controller: StorageController, collection: str) -> set[str]:

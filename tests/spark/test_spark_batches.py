@@ -102,8 +102,8 @@ def test_conform_refuses_nulls_where_the_given_schema_has_none() -> None:
 
 def test_a_schema_of_the_users_own_picks_columns_but_never_changes_types() -> None:
     schema = Schema.of(key={"a": "uint64", "b": "string"})
-    check_fits(t.StructType([t.StructField("b", t.StringType())]), schema)
-    with pytest.raises(BadInput, match=r"no column 'c'; it has a, b"):
-        check_fits(t.StructType([t.StructField("c", t.StringType())]), schema)
+    check_fits(t.StructType([t.StructField("b", t.StringType())]), "orders", schema)
+    with pytest.raises(BadInput, match=r"collection orders has no column 'c'; it has a, b"):
+        check_fits(t.StructType([t.StructField("c", t.StringType())]), "orders", schema)
     with pytest.raises(BadInput, match=r"column 'a' is decimal\(20,0\) in Spark, not bigint"):
-        check_fits(t.StructType([t.StructField("a", t.LongType())]), schema)
+        check_fits(t.StructType([t.StructField("a", t.LongType())]), "orders", schema)

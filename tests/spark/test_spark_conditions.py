@@ -88,13 +88,13 @@ def test_rows_are_kept_of_which_all_conditions_hold(
     where: list[Any], ids: list[int], lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polars_forks, "_lost", lost)
-    assert kept(ROWS, conditions(where, SCHEMA)).column("id").to_pylist() == ids
+    assert kept(ROWS, conditions(where, "orders", SCHEMA)).column("id").to_pylist() == ids
 
 
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        (("nam", "=", "a"), "no column 'nam'; it has id, ratio"),
+        (("nam", "=", "a"), "collection orders has no column 'nam'; it has id, ratio"),
         (("id", "like", "a"), "'like' is not an operator; the operators are ="),
         (("id", ["="], 1), "is not an operator"),
         (("id", "=", None), "None is not a value of column 'id'"),
@@ -119,7 +119,7 @@ def test_rows_are_kept_of_which_all_conditions_hold(
 )
 def test_what_does_not_fit_a_column_is_refused(condition: tuple[Any, Any, Any], message: str) -> None:
     with pytest.raises(BadInput) as caught:
-        conditions([condition], SCHEMA)
+        conditions([condition], "orders", SCHEMA)
     assert message in str(caught.value)
 
 
@@ -137,7 +137,7 @@ WHOLE = SnapshotPart("s", 5)
     ],
 )
 def test_conditions_on_the_first_column_limit_what_is_read(where: list[Any], limits: tuple[Any, Any]) -> None:
-    wanted = conditions(where, SCHEMA)
+    wanted = conditions(where, "orders", SCHEMA)
     part = narrowed(WHOLE, wanted, SCHEMA)
     assert part is not None
     assert (part.lower, part.upper) == limits
@@ -151,7 +151,9 @@ def test_conditions_on_the_first_column_limit_what_is_read(where: list[Any], lim
 
 def test_limits_of_floats_are_in_the_order_of_floats() -> None:
     schema = Schema.of(key={"ratio": "float64"})
-    part = narrowed(WHOLE, conditions([("ratio", ">=", -1.5), ("ratio", "<=", NAN)], schema), schema)
+    part = narrowed(
+        WHOLE, conditions([("ratio", ">=", -1.5), ("ratio", "<=", NAN)], "orders", schema), schema
+    )
     assert part is not None
     inside = python_values(pa.array([-1.5, -0.5, 0.0, float("inf"), NAN]))
     assert all(part.lower <= value < part.upper for value in inside)

@@ -139,7 +139,9 @@ def test_a_value_compares_with_any_column_of_its_kind(type_: str) -> None:
     schema = Schema.of(key={"id": "int64"}, value={"v": f"{type_}?"})
     wrong = []
     for operator, literal in comparisons(type_):
-        found = kept(rows, conditions(asked("v", operator, literal), schema)).column("id").to_pylist()
+        found = (
+            kept(rows, conditions(asked("v", operator, literal), "orders", schema)).column("id").to_pylist()
+        )
         expected = [
             n for n, value in enumerate([*COLUMNS[type_], None]) if holds(value, operator, literal, type_)
         ]
@@ -154,7 +156,9 @@ def test_what_a_condition_on_the_first_column_skips_has_no_row_that_it_wants(typ
     keys = python_values(pa.array(COLUMNS[type_], schema.arrow.field("v").type))
     skipped = 0
     for operator, literal in comparisons(type_):
-        part = narrowed(SnapshotPart("s", 5), conditions(asked("v", operator, literal), schema), schema)
+        part = narrowed(
+            SnapshotPart("s", 5), conditions(asked("v", operator, literal), "orders", schema), schema
+        )
         for value, key in zip(COLUMNS[type_], keys, strict=True):
             read = (
                 part is not None
@@ -210,7 +214,11 @@ def test_spark_itself_answers_the_same(spark: SparkSession, url: str, fill: Call
     answers = sorted(whole.selectExpr("id", *in_spark).collect())
     wrong = []
     for n, (column, type_, operator, literal) in enumerate(sample, 1):
-        found = kept(rows, conditions(asked(column, operator, literal), schema)).column("id").to_pylist()
+        found = (
+            kept(rows, conditions(asked(column, operator, literal), "orders", schema))
+            .column("id")
+            .to_pylist()
+        )
         # Where Spark knows that all values of a type match it forgets nulls in 4.3, and lets them match too.
         expected = [row for row, answer in enumerate(answers) if answer[n] and row < len(COLUMNS[type_])]
         if found != expected:

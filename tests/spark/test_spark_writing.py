@@ -42,7 +42,7 @@ def orders(fill: Fill) -> str:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({**ID_X, "y": t.LongType()}, "the collection has no column 'y'; it has id, name, x"),
+        ({**ID_X, "y": t.LongType()}, "collection orders has no column 'y'; it has id, name, x"),
         ({"id": t.LongType(), "name": t.StringType()}, "column 'x' is missing; there are id, name"),
         (
             {"id": t.StringType(), **X},
@@ -63,20 +63,22 @@ def orders(fill: Fill) -> str:
 def test_columns_that_do_not_fit_are_refused_by_name(columns: Any, message: str) -> None:
     struct = t.StructType([t.StructField(name, type_) for name, type_ in columns.items()])
     with pytest.raises(BadInput) as refused:
-        check_writes(struct, SCHEMA, counted=True)
+        check_writes(struct, "orders", SCHEMA, counted=True)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+    if "y" in columns:
+        assert refused.value.hint.endswith("run: holdfast collection alter orders --add 'y:TYPE?'")
 
 
 def test_columns_of_other_types_fit_where_their_values_may() -> None:
     fields = {"id": t.DecimalType(20, 0), "x": t.FloatType(), "name": t.NullType(), "_diff": t.IntegerType()}
     struct = t.StructType([t.StructField(name, type_) for name, type_ in fields.items()])
-    check_writes(struct, SCHEMA, counted=True)
+    check_writes(struct, "orders", SCHEMA, counted=True)
     with pytest.raises(BadInput, match="can't be used with mode overwrite"):
-        check_writes(struct, SCHEMA, counted=False)
+        check_writes(struct, "orders", SCHEMA, counted=False)
     twice = t.StructType([*struct.fields, struct.fields[0]])
     with pytest.raises(BadInput, match="column 'id' appears twice"):
-        check_writes(twice, SCHEMA, counted=True)
+        check_writes(twice, "orders", SCHEMA, counted=True)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +355,7 @@ def test_it_is_written_once_on_s3_and_postgres_too(
 
             def write(first: int, last: int, *, replaces: bool = False, **options: str) -> None:
                 given = parse_write_options({**place, "collection": "orders", **options})
-                plan = planned_write.plan(given, lambda _: None, replaces=replaces)
+                plan = planned_write.plan(given, lambda *_: None, replaces=replaces)
                 # A task that ran twice; only one of its runs is named.
                 uploads = [planned_write.upload(plan, [batch_of(first, last)]) for _ in range(2)]
                 planned_write.commit(plan, uploads[:1])

@@ -27,7 +27,7 @@ from holdfast.persist.rows.order import following
 from holdfast.persist.rows.schema import Schema
 from holdfast.polars_forks import polars_works
 from holdfast.spark.literals import floor
-from holdfast.spark.options import CONDITIONS_FORM
+from holdfast.spark.options import CONDITIONS_FORM, check_columns
 
 _OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "is", "is not")
 _SYNONYMS: Final = {"==": "=", "<>": "!="}
@@ -47,12 +47,15 @@ class Condition:
 
 
 def conditions(
-    where: Sequence[tuple[str, str, Any]], schema: Schema, zone: tzinfo = UTC
+    where: Sequence[tuple[str, str, Any]], collection: str, schema: Schema, zone: tzinfo = UTC
 ) -> tuple[Condition, ...]:
-    """The conditions for a schema. Timestamps without a zone are in `zone` if their column is in UTC.
+    """The conditions for a schema of a collection.
+
+    Timestamps without a zone are in `zone` if their column is in UTC.
 
     Raises `BadInput` for a condition that doesn't fit the schema.
     """
+    check_columns([column for column, _, _ in where], collection, schema.names)
     return tuple(_condition(column, operator, value, schema, zone) for column, operator, value in where)
 
 
@@ -85,8 +88,6 @@ def narrowed(part: SnapshotPart, wanted: Sequence[Condition], schema: Schema) ->
 
 
 def _condition(column: str, operator: Any, value: Any, schema: Schema, zone: tzinfo) -> Condition:
-    if column not in schema.names:
-        raise BadInput(f"the collection has no column {column!r}; it has {', '.join(schema.names)}")
     operator = _SYNONYMS.get(str(operator), operator)
     if operator not in _OPERATORS:
         raise BadInput(

@@ -97,7 +97,7 @@ class HoldfastDataSource(DataSource):
         options = parse_options(self.options)
         # Spark doesn't call schema() if the user gives a schema.
         found = self._found or scan.find(options)
-        check_fits(schema, found.schema, changes=options.mode is ReadMode.DIFF)
+        check_fits(schema, found.name, found.schema, changes=options.mode is ReadMode.DIFF)
         return found.with_columns([name for name in schema.fieldNames() if name in found.schema.names])
 
 

@@ -165,11 +165,19 @@ def for_stream(options: ReadOptions) -> ReadOptions:
     return options
 
 
-def check_columns(columns: Sequence[str], available: Sequence[str]) -> None:
+def check_columns(columns: Sequence[str], collection: str, available: Sequence[str]) -> None:
     """Raise `BadInput` for names that the collection doesn't have."""
     missing = [name for name in columns if name not in available]
     if missing:
-        raise BadInput(f"the collection has no column {missing[0]!r}; it has {', '.join(available)}")
+        raise no_column(collection, missing[0], available)
+
+
+def no_column(collection: str, column: str, available: Sequence[str], *, hint: str = "") -> BadInput:
+    """Return the error for a column that the collection doesn't have."""
+    return BadInput(
+        f"collection {collection} has no column {column!r}; it has {', '.join(available)}",
+        hint=hint or "check the spelling of the name, and its upper and lower case",
+    )
 
 
 def _mode(text: str) -> ReadMode:

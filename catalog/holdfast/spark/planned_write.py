@@ -85,7 +85,7 @@ class StreamBatch:
     number: int
 
 
-def plan(options: WriteOptions, check: Callable[[Schema], None], *, replaces: bool) -> WritePlan:
+def plan(options: WriteOptions, check: Callable[[str, Schema], None], *, replaces: bool) -> WritePlan:
     """Look the collection up, fix time and route, and make the writers.
 
     Before anything is registered, `check` raises an error for a schema that the rows don't fit. Also raises
@@ -96,7 +96,7 @@ def plan(options: WriteOptions, check: Callable[[Schema], None], *, replaces: bo
         info = StorageController(client).describe(options.collection)
     if info.dropped:
         raise CollectionNotFound(info.end)
-    check(info.schema)
+    check(info.name, info.schema)
     controller = _controller(options.place, location_id, "off")
     done = (
         options.write_id is not None

@@ -100,7 +100,7 @@ def find(options: ReadOptions) -> Scan:
         controller = StorageController(client)
         info = controller.describe(options.collection)
         if options.columns is not None:
-            check_columns(options.columns, info.schema.names)
+            check_columns(options.columns, info.name, info.schema.names)
         frontiers = controller.frontiers(info.collection_id)
         as_of = options.as_of
         if as_of is None and frontiers.upper:
@@ -116,7 +116,7 @@ def find(options: ReadOptions) -> Scan:
             comments=info.comments,
             fixed=as_of,
             columns=options.columns,
-            conditions=conditions(options.where, info.schema, options.zone),
+            conditions=conditions(options.where, info.name, info.schema, options.zone),
             partitions=options.partitions,
         )
 

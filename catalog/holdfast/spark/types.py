@@ -6,6 +6,7 @@
   strictly, and a collection's `not null` would only buy a way to fail.
 """
 
+import shlex
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from holdfast.collections.record.comments import NO_COMMENTS, Comments, comment_
 from holdfast.errors import BadInput
 from holdfast.persist.rows.casts import becomes
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
+from holdfast.spark.options import check_columns, no_column
 
 _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
     pa.bool_(): t.BooleanType(),
@@ -76,12 +78,11 @@ def batch_schema(struct: t.StructType) -> pa.Schema:
     return to_arrow_schema(struct, timezone="UTC")
 
 
-def check_fits(wanted: t.StructType, schema: Schema, *, changes: bool = False) -> None:
+def check_fits(wanted: t.StructType, collection: str, schema: Schema, *, changes: bool = False) -> None:
     """Raise `BadInput` unless a user's schema selects columns of the collection with their own types."""
     have = {field.name: field.dataType for field in spark_schema(schema, changes=changes)}
+    check_columns(wanted.fieldNames(), collection, list(have))
     for field in wanted:
-        if field.name not in have:
-            raise BadInput(f"the collection has no column {field.name!r}; it has {', '.join(have)}")
         if field.dataType != have[field.name]:
             raise BadInput(
                 f"column {field.name!r} is {have[field.name].simpleString()} in Spark, "
@@ -89,7 +90,7 @@ def check_fits(wanted: t.StructType, schema: Schema, *, changes: bool = False) -
             )
 
 
-def check_writes(given: t.StructType, schema: Schema, *, counted: bool) -> None:
+def check_writes(given: t.StructType, collection: str, schema: Schema, *, counted: bool) -> None:
     """Refuse rows with the columns `given` that can't be written to a collection, whatever their values are.
 
     Columns that may be null may be missing. With `counted` rows may have a `_diff`. Raises `BadInput` naming
@@ -112,7 +113,14 @@ def check_writes(given: t.StructType, schema: Schema, *, counted: bool) -> None:
         elif field.name in wanted.names:
             type_ = wanted.field(field.name).type
         else:
-            raise BadInput(f"the collection has no column {field.name!r}; it has {', '.join(wanted.names)}")
+            add = shlex.quote(f"{field.name}:TYPE?")
+            raise no_column(
+                collection,
+                field.name,
+                wanted.names,
+                hint="leave the column out, or first run: holdfast collection alter"
+                f" {shlex.quote(collection)} --add {add}",
+            )
         if not _may_become(field.dataType, type_):
             raise BadInput(
                 f"column {field.name!r} is {field.dataType.simpleString()}, which can't be converted"
