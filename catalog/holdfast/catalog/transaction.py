@@ -317,7 +317,11 @@ class Transaction:
                 "the transaction is closed: its changes were committed or dropped", hint="begin another one"
             )
         if collection is FENCE_TOKENS:
-            raise BadInput("a transaction can't change the fence token: open the catalog instead")
+            raise BadInput(
+                "a transaction can't change the fence token of its catalog",
+                hint="leave the fence token out of the transaction; to raise it, open the catalog with"
+                " OpenMode.WRITABLE, or run 'holdfast catalog fence --at-least N'",
+            )
         self._changes.setdefault(collection.kind, {})[key] = row
         if collection.unique_by is not None and value is not None:
             self._named.setdefault(collection.kind, Keys()).add(collection.unique_by(value), key)

@@ -187,8 +187,9 @@ def test_append_only_types_are_added_to_and_nothing_else() -> None:
 
 
 def test_the_fence_token_is_no_transactions_business() -> None:
-    with pytest.raises(BadInput, match="fence token"):
+    with pytest.raises(BadInput, match="fence token of its catalog") as refused:
         Transaction(Cache()).set(FENCE_TOKENS, pb.FenceTokenKey(), pb.FenceTokenValue(epoch=9))
+    assert "holdfast catalog fence" in refused.value.hint
 
 
 @pytest.mark.parametrize(
