@@ -117,6 +117,8 @@ class CorruptBlob(StorageError):
         "'holdfast persist verify' shows what else is damaged; if the consensus store was restored from an"
         " older copy, run 'holdfast persist recover'"
     )
+    store = ""
+    """The store of the object, if the message names it apart from the key."""
 
     def __init__(self, key: str, expected: str, actual: str, *, hint: str = "") -> None:
         super().__init__(f"{key} is corrupt: expected {expected}, found {actual}", hint=hint)
@@ -132,6 +134,24 @@ class CorruptBlob(StorageError):
     def again(self) -> Self:
         """A copy of the error, to raise it again."""
         return copy(self)
+
+    def in_store(self, store: str, arguments: str) -> Self:
+        """A copy of the error that also names the store of the object.
+
+        Its hint names the location: `arguments` are those of a command.
+        """
+        if self.store:
+            return self
+        error = copy(self)
+        error.store = store
+        error.args = (str(self).replace(self.key, f"{self.key} in {store}", 1),)
+        if self.hint == CorruptBlob.hint:
+            error.hint = (
+                "if the consensus store was restored from an older copy, run 'holdfast persist recover'; to"
+                f" see what else is damaged, run: holdfast persist verify {arguments}"
+            )
+            error.__notes__ = [f"hint: {error.hint}"]
+        return error
 
 
 def _both_histories(arguments: str) -> str:

@@ -1,5 +1,6 @@
 """The cache after a store returned wrong bytes: it reads again, and the audit reads the store itself."""
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -65,8 +66,10 @@ def test_what_was_read_wrongly_once_is_read_again(
 def test_what_stays_wrong_is_told_and_not_kept(stores: Stores, tmp_path: Path, how: str) -> None:
     written(stores)
     store = Wrong(BlobLayer(stores.blob), "/w", times=2)  # type: ignore[arg-type]
-    with pytest.raises(CorruptBlob, match="crc32c"):
+    with pytest.raises(CorruptBlob, match=r"in memory blob '.*' is corrupt: expected crc32c") as told:
         READS[how](cached(stores, store, tmp_path))
+    assert pickle.loads(pickle.dumps(told.value)).args == told.value.args
+    assert told.value.hint.endswith("run: holdfast persist verify URL")
     # The second wrong answer is in the cache: who reads next does not believe it for ever.
     found = cached(stores, store, tmp_path).reader(SHARD, purpose="test").snapshot(0).to_table()
     assert contents(found) == {(1, "x"): 1}

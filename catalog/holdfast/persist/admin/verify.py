@@ -141,8 +141,9 @@ def _fault(shard_id: str, key: str, error: Exception) -> Finding:
     what, hint = str(error), error.hint if isinstance(error, HoldfastError) else ""
     if isinstance(error, CorruptBlob):
         key = error.key
-        # The hint of the class says to run this audit.
-        hint = _REPAIR if hint == CorruptBlob.hint else hint
+        # This audit was already run.
+        hint = _REPAIR if "persist verify" in hint else hint
+        what = what.replace(f"{key} in {error.store}", key, 1)
     if what.startswith((f"{key} is ", f"{key} has ")):
         what = f"it{what.removeprefix(key)}"
     return Finding(shard_id, key, what, hint)

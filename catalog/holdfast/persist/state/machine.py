@@ -433,12 +433,18 @@ def load_rollup(location: Location, rollup: Rollup) -> ShardState | None:
 
 
 def read_twice(location: Location, key: str, read: Callable[[], _T]) -> _T:
-    """Run `read`, which checks the blob `key`. On `CorruptBlob`, drop cached copies and run it once more."""
+    """Run `read`, which checks the blob `key`. On `CorruptBlob`, drop cached copies and run it once more.
+
+    The second error names the blob store.
+    """
     try:
         return read()
     except CorruptBlob:
         location.blob.forget(key)
+    try:
         return read()
+    except CorruptBlob as error:
+        raise error.in_store(location.blob.description, location.arguments) from None
 
 
 def retry(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
