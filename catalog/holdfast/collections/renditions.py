@@ -42,6 +42,7 @@ difference is visible at `t_h`.
 A retired rendition is dropped once nobody can read its times: the since is past them.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -392,13 +393,21 @@ class Renditions:
                     hint="run the restore again to continue it",
                 )
             return
-        lag = view.upper - upper
-        if lag > max_lag_ms or (upper == 0 < view.upper):
-            raise NotCaughtUp(
-                f"rendition {rendition_id} of collection {view.info.name} is filled up to {upper}, {lag} ms"
-                f" less than the collection; at most {max_lag_ms} ms are allowed",
-                hint="run catch_up, or allow a greater lag",
+        lag, name = view.upper - upper, view.info.name
+        if lag <= max_lag_ms and (upper > 0 or view.upper == 0):
+            return
+        what, more = "is not filled yet", ""
+        if upper > 0:
+            what = (
+                f"lags by {lag} ms: it is filled up to {upper}, and the collection is complete up to"
+                f" {view.upper}; a handover allows {max_lag_ms} ms"
             )
+            more = ", or pass a greater max_lag_ms to hand_over"
+        raise NotCaughtUp(
+            f"rendition {rendition_id} of collection {name} {what}",
+            hint=f"in Python, call renditions.catch_up({name!r}, {rendition_id!r}) and try again{more}; or"
+            f" run: holdfast collection handover {shlex.quote(name)} --rendition {shlex.quote(rendition_id)}",
+        )
 
     def _earliest(self, info: CollectionInfo, rendition_id: str) -> int:
         """A time past the upper that a restored rendition is filled to, so that it always gets a tail."""

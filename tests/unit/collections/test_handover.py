@@ -62,7 +62,7 @@ def test_two_handovers_in_a_row_and_the_end_of_what_retired(
     early = listener(controller, 15)
     for number, shards in ((2, 1), (3, 5)):
         controller.renditions.create("flights", shards=shards)
-        with pytest.raises(NotCaughtUp):
+        with pytest.raises(NotCaughtUp, match=f"rendition r{number} of collection flights is not filled yet"):
             controller.renditions.hand_over("flights", f"r{number}")
         controller.renditions.catch_up("flights", f"r{number}")
         at = controller.renditions.hand_over("flights", f"r{number}").held_from
@@ -74,6 +74,24 @@ def test_two_handovers_in_a_row_and_the_end_of_what_retired(
     assert early.until(at + 1) == after
     info = controller.describe("flights")
     assert [each.state.name for each in info.renditions] == ["RETIRED", "RETIRED", "HOLDING"]
+
+
+def test_a_rendition_that_lags_is_refused_with_the_lag_and_what_to_do(
+    controller: StorageController, writer: CollectionWriter
+) -> None:
+    controller.renditions.create("flights", shards=2)
+    assert controller.renditions.catch_up("flights", "r2") == 20
+    writer.append(updates([]), 20, 50)
+    with pytest.raises(NotCaughtUp) as refused:
+        controller.renditions.hand_over("flights", "r2", max_lag_ms=10)
+    assert str(refused.value) == (
+        "rendition r2 of collection flights lags by 30 ms: it is filled up to 20, and the collection is"
+        " complete up to 50; a handover allows 10 ms"
+    )
+    assert "renditions.catch_up('flights', 'r2')" in refused.value.hint
+    assert "max_lag_ms" in refused.value.hint
+    assert refused.value.hint.endswith("run: holdfast collection handover flights --rendition r2")
+    assert controller.renditions.hand_over("flights", "r2", max_lag_ms=30).id == "r2"
 
 
 def test_a_retired_rendition_goes_when_nobody_may_read_its_times(
