@@ -156,14 +156,16 @@ def test_two_histories_need_a_choice(url: str, folder: Path, tmp_path: Path) -> 
     lose_consensus(folder)
     shutil.copy(copy, folder / "consensus.sqlite")
     write(5, 2, close=False)
+    log = (folder / "consensus.sqlite").read_bytes()
     for options in ((), ("--yes",)):
         refused = run("persist", "recover", url, *options)
-        assert refused.exit_code == (2 if options else 1), refused.output
-        assert "two histories" in refused.output
-        if options:
-            assert "there are two histories of 1 shard, such as s0" in refused.stderr
-        else:
-            assert refused.stderr.endswith(f"run: holdfast persist recover {url} --take WHICH --yes\n")
+        assert refused.exit_code == 1, refused.output
+        assert "1 shard with two histories: clients wrote to an older copy; choose with" in refused.stderr
+        assert "nothing was written" in refused.stderr
+        assert refused.stderr.endswith(f"run: holdfast persist recover {url} --take WHICH --yes\n")
+        shown = run("persist", "recover", url, *options, "--json")
+        assert (shown.exit_code, json.loads(shown.stdout)["done"]) == (1, False)
+    assert (folder / "consensus.sqlite").read_bytes() == log
     assert run("persist", "recover", url, "--take", "what").exit_code == 2
     done = run("persist", "recover", url, "--yes", "--take", "log")
     assert done.exit_code == 1, done.output
@@ -240,6 +242,10 @@ def test_an_accepted_log_may_be_collected_again(url: str, folder: Path) -> None:
     looked = run("persist", "recover", url, "--accept")
     assert (looked.exit_code, shard in looked.stdout) == (0, True)
     assert "nothing was written" in looked.stderr
+    (lost,) = [line for line in looked.stdout.splitlines() if " lost " in line]
+    assert lost.split()[:3] == ["lost", "99", "unknown"], "a client leaves the version, but no upper"
+    undecided = run("persist", "recover", url)
+    assert (undecided.exit_code, "1 shard may have two histories" in undecided.stderr) == (1, True)
     assert len(list((folder / "blob" / shard).glob("f*"))) == 2
     done = run("persist", "recover", url, "--accept", "--yes")
     assert (done.exit_code, "accepted the log of 1 shard" in done.stderr) == (0, True)

@@ -1,7 +1,8 @@
 """`holdfast persist recover`: create the logs anew after the consensus store was lost.
 
 The exit code is 0 only if every log is whole, so that nothing is lost. If a log was lost, nobody knows
-whether anything was committed after the newest rollup. The exit code is 1 then too.
+whether anything was committed after the newest rollup. The exit code is 1 then too. It is also 1, and nothing
+is written, if a shard has two histories and none was chosen.
 """
 
 import shlex
@@ -67,7 +68,8 @@ def recover(
     Without --yes this shows what can be recovered and what can't. No blob is deleted.
 
     If clients wrote to an older copy, shards have two histories. Choose one with --take; the other one is
-    lost. Exit code 1 means that something is lost, or that nobody knows whether something is.
+    lost. Exit code 1 means that something is lost, that nobody knows whether something is, or that you must
+    choose a history first.
 
     The table has a row for each shard. OF is what the shard is for. LOG ENDS is the newest version in its log
     now. COMES BACK AT is the version that it continues from. UPPER is the time up to which that version is
@@ -101,7 +103,8 @@ def recover(
             recovery = Recovery(blobs, logs, choice=choice, looking_at=progress)
         plan = recovery.plan
         found = _look(recovery.preview())
-        if any(shard.undecided for shard in plan.shards):
+        undecided = any(shard.undecided for shard in plan.shards)
+        if undecided:
             # The records of collections may be among them; by the logs as they are most shards have a name.
             found = replace(found, shards=_purposes(recovery.opened()) | found.shards)
         torn = any(each.lagging for each in found.collections)
@@ -111,32 +114,33 @@ def recover(
                 "the consensus store is healthy: there is nothing to recover",
                 hint="if it is an older copy all the same, pass --restored",
             )
-        if yes and not (plan.healthy and not restored):
+        done = yes and not undecided
+        if done and not (plan.healthy and not restored):
             recovery.run(restored=restored)
-        if yes:
+        if done:
             _mend(recovery.opened())
-    incomplete = bool(restored or not plan.complete or torn or found.problem) or any(
+    incomplete = bool(restored or undecided or not plan.complete or torn or found.problem) or any(
         each.problem for each in found.collections
     )
     if as_json:
-        emit_json({"done": yes, "plan": plan, "collections": found.collections, "shards": found.shards})
+        emit_json({"done": done, "plan": plan, "collections": found.collections, "shards": found.shards})
     else:
-        _show(plan, found, absent, done=yes, restored=restored)
+        _show(plan, found, absent, done=done, restored=restored)
         again = [*(["--restored"] if restored else []), *(f"--take {shlex.quote(each)}" for each in take)]
         arguments = arguments_of(whole, blob=blob, consensus=consensus)
-        _conclude(plan, arguments, again, done=yes, restored=restored, torn=torn)
+        _conclude(plan, arguments, again, done=done, restored=restored, torn=torn)
     ctx.exit(1 if incomplete else 0)
 
 
 def _check_one_history(location: "Location") -> None:
-    """Raise `BadInput` if all logs are whole, but some may have a different history than clients knew."""
+    """Raise an error if all logs are whole, but some may have a different history than clients knew."""
     from holdfast.persist.state.divergence import why_keep
 
     client = _client(location, "read")
     # `existing` reads the newest version.
     found = [shard for shard in client.shards() if why_keep(client.session.existing(shard))]
     if found:
-        raise BadInput(
+        raise HoldfastError(
             f"all logs are whole, but {count(len(found), 'shard')} may have two histories,"
             f" such as {found[0]}",
             hint="--accept shows why, and keeps the histories that the logs have; if the consensus store is"
@@ -213,12 +217,11 @@ def _show_histories(found: "list[TwoHistories]", purposes: dict[str, str]) -> No
 
 
 def _facts(side: "Side") -> list[str]:
-    version, upper = (("?" if each is None else each) for each in (side.seqno, side.upper))
     return [
-        str(version),
-        upper if isinstance(upper, str) else shown_moment(upper),
-        "?" if side.wall_ms is None else moment(side.wall_ms),
-        side.hostname or "?",
+        "unknown" if side.seqno is None else str(side.seqno),
+        "unknown" if side.upper is None else shown_moment(side.upper),
+        "unknown" if side.wall_ms is None else moment(side.wall_ms),
+        side.hostname or "unknown",
     ]
 
 
