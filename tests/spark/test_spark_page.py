@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
     "page",
     [
         "how-to/compact-a-collection.md",
+        "how-to/ingest-with-spark.md",
         "how-to/read-with-spark.md",
         "how-to/write-with-spark.md",
         "tutorial/with-spark.md",

@@ -67,6 +67,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
 RUN_ELSEWHERE: Final[Mapping[str, str]] = {
     "docs/how-to/compact-a-collection.md": "tests/spark/test_spark_page.py",
     "docs/how-to/ingest-kafka.md": "tests/unit/ingest/test_kafka.py",
+    "docs/how-to/ingest-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/how-to/read-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/how-to/take-a-snapshot.md": "tests/spark/test_spark_page.py",
     "docs/how-to/write-with-spark.md": "tests/spark/test_spark_page.py",

@@ -27,7 +27,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.forks import OwnerProcess
-from holdfast.persist import PersistClient, Prepared, WriteHandle
+from holdfast.persist import PersistClient, Prepared, Upload, UploadTicket, WriteHandle
 
 
 class Begin(Protocol):
@@ -85,7 +85,13 @@ class RenditionWriter:
             return self._find()[1]
 
     def append(
-        self, updates: object, expected_upper: int, new_upper: int, *, kept: Sequence[object] = ()
+        self,
+        updates: object,
+        expected_upper: int,
+        new_upper: int,
+        *,
+        kept: Sequence[object] = (),
+        uploads: Sequence[Sequence[Upload]] = (),
     ) -> None:
         """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
 
@@ -94,6 +100,9 @@ class RenditionWriter:
 
         `kept` has the updates of the shards of the pipeline, in the order of `PIPELINE_SCHEMAS`. They are
         committed together with `updates`. Without them these shards move to the same upper.
+
+        `uploads` are of other processes, with the tickets of this writer: from each process one for each
+        shard. With them, `updates` must be empty. If nothing is changed, they are deleted.
 
         Raises `UpperMismatch`, with the rendition's upper, if it is not `expected_upper`; `HandedOver` if the
         rendition has retired and `new_upper` is past its times; `BadInput` if the updates don't fit or the
@@ -109,7 +118,9 @@ class RenditionWriter:
         )
         with (
             self._lock,
-            ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper, extra) as append,
+            ShardedAppend(
+                self._client, self.schema, batch, expected_upper, new_upper, extra, uploads
+            ) as append,
         ):
             route = self._route or self._find()[0]
             if kept and not route.kept:
@@ -123,6 +134,22 @@ class RenditionWriter:
                 if upper != expected_upper and not self._begins(route, append):
                     what = f"rendition {self._rendition_id} of collection {self.info.name}"
                     raise UpperMismatch(expected_upper, upper, shard_id=what)
+
+    def upload_tickets(self) -> tuple[UploadTicket, ...]:
+        """Let other processes upload for the next append, with one ticket for each shard of the rendition.
+
+        Call `keep_alive` from time to time until the append.
+        """
+        self._owner.check("this writer of a rendition")
+        with self._lock:
+            route = self._route or self._find()[0]
+            return tuple(shard.upload_ticket() for shard in route.shards)
+
+    def keep_alive(self) -> None:
+        """Renew the leases under which others upload, if that is due. Raises `HandleExpired`."""
+        with self._lock:
+            for shard in self._route.shards if self._route else ():
+                shard.keep_alive()
 
     def seal(self, new_upper: int) -> None:
         """Advance the upper to `new_upper` without updates. Does nothing if it is already there."""

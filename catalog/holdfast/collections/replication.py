@@ -38,7 +38,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.forks import OwnerProcess
-from holdfast.persist import Listen, PersistClient, Progress, ReadHandle, Updates
+from holdfast.persist import Listen, PersistClient, Progress, ReadHandle, Updates, Upload
 from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.consolidate import consolidate_updates, negated
@@ -329,16 +329,24 @@ class ReplicatedRenditionWriter(RenditionWriter):
         super().__init__(client, info, describe, begin, rendition_id=rendition_id, purpose=purpose)
 
     def append(
-        self, updates: object, expected_upper: int, new_upper: int, *, kept: Sequence[object] = ()
+        self,
+        updates: object,
+        expected_upper: int,
+        new_upper: int,
+        *,
+        kept: Sequence[object] = (),
+        uploads: Sequence[Sequence[Upload]] = (),
     ) -> None:
         """Append `updates`, or find that another pipeline has appended the same ones.
 
         It differs from `RenditionWriter.append` as `ReplicatedWriter.append` differs from
-        `CollectionWriter.append`. It can't compare what a pipeline keeps, and raises `BadInput` for that.
+        `CollectionWriter.append`. It can't compare what a pipeline keeps or what others uploaded, and raises
+        `BadInput` for that.
         """
-        if kept:
+        if kept or uploads:
             raise BadInput(
-                "a replicated writer can't write what a pipeline keeps", hint="open it without 'replicated'"
+                "a replicated writer can't write what a pipeline keeps, or what others uploaded",
+                hint="open it without 'replicated'",
             )
         batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
         self._compared.append(super().append, batch, expected_upper, new_upper)

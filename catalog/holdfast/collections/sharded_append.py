@@ -18,7 +18,7 @@ from holdfast.collections.frontiers import promise_for
 from holdfast.collections.record.spec import RenditionInfo
 from holdfast.collections.routing import split_rows, split_sorted
 from holdfast.errors import ShardFinalized, UpperMismatch
-from holdfast.persist import PersistClient, Prepared, Schema, WriteHandle
+from holdfast.persist import PersistClient, Prepared, Schema, Upload, WriteHandle
 from holdfast.persist.checks import check_forward
 from holdfast.persist.rows.canonical import check_times, prepare_updates
 from holdfast.persist.rows.evolution import upgraded
@@ -98,7 +98,10 @@ def promise_moved(metadata: WriteHandle, route: Route, new_upper: int) -> tuple[
 
 
 class ShardedAppend:
-    """An append of updates that were prepared with `schema`. Use it in a `with` block. Not thread-safe."""
+    """An append of updates that were prepared with `schema`, or of `uploads` of other processes.
+
+    Use it in a `with` block. Not thread-safe.
+    """
 
     def __init__(
         self,
@@ -108,13 +111,16 @@ class ShardedAppend:
         expected_upper: int,
         new_upper: int,
         kept: Sequence[pa.RecordBatch] = (),
+        uploads: Sequence[Sequence[Upload]] = (),
     ) -> None:
+        assert not (uploads and batch.num_rows), "uploads and updates in one append"
         self.expected_upper = expected_upper
         self.new_upper = new_upper
         self._client = client
         self._schema = schema
         self._batch = batch
         self._kept = kept
+        self._uploads = uploads
         self._prepared_for: tuple[str, int] | None = None
         self._appends: list[Prepared] = []
 
@@ -125,6 +131,11 @@ class ShardedAppend:
         """
         lower = self.expected_upper if shard_upper is None else shard_upper
         wanted = (route.rendition.id, lower)
+        if self._uploads and self._prepared_for not in (None, wanted):
+            # The uploads can't be made again, and they fit below any upper that is not past their time.
+            for each in self._appends:
+                each.expect(lower)
+            self._prepared_for = wanted
         if self._prepared_for != wanted or not all(each.usable for each in self._appends):
             self._abandon()
             try:
@@ -147,6 +158,10 @@ class ShardedAppend:
         for number, shard in enumerate(route.kept):
             rows = self._kept[number] if self._kept and self._kept[number].num_rows else None
             self._appends.append(shard.prepare_batch(rows, lower, self.new_upper).keep())
+        if self._uploads:
+            for shard, uploads in zip(route.shards, zip(*self._uploads, strict=True), strict=True):
+                self._appends.append(shard.prepare_uploads(uploads, lower, self.new_upper).keep())
+            return
         config = self._client.config
         batch = upgraded(self._batch, self._schema, route.schema)
         encoding: Encoding | None = None

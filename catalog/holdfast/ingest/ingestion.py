@@ -18,29 +18,31 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
 from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA
-from holdfast.errors import BadInput, Indeterminate, SourceChanged, SourceStalled, UpperMismatch
-from holdfast.ingest.checksum import RangeSum
-from holdfast.ingest.envelope import DELETES, ORDER, Envelope, UpsertState
-from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format, TooManyBad
-from holdfast.ingest.formats.json_lines import Json
+from holdfast.errors import BadInput, Indeterminate, SourceStalled, UpperMismatch
+from holdfast.ingest.envelope import Envelope, UpsertState
+from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.plan import plan
+from holdfast.ingest.reading import (
+    RAW_BYTES,
+    LocalRunner,
+    Order,
+    RangeReader,
+    RangeWork,
+    Runner,
+    order_of,
+    too_many_errors,
+)
 from holdfast.ingest.source import Binding, Range, Source
 from holdfast.ingest.spec import IngestSpec
-from holdfast.persist import Schema
+from holdfast.persist import Schema, Upload
 from holdfast.persist.rows.schema import DIFF, TIME
 
 PURPOSE: Final = "ingestion"
-RAW_BYTES: Final = 16 << 10
-"""An error record keeps so much of a message's key and of its value."""
-
 _FIRST: Final = (-2, "", 0)
-_TIMESTAMP: Final = ORDER[0]
 
 
 class StepOutcome(Enum):
@@ -65,21 +67,38 @@ class IngestStep:
 
 @dataclass
 class _Work:
-    """What a step has read and decoded."""
+    """What a step has read, of all its ranges."""
 
     bound: dict[str, Binding] = field(default_factory=dict)
     records: list[pa.Table] = field(default_factory=list)
     bad: list[dict[str, Any]] = field(default_factory=list)
     good: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
+    uploads: list[Sequence[Upload]] = field(default_factory=list)
     messages: int = 0
     bytes: int = 0
+
+    def add(self, done: RangeWork) -> None:
+        self.bound[done.partition] = done.binding
+        self.records += done.records
+        self.bad += done.bad
+        self.good += [(done.partition, each) for each in done.good]
+        if done.uploads:
+            self.uploads.append(done.uploads)
+        self.messages += done.binding.rows
+        self.bytes += done.bytes
 
 
 class Ingestion:
     """Feeds the current rendition of a collection. One thread uses it. The caller closes the source."""
 
     def __init__(
-        self, controller: StorageController, name: str, spec: IngestSpec, source: Source, form: "FormatOf"
+        self,
+        controller: StorageController,
+        name: str,
+        spec: IngestSpec,
+        source: Source,
+        form: "FormatOf",
+        runner: Runner | None = None,
     ) -> None:
         self._controller = controller
         self._client = controller.client
@@ -87,6 +106,7 @@ class Ingestion:
         self._source = source
         self._name = name
         self._form = form
+        self._runner = runner or LocalRunner()
         self._open()
 
     def _open(self) -> None:
@@ -96,8 +116,9 @@ class Ingestion:
             self.info.collection_id, self._rendition.id, purpose=PURPOSE
         )
         self.schema = self._writer.schema
-        self._format = self._form(self.schema)
-        self._keys = Json(pa.schema([self.schema.arrow.field(each) for each in self.schema.key_names]))
+        self._reader = RangeReader(
+            self.info.name, self._spec, self.schema, self._source, self._form(self.schema)
+        )
         self._upper = 0
         self._known = False
         self._state = UpsertState(self.schema) if self._spec.envelope is Envelope.UPSERT else None
@@ -174,7 +195,7 @@ class Ingestion:
         chosen = plan([each for each in found if not each.waits], self._spec.max_rows, self._spec.max_bytes)
         if not chosen and not self._is_progress_due():
             return IngestStep(StepOutcome.IDLE, self._upper)
-        work = self._read(chosen)
+        work = self._read(chosen, at)
         if chosen and not work.bound:
             return IngestStep(StepOutcome.IDLE, self._upper)
         return self._commit(work, at)
@@ -198,140 +219,12 @@ class Ingestion:
         every = self._spec.progress_interval_s
         return bool(every) and (not self._upper or time.monotonic() - self._moved_s >= every)
 
-    def _read(self, chosen: Sequence[Range]) -> _Work:
+    def _read(self, chosen: Sequence[Range], at: int) -> _Work:
         work = _Work()
-        for wanted in chosen:
-            if work.bytes >= self._spec.max_bytes:
-                break
-            try:
-                self._read_range(wanted, work)
-            except SourceChanged:
-                # The next step finds it as it is then.
-                continue
+        order = Order(chosen, frozenset(self._bound), at, self._spec.max_bytes)
+        for done in self._runner.read(order, self._reader, self._writer) if chosen else ():
+            work.add(done)
         return work
-
-    def _read_range(self, wanted: Range, work: _Work) -> None:
-        total, reached, size = RangeSum(), wanted.begin, 0
-        records, bad, good = [], [], []
-        if self._source_changed(wanted):
-            bad.append(self._error(wanted, BadRecord(0, 0, "changed", "the file changed after it was read")))
-        for piece in self._source.read(wanted):
-            total.add(piece.messages)
-            reached = piece.reached
-            size += piece.messages.nbytes
-            try:
-                decoded, failed, fine = self._decoded(piece.messages, wanted)
-            except TooManyBad as error:
-                raise self._stalled(f"{wanted.partition}: {error.reason}") from None
-            records += decoded
-            bad += failed
-            good += [(wanted.partition, each) for each in fine]
-            if not wanted.whole and work.bytes + size >= self._spec.max_bytes:
-                break
-        else:
-            reached = wanted.end
-        work.bound[wanted.partition] = Binding(reached, wanted.identity, total.rows, total.checksum)
-        work.records += records
-        work.bad += bad
-        work.good += good
-        work.messages += total.rows
-        work.bytes += size
-
-    def _source_changed(self, wanted: Range) -> bool:
-        return wanted.whole and wanted.begin == wanted.end and wanted.partition in self._bound
-
-    def _decoded(
-        self, messages: pa.RecordBatch, wanted: Range
-    ) -> tuple[list[pa.Table], list[dict[str, Any]], list[pa.RecordBatch]]:
-        """The records of some messages, the rows of `errors`, and for Upsert the good messages."""
-        empty = messages["value"].is_null()
-        deleting = messages.filter(empty)
-        upsert = self._state is not None
-        if upsert and deleting.num_rows:
-            messages = messages.filter(pc.invert(empty))
-        decoded = self._checked(self._format.decode(messages), messages)
-        records = [self._records(decoded, messages, wanted, deletes=False)]
-        bad = [self._error(wanted, each, messages) for each in decoded.bad]
-        if not upsert:
-            return records, bad, []
-        if deleting.num_rows:
-            keys = self._decoded_keys(deleting)
-            records.append(self._records(keys, deleting, wanted, deletes=True))
-            bad += [self._error(wanted, each, deleting) for each in keys.bad]
-        good = [messages.take(pa.array(np.unique(decoded.index))), deleting]
-        if decoded.bad:
-            # A bad value hides the row of its key, if the message says which key that is.
-            failed = messages.take(pa.array([each.index for each in decoded.bad]))
-            failed = failed.filter(failed["key"].is_valid())
-            keys = self._decoded_keys(failed)
-            records.append(self._records(keys, failed, wanted, deletes=True))
-        return records, bad, good
-
-    def _decoded_keys(self, messages: pa.RecordBatch) -> Decoded:
-        """The key columns of messages, from their keys."""
-        keys = messages.set_column(messages.schema.get_field_index("value"), "value", messages["key"])
-        return self._checked(self._keys.decode(keys), messages, self.schema.key_names)
-
-    def _checked(
-        self, decoded: Decoded, messages: pa.RecordBatch, names: Sequence[str] | None = None
-    ) -> Decoded:
-        """Without the rows that have a null where the collection allows none. They are bad records."""
-        rows, index, bad = decoded.rows, decoded.index, list(decoded.bad)
-        for each in self.schema.arrow:
-            wanted = each.name in rows.column_names and (names is None or each.name in names)
-            if each.nullable or not wanted or not rows[each.name].null_count:
-                continue
-            null = rows[each.name].is_null().to_numpy()
-            for at in np.flatnonzero(null).tolist():
-                message = int(index[at])
-                position = messages["position"][message].as_py()
-                bad.append(BadRecord(message, position, "null", f"column '{each.name}' is missing or null"))
-            rows, index = rows.filter(pa.array(~null)), index[~null]
-        return Decoded(rows, index, bad)
-
-    def _records(
-        self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, *, deletes: bool
-    ) -> pa.Table:
-        """Decoded rows with the included columns, and for Upsert with what orders them."""
-        taken = messages.take(pa.array(decoded.index))
-        arrays = {name: decoded.rows[name] for name in decoded.rows.column_names}
-        count = decoded.rows.num_rows
-        for what, name in self._spec.include.items():
-            if what != "record" and not deletes:
-                type_ = self.schema.arrow.field(name).type
-                values = pa.repeat(wanted.partition, count) if what == "partition" else taken[what]
-                arrays[name] = values.cast(type_)
-        columns = [
-            arrays[each.name] if each.name in arrays else pa.nulls(count, each.type)
-            for each in self.schema.arrow
-        ]
-        if self._state is None:
-            return pa.table(columns, schema=self.schema.arrow)
-        timestamp, partition, position = ORDER
-        ordered = {
-            timestamp: taken["timestamp"],
-            partition: pa.repeat(wanted.partition, count),
-            position: taken["position"],
-            DELETES: pa.repeat(deletes, count),
-        }
-        names = [*self.schema.arrow.names, *ordered]
-        return pa.table([*columns, *ordered.values()], names=names)
-
-    def _error(self, wanted: Range, bad: BadRecord, messages: pa.RecordBatch | None = None) -> dict[str, Any]:
-        """The row of `errors` of a bad record."""
-        key = value = timestamp = None
-        if messages is not None:
-            key, timestamp = (messages[each][bad.index].as_py() for each in ("key", "timestamp"))
-            value = None if self._format.whole else messages["value"][bad.index].as_py()
-        return {
-            "partition": wanted.partition,
-            "position": bad.position,
-            "kind": bad.kind,
-            "reason": bad.reason,
-            "key": None if key is None else key[:RAW_BYTES],
-            "value": None if value is None else value[:RAW_BYTES],
-            _TIMESTAMP: timestamp,
-        }
 
     def _commit(self, work: _Work, at: int) -> IngestStep:
         after = None
@@ -340,12 +233,16 @@ class Ingestion:
         else:
             updates = pa.concat_tables(work.records) if work.records else None
         ended, bad = self._judged(work)
-        self._check_limit(bad, len(self._standing) - len(ended) + len(bad))
+        try:
+            self._check_limit(bad, len(self._standing) - len(ended) + len(bad))
+        except SourceStalled:
+            self._client.discard(each for of_range in work.uploads for each in of_range)
+            raise
         errors = _signed(ERRORS_SCHEMA, ended, bad)
         remap = _signed(REMAP_SCHEMA, *self._rebound(work.bound))
         try:
             kept = (_at(at, remap), _at(at, errors))
-            self._writer.append(_at(at, updates), self._upper, at + 1, kept=kept)
+            self._writer.append(_at(at, updates), self._upper, at + 1, kept=kept, uploads=work.uploads)
         except UpperMismatch:
             self._known = False
             return IngestStep(StepOutcome.LOST, self._upper)
@@ -361,7 +258,8 @@ class Ingestion:
             self._state.rows = after
         if work.bound:
             self._source.acknowledge(self._bound)
-        changed = 0 if updates is None else updates.num_rows
+        changed = sum(each.rows for of_range in work.uploads for each in of_range)
+        changed += 0 if updates is None else updates.num_rows
         return IngestStep(StepOutcome.COMMITTED, self._upper, work.messages, changed, len(bad), work.bytes)
 
     def _judged(self, work: _Work) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -380,19 +278,13 @@ class Ingestion:
                 if key is not None and latest.get(key[:RAW_BYTES], order) <= order:
                     latest[key[:RAW_BYTES]] = order
         ended = [each for each in self._standing if each["key"] in latest]
-        return ended, [each for each in bad if latest.get(each["key"], _FIRST) < _order(each)]
+        return ended, [each for each in bad if latest.get(each["key"], _FIRST) < order_of(each)]
 
     def _check_limit(self, bad: Sequence[dict[str, Any]], standing: int) -> None:
         if bad and standing > self._spec.error_limit:
             first = bad[0]
-            raise self._stalled(f"{first['partition']}:{first['position']}: {first['reason']}")
-
-    def _stalled(self, first: str) -> SourceStalled:
-        return SourceStalled(
-            f"collection {self.info.name} would keep more bad records than the limit"
-            f" {self._spec.error_limit:,}; the next one is {first}",
-            hint="correct the source or the columns, or raise onError.collect.limit",
-        )
+            next_ = f"{first['partition']}:{first['position']}: {first['reason']}"
+            raise too_many_errors(self.info.name, self._spec.error_limit, next_)
 
     def _rebound(self, bound: Mapping[str, Binding]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The remap rows that end, and those that begin."""
@@ -455,12 +347,6 @@ def _at(time_: int, updates: pa.Table | None) -> pa.Table | None:
     if updates is None:
         return None
     return updates.append_column(TIME, pa.repeat(pa.scalar(time_, pa.uint64()), updates.num_rows))
-
-
-def _order(bad: Mapping[str, Any]) -> tuple[int, str, int]:
-    """What orders a bad record among others of its key in a step."""
-    timestamp = bad[_TIMESTAMP]
-    return (-1 if timestamp is None else timestamp, bad["partition"], bad["position"])
 
 
 def _within(found: Sequence[Range], within: Mapping[str, int] | None) -> list[Range]:

@@ -16,6 +16,7 @@ from holdfast.ingest.formats.files import Csv, Parquet
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.formats.raw import Raw
 from holdfast.ingest.ingestion import Ingestion, IngestStep
+from holdfast.ingest.reading import Runner
 from holdfast.ingest.source import Source
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.sources.generator import Generator
@@ -63,12 +64,19 @@ def ingest_source(
 
 @contextmanager
 def ingestion_of(
-    controller: StorageController, name: str, spec: IngestSpec, schema: Schema | None = None
+    controller: StorageController,
+    name: str,
+    spec: IngestSpec,
+    schema: Schema | None = None,
+    runner: Runner | None = None,
 ) -> Iterator[Ingestion]:
-    """Open the pipeline of a collection. The block closes the source. Raises like `ingest_source`."""
+    """Open the pipeline of a collection. The block closes the source. Raises like `ingest_source`.
+
+    `runner` reads the ranges of each step. Default: this process does.
+    """
     info = _collection(controller, name, spec, schema)
-    with closing(_source(spec, info, controller.client.clock)) as source:
-        yield Ingestion(controller, info.collection_id, spec, source, partial(format_of, spec))
+    with closing(source_of(spec, info.collection_id, controller.client.clock)) as source:
+        yield Ingestion(controller, info.collection_id, spec, source, partial(format_of, spec), runner)
 
 
 def _collection(
@@ -91,7 +99,8 @@ def _collection(
     return info
 
 
-def _source(spec: IngestSpec, info: CollectionInfo, clock: Clock) -> Source:
+def source_of(spec: IngestSpec, collection_id: str, clock: Clock) -> Source:
+    """Open the source that a spec names, for a collection. Raises `BadInput` if it can't be used."""
     match spec.source:
         case FilesSpec() as files:
             whole = spec.format in {"csv", "parquet"}
@@ -101,7 +110,7 @@ def _source(spec: IngestSpec, info: CollectionInfo, clock: Clock) -> Source:
         case GeneratorSpec() as made:
             return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, clock.wall_ms)
         case KafkaSpec() as topic:
-            return _kafka(topic, info.collection_id)
+            return _kafka(topic, collection_id)
 
 
 def _kafka(topic: KafkaSpec, collection_id: str) -> Source:

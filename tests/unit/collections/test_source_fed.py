@@ -2,15 +2,18 @@
 
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from holdfast.collections import Recipe, RenditionWriter, StorageController
+from holdfast.collections.uploads import upload_rows
 from holdfast.errors import AsOfNotYetAvailable, BadInput, HandedOver, HandoverInProgress, UpperMismatch
 from holdfast.persist import Prepared
+from holdfast.persist.rows.canonical import prepare_updates
 from testbed.faults import ProcessDeath
 from unit.collections.listeners import Heard, contents, listener
-from unit.collections.stores import SPEC, Row, Stores, counted, updates
+from unit.collections.stores import SCHEMA, SPEC, Row, Stores, counted, updates
 
 P = 10_000
 
@@ -280,3 +283,40 @@ def test_a_writer_that_helps_is_turned_away_where_a_source_takes_over_meanwhile(
     monkeypatch.setattr(late.client, "multi_write", overtaken)
     with pytest.raises(BadInput, match="written by a source"):
         late.writer("flights", purpose="late")
+
+
+def uploaded(stores: Stores, source: RenditionWriter, rows: list[tuple[int, str, int, int]]) -> list[Any]:
+    """What another process uploaded for the next append."""
+    tickets = source.upload_tickets()
+    batches = [prepare_updates(SCHEMA, updates(rows), default_time=0)]
+    return [upload_rows(stores.open(), batches, source.rendition, tickets)]
+
+
+def parts(stores: Stores, source: RenditionWriter) -> list[str]:
+    return [each.key for shard in source.rendition.shards for each in stores.blob.list(f"{shard}/w")]
+
+
+def test_what_others_uploaded_is_appended_like_updates(stores: Stores, controller: StorageController) -> None:
+    """Also by the append that begins the rendition, and by later ones."""
+    source = pipeline(controller, "r2")
+    source.append(None, 5, 6, uploads=uploaded(stores, source, [(1, "a", 5, 1), (2, "b", 5, 1)]))
+    source.keep_alive()
+    source.append(None, 6, 20, uploads=uploaded(stores, source, [(3, "c", 19, 1)]))
+    at = controller.renditions.hand_over("flights", "r2").held_from
+    source.append(None, 20, at + 1, uploads=uploaded(stores, source, [(1, "a", at, -1), (4, "d", at, 1)]))
+    assert contents(controller, at) == Counter({(2, "b"): 1, (3, "c"): 1, (4, "d"): 1})
+
+
+def test_an_upload_that_lost_its_race_is_deleted(stores: Stores, controller: StorageController) -> None:
+    source, other = pipeline(controller, "r2"), pipeline(controller, "r2")
+    lost = uploaded(stores, source, [(n, "lost", 5, 1) for n in range(20)])
+    assert parts(stores, source)
+    other.append(updates([(1, "won", 5, 1)]), 5, 6)
+    before = parts(stores, source)
+    with pytest.raises(UpperMismatch):
+        source.append(None, 5, 6, uploads=lost)
+    gone = {part.blob_key for each in lost[0] for part in each.run}
+    assert set(parts(stores, source)) == set(before) - gone
+    assert gone <= set(before)
+    source.append(None, 6, 7, uploads=uploaded(stores, source, [(2, "next", 6, 1)]))
+    assert source.upper() == 7

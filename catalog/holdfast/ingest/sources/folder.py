@@ -26,7 +26,10 @@ class Folder(Files):
 
     def _listing(self) -> Iterator[FoundFile]:
         if not self._path.is_dir():
-            raise BadInput(f"source folder {self._path} doesn't exist or is not a folder")
+            raise BadInput(
+                f"source folder {self._path} doesn't exist or is not a folder",
+                hint="correct source.files.path; on Spark, all executors must see the folder",
+            )
         for folder, folders, names in os.walk(self._path, onerror=_refuse):
             folders[:] = [each for each in folders if not each.startswith((".", "_"))]
             for each in names:

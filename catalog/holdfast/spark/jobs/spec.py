@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from holdfast.collections import CollectionInfo, JobRecord
 from holdfast.errors import CLOSED, BadInput
+from holdfast.ingest.spec import IngestSpec, parse
 from holdfast.persist.checks import is_text
 from holdfast.spark.options import ReadOptions
 from holdfast.spark.place import Place
@@ -221,6 +222,32 @@ class CompactSpec(JobSpec):
     KIND: ClassVar[str] = "compact"
 
     kind: str = KIND
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestJobSpec(JobSpec):
+    """Feed a collection from a source. `source` is the block that `holdfast ingest` takes too.
+
+    With `once` the job ends at the present end of the source. Otherwise it follows the source until it is
+    terminated or its attempt is replaced. `partitions` is the maximum number of ranges that a step reads.
+    """
+
+    KIND: ClassVar[str] = "ingest"
+
+    source: Mapping[str, Any]
+    once: bool = False
+    kind: str = KIND
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse(self.source)
+        if not isinstance(self.once, bool):
+            raise BadInput(f"job spec: 'once' must be true or false, not {self.once!r}")
+
+    @property
+    def parsed(self) -> IngestSpec:
+        """The source, its format and its limits."""
+        return parse(self.source)
 
 
 Spec = TypeVar("Spec", bound=JobSpec)

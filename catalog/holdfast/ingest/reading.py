@@ -1,0 +1,235 @@
+"""Reading ranges of a source and decoding them: the part of a step that many processes can share.
+
+A runner decides where that happens. `LocalRunner` reads in this process, and `holdfast.spark.jobs.ingest` in
+Spark's executors. The result is the same, because it depends only on the range, the spec and the columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.collections.rendition_writer import RenditionWriter
+from holdfast.errors import SourceChanged, SourceStalled
+from holdfast.ingest.checksum import RangeSum
+from holdfast.ingest.envelope import DELETES, ORDER, Envelope
+from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format, TooManyBad
+from holdfast.ingest.formats.json_lines import Json
+from holdfast.ingest.source import Binding, Range, Source
+from holdfast.ingest.spec import IngestSpec
+from holdfast.persist import Schema, Upload
+
+RAW_BYTES: Final = 16 << 10
+"""An error record keeps so much of a message's key and of its value."""
+TIMESTAMP: Final = ORDER[0]
+
+
+@dataclass
+class RangeWork:
+    """A range that was read: how far it is bound, its decoded rows, its bad records and its good messages.
+
+    If the rows are uploaded already, `uploads` has them, one for each shard, and `records` is empty. For
+    Upsert, `good` has the key, timestamp and position of each good message.
+    """
+
+    partition: str
+    binding: Binding
+    records: list[pa.Table] = field(default_factory=list)
+    bad: list[dict[str, Any]] = field(default_factory=list)
+    good: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+    uploads: tuple[Upload, ...] = ()
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a step reads: ranges of a source, for a time of the collection, within a number of bytes.
+
+    `known` has the partitions that are bound already.
+    """
+
+    ranges: Sequence[Range]
+    known: frozenset[str]
+    at: int
+    max_bytes: int
+
+
+class Runner(Protocol):
+    """Reads the ranges of a step somewhere."""
+
+    def read(self, order: Order, source: "RangeReader", writer: RenditionWriter, /) -> list[RangeWork]:
+        """Read the ranges, in their order. Leaves out those whose partition changed meanwhile.
+
+        Raises `SourceStalled` if there are too many bad records, and the errors of the source.
+        """
+
+
+class LocalRunner:
+    """Reads in this process, one range after the other."""
+
+    def read(self, order: Order, source: "RangeReader", _: RenditionWriter) -> list[RangeWork]:
+        """Read the ranges until `max_bytes` are read."""
+        work: list[RangeWork] = []
+        left = order.max_bytes
+        for wanted in order.ranges:
+            if left <= 0:
+                break
+            try:
+                done = source.read(wanted, is_known=wanted.partition in order.known, max_bytes=left)
+            except SourceChanged:
+                # The next step finds it as it is then.
+                continue
+            left -= done.bytes
+            work.append(done)
+        return work
+
+
+class RangeReader:
+    """Reads ranges of a source and decodes them for a collection with this name and schema."""
+
+    def __init__(
+        self, collection: str, spec: IngestSpec, schema: Schema, source: Source, form: Format
+    ) -> None:
+        self._collection = collection
+        self._spec = spec
+        self._schema = schema
+        self._source = source
+        self._format = form
+        self._keys = Json(pa.schema([schema.arrow.field(each) for each in schema.key_names]))
+        self._upsert = spec.envelope is Envelope.UPSERT
+
+    def read(self, wanted: Range, *, is_known: bool, max_bytes: int) -> RangeWork:
+        """Read a range, or the beginning of one that can be split if it has more than `max_bytes`.
+
+        `is_known` says whether the partition is bound already. Raises like `Source.read`, and `SourceStalled`
+        if there are too many bad records.
+        """
+        total, reached = RangeSum(), wanted.begin
+        work = RangeWork(wanted.partition, Binding(reached, wanted.identity))
+        if wanted.whole and wanted.begin == wanted.end and is_known:
+            work.bad.append(
+                self._error(wanted, BadRecord(0, 0, "changed", "the file changed after it was read"))
+            )
+        for piece in self._source.read(wanted):
+            total.add(piece.messages)
+            reached = piece.reached
+            work.bytes += piece.messages.nbytes
+            try:
+                self._decode(piece.messages, wanted, work)
+            except TooManyBad as error:
+                first = f"{wanted.partition}: {error.reason}"
+                raise too_many_errors(self._collection, self._spec.error_limit, first) from None
+            if not wanted.whole and work.bytes >= max_bytes:
+                break
+        else:
+            reached = wanted.end
+        work.binding = Binding(reached, wanted.identity, total.rows, total.checksum)
+        return work
+
+    def _decode(self, messages: pa.RecordBatch, wanted: Range, work: RangeWork) -> None:
+        """Add the records of some messages, the rows of `errors`, and for Upsert the good messages."""
+        empty = messages["value"].is_null()
+        deleting = messages.filter(empty)
+        if self._upsert and deleting.num_rows:
+            messages = messages.filter(pc.invert(empty))
+        decoded = self._checked(self._format.decode(messages), messages)
+        work.records.append(self._records(decoded, messages, wanted, deletes=False))
+        work.bad += [self._error(wanted, each, messages) for each in decoded.bad]
+        if not self._upsert:
+            return
+        if deleting.num_rows:
+            keys = self._decoded_keys(deleting)
+            work.records.append(self._records(keys, deleting, wanted, deletes=True))
+            work.bad += [self._error(wanted, each, deleting) for each in keys.bad]
+        good = messages.take(pa.array(np.unique(decoded.index)))
+        work.good += [each.drop_columns(["value"]) for each in (good, deleting)]
+        if decoded.bad:
+            # A bad value hides the row of its key, if the message says which key that is.
+            failed = messages.take(pa.array([each.index for each in decoded.bad]))
+            failed = failed.filter(failed["key"].is_valid())
+            keys = self._decoded_keys(failed)
+            work.records.append(self._records(keys, failed, wanted, deletes=True))
+
+    def _decoded_keys(self, messages: pa.RecordBatch) -> Decoded:
+        """The key columns of messages, from their keys."""
+        keys = messages.set_column(messages.schema.get_field_index("value"), "value", messages["key"])
+        return self._checked(self._keys.decode(keys), messages, self._schema.key_names)
+
+    def _checked(
+        self, decoded: Decoded, messages: pa.RecordBatch, names: Sequence[str] | None = None
+    ) -> Decoded:
+        """Without the rows that have a null where the collection allows none. They are bad records."""
+        rows, index, bad = decoded.rows, decoded.index, list(decoded.bad)
+        for each in self._schema.arrow:
+            wanted = each.name in rows.column_names and (names is None or each.name in names)
+            if each.nullable or not wanted or not rows[each.name].null_count:
+                continue
+            null = rows[each.name].is_null().to_numpy()
+            for at in np.flatnonzero(null).tolist():
+                message = int(index[at])
+                position = messages["position"][message].as_py()
+                bad.append(BadRecord(message, position, "null", f"column '{each.name}' is missing or null"))
+            rows, index = rows.filter(pa.array(~null)), index[~null]
+        return Decoded(rows, index, bad)
+
+    def _records(
+        self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, *, deletes: bool
+    ) -> pa.Table:
+        """Decoded rows with the included columns, and for Upsert with what orders them."""
+        taken = messages.take(pa.array(decoded.index))
+        arrays = {name: decoded.rows[name] for name in decoded.rows.column_names}
+        count = decoded.rows.num_rows
+        for what, name in self._spec.include.items():
+            if what != "record" and not deletes:
+                type_ = self._schema.arrow.field(name).type
+                values = pa.repeat(wanted.partition, count) if what == "partition" else taken[what]
+                arrays[name] = values.cast(type_)
+        columns = [
+            arrays[each.name] if each.name in arrays else pa.nulls(count, each.type)
+            for each in self._schema.arrow
+        ]
+        if not self._upsert:
+            return pa.table(columns, schema=self._schema.arrow)
+        timestamp, partition, position = ORDER
+        ordered = {
+            timestamp: taken["timestamp"],
+            partition: pa.repeat(wanted.partition, count),
+            position: taken["position"],
+            DELETES: pa.repeat(deletes, count),
+        }
+        names = [*self._schema.arrow.names, *ordered]
+        return pa.table([*columns, *ordered.values()], names=names)
+
+    def _error(self, wanted: Range, bad: BadRecord, messages: pa.RecordBatch | None = None) -> dict[str, Any]:
+        """The row of `errors` of a bad record."""
+        key = value = timestamp = None
+        if messages is not None:
+            key, timestamp = (messages[each][bad.index].as_py() for each in ("key", "timestamp"))
+            value = None if self._format.whole else messages["value"][bad.index].as_py()
+        return {
+            "partition": wanted.partition,
+            "position": bad.position,
+            "kind": bad.kind,
+            "reason": bad.reason,
+            "key": None if key is None else key[:RAW_BYTES],
+            "value": None if value is None else value[:RAW_BYTES],
+            TIMESTAMP: timestamp,
+        }
+
+
+def too_many_errors(collection: str, limit: int, first: str) -> SourceStalled:
+    """Return the error for more bad records than the limit. `first` describes the next one."""
+    return SourceStalled(
+        f"collection {collection} would keep more bad records than the limit {limit:,}; the next one is"
+        f" {first}",
+        hint="correct the source or the columns, or raise onError.collect.limit",
+    )
+
+
+def order_of(bad: Mapping[str, Any]) -> tuple[int, str, int]:
+    """Return what orders a bad record among others of its key in a step."""
+    timestamp = bad[TIMESTAMP]
+    return (-1 if timestamp is None else timestamp, bad["partition"], bad["position"])

@@ -1,0 +1,160 @@
+"""The ingestion job: feeds a collection from a source, step by step.
+
+    python -m holdfast.spark.jobs.ingest '<JSON spec, or the path of a spec>'
+
+- The driver runs the loop of `holdfast ingest`: it reads the bindings, asks the source what is new, chooses
+  ranges, and commits each step with its bindings in one multi-write.
+- Executors read and decode the ranges, one task for each. Messages never pass through the JVM. Without an
+  envelope the executors also upload the rows. For Upsert they return the rows, and the driver merges them
+  with the contents of the collection, which it keeps in memory.
+- Any number of drivers may run, also `holdfast ingest` in another process. The commits decide, and who loses
+  deletes its uploads. Uploads of a killed driver are swept after the leases of its writers.
+- The record of the job is not part of a commit. The driver looks every few seconds whether its attempt is
+  still the recorded one, and ends if it isn't.
+
+The record's result, with `once`: `upper`, below which the contents are complete, and the numbers of
+`messages`, `updates` and `errors`.
+
+Exit codes: 0 it reached the end of the source; 1 it failed and a new attempt may succeed; 2 the spec, or what
+it asks for, is wrong; 3 the store failed; 4 fenced; 143 it was terminated.
+"""
+
+import functools
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from holdfast.collections import CollectionInfo, StorageController
+from holdfast.collections.rendition_writer import RenditionWriter
+from holdfast.errors import HoldfastError, StorageError
+from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
+from holdfast.ingest.reading import Order, RangeReader, RangeWork
+from holdfast.persist import PersistClient
+from holdfast.spark.jobs import program
+from holdfast.spark.jobs.program import Say, assigned, on_record, session, unless_committed
+from holdfast.spark.jobs.reading import Reading, read_task
+from holdfast.spark.jobs.spec import IngestJobSpec
+from holdfast.spark.jobs.tasks import run_tasks
+
+LOOK_S: Final = 5.0
+"""So often the driver looks whether its attempt is the recorded one."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job that the one argument describes. Returns the exit code."""
+    return program.main(arguments, IngestJobSpec, lambda spec, say: run(spec, say=say))
+
+
+def run(
+    spec: IngestJobSpec,
+    *,
+    say: Say,
+    spark: SparkSession | None = None,
+    stopped: Callable[[float], bool] | None = None,
+) -> None:
+    """Run the spec unless this attempt is done. Raises `Fenced` if it isn't the current attempt.
+
+    `say` is called with the progress. Runs on `spark`, or on its own session. `stopped(seconds)` waits so
+    long or less, and returns True to end. By default it sleeps. An error of the work itself is recorded as
+    the attempt's failure before it is raised.
+    """
+    with spec.place.open_to_write(maintenance="background") as client:
+        controller = StorageController(client)
+        if (info := assigned(controller, spec, say)) is None:
+            return
+        with unless_committed(controller, spec, say):
+            with on_record(controller, spec), session(spec, spark) as running:
+                total = _Total(controller, spec, say)
+                runner = SparkRunner(running, client, info, spec)
+                with ingestion_of(controller, info.collection_id, spec.parsed, runner=runner) as ingestion:
+                    ingestion.run(once=spec.once, stopped=stopped, told=total.add)
+            if spec.once:
+                controller.finish_job(spec.job_id, spec.attempt, total.result)
+            say(f"fed {info.name} with {total.done['messages']:,} messages")
+
+
+class SparkRunner:
+    """Reads the ranges of a step in Spark's executors."""
+
+    def __init__(
+        self, spark: SparkSession, client: PersistClient, info: CollectionInfo, spec: IngestJobSpec
+    ) -> None:
+        self._context = spark.sparkContext
+        self._client = client
+        self._info = info
+        self._spec = spec
+
+    def read(self, order: Order, _: RangeReader, writer: RenditionWriter, /) -> list[RangeWork]:
+        """Read at most `partitions` ranges, each in a task. The tasks share `max_bytes` evenly."""
+        ranges = order.ranges[: self._spec.partitions]
+        reading = Reading(
+            self._spec.place,
+            self._client.location_id,
+            self._info.name,
+            self._info.collection_id,
+            self._spec.parsed,
+            writer.schema,
+            writer.rendition,
+            writer.upload_tickets(),
+            order.at,
+            max(1, order.max_bytes // len(ranges)),
+        )
+        done = run_tasks(
+            self._context,
+            [(each, each.partition in order.known) for each in ranges],
+            functools.partial(read_task, reading=reading),
+            what=f"ingest into {self._info.name} at {order.at}",
+            progress=lambda _: None,
+            meanwhile=lambda: _keep_alive(writer),
+        )
+        failed = [each for each in done if isinstance(each, HoldfastError)]
+        work = [each for each in done if isinstance(each, RangeWork)]
+        if failed:
+            self._client.discard(upload for each in work for upload in each.uploads)
+            raise failed[0]
+        return work
+
+
+class _Total:
+    """What the steps did together. Shows each of them, and looks after the attempt."""
+
+    def __init__(self, controller: StorageController, spec: IngestJobSpec, say: Say) -> None:
+        self._controller = controller
+        self._spec = spec
+        self._say = say
+        self._looked_s = time.monotonic()
+        self._upper = 0
+        self.done: Counter[str] = Counter()
+
+    @property
+    def result(self) -> dict[str, int]:
+        return {"upper": self._upper, **{each: self.done[each] for each in ("messages", "updates", "errors")}}
+
+    def add(self, step: IngestStep) -> None:
+        self._upper = max(self._upper, step.upper)
+        if step.outcome is StepOutcome.COMMITTED and step.messages:
+            self.done.update(messages=step.messages, updates=step.updates, errors=step.errors)
+            self._say(
+                f"{step.messages:,} messages, {step.updates:,} updates, {step.errors:,} bad records:"
+                f" complete before {step.upper}"
+            )
+        if time.monotonic() - self._looked_s >= LOOK_S:
+            self._controller.check_attempt(self._spec.job_id, self._spec.attempt)
+            self._looked_s = time.monotonic()
+
+
+def _keep_alive(writer: RenditionWriter) -> None:
+    """Renew the leases, so that no sweep deletes the uploads."""
+    # The next call tries again, long before the lease ends.
+    with suppress(StorageError):
+        writer.keep_alive()
+
+
+if __name__ == "__main__":
+    program.end_when_told()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""The task of the ingestion job: reads one range of a source, and uploads its rows.
+
+This is a separate module because the module of a job is the program, and executors can't import its
+functions.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from holdfast.collections import RenditionInfo
+from holdfast.collections.uploads import upload_rows
+from holdfast.errors import HoldfastError, SourceChanged
+from holdfast.forks import kept_in_process
+from holdfast.ingest.envelope import Envelope
+from holdfast.ingest.opened import format_of, source_of
+from holdfast.ingest.reading import RangeReader, RangeWork
+from holdfast.ingest.source import Range
+from holdfast.ingest.spec import IngestSpec
+from holdfast.persist import Schema, UploadTicket
+from holdfast.persist.rows.canonical import prepare_updates
+from holdfast.spark.place import Place
+
+_BATCH_ROWS: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What every task needs in addition to its range. `collection` is the name, for messages.
+
+    `at` is the time of the rows. A task reads at most about `max_bytes`.
+    """
+
+    place: Place
+    location_id: UUID
+    collection: str
+    collection_id: str
+    spec: IngestSpec
+    schema: Schema
+    rendition: RenditionInfo
+    tickets: tuple[UploadTicket, ...]
+    at: int
+    max_bytes: int
+
+
+def read_task(task: tuple[Range, bool], *, reading: Reading) -> RangeWork | HoldfastError | None:
+    """Read a range. The flag says whether its partition is bound already. Runs in an executor.
+
+    Without an envelope it uploads the rows. For Upsert it returns them, because the rows of a key can be in
+    several ranges. Returns None if the partition changed meanwhile, and an error instead of raising it, so
+    that the driver has it whole.
+    """
+    wanted, is_known = task
+    client = _kept_open(reading.place, reading.location_id)
+    try:
+        with closing(source_of(reading.spec, reading.collection_id, client.clock)) as source:
+            form = format_of(reading.spec, reading.schema)
+            reader = RangeReader(reading.collection, reading.spec, reading.schema, source, form)
+            work = reader.read(wanted, is_known=is_known, max_bytes=reading.max_bytes)
+        if reading.spec.envelope is Envelope.NONE and work.records:
+            updates = _updates(work.records, reading)
+            work.uploads = upload_rows(client, updates, reading.rendition, reading.tickets)
+            work.records = []
+    except SourceChanged:
+        return None
+    except HoldfastError as error:
+        return error
+    return work
+
+
+def _updates(tables: Iterable[pa.Table], reading: Reading) -> Iterator[pa.RecordBatch]:
+    """Rows as updates that add them at the step's time."""
+    for table in tables:
+        for begin in range(0, table.num_rows, _BATCH_ROWS):
+            yield prepare_updates(reading.schema, table.slice(begin, _BATCH_ROWS), default_time=reading.at)
+
+
+# Worker processes stay alive and run many tasks.
+_kept_open = kept_in_process(most=8)(Place.open_to_write)

@@ -1,0 +1,262 @@
+"""The ingestion job: executors read, one driver commits, and the result is that of `holdfast ingest`."""
+
+import json
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.collections import CollectionSpec, JobState, StorageController
+from holdfast.errors import BadInput, Fenced, SourceStalled
+from holdfast.ingest import IngestStep, StepOutcome, ingest_source
+from holdfast.ingest.kept import errors, offsets
+from holdfast.persist import Schema
+from holdfast.persist.ids import BLOB_NAME
+from holdfast.persist.rows.schema import DIFF
+from holdfast.spark.jobs import ingest
+from holdfast.spark.jobs.spec import IngestJobSpec
+from spark.attempts import again, killed_at, record_of
+from testbed.kafka import Kafka
+from unit.ingest.kafkatopic import KafkaTopic
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?", "x": "float64?", "file": "string?"})
+FILES = 6
+Fed = Callable[..., IngestJobSpec]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files of 500 lines with ids that occur in several of them; one line of each is bad."""
+    for number in range(FILES):
+        lines = [
+            json.dumps(
+                {"id": (number * 300 + n) % 1000, "name": f"{number}/{n}", "x": -0.0 if n % 2 else n / 7}
+            )
+            for n in range(500)
+        ]
+        lines[number * 7] = '{"id": "no number"}'
+        file(tmp_path / "in", number).write_text("\n".join(lines) + "\n")
+    return tmp_path / "in"
+
+
+def file(folder: Path, number: int) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder / f"{number}.jsonl"
+
+
+def block(folder: Path, **changed: Any) -> dict[str, Any]:
+    """A step reads two files."""
+    size = file(folder, 1).stat().st_size
+    return {
+        "files": {"path": str(folder)},
+        "format": {"json": {}},
+        "include": {"partition": "file"},
+        "run": {"interval": "10ms", "progressInterval": "0s"},
+        "batch": {"maxBytes": str(int(size * 2.5))},
+        **changed,
+    }
+
+
+def created(controller: StorageController, schema: Schema = SCHEMA) -> str:
+    name = f"orders-{uuid.uuid4()}"
+    controller.create_collection(CollectionSpec(str(uuid.uuid4()), name, schema, 2, source_fed=True))
+    return name
+
+
+@pytest.fixture
+def fed(controller: StorageController, url: str) -> Fed:
+    """Makes a collection, starts its job on record, and makes the spec."""
+
+    def make(source: dict[str, Any], name: str = "", **given: Any) -> IngestJobSpec:
+        info = controller.describe(name or created(controller))
+        record = controller.start_job(info.collection_id, "ingest", "source", spec={})
+        of_job = {"job_id": record.job_id, "attempt": record.attempt, "partitions": 4}
+        spec = {"url": url, "collection": info.collection_id, "source": source, "once": True}
+        return IngestJobSpec(**{**of_job, **spec, **given})
+
+    return make
+
+
+def contents(controller: StorageController, collection: str, at: int) -> list[pa.Table]:
+    """Output, bindings and errors at a time."""
+    with controller.reader(collection, purpose="look") as reader:
+        output = reader.snapshot(at).to_table().sort_by([(name, "ascending") for name in SCHEMA.arrow.names])
+    kept = [each(controller, collection, at)[1] for each in (offsets, errors)]
+    return [output, *(each.sort_by([("partition", "ascending"), ("position", "ascending")]) for each in kept)]
+
+
+@pytest.mark.parametrize("envelope", ["None", "Upsert"])
+def test_its_steps_are_those_of_one_process_byte_for_byte(
+    spark: SparkSession, controller: StorageController, url: str, folder: Path, fed: Fed, envelope: str
+) -> None:
+    source = block(folder, envelope=envelope)
+    alone = created(controller)
+    steps: list[IngestStep] = []
+    ingest_source(url, alone, source, once=True, told=steps.append)
+    here = [step.upper for step in steps if step.outcome is StepOutcome.COMMITTED]
+    assert len(here) == FILES // 2
+
+    spec = fed(source)
+    said: list[str] = []
+    ingest.run(spec, say=said.append, spark=spark)
+    there = [int(each.rsplit(" ", 1)[1]) for each in said if "complete before" in each]
+    assert len(there) == len(here)
+    for mine, other in zip(here, there, strict=True):
+        for ours, theirs in zip(
+            contents(controller, alone, mine - 1),
+            contents(controller, spec.collection, other - 1),
+            strict=True,
+        ):
+            assert ours.num_rows
+            assert theirs.equals(ours)
+    record = record_of(controller, spec)
+    assert record.state is JobState.DONE
+    assert record.result == {
+        "upper": there[-1],
+        "messages": FILES * 500,
+        "updates": sum(step.updates for step in steps),
+        "errors": FILES,
+    }
+
+
+def test_both_feed_one_collection_at_the_same_time(
+    spark: SparkSession, controller: StorageController, url: str, folder: Path, fed: Fed
+) -> None:
+    source = block(folder, batch={"maxBytes": "1"})
+    spec = fed(source)
+    done: list[IngestStep] = []
+    other = threading.Thread(
+        target=ingest_source, args=(url, spec.collection, source), kwargs={"once": True, "told": done.append}
+    )
+    other.start()
+    ingest.run(spec, say=lambda _: None, spark=spark)
+    other.join()
+    check_whole(controller, spec)
+    result = record_of(controller, spec).result
+    assert result["messages"] + sum(step.messages for step in done) == FILES * 500
+
+
+def check_whole(controller: StorageController, spec: IngestJobSpec) -> None:
+    """Each line of each file is there once, as a row or as an error."""
+    output, bound, bad = contents(controller, spec.collection, upper_of(controller, spec) - 1)
+    assert bound.num_rows == bad.num_rows == FILES
+    assert sum(output[DIFF].to_pylist()) == FILES * 499
+    assert set(output[DIFF].to_pylist()) == {1}
+
+
+def upper_of(controller: StorageController, spec: IngestJobSpec) -> int:
+    rendition = controller.describe(spec.collection).holding.id
+    return controller.rendition_writer(spec.collection, rendition, purpose="look").upper()
+
+
+@pytest.mark.long
+def test_a_driver_that_is_killed_after_any_step_is_followed_by_another(
+    spark: SparkSession, controller: StorageController, folder: Path, fed: Fed
+) -> None:
+    spec = fed(block(folder))
+    for _ in range(2):
+        done = killed_at(spec, "complete before")
+        assert done.returncode < 0, done.stderr
+        spec = again(controller, spec)
+    ingest.run(spec, say=lambda _: None, spark=spark)
+    check_whole(controller, spec)
+    assert record_of(controller, spec).result["messages"] == FILES // 3 * 500
+
+
+@pytest.mark.kafka
+def test_a_topic_is_read_by_executors(
+    spark: SparkSession, controller: StorageController, kafka: Kafka, fed: Fed
+) -> None:
+    topic = KafkaTopic(kafka, partitions=3)
+    for n in range(300):
+        topic.send({"id": n, "name": str(n)}, partition=n % 3)
+    topic.send({"id": "bad"}, partition=1)
+    spec = fed({"kafka": topic.block(), "format": {"json": {}}, "run": {"progressInterval": "0s"}})
+    ingest.run(spec, say=lambda _: None, spark=spark)
+    output, bound, bad = contents(controller, spec.collection, upper_of(controller, spec) - 1)
+    assert sorted(output["id"].to_pylist()) == list(range(300))
+    assert bound["position"].to_pylist() == [100, 101, 100]
+    assert [(each["partition"], each["position"]) for each in bad.to_pylist()] == [("1", 100)]
+    assert topic.committed() == {0: 100, 1: 101, 2: 100}
+
+
+def test_too_many_bad_records_stall_it_and_leave_no_uploads(
+    spark: SparkSession, controller: StorageController, folder: Path, fed: Fed
+) -> None:
+    spec = fed(block(folder, onError={"collect": {"limit": 1}}))
+    with pytest.raises(SourceStalled, match="more bad records than the limit 1"):
+        ingest.run(spec, say=lambda _: None, spark=spark)
+    record = record_of(controller, spec)
+    assert record.state is JobState.FAILED
+    assert "more bad records than the limit 1" in record.error
+    assert upper_of(controller, spec) == 0
+    assert not uploads(controller, spec)
+
+
+def uploads(controller: StorageController, spec: IngestJobSpec) -> list[str]:
+    found = []
+    for shard in controller.describe(spec.collection).holding.shards:
+        for meta in controller.client.location.blob.list(shard):
+            parsed = BLOB_NAME.fullmatch(meta.key)
+            if parsed is not None and parsed["writer"]:
+                found.append(meta.key)
+    return found
+
+
+def test_an_error_of_an_executor_comes_whole(
+    spark: SparkSession, controller: StorageController, folder: Path, fed: Fed
+) -> None:
+    """A folder that only the driver can see."""
+    spec = fed(block(folder))
+
+    class Moved(ingest.SparkRunner):
+        def read(self, *given: Any) -> Any:
+            folder.rename(folder.with_name("elsewhere"))
+            return super().read(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ingest, "SparkRunner", Moved)
+        with pytest.raises(BadInput, match="folder") as raised:
+            ingest.run(spec, say=lambda _: None, spark=spark)
+    assert raised.value.hint
+
+
+def test_an_attempt_that_was_replaced_ends(
+    spark: SparkSession,
+    controller: StorageController,
+    folder: Path,
+    fed: Fed,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ingest, "LOOK_S", 0.0)
+    spec = fed(block(folder), once=False)
+    said: list[str] = []
+
+    def stopped(seconds: float) -> bool:
+        if len(said) == 1:
+            controller.retry_job(spec.job_id, abandoned=1)
+        return False
+
+    with pytest.raises(Fenced):
+        ingest.run(spec, say=said.append, spark=spark, stopped=stopped)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": {}}, "source must have one of"),
+        ({"source": {"files": {"path": "/x"}, "format": {"json": {}}, "more": 1}}, "unknown field 'more'"),
+        ({"once": "yes"}, "'once' must be true or false"),
+    ],
+)
+def test_a_bad_spec_is_refused(fed: Fed, folder: Path, change: dict[str, Any], words: str) -> None:
+    good = json.loads(fed(block(folder)).to_json())
+    with pytest.raises(BadInput, match=words):
+        IngestJobSpec.from_json(json.dumps({**good, **change}))
