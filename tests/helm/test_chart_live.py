@@ -314,6 +314,7 @@ def granted(cluster: ControlPlane, namespace: str, names: tuple[str, ...]) -> se
     }
 
 
+@pytest.mark.long
 def test_the_operator_asks_for_all_that_its_role_grants_and_for_nothing_else(
     plane: ControlPlane, release: Release, seen: dict[str, Json], log_folder: Path
 ) -> None:

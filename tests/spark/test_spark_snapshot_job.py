@@ -107,6 +107,7 @@ def submit(spec: SnapshotSpec, folder: Path) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
 
 
+@pytest.mark.long
 def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
     controller: StorageController, order: Order, tmp_path: Path
 ) -> None:

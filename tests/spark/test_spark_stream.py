@@ -61,6 +61,7 @@ def rows(*pairs: tuple[int, str]) -> list[dict[str, Any]]:
     return [{"id": id_, "name": name} for id_, name in pairs]
 
 
+@pytest.mark.long
 def test_contents_come_first_then_changes_exactly_once(
     spark: SparkSession, url: str, controller: StorageController, fill: Fill, tmp_path: Path
 ) -> None:

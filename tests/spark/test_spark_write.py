@@ -88,6 +88,7 @@ def test_what_does_not_fit_is_told_in_one_line_and_leaves_nothing(
     assert blobs(controller, collection) == before
 
 
+@pytest.mark.long
 def test_any_thread_writes(
     spark: SparkSession, controller: StorageController, url: str, orders: str, tmp_path: Path
 ) -> None:
