@@ -10,8 +10,9 @@ PERSIST: Final = "persist"
 LOG: Final = "log"
 COLLECTIONS: Final = "collections"
 FAILOVER: Final = "failover"
+INGEST: Final = "ingest"
 
-SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120}
+SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 100}
 """Hunts for planted bugs run the worlds of the seeds below this. The tests run them too, of persist fewer."""
 
 _CLASSES: Final = {
@@ -19,6 +20,7 @@ _CLASSES: Final = {
     LOG: ("sim.logworld", "LogWorld"),
     COLLECTIONS: ("sim.collectionworld", "CollectionWorld"),
     FAILOVER: ("sim.failoverworld", "FailoverWorld"),
+    INGEST: ("sim.ingestworld", "IngestWorld"),
 }
 
 

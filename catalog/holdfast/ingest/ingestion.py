@@ -125,6 +125,7 @@ class Ingestion:
         self._bound: dict[str, Binding] = {}
         self._standing: list[dict[str, Any]] = []
         self._moved_s = time.monotonic()
+        self._is_open = True
 
     @property
     def bound(self) -> Mapping[str, Binding]:
@@ -133,6 +134,10 @@ class Ingestion:
 
     def load(self) -> None:
         """Read the upper, the bindings, the errors and the state from the collection."""
+        # An error in between must not leave a new upper beside old bindings.
+        self._known = False
+        if not self._is_open:
+            self._open()
         self._upper = self._writer.upper()
         pipeline = self._rendition.pipeline
         assert pipeline is not None
@@ -248,7 +253,7 @@ class Ingestion:
             return IngestStep(StepOutcome.LOST, self._upper)
         except Indeterminate:
             # The bindings say whether it happened.
-            self._open()
+            self._is_open = self._known = False
             return IngestStep(StepOutcome.LOST, self._upper)
         self._upper, self._moved_s = at + 1, time.monotonic()
         self._bound |= work.bound

@@ -41,9 +41,13 @@ class Topic:
 
     def read(self, wanted: Range) -> Iterator[Piece]:
         assert wanted.begin >= self.low.get(wanted.partition, 0)
-        messages = self.partitions[wanted.partition]
-        for begin in range(wanted.begin, wanted.end, self.piece):
-            end = min(begin + self.piece, wanted.end)
+        return self.everything(wanted.partition, wanted.begin, wanted.end)
+
+    def everything(self, partition: str, first: int, last: int) -> Iterator[Piece]:
+        """The messages in `[first, last)`, also those that are deleted."""
+        messages = self.partitions[partition]
+        for begin in range(first, last, self.piece):
+            end = min(begin + self.piece, last)
             keys, values = zip(*messages[begin:end], strict=True)
             arrays = [
                 pa.array(range(begin, end), pa.int64()),
