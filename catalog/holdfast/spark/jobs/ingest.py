@@ -37,7 +37,7 @@ from holdfast.ingest.reading import Order, RangeReader, RangeWork
 from holdfast.persist import PersistClient
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.program import Say, assigned, on_record, session, unless_committed
-from holdfast.spark.jobs.reading import Reading, read_task
+from holdfast.spark.jobs.reading import Ingesting, read_task
 from holdfast.spark.jobs.spec import IngestJobSpec
 from holdfast.spark.jobs.tasks import run_tasks
 
@@ -92,7 +92,7 @@ class SparkRunner:
     def read(self, order: Order, _: RangeReader, writer: RenditionWriter, /) -> list[RangeWork]:
         """Read at most `partitions` ranges, each in a task. The tasks share `max_bytes` evenly."""
         ranges = order.ranges[: self._spec.partitions]
-        reading = Reading(
+        ingesting = Ingesting(
             self._spec.place,
             self._client.location_id,
             self._info.name,
@@ -107,7 +107,7 @@ class SparkRunner:
         done = run_tasks(
             self._context,
             [(each, each.partition in order.known) for each in ranges],
-            functools.partial(read_task, reading=reading),
+            functools.partial(read_task, ingesting=ingesting),
             what=f"ingest into {self._info.name} at {order.at}",
             progress=lambda _: None,
             meanwhile=lambda: _keep_alive(writer),

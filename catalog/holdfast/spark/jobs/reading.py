@@ -29,7 +29,7 @@ _BATCH_ROWS: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Ingesting:
     """What every task needs in addition to its range. `collection` is the name, for messages.
 
     `at` is the time of the rows. A task reads at most about `max_bytes`.
@@ -47,7 +47,7 @@ class Reading:
     max_bytes: int
 
 
-def read_task(task: tuple[Range, bool], *, reading: Reading) -> RangeWork | HoldfastError | None:
+def read_task(task: tuple[Range, bool], *, ingesting: Ingesting) -> RangeWork | HoldfastError | None:
     """Read a range. The flag says whether its partition is bound already. Runs in an executor.
 
     Without an envelope it uploads the rows. For Upsert it returns them, because the rows of a key can be in
@@ -55,15 +55,15 @@ def read_task(task: tuple[Range, bool], *, reading: Reading) -> RangeWork | Hold
     that the driver has it whole.
     """
     wanted, is_known = task
-    client = _kept_open(reading.place, reading.location_id)
+    client = _kept_open(ingesting.place, ingesting.location_id)
     try:
-        with closing(source_of(reading.spec, reading.collection_id, client.clock)) as source:
-            form = format_of(reading.spec, reading.schema)
-            reader = RangeReader(reading.collection, reading.spec, reading.schema, source, form)
-            work = reader.read(wanted, is_known=is_known, max_bytes=reading.max_bytes)
-        if reading.spec.envelope is Envelope.NONE and work.records:
-            updates = _updates(work.records, reading)
-            work.uploads = upload_rows(client, updates, reading.rendition, reading.tickets)
+        with closing(source_of(ingesting.spec, ingesting.collection_id, client.clock)) as source:
+            form = format_of(ingesting.spec, ingesting.schema)
+            reader = RangeReader(ingesting.collection, ingesting.spec, ingesting.schema, source, form)
+            work = reader.read(wanted, is_known=is_known, max_bytes=ingesting.max_bytes)
+        if ingesting.spec.envelope is Envelope.NONE and work.records:
+            updates = _updates(work.records, ingesting)
+            work.uploads = upload_rows(client, updates, ingesting.rendition, ingesting.tickets)
             work.records = []
     except SourceChanged:
         return None
@@ -72,11 +72,13 @@ def read_task(task: tuple[Range, bool], *, reading: Reading) -> RangeWork | Hold
     return work
 
 
-def _updates(tables: Iterable[pa.Table], reading: Reading) -> Iterator[pa.RecordBatch]:
+def _updates(tables: Iterable[pa.Table], ingesting: Ingesting) -> Iterator[pa.RecordBatch]:
     """Rows as updates that add them at the step's time."""
     for table in tables:
         for begin in range(0, table.num_rows, _BATCH_ROWS):
-            yield prepare_updates(reading.schema, table.slice(begin, _BATCH_ROWS), default_time=reading.at)
+            yield prepare_updates(
+                ingesting.schema, table.slice(begin, _BATCH_ROWS), default_time=ingesting.at
+            )
 
 
 # Worker processes stay alive and run many tasks.
