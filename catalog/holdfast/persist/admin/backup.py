@@ -196,7 +196,7 @@ def _location_id(log: SqliteConsensus) -> uuid.UUID:
             "the consensus store belongs to no location",
             hint="check the URL; the first client that writes creates the location",
         )
-    return decode_location(entry.data, CONSENSUS_KEY)
+    return decode_location(entry.data, CONSENSUS_KEY).location_id
 
 
 def _copy_blob(blob: Blob, copies: FileBlob, key: str) -> int:

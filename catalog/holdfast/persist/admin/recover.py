@@ -58,8 +58,8 @@ from holdfast.persist.stores import Blob, Consensus, Location, MemoryConsensus
 from holdfast.persist.stores.location import (
     BLOB_KEY,
     CONSENSUS_KEY,
+    LocationRecord,
     decode_location,
-    decode_recoveries,
     encode_location,
     read_location,
 )
@@ -114,39 +114,37 @@ class Recovery:
                 f"{blob.description} has no {BLOB_KEY}: it is not the blob store of a location",
                 hint=f"check the URL, or restore {BLOB_KEY} from a backup",
             )
-        location_id = decode_location(stored, f"{BLOB_KEY} in {blob.description}")
+        self._stored = decode_location(stored, f"{BLOB_KEY} in {blob.description}")
+        location_id = self._stored.location_id
         entry = consensus.heads([CONSENSUS_KEY]).get(CONSENSUS_KEY)
+        self._entry = entry
+        self._decided: LocationRecord | None = None
         if entry is not None:
-            where = f"{CONSENSUS_KEY} in {consensus.description}"
-            decided = decode_location(entry.data, where)
-            if decided != location_id:
+            self._decided = decode_location(entry.data, f"{CONSENSUS_KEY} in {consensus.description}")
+            if self._decided.location_id != location_id:
                 raise LocationMismatch(
                     f"{blob.description} belongs to location {location_id},"
-                    f" {consensus.description} to {decided}",
+                    f" {consensus.description} to {self._decided.location_id}",
                     hint="give a consensus store that is empty, or an older copy of the right one",
                 )
         self._location = Location(blob, consensus, location_id)
         self._config = config or PersistConfig()
         self._clock = clock or Clock()
-        self._stored, self._entry = stored, entry
         self._lost = consensus.lost()
         self._known = {known.plan.shard_id: known for known in self._look(looking_at)}
 
     @property
     def plan(self) -> RecoveryPlan:
         """What `run` would do."""
-        paired = self._entry is not None and self._recoveries() == decode_recoveries(self._entry.data)
+        paired = self._decided == self._stored
         shards = tuple(known.plan for known in self._known.values())
         healthy = paired and all(shard.healthy for shard in shards)
         # Whole logs contain every commit, unless the store is an older copy. Only its owner knows that.
-        complete = self._entry is not None and all(shard.healthy for shard in shards)
+        complete = self._decided is not None and all(shard.healthy for shard in shards)
         why = "" if self._lost is None else self._lost.why
         return RecoveryPlan(
             str(self._location.location_id), healthy and not why, shards, complete and not why, why, paired
         )
-
-    def _recoveries(self) -> int:
-        return decode_recoveries(self._stored)
 
     def run(self, *, restored: bool = False) -> RecoveryPlan:
         """Recover the location. First stop every other client of it.
@@ -171,7 +169,7 @@ class Recovery:
                 hint="if it is an older copy all the same, say so with --restored",
             )
         blob, consensus = self._location.blob, self._location.consensus
-        before = max(self._recoveries(), decode_recoveries(self._entry.data) if self._entry else 0)
+        before = max(each.recoveries for each in (self._stored, self._decided) if each is not None)
         stored = encode_location(self._location.location_id, recoveries=before + 1)
         consensus.check_restart()
         blob.put(BLOB_KEY, stored)
@@ -353,7 +351,7 @@ class Recovery:
 
     def _is_doubted(self, shard: str) -> bool:
         """Whether clients or cuts of the log knew other rows than the log has."""
-        markers = standing_markers(self._location, shard, self._recoveries())
+        markers = standing_markers(self._location, shard, self._stored.recoveries)
         return any(True for _ in markers) or has_other_digests(self._location, shard)
 
     def _of_rollup(self, shard: str, seqno: int, key: str, problems: list[str]) -> ShardState | None:

@@ -44,7 +44,7 @@ from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.history import contradiction, is_decided
 from holdfast.persist.state.state import ShardState, StateDiff
 from holdfast.persist.stores import Blob, Digest, Head, Location, digest_of
-from holdfast.persist.stores.location import BLOB_KEY, decode_recoveries, read_location
+from holdfast.persist.stores.location import BLOB_KEY, decode_location, read_location
 from holdfast.persist.stores.traits import MAX_SEQNO
 
 _MARKER: Final = "f"
@@ -258,7 +258,7 @@ def read_recoveries(blob: Blob) -> int:
             "it records the id of the location",
             hint="restore it from a backup",
         )
-    return decode_recoveries(stored)
+    return decode_location(stored, f"{BLOB_KEY} in {blob.description}").recoveries
 
 
 class Line(NamedTuple):

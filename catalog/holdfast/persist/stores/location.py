@@ -15,7 +15,7 @@ import json
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import NamedTuple, Self
 
 from holdfast.errors import (
     CorruptBlob,
@@ -167,21 +167,29 @@ def encode_location(location_id: uuid.UUID, *, recoveries: int = 0) -> bytes:
     return json.dumps(fields).encode()
 
 
-def decode_recoveries(data: bytes) -> int:
-    """Return how often the logs of a location were restarted, from bytes that `decode_location` accepts."""
-    return int(json.loads(data).get("recoveries", 0))
+class LocationRecord(NamedTuple):
+    """What both stores of a location hold: its id, and how often the logs were restarted."""
+
+    location_id: uuid.UUID
+    recoveries: int
 
 
-def decode_location(data: bytes, where: str) -> uuid.UUID:
-    """Decode the id. Raises `CorruptBlob`, `VersionTooNew` or `Deprecated`, which name `where`."""
+def decode_location(data: bytes, where: str) -> LocationRecord:
+    """Decode the record of a location.
+
+    Raises `CorruptBlob`, `VersionTooNew` or `Deprecated`, which name `where`.
+    """
     try:
         if len(data) > _MOST_BYTES:
             raise ValueError
         fields = json.loads(data)
         version = int(fields["format"])
         check_format(version, FORMAT_VERSION, where=where)
-        return uuid.UUID(str(fields["location_id"]))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        recoveries = fields.get("recoveries", 0)
+        if type(recoveries) is not int or recoveries < 0:
+            raise ValueError
+        return LocationRecord(uuid.UUID(str(fields["location_id"])), recoveries)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptBlob(where, "the id of a location", repr(data[:40])) from error
 
 
@@ -211,18 +219,18 @@ def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool, arguments: s
 def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes, arguments: str) -> uuid.UUID:
     decided = decode_location(entry, f"{CONSENSUS_KEY} in {consensus.description}")
     followed = decode_location(stored, f"{BLOB_KEY} in {blob.description}")
-    if decided != followed:
+    if decided.location_id != followed.location_id:
         raise LocationMismatch(
             f"{blob.description} and {consensus.description} belong to different locations",
             hint="use two stores that were created together",
         )
-    if decode_recoveries(entry) != decode_recoveries(stored):
+    if decided != followed:
         raise LocationMismatch(
             f"{blob.description} and {consensus.description} differ in how often they were recovered",
             hint="one is an older copy, or a recovery was interrupted; run it again: holdfast persist recover"
             f" {arguments}",
         )
-    return decided
+    return decided.location_id
 
 
 def _create_entry(blob: Blob, consensus: Consensus, *, create: bool) -> None:
