@@ -67,8 +67,10 @@ _SETTINGS: Final = {
     "synchronous_commit": "on",
     "jit": "off",
 }
-# Without a handler, a program would print each attempt to connect, in addition to the error that it gets.
-logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
+# Without a handler, a program would print each attempt to connect and each error in a pipeline, besides
+# the error that it gets.
+for _name in ("psycopg", "psycopg.pool"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 # A commit that writes something waits until the standby has everything before it. It changes no table.
 _WAIT_FOR_STANDBY: Final = """SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''
@@ -242,11 +244,18 @@ def open_hint(error: psycopg.Error) -> str:
 def refused(error: psycopg.Error, description: str) -> Determinate | None:
     """Return an error if the server refuses a statement until somebody changes the database; None otherwise.
 
-    The role may lack rights. Or an insert found a table without its primary key: such a table accepts two
-    rows for one place, and no later error shows it.
+    The role may lack rights, or may only read. Or an insert found a table without its primary key: such a
+    table accepts two rows for one place, and no later error shows it.
     """
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return Determinate(f"{description}: {told(error)}", hint=RIGHTS_HINT).for_good()
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        # Not lasting: this may be an old primary after a failover.
+        return Determinate(
+            f"{description}: {told(error)}",
+            hint="check that the URL leads to the primary, and that neither the role nor the database has"
+            " default_transaction_read_only = on",
+        )
     if not isinstance(error, psycopg.errors.InvalidColumnReference):
         return None
     return Determinate(
@@ -316,6 +325,69 @@ class StandbyWaits:
         self._settled = max(self._settled, noted)
 
 
+_REFUSED: Final = re.compile(
+    "password authentication failed|authentication failed for user|is not permitted to log in"
+    "|permission denied for database|no pg_hba.conf entry|(?:role|database) .* does not exist"
+)
+"""What a server says that lets nobody in with this URL. libpq gives no code for it, only the text."""
+
+
+class _LastFailure:
+    """Why the pool's last attempt to connect failed; empty after one that succeeded."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def note(self, error: psycopg.Error) -> None:
+        """Remember the text of an error. The error itself has frames with the password."""
+        self.reason = told(error).rpartition("FATAL: ")[2].strip()
+
+    def error(self, where: str) -> Determinate:
+        """Return the error for a call that got no connection. It is lasting if the server let nobody in."""
+        if self.is_refusal:
+            refusal = Determinate(
+                f"{where} refuses the connection: {self.reason}",
+                hint="correct user, password or database in the URL, or let the role connect: it needs LOGIN,"
+                " and CONNECT on the database",
+            )
+            return refusal.for_good()
+        why = f": {self.reason}" if self.reason else ""
+        return Determinate(
+            f"no connection to {where} within {WAIT_FOR_CONNECTION_S:g} s{why}",
+            hint="check that the server runs as a primary and accepts more connections",
+        )
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server let nobody in."""
+        return bool(_REFUSED.search(self.reason))
+
+
+class _Noted(psycopg.Connection[TupleRow]):
+    """A connection of a pool that tells a `_LastFailure` why it could not be opened."""
+
+    @classmethod
+    def connect(cls, conninfo: str = "", *, failure: _LastFailure, **options: Any) -> Self:  # type: ignore[override]
+        """Connect like psycopg."""
+        try:
+            connection = super().connect(conninfo, **options)
+        except psycopg.Error as error:
+            failure.note(error)
+            raise
+        failure.reason = ""
+        return connection
+
+
+def _configure_noted(
+    connection: Connection, configure: Callable[[Connection], None], failure: _LastFailure
+) -> None:
+    try:
+        configure(connection)
+    except psycopg.Error as error:
+        failure.note(error)
+        raise
+
+
 class Sessions:
     """At most `size` connections to `address`, opened on demand, each with a store's own `settings`."""
 
@@ -331,8 +403,11 @@ class Sessions:
         self._settings: Final = settings
         self._connected: Final = connected
         self.standby_waits: Final = StandbyWaits()
+        self._failure: Final = _LastFailure()
         self._configure: Final = partial(
-            _configure, settings=settings, connected=connected, waits=self.standby_waits
+            _configure_noted,
+            configure=partial(_configure, settings=settings, connected=connected, waits=self.standby_waits),
+            failure=self._failure,
         )
         self._size: Final = size
         self._lock = threading.Lock()
@@ -362,7 +437,8 @@ class Sessions:
         """Return a connection in autocommit mode for one call.
 
         Raises `Determinate` if none is free within `WAIT_FOR_CONNECTION_S`, after `close`, or if an earlier
-        commit is not yet confirmed by the synchronous standby.
+        commit is not yet confirmed by the synchronous standby. It is lasting, and comes within a second, if
+        the server refuses the role or the database.
         """
         process = fork_count()
         pool = self._open()
@@ -393,7 +469,8 @@ class Sessions:
             if self._pool is None:
                 self._pool = ConnectionPool(
                     self._address.conninfo,
-                    kwargs={"autocommit": True, "prepare_threshold": 0},
+                    connection_class=_Noted,
+                    kwargs={"autocommit": True, "prepare_threshold": 0, "failure": self._failure},
                     configure=self._configure,
                     min_size=1,
                     max_size=self._size,
@@ -411,11 +488,8 @@ class Sessions:
             try:
                 connection = pool.getconn(timeout=_ASK_AGAIN_S)
             except PoolTimeout:
-                if time.monotonic() >= deadline:
-                    raise Determinate(
-                        f"no connection to {self._address.description} within {WAIT_FOR_CONNECTION_S:g} s",
-                        hint="check that the server runs and accepts more connections",
-                    ) from None
+                if time.monotonic() >= deadline or self._failure.is_refusal:
+                    raise self._failure.error(self._address.description) from None
                 continue
             except PoolClosed:
                 raise Determinate.closed(self._address.description) from None
