@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -98,6 +99,19 @@ def test_no_answer_is_read_without_end(*, status: int, listings: bool) -> None:
         with pytest.raises((StoreUnreachable, Determinate), match="ResponseStreamingError"):
             S3Blob(S3Place(bucket="theirs", endpoint=theirs.endpoint)).get("key")
         assert 0 < theirs.sent < BUFFERS
+
+
+@pytest.mark.usefixtures("bucket")
+@pytest.mark.parametrize("listings", [False, True])
+def test_an_answer_that_drips_is_given_up(*, listings: bool) -> None:
+    """Each byte comes in time, and all of them would take minutes."""
+    began = time.monotonic()
+    with FloodingS3(10_000, listings=listings, drips=True) as theirs:
+        place = S3Place(bucket="theirs", endpoint=theirs.endpoint)
+        with pytest.raises((StoreUnreachable, Determinate), match="no response within the time limit"):
+            S3Blob(place, answer_s=1.0).get("key")
+        assert 0 < theirs.sent < 1000
+    assert time.monotonic() - began < 30
 
 
 def uploads(minio: Minio, bucket: str, key: str = "key") -> list[object]:
@@ -205,6 +219,20 @@ def test_a_write_without_an_answer_in_time_is_indeterminate(
         act(through)
 
     assert blob.get("key") != b"old"
+    through.close()
+
+
+def test_a_read_without_an_answer_in_time_is_left_to_the_caller(
+    place: S3Place, blob: S3Blob, proxy: DroppingProxy
+) -> None:
+    """A service that hangs would make each request take several times as long."""
+    blob.put("key", b"value")
+    through = S3Blob(S3Place(bucket=place.bucket, endpoint=proxy.endpoint), answer_s=1.5)
+    proxy.lose("GET", "silence")
+    with pytest.raises(Determinate, match="no response within the time limit"):
+        through.get("key")
+    assert proxy.dropped == 1
+    assert through.get("key") == b"value"
     through.close()
 
 

@@ -1,6 +1,7 @@
-"""A stand-in for a foreign S3 service whose responses are far too long. It counts how much a client reads."""
+"""A stand-in for a foreign S3 service whose responses are far too long, or slow. It counts what is read."""
 
 import contextlib
+import time
 from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Final, Self
@@ -16,10 +17,11 @@ class FloodingS3:
     """Listens on a loopback port of its own until the end of the context.
 
     Answers to `GET` have `size` bytes and the status `status`; the listing of a bucket too, if `listings`. To
-    `HEAD` it says that an object has `PROMISED` bytes.
+    `HEAD` it says that an object has `PROMISED` bytes. With `drips`, such an answer comes byte by byte,
+    twenty in a second.
     """
 
-    def __init__(self, size: int, *, status: int = 200, listings: bool = False) -> None:
+    def __init__(self, size: int, *, status: int = 200, listings: bool = False, drips: bool = False) -> None:
         self.sent = 0
         """How many bytes of such answers were sent: those read, those in buffers, and the next piece."""
         service = self
@@ -39,7 +41,9 @@ class FloodingS3:
                 left = size
                 with contextlib.suppress(OSError):
                     while left:
-                        piece = _PIECE[:left]
+                        piece = _PIECE[: 1 if drips else left]
+                        if drips:
+                            time.sleep(0.05)
                         left -= len(piece)
                         # Before the write: the client may have read it all before this thread goes on.
                         service.sent = max(service.sent, size - left)

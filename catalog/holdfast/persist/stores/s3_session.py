@@ -5,6 +5,9 @@ Invariants:
 - The client library's own retries are off. This module and its callers decide what is retried.
 - No connection is used on both sides of a fork. A child opens its own.
 - A response is read only up to a limit, from any server. For an object, the caller sets the limit.
+- A body must arrive with at least `SLOWEST` bytes per second, after the first `answer_s` seconds. A request
+  that takes longer than a second is not repeated here. So a service that hangs delays a request by `answer_s`
+  seconds. The deadline of the caller decides whether there is another one.
 - Credentials come only from the environment and the AWS configuration. No message contains any.
 """
 
@@ -21,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 import google_crc32c
 from botocore.config import Config
-from botocore.exceptions import ResponseStreamingError
+from botocore.exceptions import ReadTimeoutError, ResponseStreamingError
 from botocore.loaders import create_loader
 from botocore.session import Session
 
@@ -37,9 +40,11 @@ _CONNECTIONS: Final = 32
 _CONNECT_S: Final = 5.0
 _MOST_OF_ANSWER: Final = 16 << 20
 """Bytes: more than a listing of the longest keys needs, and more than any error message."""
-_PIECE: Final = 1 << 16
+_PIECE: Final = 1 << 18
+SLOWEST: Final = 16 << 10
 _WAITS_S: Final = (0.1, 0.4)
 """The longest waits before the second and the third attempt."""
+_REPEAT_WITHIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +136,13 @@ class S3Session:
                 s3={"addressing_style": "auto" if place.endpoint is None else "path"},
             ),
         )
-        _bound_answers(client)
+        _bound_answers(client, self._answer_s)
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-s3")
         return _Connections(os.getpid(), client, threads)
 
 
-def _bound_answers(client: Any) -> None:
-    """Limit how much `client` reads of a response that is not an object.
+def _bound_answers(client: Any, answer_s: float) -> None:
+    """Limit for how long `client` reads a response, and how much of one that is not an object.
 
     The library reads such responses as a whole before anybody can intervene, and has no setting for a limit.
     """
@@ -147,7 +152,7 @@ def _bound_answers(client: Any) -> None:
     def bounded(request: Any) -> Any:
         streams, request.stream_output = request.stream_output, True
         answer = send(request)
-        answer.raw = _Bounded(answer.raw)
+        answer.raw = _Bounded(answer.raw, answer_s)
         if not streams:
             answer.content  # noqa: B018 - as `send` does
         return answer
@@ -156,22 +161,48 @@ def _bound_answers(client: Any) -> None:
 
 
 class _Bounded:
-    """The body of a response. It is either read piece by piece, or `stream`ed as a whole."""
+    """The body of a response, which must arrive in time. It is either read, or `stream`ed as a whole."""
 
-    def __init__(self, body: Any) -> None:
+    def __init__(self, body: Any, answer_s: float) -> None:
         self._body: Final = body
+        self._answer_s: Final = answer_s
+        self._began_s: float | None = None
+        self._received = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._body, name)
 
+    def read(self, amount: int | None = None) -> bytes:
+        """Read this number of bytes, or all, like a file."""
+        pieces = []
+        left = amount
+        while left is None or left > 0:
+            piece = self._body.read1(_PIECE if left is None else min(left, _PIECE))
+            if not piece:
+                break
+            pieces.append(piece)
+            left = None if left is None else left - len(piece)
+            self._check_time(len(piece))
+        return b"".join(pieces)
+
     def stream(self) -> Iterator[bytes]:
         left = _MOST_OF_ANSWER
-        while piece := self._body.read(_PIECE):
+        while piece := self.read(_PIECE):
             left -= len(piece)
             if left < 0:
                 self._body.close()
                 raise ResponseStreamingError(error=f"it has more than {_MOST_OF_ANSWER} bytes")
             yield piece
+
+    def _check_time(self, received: int) -> None:
+        """Raise the error of a timeout if the body arrives too slowly."""
+        now = time.monotonic()
+        if self._began_s is None:
+            self._began_s = now
+        self._received += received
+        if now - self._began_s > self._answer_s + self._received / SLOWEST:
+            self._body.close()
+            raise ReadTimeoutError(endpoint_url="", error="the body arrives too slowly")
 
 
 def read_body(body: Any, most: int | None) -> bytes:
@@ -192,12 +223,13 @@ def _descriptions(path: str | None) -> Any:
 
 
 def patiently(ask: Callable[[], T], again: Callable[[Exception], bool]) -> T:
-    """Call `ask`, and retry a few times after failures that allow it."""
+    """Call `ask`, and retry a few times within a second after failures that allow it."""
+    ends = time.monotonic() + _REPEAT_WITHIN_S
     for longest in _WAITS_S:
         try:
             return ask()
         except FAILURES as error:
-            if not again(error):
+            if not again(error) or time.monotonic() >= ends:
                 raise
         # Wait for a random time, so that clients that were refused together don't return together.
         time.sleep(random.uniform(0, longest))  # noqa: S311 - no secret
