@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from holdfast.errors import (
     StorageError,
     StoreUnreachable,
 )
+from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Location, Put
 from holdfast.persist.stores.s3 import PART_BYTES, S3Blob
 from holdfast.persist.stores.s3_input import S3Input, open_s3_input
@@ -30,6 +32,7 @@ from holdfast.persist.stores.url import CONSENSUS_FILE
 from testbed.droppingproxy import DroppingProxy
 from testbed.floodings3 import PROMISED, FloodingS3
 from testbed.minio import Minio
+from unit.persist.open_stores import SCHEMA, SHARD, rows
 
 pytestmark = pytest.mark.s3
 LARGE = 2 * PART_BYTES + 1
@@ -512,3 +515,18 @@ def test_what_others_have_put_under_no_key_is_not_listed(minio: Minio, bucket: s
             minio.client.put_object(Bucket=bucket, Key=name, Body=b"")
         assert [meta.key for meta in blob.list("")] == ["lines/1"]
         assert [meta.key for meta in blob.list("lines/")] == ["lines/1"]
+
+
+@pytest.mark.usefixtures("bucket")
+def test_of_a_part_no_more_is_read_than_tells_that_it_is_too_large(tmp_path: Path) -> None:
+    """The state knows its size. The service answers with 1 GiB in its place."""
+    with PersistClient.open(tmp_path.as_uri(), config=PersistConfig(inline_max_bytes=0)) as client:
+        writer = client.writer(SHARD, SCHEMA, purpose="test")
+        writer.compare_and_append(rows(0), 0, 1)
+    with FloodingS3(HUGE) as theirs:
+        mine = Location.open(tmp_path.as_uri())
+        huge = S3Blob(S3Place(bucket="theirs", endpoint=theirs.endpoint))
+        client = PersistClient(replace(mine, blob=huge), mode="read")
+        with pytest.raises(CorruptBlob, match=r"expected (\d+) bytes, found more than \1 bytes"):
+            client.reader(SHARD, purpose="test")
+        assert 0 < theirs.sent < 2 * BUFFERS

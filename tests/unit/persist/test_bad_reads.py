@@ -24,7 +24,12 @@ class Wrong(BlobLayer):
         self.what, self.times, self.wrong = what, times, 0
 
     def get(self, key: str) -> bytes | None:
-        data = self.inner.get(key)
+        return self._wrong(key, self.inner.get(key))
+
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return self._wrong(key, self.inner.get_start(key, most))
+
+    def _wrong(self, key: str, data: bytes | None) -> bytes | None:
         if data is not None and self.what in key and self.wrong < self.times:
             self.wrong += 1
             return data[:20] + bytes([data[20] ^ 1]) + data[21:]

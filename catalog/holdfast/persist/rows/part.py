@@ -70,7 +70,8 @@ def checksum(data: bytes | memoryview) -> int:
 def verify(data: bytes | memoryview, *, size: int, crc32c: int, key: str) -> None:
     """Compare bytes with the size and checksum in the shard's state. Raises `CorruptBlob` if they differ."""
     if len(data) != size:
-        raise CorruptBlob(key, f"{size} bytes", f"{len(data)} bytes")
+        found = f"more than {size} bytes" if len(data) > size else f"{len(data)} bytes"
+        raise CorruptBlob(key, f"{size} bytes", found)
     if (actual := checksum(data)) != crc32c:
         raise CorruptBlob(key, f"crc32c {crc32c:08x}", f"{actual:08x}")
 

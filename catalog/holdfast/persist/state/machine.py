@@ -423,7 +423,7 @@ def load_rollup(location: Location, rollup: Rollup) -> ShardState | None:
     """Return the state in a rollup, after checking its checksum; None if the blob is gone."""
 
     def read() -> bytes | None:
-        data = location.blob.get(rollup.blob_key)
+        data = location.blob.get_start(rollup.blob_key, rollup.size_bytes + 1)
         if data is not None:
             verify(data, size=rollup.size_bytes, crc32c=rollup.crc32c, key=rollup.blob_key)
         return data

@@ -25,6 +25,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,14 @@ class CachedBlob(BlobLayer):
         )
 
     def get(self, key: str) -> bytes | None:
+        return self._get(key, lambda: self.inner.get(key))
+
+    def get_start(self, key: str, most: int) -> bytes | None:
+        data = self._get(key, lambda: self.inner.get_start(key, most), most)
+        return None if data is None else data[:most]
+
+    def _get(self, key: str, read: Callable[[], bytes | None], most: int | None = None) -> bytes | None:
+        """The object, or the first `most` bytes of it. Only a whole object is kept."""
         data = self._memory.get(check_key(key))
         if data is not None:
             with self._lock:
@@ -118,8 +127,8 @@ class CachedBlob(BlobLayer):
             return data
         with self._lock:
             self._misses += 1
-        data = self.inner.get(key)
-        if data is not None:
+        data = read()
+        if data is not None and (most is None or len(data) < most):
             self._keep(key, data)
         return data
 
