@@ -442,6 +442,7 @@ def admit(plane: ControlPlane, objects: list[Json]) -> None:
     )
 
 
+@pytest.mark.long
 def test_every_combination_is_valid_for_the_api_server(plane: ControlPlane, release: Release) -> None:
     monitoring.install_crds(plane)
     for values in (ALL_ON, {}):

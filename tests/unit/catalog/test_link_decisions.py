@@ -128,7 +128,11 @@ CONFLICTS = [both_noted, two_restored, stash_behind, stash_anew, persist_anew]
 
 
 @on_every_stash
-@pytest.mark.parametrize("truth", Backend, ids=lambda truth: truth.value)
+@pytest.mark.parametrize(
+    "truth",
+    [Backend.PERSIST, pytest.param(Backend.STASH, marks=pytest.mark.long)],
+    ids=lambda truth: truth.value,
+)
 @pytest.mark.parametrize("conflict", [*CONFLICTS, told], ids=lambda made: made.__name__)
 def test_what_was_decided_is_the_catalog_and_everybody_is_fenced(
     place: LinkedPlace, conflict: Callable[..., None], truth: Backend

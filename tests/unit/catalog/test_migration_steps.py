@@ -434,6 +434,7 @@ def test_a_time_that_is_over_does_not_stop_what_has_moved(place: LinkedPlace) ->
 
 
 @every_way
+@pytest.mark.long
 def test_times_never_go_back(place: LinkedPlace, strategy: Strategy, target: Backend) -> None:
     catalog = begun(place, strategy, target.other)
     for number in range(30):

@@ -81,6 +81,7 @@ def test_a_symlink_stays_and_its_file_is_replaced(url: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "json"])
 @pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+@pytest.mark.long
 def test_standard_output_is_written_through(url: str, tmp_path: Path, form: str, name: str) -> None:
     file = tmp_path / f"out.{form}"
     assert run(url, SHARD, str(file)).exit_code == 0

@@ -62,6 +62,7 @@ def test_a_fault_at_any_write_changes_nothing(fault: Fault, block: dict[str, Any
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.long
 def test_another_pipeline_may_be_at_work(fault: Fault) -> None:
     wanted = uninterrupted({})
     for number in range(0, 30, 3):

@@ -269,6 +269,7 @@ def test_an_append_of_unknown_outcome_keeps_its_parts(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 2])
+@pytest.mark.long
 def test_an_upload_that_fails_leaves_nothing_and_can_be_done_again(
     stores: Stores, threads: bool, failing: int
 ) -> None:
