@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import BadInput, CollectionNotFound
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.decoded import Format
@@ -74,29 +74,34 @@ def ingestion_of(
 
     `runner` reads the ranges of each step. Default: this process does.
     """
-    info = _collection(controller, name, spec, schema)
-    with closing(source_of(spec, info.collection_id, controller.client.clock)) as source:
-        yield Ingestion(controller, info.collection_id, spec, source, partial(format_of, spec), runner)
+    new = _to_be_created(controller, name, spec, schema)
+    collection_id = new.collection_id if new else controller.describe(name).collection_id
+    with closing(source_of(spec, collection_id, controller.client.clock)) as source:
+        if new is not None:
+            # A source that can't be used leaves no collection behind.
+            source.probe({})
+            controller.create_collection(new)
+        yield Ingestion(controller, collection_id, spec, source, partial(format_of, spec), runner)
 
 
-def _collection(
+def _to_be_created(
     controller: StorageController, name: str, spec: IngestSpec, schema: Schema | None
-) -> CollectionInfo:
-    """The collection, created if it doesn't exist and there is a schema."""
+) -> CollectionSpec | None:
+    """The collection, if it doesn't exist and there is a schema. Raises `BadInput` if columns don't fit."""
     try:
         info = controller.describe(name)
     except CollectionNotFound:
         if schema is None:
             raise
         format_of(spec, schema)
-        return controller.create_collection(CollectionSpec(str(uuid.uuid4()), name, schema, source_fed=True))
+        return CollectionSpec(str(uuid.uuid4()), name, schema, source_fed=True)
     if schema is not None and info.schema != schema:
         raise BadInput(
             f"collection {name} has other columns than the spec: {info.schema} instead of {schema}",
             hint="leave out the columns, or evolve the collection",
         )
     format_of(spec, info.schema)
-    return info
+    return None
 
 
 def source_of(spec: IngestSpec, collection_id: str, clock: Clock) -> Source:

@@ -44,6 +44,16 @@ def ingested(folder: Path, *options: str) -> Result:
     return holdfast_(folder, "ingest", str(folder / "orders.yaml"), "--once", *options)
 
 
+def test_a_source_that_can_not_be_used_leaves_no_collection(folder: Path) -> None:
+    (folder / "in").rmdir()
+    refused = ingested(folder)
+    assert (refused.exit_code, "source folder" in refused.stderr) == (2, True)
+    assert "orders" not in holdfast_(folder, "collection", "list").stdout
+    (folder / "in").mkdir()
+    assert ingested(folder).exit_code == 0
+    assert "orders" in holdfast_(folder, "collection", "list").stdout
+
+
 def test_files_become_rows_with_offsets_and_errors(folder: Path) -> None:
     (folder / "in" / "one.jsonl").write_text('{"id": 1, "name": "a"}\n{"id": 2}\nbad\n')
     (folder / "in" / "note.txt").write_text("not matched")
