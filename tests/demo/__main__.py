@@ -1,4 +1,4 @@
-"""`make demo`: shows a catalog and a collection of real data, with time travel, Spark and a crash.
+"""`make demo`: shows a catalog and a collection of real data, with time travel, Spark, Kafka and crashes.
 
 The demo checks every claim against the input file and against Kubernetes. The first claim that doesn't hold
 ends the demo with exit code 1. Everything runs in a temporary folder and is stopped at the end.
@@ -8,6 +8,7 @@ import functools
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,8 +19,11 @@ from typing import Any
 
 import polars as pl
 
+import holdfast
 from demo import flights
 from demo.operator_process import OperatorProcess
+from demo.orders import COLLECTION as ORDERS
+from demo.orders import Orders
 from demo.screen import ClaimError, Screen, console
 from holdfast.catalog import OpenMode, persist_catalog
 from holdfast.catalog.objects.registry import ROLES
@@ -27,6 +31,7 @@ from holdfast.catalog.one_store import stash_catalog
 from holdfast.collections import JobRecord, JobState, StorageController
 from holdfast.collections.snapshots.manifest import verify_snapshot
 from holdfast.errors import Fenced, HoldfastError
+from holdfast.ingest.kept import offsets
 from holdfast.persist import PersistClient
 from testbed.errors import ControlPlaneError, KubectlError, Unavailable
 from testbed.kube import ControlPlane
@@ -65,6 +70,7 @@ class Demo:
         self.move()
         second = self.crash(first)
         self.fence(second)
+        self.feed()
 
     def install(self) -> OperatorProcess:
         """Install the custom resources, the stand-in for the Spark operator, and the operator."""
@@ -224,6 +230,34 @@ class Demo:
         self.screen.check("SIGTERM ends it gracefully", third.wait(30) == 0)
         self.refuse_stale_token()
         self.nothing_lost()
+
+    def feed(self) -> None:
+        """Let orders flow in from Kafka while the process that reads them is killed."""
+        self.screen.act("9. Feed orders from Kafka; kill the process that reads them, three times")
+        orders = Orders(self.folder, self.stack)
+        if orders.missing is not None:
+            self.screen.say(f"from files, because there is no Kafka here: {orders.missing}")
+        for _ in range(3):
+            orders.send(10_000)
+            told = orders.fed_and_killed()
+            self.screen.say(f"killed after: {told}")
+        done = subprocess.run(
+            orders.command("--once", "--quiet"), capture_output=True, text=True, check=False, timeout=120
+        )
+        self.screen.output("holdfast ingest orders.yaml --once", done.stdout + done.stderr)
+        with holdfast.table(orders.url, ORDERS, mode="read") as table:
+            rows = table.read()
+        self.screen.check(
+            "every order is there once",
+            sorted(rows["id"].to_pylist()) == list(range(orders.count)),
+            f"{rows.num_rows:,} orders",
+        )
+        cents = sum(rows["cents"].to_pylist())
+        self.screen.check("their sum is what was sent", cents == orders.cents, f"{cents / 100:,.2f}")
+        with PersistClient.open(orders.url, mode="read") as client:
+            bound = offsets(StorageController(client), ORDERS, None)[1]
+        total = sum(bound["rows" if orders.missing else "position"].to_pylist())
+        self.screen.check("the offsets in the collection add up to that number", total == orders.count, total)
 
     def refuse_stale_token(self) -> None:
         """Check that a fenced holder can't drop a collection, even if it has not noticed the fence."""
