@@ -57,6 +57,8 @@ def open_to_look(url: str, consensus: str | None = None) -> "PersistClient":
         return PersistClient.open(location, blob=blob, consensus=consensus, mode="read")
     except NoLocation as error:
         hint = "check the URL; 'holdfast catalog init' and 'holdfast collection create' create a location"
+        if consensus is None:
+            hint = f"{hint}; if the consensus store is somewhere else, name it with --consensus"
         raise NoLocation(str(error), hint=hint) from error
 
 

@@ -240,7 +240,7 @@ def test_an_accepted_log_may_be_collected_again(url: str, folder: Path) -> None:
             marker = Marker(shard, 0, 99, known, found, 1, "ship", 0)
             client.location.blob.put(marker.key, encode_marker(marker))
     looked = run("persist", "recover", url, "--accept")
-    assert (looked.exit_code, shard in looked.stdout) == (0, True)
+    assert (looked.exit_code, shard in looked.stdout) == (1, True)
     assert "nothing was written" in looked.stderr
     (lost,) = [line for line in looked.stdout.splitlines() if " lost " in line]
     assert lost.split()[:3] == ["lost", "99", "unknown"], "a client leaves the version, but no upper"
@@ -252,6 +252,8 @@ def test_an_accepted_log_may_be_collected_again(url: str, folder: Path) -> None:
     assert list((folder / "blob" / shard).glob("f*")) == []
     again = json.loads(run("persist", "recover", url, "--accept", "--json").stdout)
     assert again == {"done": False, "shards": {}, "histories": []}
+    nothing = run("persist", "recover", url, "--accept")
+    assert (nothing.exit_code, "there is nothing to accept" in nothing.stderr) == (0, True)
     refused = run("persist", "recover", url, "--accept", "--restored")
     assert refused.exit_code == 2
 
@@ -317,7 +319,7 @@ def test_accept_shows_for_each_shard_what_is_kept_and_what_is_lost(
         assert (by["rollup"]["upper"], by["rollup"]["seqno"] <= known[shard][1]) == (known[shard][0], True)
     assert len(by_client) == len(names), "it compared all its shards when it ended"
     looked = run("persist", "recover", url, "--accept")
-    assert looked.exit_code == 0
+    assert looked.exit_code == 1
     rows = [line for line in looked.stdout.splitlines() if " kept " in line or " lost " in line]
     kept = [line for line in rows if " kept " in line]
     assert (len(kept), len(rows)) == (len(names), 3 * len(names))
@@ -418,10 +420,10 @@ def test_a_marker_with_an_impossible_value_is_named(
         (finding,) = verify(client, shard).findings
     assert finding.key == marker.key
     shown = run("persist", "recover", url, "--accept", *(["--yes"] if yes else []))
-    assert shown.exit_code == 0, shown.output
+    assert shown.exit_code == (0 if yes else 1), shown.output
     assert [line for line in shown.stdout.splitlines() if marker.key in line and " lost " in line]
     json_ = run("persist", "recover", url, "--accept", "--json")
-    assert json_.exit_code == 0
+    assert json_.exit_code == (0 if yes else 1)
     assert (marker.key in json_.stdout) is not yes
 
 
@@ -456,7 +458,7 @@ def test_what_a_rollup_of_a_later_recovery_has_is_a_possible_count(url: str, sha
 def test_a_host_name_stays_on_its_line(url: str, shard: str, hostname: str) -> None:
     put_marker(url, Marker(shard, 0, 99, Digest(9, b"mine"), None, 1, hostname, 1))
     shown = run("persist", "recover", url, "--accept")
-    assert shown.exit_code == 0
+    assert shown.exit_code == 1
     head, kept, lost = shown.stdout.splitlines()
     assert "BY HOST" in head
     assert " kept " in kept
@@ -493,7 +495,7 @@ def test_texts_of_a_log_stay_on_their_lines(url: str, folder: Path, command: str
         client.location.close()
     more = {"inspect": [shard], "recover": ["--accept"]}.get(command, [])
     done = run("persist", command, url, *more)
-    assert done.exit_code == (1 if command == "verify" else 0), done.output
+    assert done.exit_code == (1 if command in ("verify", "recover") else 0), done.output
     assert "\x1b" not in done.output
     if command in ("inspect", "holds", "recover"):
         assert [line for line in done.stdout.splitlines() if "ship\\n\\x1b[31mwreck" in line]

@@ -250,4 +250,6 @@ def test_a_damaged_backup_is_not_restored(here: Path, tmp_path: Path) -> None:
     done = run("restore", tmp_path / "copy", f"file://{tmp_path}/new")
 
     assert done.exit_code == CorruptBlob.exit_code
+    assert "use another backup" in done.stderr
+    assert ".partial" not in done.stderr
     assert not (tmp_path / "new").exists()

@@ -76,8 +76,9 @@ def recover(
     complete. LEFTOVER BLOBS counts the blobs that this version does not need. NOTE says what is lost.
 
     With --accept no log is created anew. After a failover that lost commits, the clients that knew these
-    commits end, and nothing of their shards is deleted until you decide. --accept shows these shards. With
-    --yes it keeps the history that each log has now, even while clients write.
+    commits end, and nothing of their shards is deleted until you decide. --accept shows these shards, and
+    exits with 1 if there are any. With --yes it keeps the history that each log has now, even while clients
+    write, and exits with 0.
     """
     if accept:
         if restored or take:
@@ -85,8 +86,8 @@ def recover(
                 "--accept keeps the logs as they are, and can't be used with --restored or --take",
                 hint="leave out --accept, or leave out --restored and --take",
             )
-        _accept(url, consensus, yes=yes, as_json=as_json)
-        return
+        undecided = _accept(url, consensus, yes=yes, as_json=as_json)
+        ctx.exit(1 if undecided else 0)
     from holdfast.persist.admin.recover import Recovery
     from holdfast.persist.stores.location import BLOB_KEY
     from holdfast.persist.stores.url import arguments_of, open_for_recovery
@@ -148,7 +149,8 @@ def _check_one_history(location: "Location") -> None:
         )
 
 
-def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> None:
+def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> bool:
+    """Show two histories, and with `yes` keep those of the logs. Returns whether some are undecided."""
     from holdfast.collections.recovery import UNNAMED_CATALOG
     from holdfast.persist.admin.accept import accept, two_histories
     from holdfast.persist.state.divergence import accept_line
@@ -178,12 +180,13 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> Non
         why = {each.shard_id: each.others[0].why for each in found}
         shown = [asdict(replace(each, of=purposes.get(each.shard_id, ""))) for each in found]
         emit_json({"done": yes, "shards": why, "histories": shown})
-        return
+        return bool(found) and not yes
+    if not found:
+        click.echo("there is nothing to accept: no shard may have two histories", err=True)
+        return False
     _show_histories(found, purposes)
     verb = "accepted" if yes else "would accept"
     click.echo(f"{verb} the log of {count(len(found), 'shard')} that may have two histories", err=True)
-    if not found:
-        return
     if yes:
         told = "each log stays as it is; the rows that only the other history has are lost, and their blobs"
         click.echo(f"{told} are deleted later as garbage", err=True)
@@ -197,6 +200,7 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> Non
             " 'holdfast persist recover' without --accept can bring back",
             err=True,
         )
+    return not yes
 
 
 def _show_histories(found: "list[TwoHistories]", purposes: dict[str, str]) -> None:

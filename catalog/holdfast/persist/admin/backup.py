@@ -104,8 +104,14 @@ def restore(backup: Path, target: Path, *, looking_at: Callable[[str], None] = l
     if not file.is_file() or not (backup / BLOB_FOLDER / BLOB_KEY).is_file():
         raise BadInput(f"{backup} is not a backup of a location", hint="give the folder that 'backup' made")
     with _new_folder(target) as folder:
-        copied = _copy(FileBlob(backup / BLOB_FOLDER, create=False, read_only=True), file, folder, looking_at)
-        _check_copy(folder, looking_at)
+        try:
+            blob = FileBlob(backup / BLOB_FOLDER, create=False, read_only=True)
+            copied = _copy(blob, file, folder, looking_at)
+            _check_copy(folder, looking_at)
+        except CorruptBlob as error:
+            key = error.key.replace(str(folder), str(backup))
+            hint = "the backup is damaged, and nothing was restored: use another backup"
+            raise CorruptBlob(key, error.expected, error.actual, hint=hint) from error
         with closing(SqliteConsensus(folder / CONSENSUS_FILE, create=False)) as log:
             Recovery(FileBlob(folder / BLOB_FOLDER, create=False), log).run(restored=True)
     return copied
