@@ -30,8 +30,8 @@ def test_a_missing_key_is_none_and_not_an_error(blob: Blob) -> None:
     assert blob.get("c") is None
     assert blob.get("a") is None
     assert blob.get("a/b/c") is None
-    assert blob.open_input("c") is None
-    assert blob.open_input("a") is None
+    assert blob.open_input("c", 1) is None
+    assert blob.open_input("a", 1) is None
 
 
 def test_a_second_put_replaces_the_first_whole(blob: Blob) -> None:
@@ -65,7 +65,7 @@ def test_an_empty_value_is_a_value(blob: Blob) -> None:
 
     assert blob.get("empty") == b""
     assert [(meta.key, meta.size) for meta in blob.list("")] == [("empty", 0)]
-    opened = blob.open_input("empty")
+    opened = blob.open_input("empty", 1)
     assert opened is not None
     assert opened.read() == b""
 
@@ -94,7 +94,7 @@ def test_of_an_object_that_is_small_its_start_is_all(blob: Blob) -> None:
 def test_part_of_an_object_can_be_read(blob: Blob) -> None:
     blob.put("key", b"0123456789")
 
-    opened = blob.open_input("key")
+    opened = blob.open_input("key", 11)
 
     assert opened is not None
     with opened:
@@ -107,7 +107,7 @@ def test_part_of_an_object_can_be_read(blob: Blob) -> None:
 def test_an_open_object_outlives_its_deletion(blob: Blob, size: int) -> None:
     data = bytes(range(256)) * (size // 256) + b"0123456789"
     blob.put("key", data)
-    opened = blob.open_input("key")
+    opened = blob.open_input("key", len(data) + 1)
     assert opened is not None
 
     blob.delete("key")

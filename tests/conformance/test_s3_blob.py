@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from holdfast.errors import (
@@ -22,8 +23,9 @@ from holdfast.errors import (
     StorageError,
     StoreUnreachable,
 )
-from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.stores import Location, Put
+from holdfast.persist import PersistClient, PersistConfig, ReadHandle
+from holdfast.persist.stores import Blob, Location, Put
+from holdfast.persist.stores.layer import BlobLayer
 from holdfast.persist.stores.s3 import PART_BYTES, S3Blob
 from holdfast.persist.stores.s3_input import S3Input, open_s3_input
 from holdfast.persist.stores.s3_place import S3Place
@@ -529,4 +531,44 @@ def test_of_a_part_no_more_is_read_than_tells_that_it_is_too_large(tmp_path: Pat
         client = PersistClient(replace(mine, blob=huge), mode="read")
         with pytest.raises(CorruptBlob, match=r"expected (\d+) bytes, found more than \1 bytes"):
             client.reader(SHARD, purpose="test")
+        assert 0 < theirs.sent < 2 * BUFFERS
+
+
+class SwappedParts(BlobLayer):
+    """A store with what another store answers in the place of parts."""
+
+    def __init__(self, inner: Blob, other: Blob) -> None:
+        super().__init__(inner)
+        self._other = other
+
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return self._of(key).get_start(key, most)
+
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
+        return self._of(key).open_input(key, most)
+
+    def _of(self, key: str) -> Blob:
+        return self._other if "/w" in key else self.inner
+
+
+@pytest.mark.usefixtures("bucket")
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda reader: reader.snapshot(0).to_table(),
+        lambda reader: list(reader.snapshot(0)),
+        lambda reader: reader.snapshot_parts(0, 2),
+    ],
+)
+def test_a_part_that_is_too_large_is_refused_by_each_way_to_read_it(
+    tmp_path: Path, read: Callable[[ReadHandle], object]
+) -> None:
+    with PersistClient.open(tmp_path.as_uri(), config=PersistConfig(inline_max_bytes=0)) as client:
+        client.writer(SHARD, SCHEMA, purpose="test").compare_and_append(rows(0), 0, 1)
+    with FloodingS3(HUGE) as theirs:
+        mine = Location.open(tmp_path.as_uri())
+        huge = S3Blob(S3Place(bucket="theirs", endpoint=theirs.endpoint))
+        client = PersistClient(replace(mine, blob=SwappedParts(mine.blob, huge)), mode="read")
+        with pytest.raises(CorruptBlob, match="/w"):
+            read(client.reader(SHARD, purpose="test"))
         assert 0 < theirs.sent < 2 * BUFFERS

@@ -177,8 +177,9 @@ class FaultyBlob(Blob):
     def get_start(self, key: str, most: int) -> bytes | None:
         return suffer(self._plan, Operation("blob.get", (key,)), lambda: self._inner.get_start(key, most))
 
-    def open_input(self, key: str) -> pa.NativeFile | None:
-        return suffer(self._plan, Operation("blob.open_input", (key,)), lambda: self._inner.open_input(key))
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
+        operation = Operation("blob.open_input", (key,))
+        return suffer(self._plan, operation, lambda: self._inner.open_input(key, most))
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         suffer(self._plan, Operation("blob.put", (key,)), lambda: self._inner.put(key, data))

@@ -56,8 +56,8 @@ class FlakyBlob(MemoryBlob):
         super().__init__(clock=clock.wall_ms)
         self.reads = reads
 
-    def open_input(self, key: str) -> pa.NativeFile | None:
-        data = self.get(key)
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
+        data = self.get_start(key, most)
         return None if data is None else pa.PythonFile(_File(data, self.reads), "r")
 
 

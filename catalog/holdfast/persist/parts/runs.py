@@ -393,7 +393,7 @@ def open_part(machine: Machine, part: Part, memory_bytes: int = 0) -> "closing[p
     assert key is not None
 
     def attempt() -> pa.NativeFile:
-        file = machine.location.blob.open_input(key)
+        file = machine.location.blob.open_input(key, part.size_bytes + 1)
         if file is None:
             raise PartGone(key)
         try:
@@ -417,7 +417,8 @@ def _verify(file: pa.NativeFile, part: Part, key: str, *, keep: bool) -> bytes |
     crc32c, kept = 0, []
     try:
         if (size := file.size()) != part.size_bytes:
-            raise CorruptBlob(key, f"{part.size_bytes} bytes", f"{size} bytes")
+            found = f"more than {part.size_bytes} bytes" if size > part.size_bytes else f"{size} bytes"
+            raise CorruptBlob(key, f"{part.size_bytes} bytes", found)
         while data := file.read(_READ_BYTES):
             crc32c = google_crc32c.extend(crc32c, data)
             if keep:

@@ -95,7 +95,7 @@ def _groups(machine: Machine, schema: Schema, part: Part) -> list[GroupBounds]:
     own = machine.schema_of(part)
 
     def attempt() -> list[GroupBounds]:
-        file = machine.location.blob.open_input(key)
+        file = machine.location.blob.open_input(key, part.size_bytes + 1)
         if file is None:
             raise PartGone(key)
         with file:

@@ -144,8 +144,8 @@ class CachedBlob(BlobLayer):
         finally:
             self._drop(key)
 
-    def open_input(self, key: str) -> pa.NativeFile | None:
-        data = self.get(key)
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
+        data = self.get_start(key, most)
         return None if data is None else opened(data)
 
     def forget(self, key: str) -> None:

@@ -112,7 +112,7 @@ class FileBlob(Blob):
         except OSError as error:
             raise Determinate(f"can't read {path}: {reason(error)}") from error
 
-    def open_input(self, key: str) -> pa.NativeFile | None:
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:  # noqa: ARG002 - reads in place
         path = self._path(key)
         try:
             return self._files.open_input(path) if self._files.status(path).is_file else None

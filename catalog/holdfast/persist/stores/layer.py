@@ -54,8 +54,8 @@ class BlobLayer(Blob):
     def clock_ms(self) -> int | None:
         return self.inner.clock_ms()
 
-    def open_input(self, key: str) -> pa.NativeFile | None:
-        return self.inner.open_input(key)
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
+        return self.inner.open_input(key, most)
 
     def forget(self, key: str) -> None:
         self.inner.forget(key)

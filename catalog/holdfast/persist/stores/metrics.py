@@ -171,8 +171,8 @@ class MeteredBlob(BlobLayer):
     def clock_ms(self) -> int | None:
         return self._measure("blob.clock_ms", self.inner.clock_ms)
 
-    def open_input(self, key: str) -> pa.NativeFile | None:
-        return self._measure("blob.open_input", lambda: self.inner.open_input(key))
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
+        return self._measure("blob.open_input", lambda: self.inner.open_input(key, most))
 
     def _listing(self, found: Iterator[BlobMeta]) -> Iterator[BlobMeta]:
         """Yield the listing. Count it at its end as one call, with the time that the store took."""

@@ -117,8 +117,8 @@ class RetryingBlob(BlobLayer):
     def clock_ms(self) -> int | None:
         return self._again("clock_ms", self.inner.clock_ms)
 
-    def open_input(self, key: str) -> pa.NativeFile | None:
-        return self._again("open_input", lambda: self.inner.open_input(key))
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
+        return self._again("open_input", lambda: self.inner.open_input(key, most))
 
     def _again(self, call: str, act: Callable[[], T]) -> T:
         return self._policy.run(call, act, again_if_unknown=True)

@@ -76,8 +76,8 @@ class S3Blob(Blob):
     def get_start(self, key: str, most: int) -> bytes | None:
         return self._get(key, most)
 
-    def open_input(self, key: str) -> pa.NativeFile | None:
-        data = self.get(key)
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
+        data = self.get_start(key, most)
         return None if data is None else opened(data)
 
     def _get(self, key: str, most: int | None = None) -> bytes | None:

@@ -132,9 +132,12 @@ class Blob(ABC):
         """
         return None
 
-    def open_input(self, key: str) -> pa.NativeFile | None:
-        """Open the object for random access; None if there is none. It stays readable after a delete."""
-        data = self.get(key)
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
+        """Open the object for random access; None if there is none. It stays readable after a delete.
+
+        A store that must first fetch the object fetches no more than its first `most` bytes.
+        """
+        data = self.get_start(key, most)
         return None if data is None else pa.BufferReader(data)
 
     def forget(self, key: str) -> None:  # noqa: B027 - a store without a cache has nothing to forget

@@ -46,7 +46,7 @@ def test_what_was_read_or_written_is_not_read_again(tmp_path: Path) -> None:
         for _ in range(3):
             assert cached.get("s/a") == b"a"
             assert cached.get("s/b") == b"b"
-            opened = cached.open_input("s/b")
+            opened = cached.open_input("s/b", 2)
             assert opened is not None
             assert opened.read() == b"b"
             assert cached.get("s/c") is None
@@ -61,7 +61,7 @@ def test_a_large_object_that_is_open_is_in_a_file(tmp_path: Path, monkeypatch: p
     cached.put("large", large)
 
     for key, data, type_ in (("small", small, pa.BufferReader), ("large", large, pa.OSFile)):
-        opened = cached.open_input(key)
+        opened = cached.open_input(key, len(data) + 1)
         assert isinstance(opened, type_)
         # It has no name that could stay.
         assert files(tmp_path) == []
@@ -70,7 +70,7 @@ def test_a_large_object_that_is_open_is_in_a_file(tmp_path: Path, monkeypatch: p
         assert opened.read() == data[7:]
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    opened = cached.open_input("large")
+    opened = cached.open_input("large", len(large) + 1)
     assert opened is not None
     assert opened.read() == large
 

@@ -58,7 +58,7 @@ def test_the_dead_do_nothing_in_either_store(fault: Fault) -> None:
     for call in (
         lambda: faulty_blob.put("a", b"x"),
         lambda: faulty_blob.list(""),
-        lambda: faulty_blob.open_input("a"),
+        lambda: faulty_blob.open_input("a", 1),
         lambda: faulty_consensus.compare_and_set([Put("a", 1, b"x")]),
         lambda: faulty_consensus.heads(["a"]),
         lambda: faulty_consensus.scan("a", 0, 1),
