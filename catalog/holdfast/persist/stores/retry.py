@@ -10,7 +10,8 @@ Retries happen at three levels:
   all calls, for `retry_deadline_s`. Later they are `delete`, `list` and `clock_ms` of blobs, and `truncate`
   and `list_keys` of logs, for at most `UNSUPERVISED_S`. Most of these calls clean up, which happens again
   later, and an append that has failed must not wait for it.
-- A store sends a request again a few times, within a second, if the service refused it.
+- A store sends a request again a few times within a second, if the request failed fast. It does not do so
+  after a timeout.
 
 Invariants:
 
