@@ -89,8 +89,18 @@ def provide() -> None:
 class PostgresServer:
     """A server of its own; as a context manager it is stopped and removed at the end."""
 
-    def __init__(self, folder: Path, port: int, password: str, *, durable: bool, address: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        password: str,
+        *,
+        durable: bool,
+        address: str,
+        wal_level: str = "replica",
+    ) -> None:
         """Use `start`."""
+        self._wal_level = wal_level
         self.address = address
         self._durable = durable
         self.folder = folder
@@ -99,14 +109,19 @@ class PostgresServer:
         self._child: Child | None = None
 
     @classmethod
-    def start(cls, *, durable: bool = True, address: str = _LOOPBACK) -> Self:
-        """Make a server and start it at an address of ours; raises `Unavailable` or `PostgresError`."""
+    def start(cls, *, durable: bool = True, address: str = _LOOPBACK, wal_level: str = "replica") -> Self:
+        """Make a server and start it at an address of ours; raises `Unavailable` or `PostgresError`.
+
+        With `wal_level="logical"` it can have slots for logical replication.
+        """
         lack = missing()
         if lack:
             raise Unavailable(lack)
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
         password = secrets.token_urlsafe(16)
-        server = cls(folder, free_port(address), password, durable=durable, address=address)
+        server = cls(
+            folder, free_port(address), password, durable=durable, address=address, wal_level=wal_level
+        )
         try:
             server._create()
             for attempt in range(1, _ATTEMPTS + 1):
@@ -135,6 +150,7 @@ class PostgresServer:
             self.password,
             durable=self._durable,
             address=self.address,
+            wal_level=self._wal_level,
         )
         try:
             if is_root():
@@ -287,6 +303,8 @@ class PostgresServer:
             "port": str(self.port),
             "unix_socket_directories": "",
             "max_connections": "200",
+            "wal_level": self._wal_level,
+            "max_replication_slots": "50",
             **dict.fromkeys(("fsync", "full_page_writes", "synchronous_commit"), durable),
         }
         command: list[str | Path] = [

@@ -42,17 +42,20 @@ class UpsertState:
         """Begin with these contents."""
         self.rows = _frame(contents.select(self.schema.arrow.names))
 
-    def changes(self, records: pa.Table) -> tuple[pa.Table, pl.DataFrame]:
+    def changes(self, records: pa.Table, *, clears: bool = False) -> tuple[pa.Table, pl.DataFrame]:
         """The updates that the records of a step make, and the rows after the step.
 
-        `records` has the schema's columns, those of `ORDER`, and `DELETES`.
+        `records` has the schema's columns, those of `ORDER`, and `DELETES`. If the step `clears`, its records
+        are all there is after it.
         """
         keys = list(self.schema.key_names)
         names = self.schema.arrow.names
         last = _frame(records).sort(list(ORDER)).unique(subset=keys, keep="last", maintain_order=True)
         new = last.filter(~pl.col(DELETES)).select(names)
         on = [pl.col(each) for each in keys]
-        replaced = self.rows.join(last.select(keys), on=on, how="semi", nulls_equal=True)
+        replaced = (
+            self.rows if clears else self.rows.join(last.select(keys), on=on, how="semi", nulls_equal=True)
+        )
         same = new.join(replaced, on=names, how="semi", nulls_equal=True)
         added = new.join(same.select(keys), on=on, how="anti", nulls_equal=True)
         removed = replaced.join(same.select(keys), on=on, how="anti", nulls_equal=True)

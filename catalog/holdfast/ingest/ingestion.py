@@ -43,6 +43,8 @@ from holdfast.persist.rows.schema import DIFF, TIME
 
 PURPOSE: Final = "ingestion"
 _FIRST: Final = (-2, "", 0)
+_MOST_EMPTY_S: Final = 60.0
+"""So long a source is not told how far it has nothing new, if the spec has no `progressInterval`."""
 
 
 class StepOutcome(Enum):
@@ -76,8 +78,10 @@ class _Work:
     uploads: list[Sequence[Upload]] = field(default_factory=list)
     messages: int = 0
     bytes: int = 0
+    clears: bool = False
 
     def add(self, done: RangeWork) -> None:
+        self.clears |= done.clears
         self.bound[done.partition] = done.binding
         self.records += done.records
         self.bad += done.bad
@@ -198,12 +202,21 @@ class Ingestion:
             return IngestStep(StepOutcome.LOST, self._upper)
         at = max(self._upper, self._client.now_ms())
         chosen = plan([each for each in found if not each.waits], self._spec.max_rows, self._spec.max_bytes)
-        if not chosen and not self._is_progress_due():
+        # Another instance may read what waits. An empty step would take its place.
+        if not chosen and (found or not self._is_progress_due()):
             return IngestStep(StepOutcome.IDLE, self._upper)
         work = self._read(chosen, at)
         if chosen and not work.bound:
             return IngestStep(StepOutcome.IDLE, self._upper)
+        if within is None and self._may_wait(chosen, work):
+            return IngestStep(StepOutcome.IDLE, self._upper)
         return self._commit(work, at)
+
+    def _may_wait(self, chosen: Sequence[Range], work: _Work) -> bool:
+        """Whether nothing was found, and it is early to bind how far that goes."""
+        is_empty = bool(chosen) and all(each.sparse for each in chosen) and not work.messages
+        every = self._spec.progress_interval_s or _MOST_EMPTY_S
+        return is_empty and not work.clears and time.monotonic() - self._moved_s < every
 
     def _probed(self) -> Sequence[Range]:
         """What is new beyond the bindings, also if others commit meanwhile."""
@@ -234,7 +247,7 @@ class Ingestion:
     def _commit(self, work: _Work, at: int) -> IngestStep:
         after = None
         if self._state is not None and work.records:
-            updates, after = self._state.changes(pa.concat_tables(work.records))
+            updates, after = self._state.changes(pa.concat_tables(work.records), clears=work.clears)
         else:
             updates = pa.concat_tables(work.records) if work.records else None
         ended, bad = self._judged(work)
@@ -273,16 +286,10 @@ class Ingestion:
         A later good message of the same key ends an error. Without keys none ends.
         """
         bad = work.bad
-        if not work.good or not (bad or self._standing):
+        if not work.clears and (not work.good or not (bad or self._standing)):
             return [], bad
-        latest: dict[bytes, tuple[int, str, int]] = {}
-        for partition, messages in work.good:
-            columns = (messages[each].to_pylist() for each in ("key", "timestamp", "position"))
-            for key, timestamp, position in zip(*columns, strict=True):
-                order = (-1 if timestamp is None else timestamp, partition, position)
-                if key is not None and latest.get(key[:RAW_BYTES], order) <= order:
-                    latest[key[:RAW_BYTES]] = order
-        ended = [each for each in self._standing if each["key"] in latest]
+        latest = _latest_good(work) if bad or not work.clears else {}
+        ended = [each for each in self._standing if work.clears or each["key"] in latest]
         return ended, [each for each in bad if latest.get(each["key"], _FIRST) < order_of(each)]
 
     def _check_limit(self, bad: Sequence[dict[str, Any]], standing: int) -> None:
@@ -332,6 +339,18 @@ class Ingestion:
             rest = 0 if busy or (once and step.outcome is not StepOutcome.IDLE) else self._spec.interval_s
             if stopped(max(0, rest - (time.monotonic() - began))):
                 return
+
+
+def _latest_good(work: _Work) -> dict[bytes, tuple[int, str, int]]:
+    """What orders the last good message of each key."""
+    latest: dict[bytes, tuple[int, str, int]] = {}
+    for partition, messages in work.good:
+        columns = (messages[each].to_pylist() for each in ("key", "timestamp", "position"))
+        for key, timestamp, position in zip(*columns, strict=True):
+            order = (-1 if timestamp is None else timestamp, partition, position)
+            if key is not None and latest.get(key[:RAW_BYTES], order) <= order:
+                latest[key[:RAW_BYTES]] = order
+    return latest
 
 
 FormatOf = Callable[[Schema], Format]

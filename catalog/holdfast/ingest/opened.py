@@ -20,7 +20,7 @@ from holdfast.ingest.reading import Runner
 from holdfast.ingest.source import Source
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.sources.generator import Generator
-from holdfast.ingest.spec import FilesSpec, GeneratorSpec, IngestSpec, KafkaSpec, parse
+from holdfast.ingest.spec import FilesSpec, GeneratorSpec, IngestSpec, KafkaSpec, PostgresSpec, parse
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.clock import Clock
 from holdfast.persist.stores.s3_place import S3Place
@@ -75,13 +75,13 @@ def ingestion_of(
     `runner` reads the ranges of each step. Default: this process does.
     """
     new = _to_be_created(controller, name, spec, schema)
-    collection_id = new.collection_id if new else controller.describe(name).collection_id
-    with closing(source_of(spec, collection_id, controller.client.clock)) as source:
+    info = new or controller.describe(name)
+    with closing(source_of(spec, info.collection_id, info.schema, controller.client.clock)) as source:
         if new is not None:
             # A source that can't be used leaves no collection behind.
             source.probe({})
             controller.create_collection(new)
-        yield Ingestion(controller, collection_id, spec, source, partial(format_of, spec), runner)
+        yield Ingestion(controller, info.collection_id, spec, source, partial(format_of, spec), runner)
 
 
 def _to_be_created(
@@ -104,7 +104,7 @@ def _to_be_created(
     return None
 
 
-def source_of(spec: IngestSpec, collection_id: str, clock: Clock) -> Source:
+def source_of(spec: IngestSpec, collection_id: str, schema: Schema, clock: Clock) -> Source:
     """Open the source that a spec names, for a collection. Raises `BadInput` if it can't be used."""
     match spec.source:
         case FilesSpec() as files:
@@ -116,6 +116,8 @@ def source_of(spec: IngestSpec, collection_id: str, clock: Clock) -> Source:
             return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, clock.wall_ms)
         case KafkaSpec() as topic:
             return _kafka(topic, collection_id)
+        case PostgresSpec() as table:
+            return _postgres(table, spec, collection_id, schema)
 
 
 def _kafka(topic: KafkaSpec, collection_id: str) -> Source:
@@ -127,6 +129,19 @@ def _kafka(topic: KafkaSpec, collection_id: str) -> Source:
             hint="pip install 'holdfast[kafka]'",
         ) from error
     return Kafka(topic, topic.group or f"holdfast-{collection_id}")
+
+
+def _postgres(table: PostgresSpec, spec: IngestSpec, collection_id: str, schema: Schema) -> Source:
+    try:
+        from holdfast.ingest.sources.postgres import Postgres, slot_of
+    except ImportError as error:
+        raise BadInput(
+            f"source.postgres needs a package that is not installed: {error}",
+            hint="pip install 'holdfast[postgres]'",
+        ) from error
+    included = set(spec.include.values())
+    columns = pa.schema([each for each in schema.arrow if each.name not in included])
+    return Postgres(table, table.slot or slot_of(collection_id), columns, schema.key_names, spec.max_rows)
 
 
 def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> Source:

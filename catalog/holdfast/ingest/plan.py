@@ -10,9 +10,10 @@ def plan(found: Sequence[Range], max_rows: int, max_bytes: int) -> list[Range]:
     """Choose from the ranges, oldest first, until a limit is reached. Always chooses something if it can.
 
     Ranges that can be split share the rows, so that no partition waits for another. The limit of bytes is
-    for ranges whose size is known. While others are read, the reader looks at the bytes itself.
+    for ranges whose size is known. While others are read, the reader looks at the bytes itself, and in sparse
+    ranges at the rows too.
     """
-    divided = [each for each in found if not each.whole]
+    divided = [each for each in found if not each.whole and not each.sparse]
     shares = dict(zip(divided, _shares([each.end - each.begin for each in divided], max_rows), strict=True))
     chosen: list[Range] = []
     size = 0
@@ -21,6 +22,8 @@ def plan(found: Sequence[Range], max_rows: int, max_bytes: int) -> list[Range]:
             if chosen and size + each.size_bytes > max_bytes:
                 break
             size += each.size_bytes
+            chosen.append(each)
+        elif each.sparse:
             chosen.append(each)
         elif share := shares[each]:
             chosen.append(replace(each, end=each.begin + share))

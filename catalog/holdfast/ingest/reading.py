@@ -18,7 +18,7 @@ from holdfast.ingest.checksum import RangeSum
 from holdfast.ingest.envelope import DELETES, ORDER, Envelope
 from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format, TooManyBad
 from holdfast.ingest.formats.json_lines import Json
-from holdfast.ingest.source import Binding, Range, Source
+from holdfast.ingest.source import Binding, Piece, Range, Source
 from holdfast.ingest.spec import IngestSpec
 from holdfast.persist import Schema, Upload
 
@@ -32,7 +32,8 @@ class RangeWork:
     """A range that was read: how far it is bound, its decoded rows, its bad records and its good messages.
 
     If the rows are uploaded already, `uploads` has them, one for each shard, and `records` is empty. For
-    Upsert, `good` has the key, timestamp and position of each good message.
+    Upsert, `good` has the key, timestamp and position of each good message. If it `clears`, what the
+    collection had before is deleted.
     """
 
     partition: str
@@ -42,6 +43,11 @@ class RangeWork:
     good: list[pa.RecordBatch] = field(default_factory=list)
     bytes: int = 0
     uploads: tuple[Upload, ...] = ()
+    clears: bool = False
+
+    def clear(self) -> None:
+        """Forget what came before, here and in the collection."""
+        self.records, self.bad, self.good, self.clears = [], [], [], True
 
 
 @dataclass(frozen=True)
@@ -117,20 +123,37 @@ class RangeReader:
             total.add(piece.messages)
             reached = piece.reached
             work.bytes += piece.messages.nbytes
+            if piece.clears:
+                work.clear()
             try:
-                self._decode(piece.messages, wanted, work)
+                self._decode(piece, wanted, work)
             except TooManyBad as error:
                 first = f"{wanted.partition}: {error.reason}"
                 raise too_many_errors(self._collection, self._spec.error_limit, first) from None
             if not wanted.whole and work.bytes >= max_bytes:
                 break
+            if wanted.sparse and total.rows >= self._spec.max_rows:
+                break
         else:
-            reached = wanted.end
+            if not wanted.sparse:
+                reached = wanted.end
         work.binding = Binding(reached, wanted.identity, total.rows, total.checksum)
         return work
 
-    def _decode(self, messages: pa.RecordBatch, wanted: Range, work: RangeWork) -> None:
+    def _decode(self, piece: Piece, wanted: Range, work: RangeWork) -> None:
         """Add the records of some messages, the rows of `errors`, and for Upsert the good messages."""
+        messages = piece.messages
+        if piece.bad:
+            positions = messages["position"]
+            bad = [
+                BadRecord(each.index, positions[each.index].as_py(), each.kind, each.reason)
+                for each in piece.bad
+            ]
+            work.bad += [self._error(wanted, each, messages) for each in bad]
+            self._hide(bad, messages, wanted, work)
+            good = np.ones(messages.num_rows, bool)
+            good[[each.index for each in bad]] = False
+            messages = messages.filter(pa.array(good))
         empty = messages["value"].is_null()
         deleting = messages.filter(empty)
         if self._upsert and deleting.num_rows:
@@ -146,12 +169,18 @@ class RangeReader:
             work.bad += [self._error(wanted, each, deleting) for each in keys.bad]
         good = messages.take(pa.array(np.unique(decoded.index)))
         work.good += [each.drop_columns(["value"]) for each in (good, deleting)]
-        if decoded.bad:
-            # A bad value hides the row of its key, if the message says which key that is.
-            failed = messages.take(pa.array([each.index for each in decoded.bad]))
-            failed = failed.filter(failed["key"].is_valid())
-            keys = self._decoded_keys(failed)
-            work.records.append(self._records(keys, failed, wanted, deletes=True))
+        self._hide(decoded.bad, messages, wanted, work)
+
+    def _hide(
+        self, bad: Sequence[BadRecord], messages: pa.RecordBatch, wanted: Range, work: RangeWork
+    ) -> None:
+        """A bad value hides the row of its key, if the message says which key that is."""
+        if not bad or not self._upsert:
+            return
+        failed = messages.take(pa.array([each.index for each in bad]))
+        failed = failed.filter(failed["key"].is_valid())
+        keys = self._decoded_keys(failed)
+        work.records.append(self._records(keys, failed, wanted, deletes=True))
 
     def _decoded_keys(self, messages: pa.RecordBatch) -> Decoded:
         """The key columns of messages, from their keys."""

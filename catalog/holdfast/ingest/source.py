@@ -42,7 +42,10 @@ class Range:
     """Messages of a partition in `[begin, end)`. A `whole` range can't be split.
 
     `size_bytes` is 0 if it is not known before the range is read. A range that `waits` can't be read yet: a
-    later probe returns it again. An empty range that can be split binds where its partition begins.
+    later probe returns it again. An empty range that can be split binds where its partition begins. The
+    positions of a `sparse` range say nothing about the number of its messages: it is read from its beginning
+    to where the limits of the step are reached, and is bound up to the last piece. Without messages it may
+    wait for more.
     """
 
     partition: str
@@ -52,14 +55,29 @@ class Range:
     whole: bool = False
     size_bytes: int = 0
     waits: bool = False
+    sparse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessage:
+    """A message that the source can't read as a whole: its index in the piece, and why."""
+
+    index: int
+    kind: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some messages of a range. `reached` is the next position, also after messages that nobody may read."""
+    """Some messages of a range. `reached` is the next position, also after messages that nobody may read.
+
+    If the piece `clears`, everything that came before it is deleted: rows, and messages of this range.
+    """
 
     messages: pa.RecordBatch
     reached: int
+    bad: Sequence[BadMessage] = ()
+    clears: bool = False
 
 
 class Source(Protocol):

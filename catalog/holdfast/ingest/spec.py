@@ -4,6 +4,7 @@ Everything is checked here, and an error names the field.
 """
 
 import datetime as dt
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ SECURITY: Final = (
 """Properties of librdkafka that a spec may set. None of them is a secret."""
 SECRETS: Final = {"password": "sasl.password", "keyPassword": "ssl.key.password"}
 """Secrets by the beginning of their fields: a spec names an environment variable or a file for each."""
+SLOT_CHARS: Final = 54
+"""The greatest length of `slot`. Postgres allows 63 characters, and each attempt adds 9 to it."""
+_SLOT: Final = re.compile(rf"[a-z0-9_]{{1,{SLOT_CHARS}}}")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"(\d+)(Ki|Mi|Gi|)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -61,6 +65,18 @@ class SecretPlace:
     variable: str = ""
     file: Path | None = None
 
+    def read(self, what: str) -> str:
+        """Return the secret. Raises `BadInput`, which says what is not there."""
+        if self.file is not None:
+            try:
+                return self.file.read_text().rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                raise BadInput(f"can't read the file {self.file} with {what}: {why}") from None
+        if self.variable not in os.environ:
+            raise BadInput(f"the environment variable {self.variable} with {what} is not set")
+        return os.environ[self.variable]
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaSpec:
@@ -80,6 +96,21 @@ class KafkaSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PostgresSpec:
+    """A table of a publication. `table` has its schema, and `slot` is how the names of its slots begin.
+
+    `new_epoch` is whether to read the whole table again if changes are gone.
+    """
+
+    url: str
+    table: str
+    publication: str
+    slot: str = ""
+    new_epoch: bool = False
+    password: SecretPlace | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class IngestSpec:
     """A source, how its records are decoded, and how often and how much a step commits.
 
@@ -87,7 +118,7 @@ class IngestSpec:
     bad records that the collection keeps.
     """
 
-    source: FilesSpec | GeneratorSpec | KafkaSpec
+    source: FilesSpec | GeneratorSpec | KafkaSpec | PostgresSpec
     format: str
     envelope: Envelope = Envelope.NONE
     include: Mapping[str, str] = field(default_factory=dict)
@@ -106,8 +137,11 @@ def parse(block: object, where: str = "source") -> IngestSpec:
         found = ", ".join(given.names) or "nothing"
         raise BadInput(f"{where} must have one of {', '.join(_SOURCES)} (it has {found})")
     source = _SOURCES[kinds[0]](given.block(kinds[0]))
-    format_ = _only(given, "format", FORMATS)
-    envelope = given.choice("envelope", [each.value for each in Envelope], Envelope.NONE.value)
+    if isinstance(source, PostgresSpec):
+        format_, envelope = _changes(given)
+    else:
+        format_ = _only(given, "format", FORMATS)
+        envelope = given.choice("envelope", [each.value for each in Envelope], Envelope.NONE.value)
     include_block = given.block("include")
     include = {each: include_block.text(each) for each in INCLUDES if each in include_block.names}
     include_block.done()
@@ -185,6 +219,48 @@ def _kafka(given: "_Block") -> KafkaSpec:
     return spec
 
 
+def _postgres(given: "_Block") -> PostgresSpec:
+    spec = PostgresSpec(
+        given.text("url"),
+        given.text("table"),
+        given.text("publication"),
+        given.text("slot") if "slot" in given.names else "",
+        given.choice("onReset", ["Stall", "NewEpoch"], "Stall") == "NewEpoch",
+        _secret(given, "password"),
+    )
+    given.done()
+    parts = urlsplit(spec.url)
+    if parts.scheme not in {"postgresql", "postgres"} or not parts.path.strip("/"):
+        raise BadInput(f"{given.where}.url must be postgresql://user@host:port/database")
+    if parts.password is not None or "password=" in parts.query:
+        raise BadInput(
+            f"{given.where}.url has a password, which is a secret that a spec may not have",
+            hint="put it into an environment variable or a file, and name that with passwordEnv or"
+            " passwordFile",
+        )
+    if len(spec.table.split(".")) != 2 or not all(spec.table.split(".")):
+        raise BadInput(f"{given.where}.table is {spec.table!r}, expected a schema and a table: public.orders")
+    if spec.slot and not _SLOT.fullmatch(spec.slot):
+        raise BadInput(
+            f"{given.where}.slot is {spec.slot!r}, expected at most {SLOT_CHARS} lower-case letters, digits"
+            " and underscores"
+        )
+    return spec
+
+
+def _changes(given: "_Block") -> tuple[str, str]:
+    """The format and the envelope of a source that has changes of rows. It has no choice."""
+    if "format" in given.names:
+        raise BadInput(f"{given.where}.format is not for postgres, whose columns have types: leave it out")
+    envelope = given.choice("envelope", [each.value for each in Envelope], Envelope.UPSERT.value)
+    if envelope != Envelope.UPSERT.value:
+        raise BadInput(f"{given.where}.envelope is {envelope!r}, but changes of a table need Upsert")
+    for each in ("timestamp", "record"):
+        if each in given.block("include").names:
+            raise BadInput(f"{given.where}.include.{each} is not for postgres")
+    return "json", envelope
+
+
 def _secret(given: "_Block", name: str) -> SecretPlace | None:
     found = [each for each in (f"{name}Env", f"{name}File") if each in given.names]
     if len(found) == 2:
@@ -207,9 +283,10 @@ def _start(given: "_Block") -> str | int | Mapping[int, int]:
     raise BadInput(f"{block.where} must be {', '.join(START)}, {{timestamp: ...}} or {{offsets: ...}}")
 
 
-_SOURCES: Final[Mapping[str, Callable[["_Block"], FilesSpec | GeneratorSpec | KafkaSpec]]] = {
+_SOURCES: Final[Mapping[str, Callable[["_Block"], FilesSpec | GeneratorSpec | KafkaSpec | PostgresSpec]]] = {
     "files": _files,
     "kafka": _kafka,
+    "postgres": _postgres,
     "generator": _generator,
 }
 

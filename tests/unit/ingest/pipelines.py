@@ -23,7 +23,9 @@ def created(client: PersistClient, shards: int = 2, schema: Schema = SCHEMA) -> 
 
 
 def pipeline(client: PersistClient, source: Source, **block: Any) -> Ingestion:
-    spec = parse({"generator": GENERATOR, "format": {"json": {}}, "run": {"progressInterval": "0s"}, **block})
+    """The pipeline of the collection. A block that is None is left out."""
+    whole = {"generator": GENERATOR, "format": {"json": {}}, "run": {"progressInterval": "0s"}, **block}
+    spec = parse({name: each for name, each in whole.items() if each is not None})
     return Ingestion(StorageController(client), "orders", spec, source, partial(format_of, spec))
 
 

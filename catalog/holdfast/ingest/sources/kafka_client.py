@@ -5,7 +5,6 @@ request has a time limit. The error that ends it shows the last reason that a co
 """
 
 # ruff: noqa: SLF001 - the names of librdkafka's own errors begin with an underscore
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from holdfast.errors import BadInput, StoreUnreachable
-from holdfast.ingest.spec import KafkaSpec, SecretPlace
+from holdfast.ingest.spec import KafkaSpec
 
 OPEN_S: Final = 15.0
 """How long the first contact may take. A wrong address is shown after this time."""
@@ -96,7 +95,7 @@ class KafkaClient:
             "error_cb": self._note,
             **spec.security,
         }
-        config |= {name: _secret(name, place) for name, place in spec.secrets.items()}
+        config |= {name: place.read(name) for name, place in spec.secrets.items()}
         consumer = {
             "group.id": group,
             "auto.offset.reset": "error",
@@ -198,19 +197,6 @@ class KafkaClient:
 def is_passing(error: KafkaError) -> bool:
     """Whether it may work later without a change of anything."""
     return bool(error.retriable()) or error.code() in _PASSING
-
-
-def _secret(name: str, place: SecretPlace) -> str:
-    """The secret of a property, which no message shows."""
-    if place.file is not None:
-        try:
-            return place.file.read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise BadInput(f"can't read the file {place.file} with {name}: {why}") from None
-    if place.variable not in os.environ:
-        raise BadInput(f"the environment variable {place.variable} with {name} is not set")
-    return os.environ[place.variable]
 
 
 def one_line(error: KafkaError) -> str:

@@ -7,6 +7,7 @@
 - Executors read and decode the ranges, one task for each. Messages never pass through the JVM. Without an
   envelope the executors also upload the rows. For Upsert they return the rows, and the driver merges them
   with the contents of the collection, which it keeps in memory.
+- The driver itself reads a table of Postgres.
 - Any number of drivers may run, also `holdfast ingest` in another process. The commits decide, and who loses
   deletes its uploads. Uploads of a killed driver are swept after the leases of its writers.
 - The record of the job is not part of a commit. The driver looks every few seconds whether its attempt is
@@ -34,6 +35,7 @@ from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
 from holdfast.ingest.reading import Order, RangeReader, RangeWork
+from holdfast.ingest.spec import PostgresSpec
 from holdfast.persist import PersistClient
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.program import Say, assigned, on_record, session, unless_committed
@@ -70,7 +72,9 @@ def run(
         with unless_committed(controller, spec, say):
             with on_record(controller, spec), session(spec, spark) as running:
                 total = _Total(controller, spec, say)
-                runner = SparkRunner(running, client, info, spec)
+                # A snapshot and the changes of a table belong to the connection of one process.
+                is_shared = not isinstance(spec.parsed.source, PostgresSpec)
+                runner = SparkRunner(running, client, info, spec) if is_shared else None
                 with ingestion_of(controller, info.collection_id, spec.parsed, runner=runner) as ingestion:
                     ingestion.run(once=spec.once, stopped=stopped, told=total.add)
             if spec.once:

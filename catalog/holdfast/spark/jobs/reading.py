@@ -57,7 +57,9 @@ def read_task(task: tuple[Range, bool], *, ingesting: Ingesting) -> RangeWork | 
     wanted, is_known = task
     client = _kept_open(ingesting.place, ingesting.location_id)
     try:
-        with closing(source_of(ingesting.spec, ingesting.collection_id, client.clock)) as source:
+        with closing(
+            source_of(ingesting.spec, ingesting.collection_id, ingesting.schema, client.clock)
+        ) as source:
             form = format_of(ingesting.spec, ingesting.schema)
             reader = RangeReader(ingesting.collection, ingesting.spec, ingesting.schema, source, form)
             work = reader.read(wanted, is_known=is_known, max_bytes=ingesting.max_bytes)

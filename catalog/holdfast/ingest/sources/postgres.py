@@ -1,0 +1,601 @@
+"""A table of Postgres: its contents when a slot was made, then its changes from the slot (pgoutput).
+
+The table is one partition. A position is a place in the server's log (LSN): a collection that is bound up to
+a position has exactly the transactions whose commit ends there or before.
+
+- The name of the source has the server's system identifier, the database, the publication and the table. The
+  identity of the binding has the slot, the timeline, and the facts that the changes rely on (`Table.facts`).
+- An attempt for the initial contents begins by binding the name of its slot, without rows. Only the instance
+  whose name is bound can commit the contents, because each commit expects the upper that it began with. So a
+  slot of these names that is not bound belongs to nobody, and is dropped. An instance holds an advisory lock
+  of its name, so that others wait as long as it is connected. They are safe without it.
+- The slot exports a snapshot when it is made. The contents in that snapshot and the position of the slot are
+  bound together, at one time. If a connection is lost before, the attempt starts over with another slot of
+  its name.
+- A step reads whole transactions with `pg_logical_slot_peek_binary_changes`, which moves nothing. After our
+  commit the slot is moved up to what is bound. So a crash between the two repeats nothing and loses nothing.
+- A range ends where the server's log ended between two records, when that was flushed. A place inside a
+  record would let the slot pass over the record.
+- If the slot is gone, lost or confirmed beyond the binding, or a fact is another one, the source is stalled.
+  With `new_epoch` a new attempt begins. Its contents replace those of the collection at one time.
+"""
+
+import json
+import secrets
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+import xxhash
+from psycopg import errors, sql
+
+from holdfast.errors import BadInput, HoldfastError, SourceChanged, SourceStalled, StoreUnreachable
+from holdfast.ingest.source import Binding, Piece, Range
+from holdfast.ingest.sources.pgoutput import Begin, Change, Commit, Relation, Truncate, decode
+from holdfast.ingest.sources.postgres_client import (
+    PATIENCE_S,
+    PostgresClient,
+    Replication,
+    is_lost,
+    quoted,
+)
+from holdfast.ingest.sources.postgres_table import (
+    NEW_EPOCH,
+    QUERY,
+    ChangesAsMessages,
+    Messages,
+    RowsAsJson,
+    Table,
+    Unfit,
+    checked,
+)
+from holdfast.ingest.spec import PostgresSpec
+from holdfast.pg_session import Connection, told
+
+_PIECE_BYTES: Final = 8 << 20
+_PIECE_ROWS: Final = 20_000
+_OLDEST_VERSION: Final = 150_000
+_PAGE: Final = 8192
+_PAGE_HEADER: Final = 40
+_FLUSH_S: Final = 2.0
+"""So long a probe waits until the end of the log is flushed."""
+
+_SERVER: Final = """
+SELECT (SELECT system_identifier::text FROM pg_control_system()),
+  ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int,
+  (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
+  current_setting('wal_level'), current_setting('server_version_num')::int
+"""
+_SLOTS: Final = """
+SELECT slot_name::text, plugin::text, database::text, (confirmed_flush_lsn - '0/0')::bigint, wal_status
+FROM pg_replication_slots WHERE slot_type = 'logical' AND starts_with(slot_name::text, %(prefix)s)
+"""
+_ADVANCE: Final = "SELECT pg_replication_slot_advance(%(slot)s, %(upto)s::pg_lsn)"
+_PEEK: Final = """
+SELECT data FROM pg_logical_slot_peek_binary_changes(%(slot)s, %(upto)s::pg_lsn, %(most)s,
+  'proto_version', '1', 'publication_names', %(publication)s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """What a look at the server found. `end` and `flushed` are positions in its log."""
+
+    system: str
+    timeline: int
+    end: int
+    flushed: int
+    wal_level: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A slot of ours. `confirmed` is the position before which it has nothing any more."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    confirmed: int
+    wal_status: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """The identity of a binding. Without facts, it is that of an attempt that has not bound its contents."""
+
+    slot: str
+    timeline: int = 0
+    facts: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "_Identity":
+        return cls(**json.loads(text))
+
+    def __str__(self) -> str:
+        found: dict[str, Any] = {"slot": self.slot}
+        if self.facts is not None:
+            found |= {"timeline": self.timeline, "facts": self.facts}
+        return json.dumps(found, separators=(",", ":"), sort_keys=True)
+
+
+@dataclass
+class _Snapshot:
+    """The contents of the table when a slot was made, as long as its connections live."""
+
+    wanted: Range
+    replication: Replication
+    connection: Connection
+
+    def close(self) -> None:
+        for each in (self.connection, self.replication):
+            with suppress(psycopg.Error):
+                each.close()
+
+
+class Postgres:
+    """The source. `slot` is how the names of its slots begin. `columns` are those that the table fills."""
+
+    def __init__(
+        self, spec: PostgresSpec, slot: str, columns: pa.Schema, keys: Sequence[str], max_rows: int
+    ) -> None:
+        self._spec = spec
+        self._prefix = f"{slot}_"
+        self._columns = columns
+        self._keys = keys
+        self._max_rows = max_rows
+        self._json = RowsAsJson(columns, keys)
+        self._attempt = ""
+        self._snapshot: _Snapshot | None = None
+        self._durable: Binding | None = None
+        self._is_compared = False
+        self._boundary = 0
+        self._confirmed = 0
+        self._failing_s = 0.0
+        self._client = PostgresClient(spec)
+        try:
+            server = self._look()
+            self._system = server.system
+            self._check_server(server)
+            self._database = str(self._ask("find the database", "SELECT current_database()::text")[0][0])
+            self._table(BadInput)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """The server's system identifier, the database, the publication and the table."""
+        spec = self._spec
+        return f"postgres://{self._system}/{self._database}/{spec.publication}/{spec.table}"
+
+    @property
+    def _where(self) -> str:
+        return f"table {self._spec.table} at {self._client.where}"
+
+    def _ask(self, what: str, query: Any, parameters: Mapping[str, object] | None = None) -> list[Any]:
+        try:
+            return self._client.rows(query, parameters)
+        except psycopg.Error as error:
+            raise self._client.failure(what, error) from error
+
+    def _look(self) -> _Server:
+        return _Server(*self._ask("look at the server", _SERVER)[0])
+
+    def _check_server(self, server: _Server) -> None:
+        if server.version < _OLDEST_VERSION:
+            raise BadInput(
+                f"Postgres at {self._client.where} has version {server.version // 10_000}, older than"
+                f" {_OLDEST_VERSION // 10_000}",
+                hint="upgrade the server",
+            )
+        if server.wal_level != "logical":
+            raise BadInput(
+                f"Postgres at {self._client.where} has wal_level = {server.wal_level}, which keeps no changes"
+                " for others",
+                hint="ALTER SYSTEM SET wal_level = logical, and restart the server",
+            )
+
+    def _facts(self, connection: Connection) -> Table:
+        """The table as a connection sees it. Raises `Unfit`."""
+        schema, name = self._spec.table.split(".")
+        wanted = {"schema": schema, "name": name, "publication": self._spec.publication}
+        row = connection.execute(QUERY, wanted).fetchone()
+        return checked(row, self._columns, self._keys, self._spec.publication)
+
+    def _table(self, failure: type[HoldfastError]) -> Table:
+        try:
+            return self._client.retried(self._facts)
+        except Unfit as error:
+            raise failure(f"{self._where} {error.reason}", hint=error.hint) from None
+        except psycopg.Error as error:
+            raise self._client.failure(f"look at {self._where}", error) from error
+
+    def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
+        """Return the contents of the table, or the part of the log that is not bound.
+
+        An attempt for the contents begins with an empty range, which binds its name. The part of the log
+        ends between two records, and all before is flushed.
+        """
+        server = self._flushed()
+        slots = self._slots()
+        binding = bound.get(self._spec.table)
+        if binding is None:
+            return [self._propose(0)]
+        identity = _Identity.of(binding.identity)
+        if identity.facts is None:
+            return [self._attempted(binding, identity, slots)]
+        try:
+            self._compare(server, slots, binding, identity)
+        except SourceStalled:
+            if not self._spec.new_epoch:
+                raise
+            return [self._propose(binding.position, identity.slot)]
+        self._end_attempt()
+        self._drop_others(slots, identity.slot)
+        self._is_compared = True
+        self._confirmed = slots[identity.slot].confirmed
+        self._acknowledge()
+        if self._boundary <= binding.position:
+            return []
+        now = str(_Identity(identity.slot, server.timeline, identity.facts))
+        return [Range(self._spec.table, binding.position, self._boundary, now, sparse=True)]
+
+    def _flushed(self) -> _Server:
+        """A look at the server. Finds a position between two records, where all before is flushed."""
+        server = self._look()
+        if server.system != self._system:
+            raise SourceStalled(
+                f"Postgres at {self._client.where} is another server: its system identifier is"
+                f" {server.system}, and was {self._system}",
+                hint="feed the collection from the same server, or another collection from this one",
+            )
+        end, latest = server.end, server
+        deadline = time.monotonic() + _FLUSH_S
+        self._boundary = 0
+        while not _has_flushed(latest.flushed, end):
+            if time.monotonic() > deadline:
+                return server
+            time.sleep(0.01)
+            latest = self._look()
+            if (latest.system, latest.timeline) != (server.system, server.timeline):
+                return server
+        self._boundary = end
+        return server
+
+    def _slots(self) -> dict[str, _Slot]:
+        rows = self._ask("look at the slots", _SLOTS, {"prefix": self._prefix})
+        ours = len(self._prefix) + 8
+        return {each[0]: _Slot(*each) for each in rows if len(each[0]) == ours}
+
+    # The initial contents
+
+    def _propose(self, position: int, bound: str = "") -> Range:
+        """The range that binds the name of an attempt, which is not the name that is bound."""
+        if self._attempt in {"", bound}:
+            self._end_attempt()
+            self._attempt = f"{self._prefix}{secrets.token_hex(4)}"
+            self._client.lock(self._attempt)
+        return Range(self._spec.table, position, position, str(_Identity(self._attempt)))
+
+    def _attempted(self, binding: Binding, identity: _Identity, slots: Mapping[str, _Slot]) -> Range:
+        """The contents of the table, if our name is bound. Otherwise it waits or takes over."""
+        if identity.slot != self._attempt:
+            if not self._client.lock(identity.slot):
+                return self._waiting(binding, identity)
+            self._client.unlock(identity.slot)
+            return self._propose(binding.position, identity.slot)
+        if self._snapshot is None or not self._is_alive(self._snapshot):
+            self._end_snapshot()
+            self._drop_others(slots, "")
+            try:
+                self._snapshot = self._begin()
+            except SourceChanged:
+                return self._waiting(binding, identity)
+        return self._snapshot.wanted
+
+    def _waiting(self, binding: Binding, identity: _Identity) -> Range:
+        return Range(self._spec.table, 0, binding.position, str(identity), whole=True, waits=True)
+
+    def _is_alive(self, snapshot: _Snapshot) -> bool:
+        return not snapshot.connection.closed and snapshot.replication.is_alive
+
+    def _begin(self) -> _Snapshot:
+        """Make a slot, and open its snapshot. Raises `SourceChanged` if that may work next time."""
+        with ExitStack() as stack:
+            try:
+                replication = stack.enter_context(closing(self._client.replication()))
+                position, exported = self._made_slot(replication)
+                connection = stack.enter_context(closing(self._client.new()))
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(exported))
+                lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE")
+                connection.execute(lock.format(self._identifier))
+                table = self._facts(connection)
+                if self._client.retried(self._facts) != table:
+                    # A table that was truncated or written anew is empty for older snapshots.
+                    raise SourceChanged(f"{self._where} changed while its snapshot was made")
+            except psycopg.Error as error:
+                raise self._failed(f"read {self._where} with slot {self._attempt}", error) from None
+            except Unfit as error:
+                raise SourceStalled(f"{self._where} {error.reason}", hint=error.hint) from None
+            identity = _Identity(self._attempt, self._look().timeline, table.facts)
+            wanted = Range(self._spec.table, 0, position, str(identity), whole=True)
+            stack.pop_all()
+            return _Snapshot(wanted, replication, connection)
+
+    def _made_slot(self, replication: Replication) -> tuple[int, str]:
+        """Make a slot. Returns its position, and the name of the snapshot that it exports."""
+        command = f"CREATE_REPLICATION_SLOT {self._attempt} LOGICAL pgoutput (SNAPSHOT 'export')"
+        row = replication.ask(command, PATIENCE_S)
+        if row is None:
+            raise StoreUnreachable(
+                f"can't make a slot for {self._where} within {PATIENCE_S:g} s: a transaction is open since"
+                " before",
+                hint="end the transactions that pg_stat_activity and pg_prepared_xacts show, and repeat",
+            )
+        _, position, exported, *_ = [(each or b"").decode() for each in row]
+        return _position(position), exported
+
+    @property
+    def _identifier(self) -> sql.Identifier:
+        return sql.Identifier(*self._spec.table.split("."))
+
+    def _end_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+    def _end_attempt(self) -> None:
+        self._end_snapshot()
+        if self._attempt:
+            with suppress(psycopg.Error, StoreUnreachable):
+                self._client.unlock(self._attempt)
+            self._attempt = ""
+
+    def _drop_others(self, slots: Mapping[str, _Slot], kept: str) -> None:
+        """Drop the slots of attempts that are not bound. Nobody can bind them any more."""
+        for each in slots.values():
+            if each.name != kept:
+                # One that is in use is dropped next time.
+                with suppress(errors.ObjectInUse, errors.UndefinedObject):
+                    self._dropped(each.name)
+
+    def _dropped(self, name: str) -> None:
+        try:
+            self._client.rows("SELECT pg_drop_replication_slot(%(slot)s)", {"slot": name})
+        except (errors.ObjectInUse, errors.UndefinedObject):
+            raise
+        except psycopg.Error as error:
+            raise self._client.failure(f"drop slot {name}", error) from error
+
+    # The comparison of the binding with what the server has
+
+    def _compare(
+        self, server: _Server, slots: Mapping[str, _Slot], binding: Binding, identity: _Identity
+    ) -> None:
+        """Raise `SourceStalled` if the changes from the binding on are not all there."""
+        position = binding.position
+        if server.timeline != identity.timeline:
+            self._check_history(server.timeline, identity.timeline, position)
+        if server.end < position:
+            raise self._gone(
+                f"the server's log ends at {_lsn(server.end)}, but the collection has its changes up to"
+                f" {_lsn(position)}: the server has lost changes",
+            )
+        slot = slots.get(identity.slot)
+        until = f"changes from {_lsn(position)} to {_lsn(server.end)} may be lost"
+        if slot is None:
+            raise self._gone(f"slot {identity.slot} doesn't exist any more: {until}")
+        if slot.plugin != "pgoutput" or slot.database != self._database:
+            raise self._gone(f"slot {slot.name} was made by somebody else: {until}")
+        if slot.wal_status == "lost":
+            raise self._gone(
+                f"slot {slot.name} is lost, because the server has deleted the log that it needs: {until}",
+                "; and raise max_slot_wal_keep_size",
+            )
+        if slot.confirmed > position:
+            raise self._gone(
+                f"slot {slot.name} is confirmed up to {_lsn(slot.confirmed)}, but the collection has the"
+                f" changes only up to {_lsn(position)}: the location was restored to an earlier state, or the"
+                f" slot was made again or is used by something else. Changes from {_lsn(position)} to"
+                f" {_lsn(slot.confirmed)} may be lost",
+                "; or restore a newer state of the location",
+            )
+        assert identity.facts is not None
+        facts = self._table(SourceStalled).facts
+        if changed := _difference(identity.facts, facts):
+            raise self._gone(f"{changed}. Changes after {_lsn(position)} may have come without a message")
+
+    def _gone(self, what: str, hint: str = "") -> SourceStalled:
+        return SourceStalled(
+            f"{self._where}: {what}",
+            hint=f"{NEW_EPOCH}{hint}",
+        )
+
+    def _check_history(self, timeline: int, bound: int, position: int) -> None:
+        """Raise `SourceStalled` if the server has left the binding's timeline before the binding."""
+        row = None
+        if timeline > 1:
+            try:
+                with closing(self._client.replication()) as replication:
+                    row = replication.ask(f"TIMELINE_HISTORY {timeline}", PATIENCE_S)
+            except psycopg.Error as error:
+                raise self._client.failure("read the server's history", error) from None
+        text = (row[1] or b"").decode() if row else ""
+        lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        left = {int(each[0]): _position(each[1]) for each in lines}
+        if left.get(bound, -1) < position:
+            raise self._gone(
+                f"the server is on timeline {timeline} after a failover, and has left timeline {bound} at"
+                f" {_lsn(max(left.get(bound, 0), 0))}, but the collection has its changes up to"
+                f" {_lsn(position)}: the server has lost changes"
+            )
+
+    # Reading
+
+    def read(self, wanted: Range) -> Iterator[Piece]:
+        """Read the contents, or the transactions of a part of the log. A transaction is never divided."""
+        if wanted.whole:
+            return self._contents(wanted)
+        if wanted.begin == wanted.end:
+            return iter(())
+        return self._changes(wanted)
+
+    def _contents(self, wanted: Range) -> Iterator[Piece]:
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.wanted != wanted:
+            raise SourceChanged(f"the snapshot of {self._where} is not open any more")
+        names = sql.SQL(", ").join([sql.Identifier(each) for each in self._columns.names])
+        query = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT").format(names, self._identifier)
+        messages = Messages(clears=True)
+        try:
+            with snapshot.connection.cursor() as cursor, cursor.copy(query) as copy:
+                for row in copy.rows():
+                    messages.add(self._json.key(row), self._json.row(row))
+                    if len(messages.keys) >= _PIECE_ROWS or messages.bytes >= _PIECE_BYTES:
+                        yield messages.piece(wanted.begin)
+                        messages = Messages(messages.position)
+        except psycopg.Error as error:
+            raise self._failed(f"read {self._where}", error) from None
+        finally:
+            # What it read is bound now, or it starts over.
+            self._end_snapshot()
+        self._failing_s = 0.0
+        yield messages.piece(wanted.end)
+
+    def _changes(self, wanted: Range) -> Iterator[Piece]:
+        identity = _Identity.of(wanted.identity)
+        assert identity.facts is not None
+        tables = frozenset({int(identity.facts["table"])})
+        changes = ChangesAsMessages(self._columns, self._keys, identity.facts)
+        messages, reached = Messages(wanted.begin), wanted.begin
+        # Without a limit, nothing that was read before counts.
+        most = self._max_rows if self._confirmed >= wanted.begin else None
+        count, skips, is_over = 0, False, False
+        try:
+            with self._client.stream(_PEEK, self._peek(identity.slot, wanted.end, most)) as rows:
+                for (message,) in rows:
+                    count += 1
+                    event = decode(message, tables)
+                    if isinstance(event, Begin):
+                        # The server stops only after a record that ends there or later.
+                        if is_over := event.at >= wanted.end:
+                            break
+                        skips = event.at < wanted.begin
+                        messages.position = max(messages.position, event.at)
+                    elif isinstance(event, Relation):
+                        if event.table in tables:
+                            changes.relate(event)
+                    elif skips:
+                        continue
+                    elif isinstance(event, Change):
+                        changes.add(event, messages)
+                    elif isinstance(event, Truncate) and tables & set(event.tables):
+                        messages = Messages(messages.position, clears=True)
+                    elif isinstance(event, Commit):
+                        reached = event.end
+                        if len(messages.keys) >= _PIECE_ROWS or messages.bytes >= _PIECE_BYTES:
+                            yield messages.piece(reached)
+                            messages = Messages(messages.position)
+        except psycopg.Error as error:
+            raise self._failed(f"read the changes of {self._where}", error) from None
+        except Unfit as error:
+            raise SourceStalled(f"{self._where} {error.reason}", hint=error.hint) from None
+        self._failing_s = 0.0
+        is_all = is_over or most is None or count < most
+        yield messages.piece(wanted.end if is_all else reached)
+
+    def _peek(self, slot: str, upto: int, most: int | None) -> Mapping[str, object]:
+        return {
+            "slot": slot,
+            "upto": _lsn(upto),
+            "most": most,
+            "publication": quoted([self._spec.publication]),
+        }
+
+    def _failed(self, what: str, error: psycopg.Error) -> HoldfastError:
+        """What to raise: `SourceChanged` if it may work next time, for as long as a server may be gone."""
+        if isinstance(error, errors.ObjectInUse):
+            return SourceChanged(f"another instance uses a slot of {self._where}")
+        now = time.monotonic()
+        self._failing_s = self._failing_s or now
+        passing = (errors.UndefinedObject, errors.ObjectNotInPrerequisiteState, errors.DuplicateObject)
+        if (is_lost(error) or isinstance(error, passing)) and now - self._failing_s < PATIENCE_S:
+            return SourceChanged(f"can't {what}: {told(error)}")
+        return self._client.failure(what, error)
+
+    # The slot
+
+    def acknowledge(self, bound: Mapping[str, Binding]) -> None:
+        """Move the slot up to the binding, but not before a probe has compared them."""
+        self._durable = bound.get(self._spec.table)
+        if self._is_compared:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        binding = self._durable
+        if binding is None or binding.position <= self._confirmed:
+            return
+        slot = _Identity.of(binding.identity)
+        if slot.facts is None:
+            return
+        try:
+            self._client.rows(_ADVANCE, {"slot": slot.slot, "upto": _lsn(binding.position)})
+        except (errors.ObjectInUse, errors.UndefinedObject, errors.ObjectNotInPrerequisiteState):
+            # The next probe says what became of the slot.
+            return
+        except psycopg.Error as error:
+            raise self._client.failure(f"move slot {slot.slot}", error) from error
+        self._confirmed = binding.position
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._end_snapshot()
+        self._client.close()
+
+
+def slot_of(collection_id: str) -> str:
+    """How the names of the slots of a collection begin by default."""
+    try:
+        return f"holdfast_{uuid.UUID(collection_id).hex}"
+    except ValueError:
+        return f"holdfast_{xxhash.xxh3_128_hexdigest(collection_id.encode())}"
+
+
+def _lsn(position: int) -> str:
+    """A position as Postgres shows it."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+def _position(lsn: str) -> int:
+    high, low = lsn.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def _has_flushed(flushed: int, end: int) -> bool:
+    """Whether all records before `end` are flushed. Only the header of a page may come after the last one."""
+    return flushed >= end or (end - flushed <= _PAGE_HEADER and flushed % _PAGE == 0)
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What is not as it was, or ""."""
+    if old["table"] != new["table"]:
+        return "the table was dropped and created again"
+    if old["publication"] != new["publication"]:
+        return "the publication was changed, or has left the table out for a while"
+    for name in {**old["columns"], **new["columns"]}:
+        was, is_ = old["columns"].get(name), new["columns"].get(name)
+        if was is None:
+            return f"the collection has got column '{name}'"
+        if is_ is None:
+            return f"the collection has lost column '{name}'"
+        if was != is_:
+            how = "dropped and added again" if was[0] != is_[0] else "changed to another type"
+            return f"column '{name}' was {how}"
+    return "" if old == new else "the replica identity or its unique index was changed"

@@ -1,0 +1,209 @@
+"""Connections to the Postgres server of a source: what they need of a spec, and what their errors mean.
+
+- Values are text in one form, whatever the server, the database and the role are set to.
+- A connection that was lost is opened again, and the statement is repeated. The server may be gone for
+  `PATIENCE_S`. Only the first contact is not repeated, so that a wrong address is shown at once.
+- A wait never blocks for longer than a bound.
+"""
+
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, LiteralString, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ExecStatus
+
+from holdfast.errors import HoldfastError, StoreUnreachable
+from holdfast.ingest.spec import PostgresSpec
+from holdfast.pg_session import Connection, PostgresAddress, connect, told
+
+PATIENCE_S: Final = 60.0
+"""How long a server may be gone after the first contact, and how long it may take to make a slot."""
+PAUSE_S: Final = 0.2
+_SETTINGS: Final[Mapping[str, str]] = {
+    "datestyle": "ISO",
+    "timezone": "UTC",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "search_path": "pg_catalog",
+    # A policy must not hide rows. The statement fails instead.
+    "row_security": "off",
+}
+
+_T = TypeVar("_T")
+
+
+class PostgresClient:
+    """A connection that asks, and others for those who need their own."""
+
+    def __init__(self, spec: PostgresSpec) -> None:
+        address = PostgresAddress.parse(spec.url)
+        # The password is only in the connection strings, which no message shows.
+        conninfo = address.conninfo
+        if spec.password is not None:
+            conninfo = make_conninfo(conninfo, password=spec.password.read("the password of source.postgres"))
+        given = conninfo_to_dict(address.conninfo)
+        self.where = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
+        self._address = PostgresAddress(conninfo, address.schema, self.where)
+        self._kept: Connection | None = None
+        self._locks: set[str] = set()
+        self._connection(check_pooler=True)
+
+    def _connection(self, *, check_pooler: bool = False) -> Connection:
+        if self._kept is None or self._kept.closed:
+            self._kept = self.new(check_pooler=check_pooler)
+            for each in self._locks:
+                _lock(self._kept, each)
+        return self._kept
+
+    def new(self, *, check_pooler: bool = False) -> Connection:
+        """Open a connection. Raises `StoreUnreachable`."""
+        try:
+            return connect(self._address, settings=_SETTINGS, check_pooler=check_pooler)
+        except psycopg.Error as error:
+            # Its frames have the password.
+            raise self.failure("connect", error) from None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection that asks was lost."""
+        return self._kept is None or self._kept.closed
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._kept is not None:
+            self._kept.close()
+
+    def rows(self, query: LiteralString, parameters: Mapping[str, object] | None = None) -> list[Any]:
+        """The rows of a query. Raises like `retried`."""
+        return self.retried(lambda connection: connection.execute(query, parameters).fetchall())
+
+    def retried(self, call: Callable[[Connection], _T]) -> _T:
+        """The result of a call, which is repeated while the server is gone.
+
+        Raises `StoreUnreachable` if that takes too long, and `psycopg.Error` for anything else.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return call(self._connection())
+            except StoreUnreachable:
+                if time.monotonic() > deadline:
+                    raise
+            except psycopg.Error as error:
+                if not is_lost(error) and not self.is_lost:
+                    raise
+                if time.monotonic() > deadline:
+                    raise self.failure("go on", error) from None
+            time.sleep(PAUSE_S)
+
+    def lock(self, name: str) -> bool:
+        """Show others that this instance works with a name, as long as its connection lives."""
+        if not self.retried(lambda connection: _lock(connection, name)):
+            return False
+        self._locks.add(name)
+        return True
+
+    def unlock(self, name: str) -> None:
+        """The end of `lock`."""
+        self._locks.discard(name)
+        self.rows("SELECT pg_advisory_unlock(%(class)s, hashtext(%(name)s))", _lock_of(name))
+
+    @contextmanager
+    def stream(self, query: LiteralString, parameters: Mapping[str, object]) -> Iterator[Any]:
+        """The rows of a query while the server sends them. A value of type bytea is bytes."""
+        with self._connection().cursor(binary=True) as cursor:
+            rows = cursor.stream(query, parameters)
+            try:
+                yield rows
+            finally:
+                # It is a generator. Its end cancels the query.
+                rows.close()  # type: ignore[attr-defined]
+
+    def replication(self) -> "Replication":
+        """Open a connection for commands of replication. Raises `psycopg.Error`."""
+        options = make_conninfo(self._address.conninfo, replication="database")
+        return Replication(psycopg.connect(options, autocommit=True))
+
+    def failure(self, what: str, error: psycopg.Error) -> HoldfastError:
+        """The error that says what failed, in one line."""
+        reason = told(error).rpartition("FATAL: ")[2].strip()
+        hint = "check source.postgres.url, user and password, and that the server runs as a primary"
+        if isinstance(error, errors.InsufficientPrivilege) or "replication role" in reason:
+            hint = "the role needs REPLICATION, USAGE on the schema, and SELECT on the table"
+        if isinstance(error, errors.ConfigurationLimitExceeded):
+            hint = "drop slots that nobody uses, or raise max_replication_slots and max_wal_senders"
+        return StoreUnreachable(f"can't {what}: Postgres at {self.where}: {reason}", hint=hint)
+
+
+class Replication:
+    """A connection for commands of replication, which a cursor can't send."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def ask(self, command: str, most_s: float) -> list[bytes | None] | None:
+        """The values of the one row of a command. None if it takes longer than `most_s`.
+
+        Raises `psycopg.Error`.
+        """
+        pgconn = self._connection.pgconn
+        pgconn.send_query(command.encode())
+        deadline = time.monotonic() + most_s
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN)
+        while pgconn.is_busy():
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                return None
+            pgconn.consume_input()
+        row: list[bytes | None] = []
+        while (result := pgconn.get_result()) is not None:
+            if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+                raise errors.error_from_result(result)
+            if result.ntuples:
+                row = [result.get_value(0, each) for each in range(result.nfields)]
+        return row
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the server has not ended the connection. Only a server that ends it sends something."""
+        if self._connection.closed:
+            return False
+        poll = select.poll()
+        poll.register(self._connection.pgconn.socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        """End it, also during a command. A snapshot that it exported ends with it."""
+        self._connection.close()
+
+
+_LOCK_CLASS: Final = 0x48464947  # "HFIG", the class of the advisory locks of attempts
+
+
+def _lock_of(name: str) -> Mapping[str, object]:
+    return {"class": _LOCK_CLASS, "name": name}
+
+
+def _lock(connection: Connection, name: str) -> bool:
+    query = "SELECT pg_try_advisory_lock(%(class)s, hashtext(%(name)s))"
+    row = connection.execute(query, _lock_of(name)).fetchone()
+    return row is not None and bool(row[0])
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether an error means that the connection was lost, or the server is gone for a while."""
+    ended = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
+    if isinstance(error, ended):
+        return True
+    return isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Identifiers, for a list in an option of pgoutput."""
+    return ",".join('"' + each.replace('"', '""') + '"' for each in names)

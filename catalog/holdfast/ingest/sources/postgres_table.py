@@ -1,0 +1,293 @@
+"""What the catalog of Postgres says of a table, whether it can feed a collection, and its rows as JSON.
+
+The changes of a table only lead to its contents if nothing else changes it. So a collection remembers what it
+relies on (`Table.facts`). If one of these facts is another one later, the rows may have changed without a
+message: a type was altered, a column was dropped and added again, the publication left the table out.
+"""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
+from typing import Any, Final, LiteralString
+
+import pyarrow as pa
+
+from holdfast.ingest.source import MESSAGES, BadMessage, Piece
+from holdfast.ingest.sources.pgoutput import Change, Relation, Unchanged, Value
+from holdfast.persist.rows.schema import type_name
+
+QUERY: Final[LiteralString] = """
+SELECT c.oid::bigint AS table, c.relkind::text AS kind, c.relreplident::text AS identity,
+  c.relpersistence::text AS persistence, pg_relation_filenode(c.oid)::bigint AS file,
+  (SELECT jsonb_object_agg(a.attname, jsonb_build_object(
+      'facts', jsonb_build_array(a.attnum, a.atttypid::bigint, a.atttypmod),
+      'type', CASE WHEN b.oid IS NULL THEN t.typname ELSE b.typname END,
+      'shown', format_type(a.atttypid, a.atttypmod),
+      'required', a.attnotnull, 'generated', a.attgenerated <> ''))
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+  (SELECT jsonb_agg(jsonb_build_object('index', i.indexrelid::bigint, 'primary', i.indisprimary,
+      'identity', i.indisreplident, 'columns', (SELECT jsonb_agg(a.attname)
+        FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])))
+      ORDER BY i.indexrelid)
+    FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+      AND i.indpred IS NULL AND i.indexprs IS NULL) AS indexes,
+  (SELECT to_jsonb(f) FROM pg_publication_tables f
+    WHERE f.pubname = %(publication)s AND f.schemaname = n.nspname AND f.tablename = c.relname) AS published,
+  (SELECT jsonb_build_array(p.oid::bigint, p.xmin::text, r.oid::bigint, s.oid::bigint)
+    FROM pg_publication p LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+      LEFT JOIN pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = n.oid
+    WHERE p.pubname = %(publication)s) AS publication,
+  (SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate
+    FROM pg_publication p WHERE p.pubname = %(publication)s) AS publishes
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relname = %(name)s
+"""
+"""All facts of a table, in one row. None if there is no such table."""
+
+NEW_EPOCH: Final = (
+    "set onReset: NewEpoch to read the whole table again, which replaces the contents at one time and passes"
+    " over what was in between"
+)
+_INTEGERS: Final = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
+_FITTING: Final[Mapping[str, frozenset[str]]] = {
+    "bool": frozenset({"bool"}),
+    "int2": _INTEGERS | {"float32", "float64", "decimal128"},
+    "int4": _INTEGERS | {"float64", "decimal128"},
+    "int8": _INTEGERS | {"decimal128"},
+    "oid": _INTEGERS,
+    "float4": frozenset({"float32", "float64"}),
+    "float8": frozenset({"float64"}),
+    "numeric": frozenset({"decimal128"}),
+    "date": frozenset({"date32"}),
+    "timestamp": frozenset({"timestamp"}),
+    "timestamptz": frozenset({"timestamp_utc"}),
+    "bytea": frozenset({"binary"}),
+}
+"""By type of Postgres: which types of a collection have all its values. `string` has those of every type."""
+
+
+class Unfit(Exception):
+    """Why a table can't feed the collection, and what to do."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.reason, self.hint = reason, hint
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that can feed the collection. `facts` is what must stay as it is."""
+
+    id: int
+    file: int
+    facts: Mapping[str, Any]
+
+
+def checked(row: Sequence[Any] | None, columns: pa.Schema, keys: Sequence[str], publication: str) -> Table:
+    """Return the table that a row of `QUERY` describes. Raises `Unfit` if it can't feed these columns."""
+    if row is None:
+        raise Unfit("doesn't exist", "create the table, or correct source.postgres.table")
+    table, kind, identity, persistence, file, found, indexes, published, published_by, publishes = row
+    if kind != "r" or persistence != "p":
+        raise Unfit("is not an ordinary table", "name a table that is not partitioned, temporary or unlogged")
+    if published_by is None:
+        raise Unfit(
+            f"is not published: there is no publication {publication}",
+            f"CREATE PUBLICATION {publication} FOR TABLE ..., or correct source.postgres.publication",
+        )
+    if published is None:
+        raise Unfit(f"is not in publication {publication}", f"ALTER PUBLICATION {publication} ADD TABLE ...")
+    if not publishes:
+        raise Unfit(
+            f"has changes that publication {publication} leaves out",
+            f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')",
+        )
+    if published.get("rowfilter") is not None:
+        raise Unfit(f"has rows that publication {publication} leaves out", "publish it without WHERE")
+    for each in columns:
+        _check_column(each, (found or {}).get(each.name), published.get("attnames"), publication)
+    unique = _check_key(identity, keys, indexes or ())
+    facts = {
+        "table": table,
+        "publication": published_by,
+        "columns": {each.name: found[each.name]["facts"] for each in columns},
+        # With the whole row as identity, nothing else shows that the keys were not unique for a while.
+        "unique": unique if identity == "f" else 0,
+    }
+    return Table(table, file, facts)
+
+
+def _check_column(
+    column: pa.Field, found: Mapping[str, Any] | None, published: Sequence[str] | None, publication: str
+) -> None:
+    if found is None:
+        raise Unfit(
+            f"has no column '{column.name}', which the collection has",
+            "leave it out of the spec, or feed another collection",
+        )
+    if found["generated"] or (published is not None and column.name not in published):
+        raise Unfit(
+            f"has a column '{column.name}' that publication {publication} leaves out",
+            "publish all columns that the collection has; generated ones are not published",
+        )
+    wanted = type_name(column.type)
+    fits = _FITTING.get(found["type"], frozenset()) | {"string"}
+    if wanted.partition("(")[0] not in fits:
+        raise Unfit(
+            f"has a column '{column.name}' of type {found['shown']}, which type {wanted} of the collection"
+            " does not fit",
+            f"declare it as {' or '.join(sorted(fits))}",
+        )
+
+
+def _check_key(identity: str, keys: Sequence[str], indexes: Sequence[Mapping[str, Any]]) -> int:
+    """The unique index that makes the key one. Raises `Unfit` if there is none, or changes lack the key."""
+    key = ", ".join(keys)
+    unique = [each for each in indexes if set(each["columns"]) <= set(keys)]
+    if not unique:
+        raise Unfit(
+            f"has no primary key and no unique index on the collection's key ({key})",
+            "declare the columns of the table's primary key as the key of the collection",
+        )
+    sent = {"d": "primary", "i": "identity"}.get(identity)
+    names = {name for each in indexes if sent and each[sent] for name in each["columns"]}
+    if identity != "f" and not set(keys) <= names:
+        raise Unfit(
+            f"does not send the collection's key ({key}) with an update or delete: its replica identity"
+            f" {'is nothing' if identity == 'n' else 'has ' + (', '.join(sorted(names)) or 'no columns')}",
+            "ALTER TABLE ... REPLICA IDENTITY DEFAULT, USING INDEX or FULL",
+        )
+    return int(unique[0]["index"])
+
+
+class RowsAsJson:
+    """Makes messages of rows: the key and the row as JSON, from values as text."""
+
+    def __init__(self, columns: pa.Schema, keys: Sequence[str]) -> None:
+        written = [(f"{encode_basestring_ascii(each.name)}:", _writer(each.type)) for each in columns]
+        self._names = columns.names
+        self._written = written
+        self._keys = [(columns.names.index(each), *written[columns.names.index(each)]) for each in keys]
+
+    def key(self, values: Sequence[Any]) -> bytes:
+        """The key of a row with these values, in the order of the columns. Raises `Unfit` if it has none."""
+        for at, name, _ in self._keys:
+            if type(values[at]) is not str:
+                raise Unfit(f"sends a change without the key {name[:-1]}", "use REPLICA IDENTITY FULL")
+        return f"{{{','.join([name + write(values[at]) for at, name, write in self._keys])}}}".encode()
+
+    def row(self, values: Sequence[Any]) -> bytes:
+        """A row. A null or an unknown value is left out."""
+        written = [
+            name + write(value)
+            for (name, write), value in zip(self._written, values, strict=True)
+            if type(value) is str
+        ]
+        return f"{{{','.join(written)}}}".encode()
+
+    def unknown(self, values: Sequence[Value]) -> list[str]:
+        """The columns whose values an update doesn't say."""
+        return [name for name, value in zip(self._names, values, strict=True) if isinstance(value, Unchanged)]
+
+
+def _writer(type_: pa.DataType) -> Callable[[str], str]:
+    """What writes a value of a column as JSON."""
+    if pa.types.is_boolean(type_):
+        return lambda value: "true" if value == "t" else "false"
+    if pa.types.is_binary(type_):
+        return lambda value: f'"{base64.b64encode(bytes.fromhex(value[2:])).decode()}"'
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+        return str
+    return encode_basestring_ascii
+
+
+class ChangesAsMessages:
+    """Makes messages of changes of a table: first its `Relation`, then the changes."""
+
+    def __init__(self, columns: pa.Schema, keys: Sequence[str], facts: Mapping[str, Any]) -> None:
+        self._columns = columns
+        self._keys = keys
+        self._facts = facts
+        self._json = RowsAsJson(columns, keys)
+        self._places: list[int] = []
+        self._why = ""
+
+    def relate(self, relation: Relation) -> None:
+        """Learn where a change has the columns."""
+        self._why = self._unusable(relation)
+        if not self._why:
+            places = {each.name: at for at, each in enumerate(relation.columns)}
+            self._places = [places[each] for each in self._columns.names]
+
+    def _unusable(self, relation: Relation) -> str:
+        """Why the collection can't use such changes, or ""."""
+        found = {each.name: each for each in relation.columns}
+        for each in self._columns.names:
+            if each not in found:
+                return f"column '{each}' was dropped"
+            has = found[each]
+            if [has.type_id, has.type_modifier] != self._facts["columns"][each][1:]:
+                return f"column '{each}' was changed to another type"
+            if each in self._keys and not has.is_key:
+                return f"updates and deletes don't have the key column '{each}' any more"
+        return ""
+
+    def add(self, change: Change, messages: "Messages") -> None:
+        """Add the messages of a change. Raises `Unfit` if the collection can't use it."""
+        if self._why:
+            raise Unfit(f"has changed: {self._why}", NEW_EPOCH)
+        old = None if change.old is None else [change.old[at] for at in self._places]
+        if change.new is None:
+            assert old is not None
+            messages.add(self._json.key(old), None)
+            return
+        new: list[Value] = [change.new[at] for at in self._places]
+        if old is not None:
+            # The old row has the keys, or all values.
+            new = [
+                was if isinstance(value, Unchanged) and (change.is_old_whole or name in self._keys) else value
+                for name, was, value in zip(self._columns.names, old, new, strict=True)
+            ]
+            if (before := self._json.key(old)) != self._json.key(new):
+                messages.add(before, None)
+        messages.add(self._json.key(new), self._json.row(new), self._json.unknown(new))
+
+
+class Messages:
+    """Messages that become a piece. If it `clears`, everything before it is deleted."""
+
+    def __init__(self, position: int = 0, *, clears: bool = False) -> None:
+        self.position = position
+        self.keys: list[bytes] = []
+        self.bytes = 0
+        self._clears = clears
+        self._positions: list[int] = []
+        self._values: list[bytes | None] = []
+        self._bad: list[BadMessage] = []
+
+    def add(self, key: bytes, value: bytes | None, unknown: Sequence[str] = ()) -> None:
+        """Add a message. Its position is greater than that of the last one."""
+        self.position += 1
+        if unknown:
+            reason = (
+                f"column '{unknown[0]}' has a large value (TOAST) that the update doesn't change and Postgres"
+                " doesn't send: ALTER TABLE ... REPLICA IDENTITY FULL"
+            )
+            self._bad.append(BadMessage(len(self.keys), "unchanged", reason))
+        self._positions.append(self.position)
+        self.keys.append(key)
+        self._values.append(value)
+        self.bytes += len(key) + len(value or b"")
+
+    def piece(self, reached: int) -> Piece:
+        """Return the piece, up to a position."""
+        columns = [
+            pa.array(self._positions, pa.int64()),
+            pa.nulls(len(self.keys), pa.int64()),
+            pa.array(self.keys, pa.binary()),
+            pa.array(self._values, pa.binary()),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+        return Piece(batch, reached, self._bad, self._clears)
