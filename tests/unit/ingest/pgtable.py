@@ -75,8 +75,8 @@ class PgTable:
         url = self.server.url(self.database, password=False)
         return {"url": url, "table": "public.orders", "publication": "shop", "slot": "orders", **changed}
 
-    def source(self, schema: Schema = ORDERS, **changed: Any) -> Postgres:
-        """A new source, as that of another process."""
-        spec = parse({"postgres": self.block(**changed)})
+    def source(self, schema: Schema = ORDERS, block: Any = None, **changed: Any) -> Postgres:
+        """A new source, as that of another process. `block` has the rest of the spec."""
+        spec = parse({"postgres": self.block(**changed), **(block or {})})
         assert isinstance(spec.source, PostgresSpec)
         return Postgres(spec.source, spec.source.slot, schema.arrow, schema.key_names, spec.max_rows)

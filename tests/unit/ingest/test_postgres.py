@@ -1,17 +1,39 @@
 """A table of a real Postgres server feeds a collection: its contents at each time are those of the table."""
 
+import datetime as dt
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg.pq import ExecStatus
 
+import holdfast
+from holdfast.collections import StorageController
+from holdfast.errors import BadInput, SourceStalled, StorageError
+from holdfast.ingest import Ingestion, StepOutcome, ingest_source
+from holdfast.ingest.kept import errors, offsets
+from holdfast.ingest.sources.postgres import Postgres
 from holdfast.persist import PersistClient, Schema
+from testbed.faults import Fault, ProcessDeath, ScriptedPlan
 from testbed.postgres import PostgresServer
 from unit.collections.stores import Stores
-from unit.ingest.pgtable import ORDERS, PgTable
-from unit.ingest.pipelines import created, drained, pipeline, positions, rows
+from unit.ingest.pgtable import DEADLINE_S, ORDERS, PgTable
+from unit.ingest.pipelines import bad, created, drained, pipeline, positions, rows
 
 pytestmark = pytest.mark.postgres
+
+PARTITION = "public.orders"
+AT = dt.datetime(2026, 1, 31, 1, 2, 3, 456789)  # noqa: DTZ001 - a type without a zone
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +57,29 @@ def client() -> PersistClient:
     return client
 
 
-def fed(client: PersistClient, table: PgTable, schema: Schema = ORDERS, **changed: Any) -> int:
-    """Feed until nothing is new, as another process. Returns the number of steps."""
-    source = table.source(schema, **changed)
-    try:
-        ingestion = pipeline(client, source, generator=None, format=None, postgres=table.block(**changed))
+def opened(
+    client: PersistClient, table: PgTable, schema: Schema = ORDERS, block: Any = None, **changed: Any
+) -> tuple[Postgres, Ingestion]:
+    """The pipeline of another process, and its source."""
+    source = table.source(schema, block, **changed)
+    blocks = {"generator": None, "format": None, "postgres": table.block(**changed), **(block or {})}
+    return source, pipeline(client, source, **blocks)
+
+
+def fed(
+    client: PersistClient, table: PgTable, schema: Schema = ORDERS, block: Any = None, **changed: Any
+) -> int:
+    """Feed until nothing is new, as another process. Returns the number of steps with messages."""
+    source, ingestion = opened(client, table, schema, block, **changed)
+    with closing(source):
         return drained(ingestion)
-    finally:
-        source.close()
+
+
+def once(client: PersistClient, table: PgTable, **changed: Any) -> None:
+    """Feed up to the present end, as `holdfast ingest --once` does."""
+    source, ingestion = opened(client, table, **changed)
+    with closing(source):
+        ingestion.run(once=True, stopped=lambda _: False)
 
 
 def test_the_initial_contents_and_the_changes_are_those_of_the_table(
@@ -57,4 +94,744 @@ def test_the_initial_contents_and_the_changes_are_those_of_the_table(
     table.insert((4, "d"), (5, 'é\n"\\\t,'))
     assert fed(client, table) == 1
     assert rows(client) == table.rows()
-    assert positions(client) == {"public.orders": table.confirmed()}
+    assert positions(client) == {PARTITION: table.confirmed()}
+
+
+def test_each_type_has_its_values(table: PgTable) -> None:
+    table.run("CREATE TYPE mood AS ENUM ('good', 'bad')")
+    table.run("CREATE DOMAIN count AS integer CHECK (VALUE > 0)")
+    columns = {
+        "bool": ("bool?", "boolean", [True, False]),
+        "small": ("int16?", "smallint", [-32768, 7]),
+        "long": ("int64?", "bigint", [-(2**63), 2**63 - 1]),
+        "domain": ("int32?", "count", [1, 2]),
+        "real": ("float32?", "real", [0.5, float("-inf")]),
+        "double": ("float64?", "double precision", [1 / 3, float("inf")]),
+        "money": ("decimal128(12,2)?", "numeric(10,2)", [Decimal("-12.50"), Decimal("12345678.90")]),
+        "free": ("string?", "numeric", [Decimal("1.500"), Decimal("NaN")]),
+        "text": ("string?", "text", ["", '\x01"\\é\n\t\u2028😀\\N']),
+        "mood": ("string?", "mood", ["good", "bad"]),
+        "day": ("date32?", "date", [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+        "at": ("timestamp?", "timestamp", [AT, AT.replace(year=1)]),
+        "utc": ("timestamp_utc?", "timestamptz", [dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)] * 2),
+        "bytes": ("binary?", "bytea", [b"", bytes(range(256))]),
+        "json": ("string?", "jsonb", ['{"a": [1, null]}', "null"]),
+        "uuid": ("string?", "uuid", ["00000000-0000-0000-0000-000000000001"] * 2),
+        "array": ("string?", "text[]", [["a", 'b"'], []]),
+    }
+    for name, (_, type_, _) in columns.items():
+        table.run(f'ALTER TABLE orders ADD COLUMN "{name}" {type_}')
+    schema = Schema.of(key={"id": "int64"}, value={name: each for name, (each, _, _) in columns.items()})
+    client = Stores().open()
+    created(client, schema=schema)
+    written = [[values[at] for _, _, values in columns.values()] for at in (0, 1)]
+    # The same rows come once with the contents, and once as changes.
+    table.run("SET timezone = 'Asia/Tokyo'")
+    table.run("SET datestyle = 'German'")
+    table.insert(*([at + 1, "x", *row] for at, row in enumerate(written)), [9, "x", *[None] * len(columns)])
+    assert fed(client, table, schema) == 2
+    table.insert(*([at + 11, "x", *row] for at, row in enumerate(written)), [19, "x", *[None] * len(columns)])
+    assert fed(client, table, schema) == 1
+    assert bad(client) == []
+    for id_, row in [(1, written[0]), (2, written[1]), (11, written[0]), (12, written[1])]:
+        (found,) = [each for each in rows(client) if each[0] == id_]
+        got = dict(zip(schema.arrow.names[1:], found[1:], strict=True))
+        wanted = dict(zip(columns, row, strict=True)) | {
+            "free": str(row[list(columns).index("free")]),
+            "array": '{a,"b\\""}' if row[-1] else "{}",
+        }
+        assert {name: got[name] for name in got} == wanted
+    nulls = [each for each in rows(client) if each[0] in {9, 19}]
+    assert [set(each[1:]) for each in nulls] == [{None}, {None}]
+
+
+def test_values_without_a_form_are_bad_records(table: PgTable) -> None:
+    schema = Schema.of(key={"id": "int64"}, value={"day": "date32?", "price": "decimal128(10,2)?"})
+    table.run("ALTER TABLE orders ADD COLUMN day date, ADD COLUMN price numeric")
+    client = Stores().open()
+    created(client, schema=schema)
+    values = [
+        (1, "infinity", "1"),
+        (2, "0044-03-15 BC", "1"),
+        (3, "2026-01-31", "NaN"),
+        (4, "2026-01-31", "1.234"),
+    ]
+    for id_, day, price in [*values, (5, "2026-01-31", "1.20")]:
+        table.run("INSERT INTO orders (id, day, price) VALUES (%s, %s, %s)", id_, day, price)
+    fed(client, table, schema)
+    assert [kind for _, _, kind in bad(client)] == ["decode"] * 4
+    assert set(rows(client)) == {(5, dt.date(2026, 1, 31), Decimal("1.20"))}
+    table.run("UPDATE orders SET day = '2026-02-01', price = 2 WHERE id = 1")
+    table.run("DELETE FROM orders WHERE id IN (2, 3)")
+    table.run("UPDATE orders SET price = 'NaN' WHERE id = 5")
+    fed(client, table, schema)
+    assert len(bad(client)) == 2
+    assert set(rows(client)) == {(1, dt.date(2026, 2, 1), Decimal(2))}
+
+
+def test_a_transaction_is_at_one_time(client: PersistClient, table: PgTable) -> None:
+    table.insert(*((id_, "0") for id_ in range(10)))
+    source, ingestion = opened(client, table, block={"batch": {"maxRows": 3}})
+    uppers = []
+    with closing(source):
+        drained(ingestion)
+        uppers.append(ingestion.step().upper)
+        for number in range(1, 6):
+            with table.connection.transaction():
+                for id_ in range(10):
+                    table.run("UPDATE orders SET name = %s WHERE id = %s", str(number), id_)
+        while (step := ingestion.step()).outcome is StepOutcome.COMMITTED:
+            uppers.append(step.upper)
+    found = [Counter(name for _, name in rows(client, upper - 1)) for upper in uppers]
+    assert found == [{str(number): 10} for number in range(6)]
+
+
+# Keys, large values, and truncation
+
+
+def test_keys_move_and_swap(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"), (2, "b"), (3, "c"))
+    fed(client, table)
+    with table.connection.transaction():
+        table.run("UPDATE orders SET id = -1 WHERE id = 1")
+        table.run("UPDATE orders SET id = 1, name = 'B' WHERE id = 2")
+        table.run("UPDATE orders SET id = 2 WHERE id = -1")
+        table.run("DELETE FROM orders WHERE id = 3")
+        table.insert((3, "new"), (4, "gone"))
+        table.run("DELETE FROM orders WHERE id = 4")
+    fed(client, table)
+    assert rows(client) == table.rows() == Counter({(1, "B"): 1, (2, "a"): 1, (3, "new"): 1})
+
+
+def big() -> str:
+    """A text that is stored apart, because it can't be compressed."""
+    return secrets.token_hex(20_000)
+
+
+TOAST = "id bigint PRIMARY KEY, name text, big text"
+LARGE = Schema.of(key={"id": "int64"}, value={"name": "string?", "big": "string?"})
+
+
+@pytest.fixture
+def large(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[PgTable]:
+    monkeypatch.setenv("PGPASSWORD", server.password)
+    with server.database() as name, PgTable(server, name, TOAST) as table:
+        yield table
+
+
+def test_large_values_that_an_update_does_not_change(large: PgTable) -> None:
+    client = Stores().open()
+    created(client, schema=LARGE)
+    large.insert((1, "a", big()), (2, "b", big()), (3, "c", "small"))
+    fed(client, large, LARGE)
+    large.run("UPDATE orders SET name = 'new'")
+    large.run("UPDATE orders SET id = 20 WHERE id = 2")
+    fed(client, large, LARGE)
+    # Never a row that the table doesn't have: an error takes its place.
+    assert bad(client) == [(PARTITION, at, "unchanged") for _, at, _ in bad(client)]
+    assert len(bad(client)) == 2
+    assert rows(client) == Counter({(3, "new", "small"): 1})
+    shown = errors(StorageController(client), "orders")[1].to_pylist()
+    assert "REPLICA IDENTITY FULL" in shown[0]["reason"]
+    large.run("UPDATE orders SET big = %s WHERE id = 1", big())
+    large.run("DELETE FROM orders WHERE id = 20")
+    fed(client, large, LARGE)
+    assert (rows(client), bad(client)) == (large.rows("id, name, big"), [])
+
+
+def test_the_whole_row_as_identity_has_large_values(large: PgTable) -> None:
+    client = Stores().open()
+    created(client, schema=LARGE)
+    large.run("ALTER TABLE orders REPLICA IDENTITY FULL")
+    large.insert((1, "a", big()), (2, "b", big()), (3, None, None))
+    fed(client, large, LARGE)
+    large.run("UPDATE orders SET name = 'new' WHERE id < 3")
+    large.run("UPDATE orders SET id = 20 WHERE id = 2")
+    large.run("DELETE FROM orders WHERE id = 3")
+    fed(client, large, LARGE)
+    assert bad(client) == []
+    assert rows(client) == large.rows("id, name, big")
+
+
+def test_truncate_deletes_rows_and_errors(large: PgTable) -> None:
+    client = Stores().open()
+    created(client, schema=LARGE)
+    large.insert((1, "a", big()), (2, "b", "small"))
+    fed(client, large, LARGE)
+    large.run("UPDATE orders SET name = 'new'")
+    fed(client, large, LARGE)
+    assert len(bad(client)) == 1
+    with large.connection.transaction():
+        large.insert((5, "before", None))
+        large.run("TRUNCATE orders")
+        large.insert((2, "b", "small"), (6, "after", None))
+    fed(client, large, LARGE)
+    assert (rows(client), bad(client)) == (large.rows("id, name, big"), [])
+    large.run("TRUNCATE orders")
+    assert fed(client, large, LARGE) == 1
+    assert rows(client) == Counter()
+
+
+# Which tables fit
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL", "USING INDEX orders_name"])
+def test_replica_identities(table: PgTable, identity: str) -> None:
+    table.run("ALTER TABLE orders ALTER COLUMN name SET NOT NULL")
+    table.run("CREATE UNIQUE INDEX orders_name ON orders (name)")
+    table.run(f"ALTER TABLE orders REPLICA IDENTITY {identity}")
+    schema = ORDERS if identity == "DEFAULT" else Schema.of(key={"name": "string"}, value={"id": "int64?"})
+    client = Stores().open()
+    created(client, schema=schema)
+    table.insert((1, "a"), (2, "b"), (3, "c"), (4, "d"))
+    fed(client, table, schema)
+    table.run("UPDATE orders SET id = 10 WHERE id = 1")
+    table.run("UPDATE orders SET name = 'e' WHERE id = 2")
+    table.run("DELETE FROM orders WHERE id = 3")
+    fed(client, table, schema)
+    assert rows(client) == table.rows(", ".join(schema.arrow.names))
+
+
+@pytest.mark.parametrize(
+    ("statements", "columns", "told"),
+    [
+        (["DROP TABLE orders"], {}, "table public.orders at HOST doesn't exist"),
+        (["DROP PUBLICATION shop"], {}, "is not published: there is no publication shop"),
+        (["ALTER PUBLICATION shop DROP TABLE orders"], {}, "is not in publication shop"),
+        (
+            ["ALTER PUBLICATION shop SET (publish = 'insert')"],
+            {},
+            "has changes that publication shop leaves out",
+        ),
+        (
+            ["ALTER PUBLICATION shop SET TABLE orders WHERE (id > 3)"],
+            {},
+            "has rows that publication shop leaves out",
+        ),
+        (
+            ["ALTER PUBLICATION shop SET TABLE orders (id)"],
+            {},
+            "has a column 'name' that publication shop leaves out",
+        ),
+        (
+            ["ALTER TABLE orders DROP CONSTRAINT orders_pkey"],
+            {},
+            "no unique index on the collection's key (id)",
+        ),
+        (["ALTER TABLE orders REPLICA IDENTITY NOTHING"], {}, "its replica identity is nothing"),
+        (
+            [
+                "CREATE UNIQUE INDEX u ON orders (name)",
+                "ALTER TABLE orders ALTER name SET NOT NULL",
+                "ALTER TABLE orders REPLICA IDENTITY USING INDEX u",
+            ],
+            {},
+            "its replica identity has name",
+        ),
+        (
+            [
+                "ALTER TABLE orders DROP CONSTRAINT orders_pkey",
+                "ALTER TABLE orders ADD PRIMARY KEY (id) DEFERRABLE",
+            ],
+            {},
+            "has no primary key and no unique index",
+        ),
+        ([], {"other": "string?"}, "has no column 'other', which the collection has"),
+        (
+            ["ALTER TABLE orders ADD other text GENERATED ALWAYS AS (name) STORED"],
+            {"other": "string?"},
+            "has a column 'other' that publication shop leaves out",
+        ),
+        (
+            ["ALTER TABLE orders ADD other bigint"],
+            {"other": "float64?"},
+            "column 'other' of type bigint, which type float64 of the collection does not fit",
+        ),
+        (["ALTER TABLE orders SET UNLOGGED"], {}, "is not an ordinary table"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_one_clear_line(
+    table: PgTable, statements: list[str], columns: dict[str, str], told: str
+) -> None:
+    if "SET UNLOGGED" in str(statements):
+        table.run("ALTER PUBLICATION shop DROP TABLE orders")
+    for each in statements:
+        table.run(each)
+    schema = Schema.of(key={"id": "int64"}, value={"name": "string?", **columns})
+    with pytest.raises(BadInput, match=re.escape(told.replace("HOST", where(table)))) as caught:
+        table.source(schema)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
+    assert table.slots() == []
+
+
+def where(table: PgTable) -> str:
+    return f"127.0.0.1:{table.server.port}/{table.database}"
+
+
+# What changes besides the rows
+
+
+def test_a_new_column_is_ignored(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"))
+    fed(client, table)
+    table.run("ALTER TABLE orders ADD COLUMN other text DEFAULT 'x'")
+    table.insert((2, "b", "y"))
+    table.run("UPDATE orders SET name = 'c' WHERE id = 1")
+    table.run("ALTER TABLE orders DROP COLUMN other")
+    table.insert((3, "c"))
+    fed(client, table)
+    assert rows(client) == table.rows()
+
+
+@pytest.mark.parametrize(
+    ("statements", "told"),
+    [
+        (
+            ["ALTER TABLE orders DROP COLUMN name", "ALTER TABLE orders ADD COLUMN name text"],
+            "column 'name' was dropped and added again",
+        ),
+        (
+            ["ALTER TABLE orders ALTER COLUMN name TYPE varchar(1) USING 'x'"],
+            "column 'name' was changed to another type",
+        ),
+        (
+            [
+                "ALTER TABLE orders ALTER COLUMN name TYPE varchar(9) USING 'x'",
+                "INSERT INTO orders VALUES (9, 'v')",
+                "ALTER TABLE orders ALTER COLUMN name TYPE text USING 'y'",
+            ],
+            "column 'name' was changed to another type",
+        ),
+        (
+            [
+                "ALTER PUBLICATION shop DROP TABLE orders",
+                "INSERT INTO orders VALUES (9, 'unseen')",
+                "ALTER PUBLICATION shop ADD TABLE orders",
+            ],
+            "the publication was changed, or has left the table out",
+        ),
+        (
+            [
+                "ALTER PUBLICATION shop SET (publish = 'insert')",
+                "DELETE FROM orders",
+                "ALTER PUBLICATION shop SET (publish = 'insert, update, delete, truncate')",
+            ],
+            "the publication was changed, or has left the table out",
+        ),
+        (
+            [
+                "ALTER TABLE orders RENAME TO old",
+                "CREATE TABLE orders (id bigint PRIMARY KEY, name text)",
+                "ALTER PUBLICATION shop ADD TABLE orders",
+            ],
+            "the table was dropped and created again",
+        ),
+        (
+            ["ALTER TABLE orders REPLICA IDENTITY FULL"],
+            "the replica identity or its unique index was changed",
+        ),
+    ],
+)
+def test_what_may_change_rows_without_a_message_stalls_the_source(
+    client: PersistClient, table: PgTable, statements: list[str], told: str
+) -> None:
+    table.insert((1, "a"), (2, "b"))
+    fed(client, table)
+    before = rows(client)
+    table.insert((3, "c"))
+    for each in statements:
+        table.run(each)
+    table.run("INSERT INTO orders VALUES (4, 'd')")
+    for _ in range(2):
+        with pytest.raises(SourceStalled, match=re.escape(told)):
+            once(client, table)
+    assert rows(client) == before
+    # A new epoch has the contents of the table, and replaces the old ones at one time.
+    once(client, table, onReset="NewEpoch")
+    assert rows(client) == table.rows()
+    table.run("INSERT INTO orders VALUES (5, 'e')")
+    assert fed(client, table) == 1
+    assert rows(client) == table.rows()
+    assert len(table.slots()) == 1
+
+
+def test_a_dropped_column_stalls_the_source(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"))
+    fed(client, table)
+    source, ingestion = opened(client, table)
+    table.run("ALTER TABLE orders DROP COLUMN name")
+    with (
+        closing(source),
+        pytest.raises(SourceStalled, match="has no column 'name', which the collection has"),
+    ):
+        drained(ingestion)
+    with pytest.raises(BadInput, match="has no column 'name', which the collection has"):
+        fed(client, table)
+
+
+def test_a_column_that_the_collection_gets_later_needs_the_contents_again(
+    client: PersistClient, table: PgTable
+) -> None:
+    table.run("ALTER TABLE orders ADD COLUMN other text DEFAULT 'x'")
+    table.insert((1, "a", "y"))
+    fed(client, table)
+    wider = Schema.of(key={"id": "int64"}, value={"name": "string?", "other": "string?"})
+    StorageController(client).evolve_collection("orders", wider)
+    with pytest.raises(SourceStalled, match="the collection has got column 'other'"):
+        fed(client, table, wider)
+    fed(client, table, wider, onReset="NewEpoch")
+    assert rows(client) == table.rows("id, name, other")
+
+
+# Slots that are gone
+
+
+def slot_of_the(table: PgTable) -> str:
+    (name,) = table.slots()
+    return name
+
+
+def test_a_dropped_slot_stalls_the_source(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"), (2, "b"))
+    fed(client, table)
+    name, position = slot_of_the(table), positions(client)[PARTITION]
+    table.run("SELECT pg_drop_replication_slot(%s)", name)
+    table.run("DELETE FROM orders WHERE id = 1")
+    with pytest.raises(
+        SourceStalled, match=f"slot {name} doesn't exist any more: changes from .* may be lost"
+    ):
+        fed(client, table)
+    # One that was made again has not what was between.
+    table.run("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", name)
+    table.insert((3, "c"))
+    with pytest.raises(SourceStalled, match=r"is confirmed up to .* the slot was made again"):
+        fed(client, table)
+    assert (rows(client), positions(client)) == (Counter({(1, "a"): 1, (2, "b"): 1}), {PARTITION: position})
+    assert fed(client, table, onReset="NewEpoch") == 2
+    assert rows(client) == table.rows()
+    assert name not in table.slots()
+
+
+def test_a_slot_of_another_kind_stalls_the_source(client: PersistClient, table: PgTable) -> None:
+    fed(client, table)
+    name = slot_of_the(table)
+    table.run("SELECT pg_drop_replication_slot(%s)", name)
+    table.run("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", name)
+    with pytest.raises(SourceStalled, match="was made by somebody else"):
+        fed(client, table)
+
+
+def test_a_slot_that_the_server_gave_up_stalls_the_source(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"))
+    fed(client, table)
+    table.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    table.run("SELECT pg_reload_conf()")
+    try:
+        lost = "SELECT wal_status FROM pg_replication_slots WHERE database = current_database()"
+        deadline = time.monotonic() + DEADLINE_S
+        while table.run(lost) != [("lost",)]:
+            assert time.monotonic() < deadline
+            table.run("SELECT pg_switch_wal(), pg_logical_emit_message(false, '', repeat('x', 100000))")
+            table.run("SELECT pg_switch_wal()")
+            table.run("CHECKPOINT")
+    finally:
+        table.run("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        table.run("SELECT pg_reload_conf()")
+    table.insert((2, "b"))
+    with pytest.raises(SourceStalled, match="is lost, because the server has deleted the log") as caught:
+        fed(client, table)
+    assert "raise max_slot_wal_keep_size" in str(caught.value.hint)
+    fed(client, table, onReset="NewEpoch")
+    assert rows(client) == table.rows()
+
+
+def test_another_server_stalls_the_source(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.insert((1, "a"))
+    fed(client, table)
+    with PostgresServer.start(durable=False, wal_level="logical") as other:
+        monkeypatch.setenv("PGPASSWORD", other.password)
+        with psycopg.connect(other.url(), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{table.database}"')
+        with (
+            PgTable(other, table.database) as copy,
+            pytest.raises(SourceStalled, match="was fed from postgres://"),
+        ):
+            fed(client, copy)
+    assert rows(client) == Counter({(1, "a"): 1})
+
+
+# Attempts for the initial contents
+
+
+def test_an_attempt_that_ended_is_taken_over_and_leaves_no_slot(
+    client: PersistClient, table: PgTable
+) -> None:
+    table.insert((1, "a"))
+    dead, first = opened(client, table)
+    assert first.step().outcome is StepOutcome.COMMITTED
+    (wanted,) = dead.probe(first.bound)
+    assert wanted.whole
+    left = slot_of_the(table)
+    # While it lives, others wait for it, and make no step that would take its place.
+    source, second = opened(client, table, block={"run": {"progressInterval": "1ms"}})
+    for _ in range(3):
+        time.sleep(0.002)
+        assert second.step().outcome is StepOutcome.IDLE
+    assert first.step().outcome is StepOutcome.COMMITTED
+    assert rows(client) == table.rows()
+    assert drained(second) == 0 or positions(client)[PARTITION] > 0
+    assert slot_of_the(table) == left
+    dead.close()
+    source.close()
+
+
+def test_a_dead_attempt_is_taken_over(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"))
+    dead, first = opened(client, table)
+    first.step()
+    dead.probe(first.bound)
+    left = slot_of_the(table)
+    dead.close()
+    assert fed(client, table) == 2
+    assert rows(client) == table.rows()
+    assert slot_of_the(table) != left
+
+
+def test_a_dead_attempt_that_comes_back_commits_nothing(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"))
+    source, slow = opened(client, table)
+    slow.step()
+    # Its connection that shows that it lives breaks, but it still has its snapshot.
+    source.probe(slow.bound)
+    source._client.close()
+    table.insert((2, "b"))
+    assert fed(client, table) == 2
+    table.insert((3, "c"))
+    assert fed(client, table) == 1
+    assert slow.step().outcome is StepOutcome.LOST
+    drained(slow)
+    assert rows(client) == table.rows()
+    assert len(table.slots()) == 1
+    source.close()
+
+
+@pytest.mark.parametrize("which", ["replication = false", "replication = true"])
+def test_a_lost_snapshot_starts_over(client: PersistClient, table: PgTable, which: str) -> None:
+    table.insert(*((id_, "x") for id_ in range(1000)))
+    source, ingestion = opened(client, table)
+    ingestion.step()
+    source.probe(ingestion.bound)
+    kind = "walsender" if which.endswith("true") else "client backend"
+    ended = table.run(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND backend_type = %s",
+        kind,
+    )
+    assert ended
+    table.run("DELETE FROM orders WHERE id < 10")
+    deadline = time.monotonic() + DEADLINE_S
+    while rows(client) != table.rows():
+        ingestion.step()
+        assert time.monotonic() < deadline
+    assert len(table.slots()) == 1
+    source.close()
+
+
+def test_a_table_that_is_truncated_while_the_snapshot_is_made_is_no_empty_one(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.insert((1, "a"), (2, "b"))
+    source, ingestion = opened(client, table)
+    ingestion.step()
+    made = source._made_slot
+
+    def slot_and_truncation(replication: Any) -> Any:
+        found = made(replication)
+        monkeypatch.setattr(source, "_made_slot", made)
+        table.run("TRUNCATE orders")
+        table.insert((3, "c"))
+        return found
+
+    monkeypatch.setattr(source, "_made_slot", slot_and_truncation)
+    assert [each.waits for each in source.probe(ingestion.bound)] == [True]
+    drained(ingestion)
+    assert rows(client) == table.rows()
+    source.close()
+
+
+def test_twins_have_each_change_once(client: PersistClient, table: PgTable) -> None:
+    pairs = [opened(client, table) for _ in range(2)]
+    outcomes = []
+    for number in range(12):
+        table.insert((number, "x"))
+        table.run("UPDATE orders SET name = name || 'y' WHERE id = %s", number // 2)
+        outcomes += [pairs[number // 3 % 2][1].step().outcome, pairs[number % 2][1].step().outcome]
+    for _, each in pairs:
+        each.run(once=True, stopped=lambda _: False)
+    assert {StepOutcome.LOST, StepOutcome.COMMITTED} <= set(outcomes)
+    assert rows(client) == table.rows()
+    assert positions(client)[PARTITION] >= table.confirmed()
+    for source, _ in pairs:
+        source.close()
+
+
+def test_a_slot_that_is_in_use_is_waited_for(client: PersistClient, table: PgTable) -> None:
+    fed(client, table)
+    table.insert((1, "a"))
+    source, ingestion = opened(client, table)
+    with closing(source), psycopg.connect(f"{table.url}?replication=database", autocommit=True) as other:
+        # A consumer that streams holds the slot.
+        options = "proto_version '1', publication_names 'shop'"
+        start = f"START_REPLICATION SLOT {slot_of_the(table)} LOGICAL 0/0 ({options})"
+        assert other.pgconn.exec_(start.encode()).status is ExecStatus.COPY_BOTH
+        assert ingestion.step().outcome is StepOutcome.IDLE
+    assert fed(client, table) == 1
+    assert rows(client) == table.rows()
+
+
+# Faults, and a location that was restored
+
+
+FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_any_write_changes_nothing(table: PgTable, fault: Fault) -> None:
+    for number in range(100):
+        stores = Stores()
+        created(stores.open())
+        table.run("DELETE FROM orders")
+        table.insert((1, "a"), (2, "b"))
+        plan = ScriptedPlan({number: fault}, matches=lambda operation: operation.writes)
+        work = [
+            lambda: table.run("UPDATE orders SET name = 'c' WHERE id = 1"),
+            lambda: table.insert((3, "d")),
+            lambda: table.run("DELETE FROM orders WHERE id = 2"),
+        ]
+        open_ = stores.open(plan)
+        while True:
+            try:
+                once(open_, table)
+            except (StorageError, ProcessDeath):
+                open_ = stores.open()
+                continue
+            assert rows(stores.open()) == table.rows()
+            if not work:
+                break
+            work.pop(0)()
+        assert len(table.slots()) == 1
+        table.run("SELECT pg_drop_replication_slot(%s)", slot_of_the(table))
+        if plan.seen <= number:
+            assert number > 5
+            return
+    raise AssertionError("the work never ends")
+
+
+def test_a_location_restored_to_an_earlier_state_is_never_a_silent_gap(
+    tmp_path: Path, table: PgTable
+) -> None:
+    block = {"postgres": table.block()}
+    url = f"file://{tmp_path}/location"
+    table.insert((1, "a"), (2, "b"))
+    ingest_source(url, "orders", block, schema=ORDERS, once=True)
+    shutil.copytree(tmp_path / "location", tmp_path / "backup")
+    table.run("DELETE FROM orders WHERE id = 1")
+    ingest_source(url, "orders", block, once=True)
+    confirmed = table.confirmed()
+    shutil.rmtree(tmp_path / "location")
+    shutil.copytree(tmp_path / "backup", tmp_path / "location")
+    table.insert((3, "c"))
+    for _ in range(2):
+        with pytest.raises(
+            SourceStalled, match=r"the location was restored to an earlier state.* may be lost"
+        ):
+            ingest_source(url, "orders", block, once=True)
+    assert table.confirmed() == confirmed
+    block["postgres"] = table.block(onReset="NewEpoch")
+    ingest_source(url, "orders", block, once=True)
+    with holdfast.table(url, "orders") as found:
+        assert Counter((each["id"], each["name"]) for each in found.read().to_pylist()) == table.rows()
+
+
+def test_a_failover_with_the_slot_goes_on_and_without_it_stalls(
+    client: PersistClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresServer.start(durable=False, wal_level="logical") as primary:
+        monkeypatch.setenv("PGPASSWORD", primary.password)
+        table = PgTable(primary, "postgres")
+        table.insert((1, "a"))
+        fed(client, table)
+        with primary.standby() as standby:
+            table.insert((2, "b"))
+            fed(client, table)
+            standby.follow(primary)
+            table.connection.close()
+            slots = primary._data / "pg_replslot"
+            primary.stop()
+            standby.stop()
+            # As a failover slot of newer servers.
+            for each in slots.iterdir():
+                shutil.copytree(each, standby._data / "pg_replslot" / each.name)
+            subprocess.run(
+                ["chown", "-R", "--reference", standby._data, standby._data / "pg_replslot"], check=True
+            )
+            standby.resume()
+            standby.promote()
+            table.server, table.url = standby, standby.url()
+            table.reconnect()
+            table.insert((3, "c"))
+            fed(client, table)
+            assert rows(client) == table.rows()
+            assert '"timeline":2' in offsets(StorageController(client), "orders")[1]["identity"][0].as_py()
+            table.run("SELECT pg_drop_replication_slot(%s)", slot_of_the(table))
+            with pytest.raises(SourceStalled, match="doesn't exist any more"):
+                fed(client, table)
+            table.connection.close()
+
+
+def test_a_failover_that_lost_changes_stalls(client: PersistClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PostgresServer.start(durable=False, wal_level="logical") as primary:
+        monkeypatch.setenv("PGPASSWORD", primary.password)
+        table = PgTable(primary, "postgres")
+        table.insert((1, "a"))
+        fed(client, table)
+        with primary.standby() as standby:
+            standby.follow(primary)
+            standby.stop()
+            table.insert((2, "lost"))
+            fed(client, table)
+            table.connection.close()
+            primary.kill()
+            standby.resume()
+            standby.promote()
+            table.server, table.url = standby, standby.url()
+            table.reconnect()
+            with pytest.raises(SourceStalled, match="has lost changes"):
+                fed(client, table)
+            table.run("SELECT pg_logical_emit_message(false, '', repeat('x', 1000000))")
+            with pytest.raises(SourceStalled, match=r"is on timeline 2 after a failover.* has lost changes"):
+                fed(client, table)
+            fed(client, table, onReset="NewEpoch")
+            assert rows(client) == table.rows()
+            table.connection.close()
+
+
+def test_idle_steps_move_the_slot(client: PersistClient, table: PgTable) -> None:
+    source, ingestion = opened(client, table, block={"run": {"progressInterval": "1ms"}})
+    for _ in range(3):
+        ingestion.step()
+    before = table.confirmed()
+    table.run("SELECT pg_logical_emit_message(false, '', repeat('x', 100000))")
+    time.sleep(0.002)
+    step = ingestion.step()
+    assert (step.outcome, step.messages) == (StepOutcome.COMMITTED, 0)
+    assert table.confirmed() == positions(client)[PARTITION] > before + 100_000
+    source.close()
+    # Without progress it waits before it binds that there is nothing.
+    source, ingestion = opened(client, table)
+    table.run("SELECT pg_logical_emit_message(false, '', repeat('x', 100000))")
+    assert ingestion.step().outcome is StepOutcome.IDLE
+    source.close()

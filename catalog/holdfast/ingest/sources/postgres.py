@@ -157,6 +157,7 @@ class Postgres:
         self._boundary = 0
         self._confirmed = 0
         self._failing_s = 0.0
+        self._unusable: dict[str, SourceStalled] = {}
         self._client = PostgresClient(spec)
         try:
             server = self._look()
@@ -409,6 +410,8 @@ class Postgres:
             )
         assert identity.facts is not None
         facts = self._table(SourceStalled).facts
+        if identity.slot in self._unusable:
+            raise self._unusable[identity.slot]
         if changed := _difference(identity.facts, facts):
             raise self._gone(f"{changed}. Changes after {_lsn(position)} may have come without a message")
 
@@ -506,7 +509,10 @@ class Postgres:
         except psycopg.Error as error:
             raise self._failed(f"read the changes of {self._where}", error) from None
         except Unfit as error:
-            raise SourceStalled(f"{self._where} {error.reason}", hint=error.hint) from None
+            # The next probe raises it, or begins a new epoch.
+            stalled = SourceStalled(f"{self._where} {error.reason}", hint=error.hint)
+            self._unusable[identity.slot] = stalled
+            raise SourceChanged(str(stalled)) from None
         self._failing_s = 0.0
         is_all = is_over or most is None or count < most
         yield messages.piece(wanted.end if is_all else reached)

@@ -19,7 +19,7 @@ from holdfast.persist.rows.schema import type_name
 
 QUERY: Final[LiteralString] = """
 SELECT c.oid::bigint AS table, c.relkind::text AS kind, c.relreplident::text AS identity,
-  c.relpersistence::text AS persistence, pg_relation_filenode(c.oid)::bigint AS file,
+  c.relpersistence::text AS persistence, c.relfilenode::bigint AS file,
   (SELECT jsonb_object_agg(a.attname, jsonb_build_object(
       'facts', jsonb_build_array(a.attnum, a.atttypid::bigint, a.atttypmod),
       'type', CASE WHEN b.oid IS NULL THEN t.typname ELSE b.typname END,
