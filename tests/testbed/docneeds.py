@@ -43,6 +43,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
     ): _LONG,
     ("README.md", "pip install"): _INSTALLED,
     ("docs/how-to/ingest-kafka.md", "pip install"): _INSTALLED,
+    ("docs/how-to/ingest-postgres.md", "pip install"): _INSTALLED,
     ("docs/how-to/release.md", "make test"): _LONG,
     ("docs/how-to/release.md", "git commit"): _RELEASE,
     ("docs/how-to/release.md", "uv publish"): _RELEASE,
@@ -67,6 +68,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
 RUN_ELSEWHERE: Final[Mapping[str, str]] = {
     "docs/how-to/compact-a-collection.md": "tests/spark/test_spark_page.py",
     "docs/how-to/ingest-kafka.md": "tests/unit/ingest/test_kafka.py",
+    "docs/how-to/ingest-postgres.md": "tests/unit/ingest/test_postgres.py",
     "docs/how-to/ingest-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/how-to/read-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/how-to/take-a-snapshot.md": "tests/spark/test_spark_page.py",

@@ -46,9 +46,9 @@ def ingest_source(
 ) -> None:
     """Feed a collection from a source until the source's current end (`once`), or until `stopped`.
 
-    `source` is the block that docs/how-to/ingest-files.md and ingest-kafka.md describe. With `schema`, a
-    collection that doesn't exist is created. `stopped(seconds)` waits so long or less, and returns True to
-    end. By default it sleeps. `told` is called after each step.
+    `source` is the block that docs/how-to/ingest-files.md, ingest-kafka.md and ingest-postgres.md describe.
+    With `schema`, a collection that doesn't exist is created. `stopped(seconds)` waits so long or less, and
+    returns True to end. By default it sleeps. `told` is called after each step.
 
     Raises `BadInput` if the block or the collection doesn't fit, and `SourceStalled` if the source can't go
     on without losing something.

@@ -1,10 +1,13 @@
 """A table of a real Postgres server feeds a collection: its contents at each time are those of the table."""
 
 import datetime as dt
+import json
+import os
 import re
 import secrets
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,17 +18,21 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner, Result
 from psycopg.pq import ExecStatus
 
 import holdfast
+from holdfast.cli import main
 from holdfast.collections import StorageController
-from holdfast.errors import BadInput, SourceStalled, StorageError
+from holdfast.errors import BadInput, SourceStalled, StorageError, StoreUnreachable
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.persist import PersistClient, Schema
+from testbed import docpages
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan
-from testbed.postgres import PostgresServer
+from testbed.pageruns import PageRun
+from testbed.postgres import PostgresServer, find
 from unit.collections.stores import Stores
 from unit.ingest.pgtable import DEADLINE_S, ORDERS, PgTable
 from unit.ingest.pipelines import bad, created, drained, pipeline, positions, rows
@@ -682,11 +689,12 @@ def test_a_slot_that_is_in_use_is_waited_for(client: PersistClient, table: PgTab
     fed(client, table)
     table.insert((1, "a"))
     source, ingestion = opened(client, table)
-    with closing(source), psycopg.connect(f"{table.url}?replication=database", autocommit=True) as other:
+    consumer = psycopg.connect(f"{table.url}?replication=database", autocommit=True)
+    with closing(source), closing(consumer) as other:
         # A consumer that streams holds the slot.
         options = "proto_version '1', publication_names 'shop'"
         start = f"START_REPLICATION SLOT {slot_of_the(table)} LOGICAL 0/0 ({options})"
-        assert other.pgconn.exec_(start.encode()).status is ExecStatus.COPY_BOTH
+        assert other.pgconn.exec_(start.encode()).status == ExecStatus.COPY_BOTH
         assert ingestion.step().outcome is StepOutcome.IDLE
     assert fed(client, table) == 1
     assert rows(client) == table.rows()
@@ -700,7 +708,7 @@ FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_any_write_changes_nothing(table: PgTable, fault: Fault) -> None:
-    for number in range(100):
+    for number in range(0, 100, 4):
         stores = Stores()
         created(stores.open())
         table.run("DELETE FROM orders")
@@ -708,7 +716,6 @@ def test_a_fault_at_any_write_changes_nothing(table: PgTable, fault: Fault) -> N
         plan = ScriptedPlan({number: fault}, matches=lambda operation: operation.writes)
         work = [
             lambda: table.run("UPDATE orders SET name = 'c' WHERE id = 1"),
-            lambda: table.insert((3, "d")),
             lambda: table.run("DELETE FROM orders WHERE id = 2"),
         ]
         open_ = stores.open(plan)
@@ -765,8 +772,11 @@ def test_a_failover_with_the_slot_goes_on_and_without_it_stalls(
         table.insert((1, "a"))
         fed(client, table)
         with primary.standby() as standby:
-            table.insert((2, "b"))
-            fed(client, table)
+            for number in range(4):
+                # The slot needs nothing any more from before the standby.
+                table.run("CHECKPOINT")
+                table.insert((10 + number, "b"))
+                fed(client, table)
             standby.follow(primary)
             table.connection.close()
             slots = primary._data / "pg_replslot"
@@ -835,3 +845,130 @@ def test_idle_steps_move_the_slot(client: PersistClient, table: PgTable) -> None
     table.run("SELECT pg_logical_emit_message(false, '', repeat('x', 100000))")
     assert ingestion.step().outcome is StepOutcome.IDLE
     source.close()
+
+
+# Commands and bad input
+
+
+def holdfast_(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--url", f"file://{folder}/location"])
+
+
+def spec_file(folder: Path, block: dict[str, Any]) -> Path:
+    path = folder / "orders.yaml"
+    spec = {"collection": "orders", "key": {"id": "int64"}, "columns": {"name": "string?"}}
+    path.write_text(json.dumps({**spec, "source": {"postgres": block}}))
+    return path
+
+
+def refused(folder: Path, block: dict[str, Any]) -> str:
+    """What a command that fails shows, on one line."""
+    result = holdfast_(folder, "ingest", str(spec_file(folder, block)), "--once")
+    assert result.exit_code != 0
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.split())
+
+
+def test_the_command_feeds_and_shows_offsets(tmp_path: Path, table: PgTable) -> None:
+    block = table.block()
+    del block["slot"]
+    table.insert((1, "a"), (2, "b"))
+    result = holdfast_(tmp_path, "ingest", str(spec_file(tmp_path, block)), "--once")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("fed orders with 2 messages, 2 updates: complete up to "), result.stdout
+    shown = holdfast_(tmp_path, "collection", "offsets", "orders", "--format", "json")
+    (found,) = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert (found["partition"], found["position"], found["rows"]) == (PARTITION, table.confirmed(), 2)
+    assert re.fullmatch(rf"postgres://\d+/{table.database}/shop/public.orders", found["source"])
+    with PersistClient.open(f"file://{tmp_path}/location") as client:
+        id_ = StorageController(client).describe("orders").collection_id
+    assert slot_of_the(table).startswith(f"holdfast_{id_.replace('-', '')}_")
+
+
+def test_what_can_not_be_reached_is_one_clear_line(
+    tmp_path: Path, table: PgTable, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = refused(tmp_path, table.block(url=f"postgresql://postgres@127.0.0.1:1/{table.database}"))
+    assert "can't connect: Postgres at 127.0.0.1:1/" in told
+    assert "check source.postgres.url" in told
+    told = refused(tmp_path, table.block(url=table.server.url("none", password=False)))
+    assert 'database "none" does not exist' in told
+    told = refused(tmp_path, table.block(publication="none"))
+    assert f"table public.orders at {where(table)} is not published: there is no publication none" in told
+    told = refused(tmp_path, table.block(table="public.none"))
+    assert f"table public.none at {where(table)} doesn't exist" in told
+    table.run("CREATE ROLE reader LOGIN PASSWORD 'p'")
+    try:
+        (tmp_path / "password").write_text("p\n")
+        url = table.server.url(table.database, password=False).replace("postgres@", "reader@")
+        told = refused(tmp_path, table.block(url=url, passwordFile=str(tmp_path / "password")))
+        assert "the role needs REPLICATION, USAGE on the schema, and SELECT on the table" in told
+        table.run("ALTER ROLE reader REPLICATION")
+        told = refused(tmp_path, table.block(url=url, passwordFile=str(tmp_path / "password")))
+        assert "permission denied for table orders" in told
+        assert "SELECT on the table" in told
+        table.run("GRANT SELECT ON orders TO reader")
+        result = holdfast_(
+            tmp_path,
+            "ingest",
+            str(spec_file(tmp_path, table.block(url=url, passwordFile=str(tmp_path / "password")))),
+            "--once",
+        )
+        assert result.exit_code == 0, result.stderr
+    finally:
+        table.run("DROP OWNED BY reader")
+        table.run("DROP ROLE reader")
+    assert len(table.slots()) == 1
+    monkeypatch.setenv("WRONG", "wrong-secret")
+    told = refused(tmp_path, table.block(passwordEnv="WRONG"))
+    assert 'password authentication failed for user "postgres"' in told
+    assert "wrong-secret" not in told
+    told = refused(tmp_path, table.block(passwordEnv="UNSET"))
+    assert "the environment variable UNSET with the password of source.postgres is not set" in told
+    monkeypatch.setenv("PGPASSWORD", postgres.password)
+    told = refused(tmp_path, table.block(url=postgres.url(password=False)))
+    assert "has wal_level = replica, which keeps no changes for others" in told
+    assert "ALTER SYSTEM SET wal_level = logical, and restart the server" in told
+
+
+def test_the_password_is_never_shown(table: PgTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PGPASSWORD")
+    monkeypatch.setenv("SECRET", table.server.password)
+    with closing(table.source(passwordEnv="SECRET")) as source:
+        assert table.server.password not in repr(vars(source))
+        assert table.server.password not in repr(vars(source._client))
+
+
+def test_an_open_transaction_is_named(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.ingest.sources.postgres.PATIENCE_S", 0.5)
+    with psycopg.connect(table.url) as other:
+        other.execute("INSERT INTO orders VALUES (1, 'late')")
+        with pytest.raises(StoreUnreachable, match="a transaction is open since before"):
+            fed(client, table)
+    drained_ = fed(client, table)
+    assert drained_ >= 1
+    assert rows(client) == table.rows()
+
+
+def test_the_page_does_what_it_says(
+    tmp_path: Path, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", server.password)
+    with server.database() as name:
+        path = f"{Path(sys.executable).parent}:{find()}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path}
+        url = server.url(name, password=False)
+        with PageRun(
+            tmp_path, environment=environment, places={"postgresql://shop@localhost/shop": url}
+        ) as run:
+            docpages.run("docs/how-to/ingest-postgres.md", run)
+        with psycopg.connect(server.url(name), autocommit=True) as connection:
+            ours = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+            connection.execute(ours, (name,))
+
+
+def test_nothing_imports_the_driver_before_a_table_is_opened() -> None:
+    code = "import sys, holdfast.ingest, holdfast.cli.ingest; assert 'psycopg' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

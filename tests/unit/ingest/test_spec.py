@@ -11,7 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.ingest import IngestSpec, parse
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.opened import format_of
-from holdfast.ingest.spec import FilesSpec, KafkaSpec, SecretPlace
+from holdfast.ingest.spec import FilesSpec, KafkaSpec, PostgresSpec, SecretPlace
 from holdfast.persist import Schema
 
 WHOLE: dict[str, Any] = {
@@ -34,9 +34,9 @@ def test_a_whole_spec() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"generator": {"rows": 1}}, "must have one of files, kafka, generator"),
-        ({"kafka": {}}, "must have one of files, kafka, generator"),
-        ({"postgres": {}}, "unknown field 'postgres'"),
+        ({"generator": {"rows": 1}}, "must have one of files, kafka, postgres, generator"),
+        ({"kafka": {}}, "must have one of files, kafka, postgres, generator"),
+        ({"mysql": {}}, "unknown field 'mysql'"),
         ({"files": {}}, "source.files.path must be text"),
         ({"files": {"path": "/in", "glob": "*"}}, "source.files has an unknown field 'glob'"),
         ({"files": []}, r"source.files must be a block of fields, not \[\]"),
@@ -98,6 +98,59 @@ def test_a_bad_field_of_a_topic_is_named(changed: dict[str, Any], told: str) -> 
     kafka = {"bootstrapServers": "b:9092", "topic": "orders", **changed}
     with pytest.raises(BadInput, match=re.escape(told)):
         parse({"kafka": kafka, "format": {"json": {}}})
+
+
+def test_a_table_of_postgres() -> None:
+    postgres = {
+        "url": "postgresql://me@db:5432/shop",
+        "table": "public.orders",
+        "publication": "shop",
+        "slot": "mine",
+        "onReset": "NewEpoch",
+        "passwordEnv": "SECRET",
+    }
+    spec = parse({"postgres": postgres})
+    secret = SecretPlace("SECRET")
+    wanted = PostgresSpec("postgresql://me@db:5432/shop", "public.orders", "shop", "mine", True, secret)
+    assert (spec.source, spec.format, spec.envelope) == (wanted, "json", Envelope.UPSERT)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"url": None}, "source.postgres.url must be text"),
+        ({"url": "mysql://db/shop"}, "source.postgres.url must be postgresql://user@host:port/database"),
+        ({"url": "postgresql://me:p@db/shop"}, "source.postgres.url has a password, which is a secret"),
+        ({"url": "postgresql://db/shop?password=p"}, "source.postgres.url has a password, which is a secret"),
+        ({"table": "orders"}, "source.postgres.table is 'orders', expected a schema and a table"),
+        ({"publication": None}, "source.postgres.publication must be text"),
+        ({"slot": "Orders"}, "source.postgres.slot is 'Orders', expected at most 54 lower-case letters"),
+        ({"onReset": "Skip"}, "source.postgres.onReset is 'Skip', expected one of Stall, NewEpoch"),
+        (
+            {"passwordEnv": "A", "passwordFile": "B"},
+            "must have one of passwordEnv and passwordFile, not both",
+        ),
+        ({"start": "Latest"}, "source.postgres has an unknown field 'start'"),
+    ],
+)
+def test_a_bad_field_of_a_table_is_named(changed: dict[str, Any], told: str) -> None:
+    postgres = {"url": "postgresql://db/shop", "table": "public.orders", "publication": "shop", **changed}
+    with pytest.raises(BadInput, match=re.escape(told)):
+        parse({"postgres": postgres})
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"format": {"json": {}}}, "source.format is not for postgres"),
+        ({"envelope": "None"}, "source.envelope is 'None', but changes of a table need Upsert"),
+        ({"include": {"timestamp": "at"}}, "source.include.timestamp is not for postgres"),
+    ],
+)
+def test_what_does_not_fit_a_table_is_named(changed: dict[str, Any], told: str) -> None:
+    postgres = {"url": "postgresql://db/shop", "table": "public.orders", "publication": "shop"}
+    with pytest.raises(BadInput, match=re.escape(told)):
+        parse({"postgres": postgres, **changed})
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@
 - A wait never blocks for longer than a bound.
 """
 
+import re
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,11 @@ _SETTINGS: Final[Mapping[str, str]] = {
     # A policy must not hide rows. The statement fails instead.
     "row_security": "off",
 }
+
+_REFUSED: Final = re.compile(
+    "authentication failed|not permitted|permission denied|pg_hba.conf|replication role"
+)
+"""What a server says that lets nobody in with this URL. libpq gives no code for it, only the text."""
 
 _T = TypeVar("_T")
 
@@ -201,7 +207,8 @@ def is_lost(error: psycopg.Error) -> bool:
     ended = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
     if isinstance(error, ended):
         return True
-    return isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    is_ours = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    return is_ours and not _REFUSED.search(str(error))
 
 
 def quoted(names: Sequence[str]) -> str:
