@@ -1,8 +1,8 @@
 """Decodes the messages of pgoutput, version 1: what a transaction does to the rows of tables. Pure.
 
-Messages of a transaction come together, between `Begin` and `Commit`, and transactions come in the order of
-their commits. Before the first change of a table, and after each change of its columns, a `Relation` says
-which columns it has.
+Messages of a transaction come together, between `TransactionBegin` and `TransactionEnd`, and transactions
+come in the order of their commits. Before the first change of a table, and after each change of its columns,
+a `Relation` says which columns it has.
 """
 
 import struct
@@ -24,14 +24,14 @@ Value = str | None | Unchanged
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class TransactionBegin:
     """A transaction begins. `at` is the position of its commit."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TransactionEnd:
     """The transaction ends. `end` is the position after it."""
 
     end: int
@@ -56,7 +56,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """A row before and after. Without `old`, the key is the same as before, or the row is new.
 
     `old` has all values if `is_old_whole`, otherwise only those of the key.
@@ -69,13 +69,13 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncation:
     """All rows of these tables are deleted."""
 
     tables: Sequence[int]
 
 
-Event = Begin | Commit | Relation | Change | Truncate
+Event = TransactionBegin | TransactionEnd | Relation | RowChange | Truncation
 
 _BEGIN: Final = struct.Struct(">Q")
 _COMMIT: Final = struct.Struct(">BQQq")
@@ -96,14 +96,14 @@ def decode(message: bytes, tables: frozenset[int] | None = None) -> Event | None
             return None
         return _change(message, table)
     if kind == b"B":
-        return Begin(_BEGIN.unpack_from(message, 1)[0])
+        return TransactionBegin(_BEGIN.unpack_from(message, 1)[0])
     if kind == b"C":
-        return Commit(_COMMIT.unpack_from(message, 1)[2])
+        return TransactionEnd(_COMMIT.unpack_from(message, 1)[2])
     if kind == b"R":
         return _relation(message)
     if kind == b"T":
         count = _SIZE.unpack_from(message, 1)[0]
-        return Truncate(struct.unpack_from(f">{count}I", message, 6))
+        return Truncation(struct.unpack_from(f">{count}I", message, 6))
     if kind in b"YOM":
         # Names of types, origins, and messages of applications.
         return None
@@ -127,7 +127,7 @@ def _relation(message: bytes) -> Relation:
     return Relation(table, columns)
 
 
-def _change(message: bytes, table: int) -> Change:
+def _change(message: bytes, table: int) -> RowChange:
     old: Sequence[Value] | None = None
     new: Sequence[Value] | None = None
     is_old_whole = False
@@ -141,7 +141,7 @@ def _change(message: bytes, table: int) -> Change:
             old, is_old_whole = values, kind == b"O"
         else:
             raise ValueError(f"pgoutput has sent a row of the unknown kind {kind!r}")
-    return Change(table, old, new, is_old_whole)
+    return RowChange(table, old, new, is_old_whole)
 
 
 def _tuple(message: bytes, at: int) -> tuple[list[Value], int]:

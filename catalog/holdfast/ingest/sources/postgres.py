@@ -4,7 +4,7 @@ The table is one partition. A position is a place in the server's log (LSN): a c
 a position has exactly the transactions whose commit ends there or before.
 
 - The name of the source has the server's system identifier, the database, the publication and the table. The
-  identity of the binding has the slot, the timeline, and the facts that the changes rely on (`Table.facts`).
+  identity of the binding has the slot, the timeline, and what the changes rely on (`FittingTable.facts`).
 - An attempt for the initial contents begins by binding the name of its slot, without rows. Only the instance
   whose name is bound can commit the contents, because each commit expects the upper that it began with. So a
   slot of these names that is not bound belongs to nobody, and is dropped. An instance holds an advisory lock
@@ -36,7 +36,14 @@ from psycopg import errors, sql
 
 from holdfast.errors import BadInput, HoldfastError, SourceChanged, SourceStalled, StoreUnreachable
 from holdfast.ingest.source import Binding, Piece, Range
-from holdfast.ingest.sources.pgoutput import Begin, Change, Commit, Relation, Truncate, decode
+from holdfast.ingest.sources.pgoutput import (
+    Relation,
+    RowChange,
+    TransactionBegin,
+    TransactionEnd,
+    Truncation,
+    decode,
+)
 from holdfast.ingest.sources.postgres_client import (
     PATIENCE_S,
     PostgresClient,
@@ -48,9 +55,9 @@ from holdfast.ingest.sources.postgres_table import (
     NEW_EPOCH,
     QUERY,
     ChangesAsMessages,
+    FittingTable,
     Messages,
     RowsAsJson,
-    Table,
     Unfit,
     checked,
 )
@@ -202,14 +209,14 @@ class Postgres:
                 hint="ALTER SYSTEM SET wal_level = logical, and restart the server",
             )
 
-    def _facts(self, connection: Connection) -> Table:
+    def _facts(self, connection: Connection) -> FittingTable:
         """The table as a connection sees it. Raises `Unfit`."""
         schema, name = self._spec.table.split(".")
         wanted = {"schema": schema, "name": name, "publication": self._spec.publication}
         row = connection.execute(QUERY, wanted).fetchone()
         return checked(row, self._columns, self._keys, self._spec.publication)
 
-    def _table(self, failure: type[HoldfastError]) -> Table:
+    def _table(self, failure: type[HoldfastError]) -> FittingTable:
         try:
             return self._client.retried(self._facts)
         except Unfit as error:
@@ -486,7 +493,7 @@ class Postgres:
                 for (message,) in rows:
                     count += 1
                     event = decode(message, tables)
-                    if isinstance(event, Begin):
+                    if isinstance(event, TransactionBegin):
                         # The server stops only after a record that ends there or later.
                         if is_over := event.at >= wanted.end:
                             break
@@ -497,11 +504,11 @@ class Postgres:
                             changes.relate(event)
                     elif skips:
                         continue
-                    elif isinstance(event, Change):
+                    elif isinstance(event, RowChange):
                         changes.add(event, messages)
-                    elif isinstance(event, Truncate) and tables & set(event.tables):
+                    elif isinstance(event, Truncation) and tables & set(event.tables):
                         messages = Messages(messages.position, clears=True)
-                    elif isinstance(event, Commit):
+                    elif isinstance(event, TransactionEnd):
                         reached = event.end
                         if len(messages.keys) >= _PIECE_ROWS or messages.bytes >= _PIECE_BYTES:
                             yield messages.piece(reached)

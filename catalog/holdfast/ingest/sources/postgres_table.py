@@ -1,8 +1,9 @@
 """What the catalog of Postgres says of a table, whether it can feed a collection, and its rows as JSON.
 
 The changes of a table only lead to its contents if nothing else changes it. So a collection remembers what it
-relies on (`Table.facts`). If one of these facts is another one later, the rows may have changed without a
-message: a type was altered, a column was dropped and added again, the publication left the table out.
+relies on (`FittingTable.facts`). If one of these facts is another one later, the rows may have changed
+without a message: a type was altered, a column was dropped and added again, the publication left the table
+out.
 """
 
 import base64
@@ -14,7 +15,7 @@ from typing import Any, Final, LiteralString
 import pyarrow as pa
 
 from holdfast.ingest.source import MESSAGES, BadMessage, Piece
-from holdfast.ingest.sources.pgoutput import Change, Relation, Unchanged, Value
+from holdfast.ingest.sources.pgoutput import Relation, RowChange, Unchanged, Value
 from holdfast.persist.rows.schema import type_name
 
 QUERY: Final[LiteralString] = """
@@ -77,7 +78,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FittingTable:
     """A table that can feed the collection. `facts` is what must stay as it is."""
 
     id: int
@@ -85,7 +86,9 @@ class Table:
     facts: Mapping[str, Any]
 
 
-def checked(row: Sequence[Any] | None, columns: pa.Schema, keys: Sequence[str], publication: str) -> Table:
+def checked(
+    row: Sequence[Any] | None, columns: pa.Schema, keys: Sequence[str], publication: str
+) -> FittingTable:
     """Return the table that a row of `QUERY` describes. Raises `Unfit` if it can't feed these columns."""
     if row is None:
         raise Unfit("doesn't exist", "create the table, or correct source.postgres.table")
@@ -116,7 +119,7 @@ def checked(row: Sequence[Any] | None, columns: pa.Schema, keys: Sequence[str], 
         # With the whole row as identity, nothing else shows that the keys were not unique for a while.
         "unique": unique if identity == "f" else 0,
     }
-    return Table(table, file, facts)
+    return FittingTable(table, file, facts)
 
 
 def _check_column(
@@ -234,7 +237,7 @@ class ChangesAsMessages:
                 return f"updates and deletes don't have the key column '{each}' any more"
         return ""
 
-    def add(self, change: Change, messages: "Messages") -> None:
+    def add(self, change: RowChange, messages: "Messages") -> None:
         """Add the messages of a change. Raises `Unfit` if the collection can't use it."""
         if self._why:
             raise Unfit(f"has changed: {self._why}", NEW_EPOCH)
