@@ -141,7 +141,7 @@ def _postgres(table: PostgresSpec, spec: IngestSpec, collection_id: str, schema:
         ) from error
     included = set(spec.include.values())
     columns = pa.schema([each for each in schema.arrow if each.name not in included])
-    return Postgres(table, table.slot or slot_of(collection_id), columns, schema.key_names, spec.max_rows)
+    return Postgres(table, slot_of(collection_id, table.slot), columns, schema.key_names, spec.max_rows)
 
 
 def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> Source:

@@ -30,8 +30,8 @@ SECURITY: Final = (
 """Properties of librdkafka that a spec may set. None of them is a secret."""
 SECRETS: Final = {"password": "sasl.password", "keyPassword": "ssl.key.password"}
 """Secrets by the beginning of their fields: a spec names an environment variable or a file for each."""
-SLOT_CHARS: Final = 54
-"""The greatest length of `slot`. Postgres allows 63 characters, and each attempt adds 9 to it."""
+SLOT_CHARS: Final = 45
+"""The greatest length of `slot`. Postgres allows 63 characters. A collection and an attempt add 9 each."""
 _SLOT: Final = re.compile(rf"[a-z0-9_]{{1,{SLOT_CHARS}}}")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"(\d+)(Ki|Mi|Gi|)")

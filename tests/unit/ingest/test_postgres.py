@@ -355,6 +355,16 @@ def test_replica_identities(table: PgTable, identity: str) -> None:
             "column 'other' of type bigint, which type float64 of the collection does not fit",
         ),
         (["ALTER TABLE orders SET UNLOGGED"], {}, "is not an ordinary table"),
+        (
+            [
+                "ALTER TABLE orders DROP CONSTRAINT orders_pkey",
+                "ALTER TABLE orders ALTER id DROP NOT NULL",
+                "CREATE UNIQUE INDEX u ON orders (id)",
+                "ALTER TABLE orders REPLICA IDENTITY FULL",
+            ],
+            {},
+            "allows null in column 'id' of the collection's key",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_one_clear_line(

@@ -124,7 +124,7 @@ def test_a_table_of_postgres() -> None:
         ({"url": "postgresql://db/shop?password=p"}, "source.postgres.url has a password, which is a secret"),
         ({"table": "orders"}, "source.postgres.table is 'orders', expected a schema and a table"),
         ({"publication": None}, "source.postgres.publication must be text"),
-        ({"slot": "Orders"}, "source.postgres.slot is 'Orders', expected at most 54 lower-case letters"),
+        ({"slot": "Orders"}, "source.postgres.slot is 'Orders', expected at most 45 lower-case letters"),
         ({"onReset": "Skip"}, "source.postgres.onReset is 'Skip', expected one of Stall, NewEpoch"),
         (
             {"passwordEnv": "A", "passwordFile": "B"},

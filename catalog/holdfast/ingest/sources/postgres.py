@@ -573,8 +573,10 @@ class Postgres:
         self._client.close()
 
 
-def slot_of(collection_id: str) -> str:
-    """How the names of the slots of a collection begin by default."""
+def slot_of(collection_id: str, slot: str = "") -> str:
+    """How the names of the slots of a collection begin. No other collection has slots of these names."""
+    if slot:
+        return f"{slot}_{xxhash.xxh32_hexdigest(collection_id.encode())}"
     try:
         return f"holdfast_{uuid.UUID(collection_id).hex}"
     except ValueError:

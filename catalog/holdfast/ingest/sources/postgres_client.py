@@ -34,6 +34,9 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "search_path": "pg_catalog",
     # A policy must not hide rows. The statement fails instead.
     "row_security": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
 }
 
 _REFUSED: Final = re.compile(

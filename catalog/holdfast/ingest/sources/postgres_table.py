@@ -111,6 +111,12 @@ def checked(
         raise Unfit(f"has rows that publication {publication} leaves out", "publish it without WHERE")
     for each in columns:
         _check_column(each, (found or {}).get(each.name), published.get("attnames"), publication)
+    for each in keys:
+        if not found[each]["required"]:
+            raise Unfit(
+                f"allows null in column '{each}' of the collection's key",
+                "ALTER TABLE ... ALTER COLUMN ... SET NOT NULL",
+            )
     unique = _check_key(identity, keys, indexes or ())
     facts = {
         "table": table,
