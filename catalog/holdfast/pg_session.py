@@ -10,6 +10,7 @@ Invariants:
   opened.
 - If an idle connection has died, for example because the server restarted, a check of its socket finds this
   and the connection is replaced before use. So a restart affects only the calls in progress.
+- If a session ends during a call, all that are older are replaced before use.
 - No connection is used on both sides of a fork. A child opens its own. Nothing that a child closes or
   collects reaches the server through a connection of its parent: no ROLLBACK, no end of a session, and no
   request to cancel a stream's statement.
@@ -241,15 +242,18 @@ def open_hint(error: psycopg.Error) -> str:
     return "check host, port, database, user and password, and that the server runs as a primary"
 
 
-def refused(error: psycopg.Error, description: str) -> Determinate | None:
+def refused(error: psycopg.Error, connection: Connection, description: str) -> Determinate | None:
     """Return an error if the server refuses a statement until somebody changes the database; None otherwise.
 
     The role may lack rights, or may only read. Or an insert found a table without its primary key: such a
     table accepts two rows for one place, and no later error shows it.
+
+    A session that may only read is closed, because it keeps its setting even if the role may write again.
     """
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return Determinate(f"{description}: {told(error)}", hint=RIGHTS_HINT).for_good()
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        connection.close()
         # Not lasting: this may be an old primary after a failover.
         return Determinate(
             f"{description}: {told(error)}",
@@ -327,64 +331,78 @@ class StandbyWaits:
 
 _REFUSED: Final = re.compile(
     "password authentication failed|authentication failed for user|is not permitted to log in"
-    "|permission denied for database|no pg_hba.conf entry|(?:role|database) .* does not exist"
+    "|permission denied for database|no pg_hba.conf entry|pg_hba.conf rejects connection"
+    "|(?:role|database) .* does not exist"
 )
 """What a server says that lets nobody in with this URL. libpq gives no code for it, only the text."""
 
 
 class _LastFailure:
-    """Why the pool's last attempt to connect failed; empty after one that succeeded."""
+    """Why the pool's last attempt to connect failed; empty after one that succeeded.
+
+    A refusal counts only for a call that began before the attempt. Otherwise a server that hangs would look
+    like one that still refuses the role.
+    """
 
     def __init__(self) -> None:
         self.reason = ""
+        self._began_s = 0.0
 
-    def note(self, error: psycopg.Error) -> None:
+    def note(self, error: psycopg.Error, began_s: float) -> None:
         """Remember the text of an error. The error itself has frames with the password."""
+        self._began_s = began_s
         self.reason = told(error).rpartition("FATAL: ")[2].strip()
 
-    def error(self, where: str) -> Determinate:
-        """Return the error for a call that got no connection. It is lasting if the server let nobody in."""
-        if self.is_refusal:
+    def error(self, where: str, since_s: float) -> Determinate:
+        """Return the error for a call since `since_s` that got no connection.
+
+        It is lasting if the server let nobody in.
+        """
+        if self.is_refusal(since_s):
             refusal = Determinate(
                 f"{where} refuses the connection: {self.reason}",
                 hint="correct user, password or database in the URL, or let the role connect: it needs LOGIN,"
                 " and CONNECT on the database",
             )
             return refusal.for_good()
-        why = f": {self.reason}" if self.reason else ""
+        why = f": {self.reason}" if self.reason and not _REFUSED.search(self.reason) else ""
         return Determinate(
             f"no connection to {where} within {WAIT_FOR_CONNECTION_S:g} s{why}",
             hint="check that the server runs as a primary and accepts more connections",
         )
 
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the server let nobody in."""
-        return bool(_REFUSED.search(self.reason))
+    def is_refusal(self, since_s: float) -> bool:
+        """Whether the server let nobody in, in an attempt since `since_s`."""
+        return self._began_s >= since_s and bool(_REFUSED.search(self.reason))
 
 
 class _Noted(psycopg.Connection[TupleRow]):
     """A connection of a pool that tells a `_LastFailure` why it could not be opened."""
 
+    began_s = 0.0
+    """When it began, by the monotonic clock."""
+
     @classmethod
     def connect(cls, conninfo: str = "", *, failure: _LastFailure, **options: Any) -> Self:  # type: ignore[override]
         """Connect like psycopg."""
+        began_s = time.monotonic()
         try:
             connection = super().connect(conninfo, **options)
         except psycopg.Error as error:
-            failure.note(error)
+            failure.note(error, began_s)
             raise
         failure.reason = ""
+        connection.began_s = began_s
         return connection
 
 
 def _configure_noted(
-    connection: Connection, configure: Callable[[Connection], None], failure: _LastFailure
+    connection: _Noted, configure: Callable[[Connection], None], failure: _LastFailure
 ) -> None:
     try:
         configure(connection)
     except psycopg.Error as error:
-        failure.note(error)
+        failure.note(error, connection.began_s)
         raise
 
 
@@ -410,9 +428,10 @@ class Sessions:
             failure=self._failure,
         )
         self._size: Final = size
+        self._renewed_s = 0.0
         self._lock = threading.Lock()
         self._closed = False
-        self._pool: ConnectionPool[Connection] | None = None
+        self._pool: ConnectionPool[_Noted] | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
         _live.add(self)
 
@@ -450,6 +469,9 @@ class Sessions:
             yield connection
         finally:
             if process == fork_count():
+                if connection.closed:
+                    # Others may have the same trouble, such as a setting that the role no longer has.
+                    self._renewed_s = time.monotonic()
                 pool.putconn(connection)
 
     def close(self) -> None:
@@ -462,7 +484,7 @@ class Sessions:
         if pool is not None:
             pool.close()
 
-    def _open(self) -> ConnectionPool[Connection]:
+    def _open(self) -> ConnectionPool[_Noted]:
         with self._lock:
             if self._closed:
                 raise Determinate.closed(self._address.description)
@@ -482,18 +504,21 @@ class Sessions:
                 self._finalizer = weakref.finalize(self, _forgotten, self._pool)
             return self._pool
 
-    def _take(self, pool: ConnectionPool[Connection]) -> Connection:
-        deadline = time.monotonic() + WAIT_FOR_CONNECTION_S
+    def _take(self, pool: ConnectionPool[_Noted]) -> _Noted:
+        since_s = time.monotonic()
+        deadline = since_s + WAIT_FOR_CONNECTION_S
         while True:
             try:
                 connection = pool.getconn(timeout=_ASK_AGAIN_S)
             except PoolTimeout:
-                if time.monotonic() >= deadline or self._failure.is_refusal:
-                    raise self._failure.error(self._address.description) from None
+                if time.monotonic() >= deadline or self._failure.is_refusal(since_s):
+                    raise self._failure.error(self._address.description, since_s) from None
                 continue
             except PoolClosed:
                 raise Determinate.closed(self._address.description) from None
-            if not _is_dead(connection):
+            # If calls end sessions all the time, an older one is better than none.
+            is_new = connection.began_s >= self._renewed_s or time.monotonic() >= deadline
+            if is_new and not _is_dead(connection):
                 return connection
             connection.close()
             pool.putconn(connection)
@@ -507,7 +532,7 @@ class Sessions:
             self._finalizer.detach()
 
 
-def _forgotten(pool: ConnectionPool[Connection]) -> None:
+def _forgotten(pool: ConnectionPool[_Noted]) -> None:
     """Close a pool that nobody closed, without waiting for its thread, which may be this one."""
     with contextlib.suppress(RuntimeError):
         pool.close(timeout=0.0)

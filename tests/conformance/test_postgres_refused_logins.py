@@ -1,6 +1,7 @@
 """A server that lets a role in no more is one lasting refusal with its reason, and no server that is down."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ import pytest
 
 from holdfast.errors import Determinate, StorageError
 from holdfast.persist import PersistClient, PersistConfig
+from holdfast.stash import StashUpdate, open_stash
+from testbed.postgres import PostgresServer
 from unit.persist.open_stores import SCHEMA, SHARD, contents, rows
 
 pytestmark = pytest.mark.postgres
@@ -45,6 +48,13 @@ class Role:
 
     def tell(self, statement: str) -> None:
         self._admin.execute(statement.format(role=self.name, database=self.database).encode())
+
+    def is_let_in(self) -> bool:
+        try:
+            psycopg.connect(self.url).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def end_sessions(self) -> None:
         self._admin.execute(
@@ -102,6 +112,66 @@ def test_a_role_that_may_only_read_is_told_so(role: Role, tmp_path: Path) -> Non
         with pytest.raises(Determinate, match="read-only transaction") as raised:
             writer.compare_and_append(rows(0), 0, 1)
         assert "default_transaction_read_only" in raised.value.hint
+        role.tell("ALTER ROLE {role} RESET default_transaction_read_only")
+        # A session keeps its setting for as long as it lives, so this needs another session.
+        writer.compare_and_append(rows(0), 0, 1)
+        assert client.recent_upper(SHARD) == 1
+
+
+def test_a_stash_whose_role_may_write_again_goes_on(role: Role) -> None:
+    with open_stash(role.url, create=True) as stash:
+        stash.append([StashUpdate(1, b"key", b"value", 1)], 0)
+        role.tell("ALTER ROLE {role} SET default_transaction_read_only = on")
+        role.end_sessions()
+        # Each stream has a session of its own, and each session may only read.
+        for _ in zip(stash.rows(0), stash.rows(0), strict=True):
+            pass
+        with pytest.raises(Determinate, match="read-only transaction") as raised:
+            stash.append([], 1)
+        assert "default_transaction_read_only" in raised.value.hint
+        role.tell("ALTER ROLE {role} RESET default_transaction_read_only")
+        stash.append([], 1)
+        assert stash.frontiers().upper == 2
+
+
+def test_rules_that_reject_a_role_are_a_lasting_refusal_and_a_server_that_hangs_is_none(
+    tmp_path: Path,
+) -> None:
+    with (
+        PostgresServer.start(durable=False) as server,
+        psycopg.connect(server.url(), autocommit=True) as admin,
+    ):
+        role = Role(server.url(), admin)
+        role.tell("CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        role.tell('GRANT CREATE ON DATABASE "{database}" TO {role}')
+        (row,) = admin.execute("SHOW hba_file").fetchall()
+        rules = Path(row[0])
+        allowing = rules.read_text()
+        config = PersistConfig(maintenance="off", retry_deadline_s=1.0)
+        with PersistClient.open(blob=tmp_path.as_uri(), consensus=role.url, config=config) as client:
+            writer = client.writer(SHARD, SCHEMA, purpose="test")
+            writer.compare_and_append(rows(0), 0, 1)
+            rules.write_text(f"host all {role.name} all reject\n{allowing}")
+            admin.execute("SELECT pg_reload_conf()")
+            while role.is_let_in():
+                pass
+            role.end_sessions()
+            with pytest.raises(Determinate, match=r"pg_hba\.conf rejects connection") as raised:
+                client.recent_upper(SHARD)
+            assert raised.value.lasting
+            postmaster = int((rules.parent / "postmaster.pid").read_text().split()[0])
+            os.kill(postmaster, signal.SIGSTOP)
+            try:
+                with pytest.raises(Determinate, match="no connection") as raised:
+                    client.recent_upper(SHARD)
+            finally:
+                os.kill(postmaster, signal.SIGCONT)
+            assert not raised.value.lasting
+            rules.write_text(allowing)
+            admin.execute("SELECT pg_reload_conf()")
+            while not role.is_let_in():
+                pass
+            assert client.recent_upper(SHARD) == 1
 
 
 PROGRAM = """

@@ -498,7 +498,7 @@ class PostgresStash(Stash):
         """The error to raise for a failure that changed nothing."""
         if isinstance(error, errors.NumericValueOutOfRange):
             return DiffOverflow(f"one of the {self.description}")
-        if refusal := refused(error, self.description):
+        if refusal := refused(error, connection, self.description):
             return refusal
         kind: type[StorageError] = StoreUnreachable if connection.closed else Determinate
         return kind(f"{self.description}: {told(error)}")

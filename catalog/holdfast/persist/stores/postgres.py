@@ -283,7 +283,7 @@ class PostgresConsensus(Consensus):
             try:
                 return connection.execute(statement, values, binary=True).fetchall()
             except psycopg.Error as error:
-                raise self._failed(error, Determinate) from None
+                raise self._failed(error, connection, Determinate) from None
 
     def _write(self, action: Callable[[Connection], T]) -> T:
         """Do `action`, and repeat it if the server aborted it to end a deadlock."""
@@ -313,7 +313,8 @@ class PostgresConsensus(Consensus):
             if connection.closed:
                 waits.note()
             # If the session survives the error, the server has rolled back.
-            raise self._failed(error, Indeterminate if connection.closed else Determinate) from None
+            kind = Indeterminate if connection.closed else Determinate
+            raise self._failed(error, connection, kind) from None
         waits.check(self.description)
         return changed
 
@@ -325,7 +326,7 @@ class PostgresConsensus(Consensus):
             raise
         except psycopg.Error as error:
             _roll_back(connection)
-            raise self._failed(error, Determinate) from None
+            raise self._failed(error, connection, Determinate) from None
         if not done:
             _roll_back(connection)
             return False
@@ -358,8 +359,10 @@ class PostgresConsensus(Consensus):
             return False
         return sum(cursor.rowcount for cursor in inserts) == len(puts)
 
-    def _failed(self, error: psycopg.Error, kind: type[StorageError]) -> HoldfastError:
-        return refused(error, self.description) or kind(f"{self.description}: {told(error)}")
+    def _failed(
+        self, error: psycopg.Error, connection: Connection, kind: type[StorageError]
+    ) -> HoldfastError:
+        return refused(error, connection, self.description) or kind(f"{self.description}: {told(error)}")
 
 
 class _Line:
