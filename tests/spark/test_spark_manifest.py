@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import math
 import os
 from collections.abc import Callable
 from decimal import Decimal
@@ -166,6 +167,9 @@ def test_damage_is_found(tmp_path: Path, damage: Callable[[Path, SnapshotManifes
         verify_snapshot(tmp_path)
 
 
+FILE = {"name": "part-0.parquet", "rows": 3, "bytes": 1, "checksum": "00"}
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -179,6 +183,16 @@ def test_damage_is_found(tmp_path: Path, damage: Callable[[Path, SnapshotManifes
             "not a file in its folder",
         ),
         ({"schema": None}, BadInput, "not a snapshot manifest"),
+        *(
+            ({"files": [FILE | {name: number}]}, BadInput, "not a snapshot manifest")
+            for name in ("rows", "bytes")
+            for number in (None, "3", 3.0, math.inf, -3, True)
+        ),
+        *(
+            ({name: number}, BadInput, "not a snapshot manifest")
+            for name in ("as_of", "attempt", "created_ms")
+            for number in (None, "3", math.inf, -3)
+        ),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(
@@ -189,6 +203,12 @@ def test_a_manifest_that_is_none_is_refused(
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(error, match=message):
         verify_snapshot(tmp_path)
+
+
+def test_a_manifest_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "_manifest.json").write_text("[" * 100_000)
+    with pytest.raises(BadInput, match="not a snapshot manifest"):
+        read_manifest(tmp_path)
 
 
 def test_a_folder_without_a_manifest_is_no_snapshot(tmp_path: Path) -> None:

@@ -160,3 +160,19 @@ def test_a_kind_that_is_not_known_is_refused(key: bytes) -> None:
 def test_bytes_that_are_no_row_are_corrupt() -> None:
     with pytest.raises(CorruptBlob):
         decode(encode_key(JOB), b"\xff\xff\xff")
+
+
+COMMAND = CommandRecord("id", CommandKind.CREATE_COLLECTION, "c1", "me", "host", "1", 1, {"a": 1})
+
+
+def test_a_key_that_is_no_text_is_corrupt() -> None:
+    with pytest.raises(CorruptBlob, match="controller row"):
+        decode(b"\x00\x02\xff", encode_value(COMMAND))
+
+
+@pytest.mark.parametrize("result", ["[", "[1]", "null", "[" * 100_000])
+def test_a_result_that_is_no_json_object_is_corrupt(result: str) -> None:
+    row = pb.Row.FromString(encode_value(COMMAND))
+    row.command.result_json = result
+    with pytest.raises(CorruptBlob, match="JSON object"):
+        decode(encode_key(COMMAND), row.SerializeToString(deterministic=True))

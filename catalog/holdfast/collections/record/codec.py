@@ -125,7 +125,11 @@ def decode(key: bytes, value: bytes) -> Record:
     Raises `VersionTooNew` if the row contains something that this version doesn't know, and `CorruptBlob` if
     the bytes are not a row.
     """
-    tag, id_ = int.from_bytes(key[:_TAG_BYTES], "big"), key[_TAG_BYTES:].decode()
+    tag = int.from_bytes(key[:_TAG_BYTES], "big")
+    try:
+        id_ = key[_TAG_BYTES:].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptBlob(f"controller row {key!r}", "an id in UTF-8", str(error)) from None
     try:
         row = pb.Row.FromString(value)
     except DecodeError as error:
@@ -140,6 +144,8 @@ def decode(key: bytes, value: bytes) -> Record:
                 record = _job_from_proto(id_, row.job)
             case _:
                 raise VersionTooNew(f"controller row {key!r} is of an unknown kind")
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise CorruptBlob(f"controller row {key!r}", "a JSON object", str(error)) from None
     except ValueError as error:
         raise VersionTooNew(f"controller row {key!r}: {error}") from None
     if encode_value(record) != value:
@@ -152,7 +158,10 @@ def _to_json(value: Json) -> str:
 
 
 def _from_json(text: str) -> Json:
-    value: Json = json.loads(text) if text else {}
+    """Parse an object. Raises `JSONDecodeError` and `RecursionError`."""
+    value = json.loads(text) if text else {}
+    if not isinstance(value, dict):
+        raise json.JSONDecodeError("not an object", text, 0)
     return value
 
 

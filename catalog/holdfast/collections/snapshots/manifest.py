@@ -120,15 +120,15 @@ class SnapshotManifest:
                 location_id=given["location_id"],
                 collection_id=given["collection_id"],
                 collection=given["collection"],
-                as_of=given["as_of"],
+                as_of=_number(given["as_of"]),
                 job_id=given["job_id"],
-                attempt=given["attempt"],
+                attempt=_number(given["attempt"]),
                 schema=Schema(_columns(given["schema"]["key"]), _columns(given["schema"]["value"])),
                 files=tuple(_file(file, where) for file in given["files"]),
-                created_ms=given["created_ms"],
+                created_ms=_number(given["created_ms"]),
             )
             claimed = (given["rows"], given["checksum"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadInput(f"{where} is not a snapshot manifest: {type(error).__name__} {error}") from None
         if claimed != (manifest.rows, checksum_text(manifest.checksum)):
             raise BadInput(
@@ -229,4 +229,13 @@ def _file(given: dict[str, Any], where: str) -> SnapshotFile:
     file = SnapshotFile(**{**given, "checksum": int(given["checksum"], 16)})
     if Path(file.name).name != file.name:
         raise BadInput(f"{where} names {file.name!r}, which is not a file in its folder")
+    _number(file.rows)
+    _number(file.bytes)
     return file
+
+
+def _number(given: Any) -> int:
+    """A number from a manifest. Raises `ValueError` if it is not a whole number, or negative."""
+    if type(given) is not int or given < 0:
+        raise ValueError(f"{given!r} instead of a whole number")
+    return given
