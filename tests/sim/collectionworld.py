@@ -17,7 +17,7 @@ from holdfast.collections import (
     StorageController,
 )
 from holdfast.errors import CLOSED
-from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist import PersistConfig
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.location import BLOB_KEY, encode_location
 from sim.audit import Violation
@@ -28,13 +28,13 @@ from sim.collectionsource import Snapshot, source_updates
 from sim.collectionwitness import NAME, CollectionAuditor, contents
 from sim.history import History
 from sim.ids import seeded_ids
+from sim.location import OneLocation
 from sim.reference import StateDiff
 from sim.rows import SCHEMA, table
 from sim.scheduler import Scheduler
-from sim.stores import SimBlob, SimConsensus
 from sim.story import settings, version
-from sim.weather import SOUND, Exposure, Grid, SimClock, Weather
-from testbed.faults import FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath
+from sim.weather import SOUND, Grid, SimClock, Weather
+from testbed.faults import ProcessDeath
 
 WEATHERS = (
     SOUND,
@@ -47,8 +47,10 @@ WEATHERS = (
 FOREVER_S = 1e9
 
 
-class CollectionWorld:
+class CollectionWorld(OneLocation):
     """The stores, the processes, and what they were told."""
+
+    auditor: CollectionAuditor
 
     def __init__(self, seed: int) -> None:
         self.scheduler = Scheduler(seed)
@@ -105,17 +107,6 @@ class CollectionWorld:
     def met(self) -> Counter[str]:
         """How often this world met what worlds are made for."""
         return self.scheduler.met + self.history.met()
-
-    def client(self, weather: Weather, plan: FaultPlan | None, who: str) -> tuple[PersistClient, Exposure]:
-        """The location as one process has it."""
-        clock = SimClock(self.scheduler)
-        exposure = Exposure(self.grid, weather, clock)
-        blob = SimBlob(self.blob, exposure, self.auditor)
-        consensus = SimConsensus(self.consensus, exposure, self.auditor, who)
-        location = Location(blob, consensus, self.location_id)
-        if plan is not None:
-            location = Location(FaultyBlob(blob, plan), FaultyConsensus(consensus, plan), self.location_id)
-        return PersistClient(location, config=self.config, clock=clock), exposure
 
     def _tell(self, diff: StateDiff) -> None:
         if self.scheduler.telling:

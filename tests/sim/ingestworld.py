@@ -33,15 +33,15 @@ from holdfast.ingest.opened import format_of
 from holdfast.ingest.source import Binding, Piece, Range
 from holdfast.persist import PersistClient, PersistConfig, Schema, Updates
 from holdfast.persist.rows.schema import DIFF, TIME
-from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores import MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.location import BLOB_KEY, encode_location
 from sim.audit import Auditor, Violation
 from sim.ids import seeded_ids
+from sim.location import OneLocation
 from sim.scheduler import Scheduler
-from sim.stores import SimBlob, SimConsensus
 from sim.story import settings
-from sim.weather import SOUND, CountingPlan, Exposure, Grid, SimClock, Weather
-from testbed.faults import FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath, SeededPlan
+from sim.weather import SOUND, CountingPlan, Exposure, Grid, Weather
+from testbed.faults import ProcessDeath, SeededPlan
 from unit.ingest.topic import Topic
 
 NAME = "orders"
@@ -86,7 +86,7 @@ class View:
         pass
 
 
-class IngestWorld:
+class IngestWorld(OneLocation):
     """The stores, the source, and the pipelines."""
 
     def __init__(self, seed: int) -> None:
@@ -159,17 +159,6 @@ class IngestWorld:
             self.grid.mend()
             self._judge()
             self._judge_restored()
-
-    def client(self, weather: Weather, plan: FaultPlan | None, who: str) -> tuple[PersistClient, Exposure]:
-        """The location as one process has it."""
-        clock = SimClock(self.scheduler)
-        exposure = Exposure(self.grid, weather, clock)
-        blob = SimBlob(self.blob, exposure, self.auditor)
-        consensus = SimConsensus(self.consensus, exposure, self.auditor, who)
-        location = Location(blob, consensus, self.location_id)
-        if plan is not None:
-            location = Location(FaultyBlob(blob, plan), FaultyConsensus(consensus, plan), self.location_id)
-        return PersistClient(location, config=self.config, clock=clock), exposure
 
     def pipeline(self, client: PersistClient, exposure: Exposure) -> Ingestion:
         """One instance of the pipeline."""
