@@ -320,3 +320,17 @@ def test_an_upload_that_lost_its_race_is_deleted(stores: Stores, controller: Sto
     assert gone <= set(before)
     source.append(None, 6, 7, uploads=uploaded(stores, source, [(2, "next", 6, 1)]))
     assert source.upper() == 7
+
+
+def test_an_upload_for_the_first_append_follows_one_that_came_before(
+    stores: Stores, controller: StorageController
+) -> None:
+    """The writer prepares it for an empty rendition, and another pipeline begins the rendition meanwhile."""
+    source, other = pipeline(controller, "r2"), pipeline(controller, "r2")
+    late = uploaded(stores, source, [(2, "late", 5, 1)])
+    other.append(updates([(1, "first", 3, 1)]), 3, 5)
+    source.append(None, 5, 6, uploads=late)
+    assert {part.blob_key for each in late[0] for part in each.run} <= set(parts(stores, source))
+    controller.renditions.hand_over("flights", "r2")
+    source.seal(20_000)
+    assert contents(controller, 19_999) == Counter({(1, "first"): 1, (2, "late"): 1})
