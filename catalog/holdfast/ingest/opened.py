@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.collections import CollectionSpec, StorageController
+from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
 from holdfast.errors import BadInput, CollectionNotFound
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.decoded import Format
@@ -74,20 +74,19 @@ def ingestion_of(
 
     `runner` reads the ranges of each step. Default: this process does.
     """
-    new = _to_be_created(controller, name, spec, schema)
-    info = new or controller.describe(name)
-    with closing(source_of(spec, info.collection_id, info.schema, controller.client.clock)) as source:
-        if new is not None:
+    found = _collection(controller, name, spec, schema)
+    with closing(source_of(spec, found.collection_id, found.schema, controller.client.clock)) as source:
+        if isinstance(found, CollectionSpec):
             # A source that can't be used leaves no collection behind.
             source.probe({})
-            controller.create_collection(new)
-        yield Ingestion(controller, info.collection_id, spec, source, partial(format_of, spec), runner)
+            controller.create_collection(found)
+        yield Ingestion(controller, found.collection_id, spec, source, partial(format_of, spec), runner)
 
 
-def _to_be_created(
+def _collection(
     controller: StorageController, name: str, spec: IngestSpec, schema: Schema | None
-) -> CollectionSpec | None:
-    """The collection, if it doesn't exist and there is a schema. Raises `BadInput` if columns don't fit."""
+) -> CollectionInfo | CollectionSpec:
+    """The collection, or what to create if there is none. Raises `BadInput` if the columns don't fit."""
     try:
         info = controller.describe(name)
     except CollectionNotFound:
@@ -101,7 +100,7 @@ def _to_be_created(
             hint="leave out the columns, or evolve the collection",
         )
     format_of(spec, info.schema)
-    return None
+    return info
 
 
 def source_of(spec: IngestSpec, collection_id: str, schema: Schema, clock: Clock) -> Source:
