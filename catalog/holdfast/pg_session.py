@@ -235,6 +235,11 @@ def told(error: BaseException) -> str:
     return primary or str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def reason_of(error: psycopg.Error) -> str:
+    """Return why an attempt to connect failed, without the address that libpq puts before it."""
+    return told(error).rpartition("FATAL: ")[2].strip()
+
+
 def open_hint(error: psycopg.Error) -> str:
     """What to do about an error while a store is opened."""
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
@@ -351,7 +356,7 @@ class _LastFailure:
     def note(self, error: psycopg.Error, began_s: float) -> None:
         """Remember the text of an error. The error itself has frames with the password."""
         self._began_s = began_s
-        self.reason = told(error).rpartition("FATAL: ")[2].strip()
+        self.reason = reason_of(error)
 
     def error(self, where: str, since_s: float) -> Determinate:
         """Return the error for a call since `since_s` that got no connection.

@@ -20,7 +20,7 @@ from psycopg.pq import ExecStatus
 
 from holdfast.errors import HoldfastError, StoreUnreachable
 from holdfast.ingest.spec import PostgresSpec
-from holdfast.pg_session import Connection, PostgresAddress, connect, told
+from holdfast.pg_session import Connection, PostgresAddress, connect, reason_of
 
 PATIENCE_S: Final = 60.0
 """How long a server may be gone after the first contact, and how long it may take to make a slot."""
@@ -141,7 +141,7 @@ class PostgresClient:
 
     def failure(self, what: str, error: psycopg.Error) -> HoldfastError:
         """The error that says what failed, in one line."""
-        reason = told(error).rpartition("FATAL: ")[2].strip()
+        reason = reason_of(error)
         hint = "check source.postgres.url, user and password, and that the server runs as a primary"
         if isinstance(error, errors.InsufficientPrivilege) or "replication role" in reason:
             hint = "the role needs REPLICATION, USAGE on the schema, and SELECT on the table"
