@@ -182,7 +182,7 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> boo
         emit_json({"done": yes, "shards": why, "histories": shown})
         return bool(found) and not yes
     if not found:
-        click.echo("there is nothing to accept: no shard may have two histories", err=True)
+        click.echo("there is nothing to accept: no shard has signs of two histories", err=True)
         return False
     _show_histories(found, purposes)
     verb = "accepted" if yes else "would accept"
