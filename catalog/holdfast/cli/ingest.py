@@ -44,6 +44,7 @@ def ingest(location: LocationUrls, spec_file: Path, once: bool, quiet: bool) -> 
     """  # noqa: D301 - the escape is for the formatter of the help
     name, schema, spec = _read(spec_file)
     from holdfast.ingest import ingestion_of
+    from holdfast.ingest.ingestion import IngestTotal
 
     ended = threading.Event()
     with (
@@ -52,37 +53,25 @@ def ingest(location: LocationUrls, spec_file: Path, once: bool, quiet: bool) -> 
     ):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
-        total = _Total(quiet=quiet)
-        ingestion.run(once=once, stopped=ended.wait, told=total.add)
-    total.show(name)
+        total = IngestTotal()
+
+        def told(step: "IngestStep") -> None:
+            total.add(step)
+            if not quiet:
+                _show_step(step)
+
+        ingestion.run(once=once, stopped=ended.wait, told=told)
+    bad = f", {count(total.errors, 'bad record')}" if total.errors else ""
+    upper = f": complete up to {shown(total.upper)}" if total.upper else ""
+    what = f"{count(total.messages, 'message')}, {count(total.updates, 'update')}"
+    click.echo(f"fed {name} with {what}{bad}{upper}")
 
 
-class _Total:
-    """What the steps did together. Shows each of them."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._messages = self._updates = self._errors = self._upper = 0
-
-    def add(self, step: "IngestStep") -> None:
-        from holdfast.ingest import StepOutcome
-
-        self._upper = max(self._upper, step.upper)
-        if step.outcome is not StepOutcome.COMMITTED:
-            return
-        self._messages += step.messages
-        self._updates += step.updates
-        self._errors += step.errors
-        if not self._quiet and step.messages:
-            bad = f", {count(step.errors, 'bad record')}" if step.errors else ""
-            what = f"{count(step.messages, 'message')} ({size(step.bytes)}), {count(step.updates, 'update')}"
-            click.echo(f"{what}{bad}: complete up to {shown(step.upper)}", err=True)
-
-    def show(self, name: str) -> None:
-        bad = f", {count(self._errors, 'bad record')}" if self._errors else ""
-        upper = f": complete up to {shown(self._upper)}" if self._upper else ""
-        what = f"{count(self._messages, 'message')}, {count(self._updates, 'update')}"
-        click.echo(f"fed {name} with {what}{bad}{upper}")
+def _show_step(step: "IngestStep") -> None:
+    if step.messages:
+        bad = f", {count(step.errors, 'bad record')}" if step.errors else ""
+        what = f"{count(step.messages, 'message')} ({size(step.bytes)}), {count(step.updates, 'update')}"
+        click.echo(f"{what}{bad}: complete up to {shown(step.upper)}", err=True)
 
 
 def _read(file: Path) -> "tuple[str, Schema | None, IngestSpec]":

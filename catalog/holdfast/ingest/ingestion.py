@@ -68,6 +68,23 @@ class IngestStep:
 
 
 @dataclass
+class IngestTotal:
+    """What some steps did together, and the upper after them."""
+
+    upper: int = 0
+    messages: int = 0
+    updates: int = 0
+    errors: int = 0
+
+    def add(self, step: IngestStep) -> None:
+        """Add a step."""
+        self.upper = max(self.upper, step.upper)
+        self.messages += step.messages
+        self.updates += step.updates
+        self.errors += step.errors
+
+
+@dataclass
 class _Work:
     """What a step has read, of all its ranges."""
 

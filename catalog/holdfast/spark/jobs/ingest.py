@@ -23,9 +23,9 @@ it asks for, is wrong; 3 the store failed; 4 fenced; 143 it was terminated.
 import functools
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -34,6 +34,7 @@ from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
+from holdfast.ingest.ingestion import IngestTotal
 from holdfast.ingest.reading import Order, RangeReader, RangeWork
 from holdfast.ingest.spec import PostgresSpec
 from holdfast.persist import PersistClient
@@ -71,15 +72,17 @@ def run(
             return
         with unless_committed(controller, spec, say):
             with on_record(controller, spec), session(spec, spark) as running:
-                total = _Total(controller, spec, say)
+                total = IngestTotal()
+                watch = _Watch(controller, spec, say, total)
                 # A snapshot and the changes of a table belong to the connection of one process.
-                is_shared = not isinstance(spec.parsed.source, PostgresSpec)
+                source = spec.parsed
+                is_shared = not isinstance(source.source, PostgresSpec)
                 runner = SparkRunner(running, client, info, spec) if is_shared else None
-                with ingestion_of(controller, info.collection_id, spec.parsed, runner=runner) as ingestion:
-                    ingestion.run(once=spec.once, stopped=stopped, told=total.add)
+                with ingestion_of(controller, info.collection_id, source, runner=runner) as ingestion:
+                    ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
             if spec.once:
-                controller.finish_job(spec.job_id, spec.attempt, total.result)
-            say(f"fed {info.name} with {total.done['messages']:,} messages")
+                controller.finish_job(spec.job_id, spec.attempt, asdict(total))
+            say(f"fed {info.name} with {total.messages:,} messages")
 
 
 class SparkRunner:
@@ -92,6 +95,7 @@ class SparkRunner:
         self._client = client
         self._info = info
         self._spec = spec
+        self._source = spec.parsed
 
     def read(self, order: Order, _: RangeReader, writer: RenditionWriter, /) -> list[RangeWork]:
         """Read at most `partitions` ranges, each in a task. The tasks share `max_bytes` evenly."""
@@ -101,7 +105,7 @@ class SparkRunner:
             self._client.location_id,
             self._info.name,
             self._info.collection_id,
-            self._spec.parsed,
+            self._source,
             writer.schema,
             writer.rendition,
             writer.upload_tickets(),
@@ -124,25 +128,21 @@ class SparkRunner:
         return work
 
 
-class _Total:
-    """What the steps did together. Shows each of them, and looks after the attempt."""
+class _Watch:
+    """Adds the steps up, shows each of them, and looks after the attempt."""
 
-    def __init__(self, controller: StorageController, spec: IngestJobSpec, say: Say) -> None:
+    def __init__(
+        self, controller: StorageController, spec: IngestJobSpec, say: Say, total: IngestTotal
+    ) -> None:
         self._controller = controller
         self._spec = spec
         self._say = say
+        self._total = total
         self._looked_s = time.monotonic()
-        self._upper = 0
-        self.done: Counter[str] = Counter()
 
-    @property
-    def result(self) -> dict[str, int]:
-        return {"upper": self._upper, **{each: self.done[each] for each in ("messages", "updates", "errors")}}
-
-    def add(self, step: IngestStep) -> None:
-        self._upper = max(self._upper, step.upper)
+    def step(self, step: IngestStep) -> None:
+        self._total.add(step)
         if step.outcome is StepOutcome.COMMITTED and step.messages:
-            self.done.update(messages=step.messages, updates=step.updates, errors=step.errors)
             self._say(
                 f"{step.messages:,} messages, {step.updates:,} updates, {step.errors:,} bad records:"
                 f" complete before {step.upper}"
