@@ -115,7 +115,7 @@ class Schema(_message.Message):
     def __init__(self, key: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., value: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., codec: _Optional[_Union[Codec, _Mapping]] = ...) -> None: ...
 
 class Rendition(_message.Message):
-    __slots__ = ("id", "shards", "start", "hash_columns", "state", "recipe", "held_from", "held_to", "difference_shard", "suspect", "created_ms", "pipeline")
+    __slots__ = ("id", "shards", "start", "hash_columns", "state", "recipe", "held_from", "held_to", "difference_shard", "suspect", "created_ms", "pipeline", "made_from")
     ID_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +128,7 @@ class Rendition(_message.Message):
     SUSPECT_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    MADE_FROM_FIELD_NUMBER: _ClassVar[int]
     id: str
     shards: _containers.RepeatedScalarFieldContainer[str]
     start: int
@@ -140,7 +141,8 @@ class Rendition(_message.Message):
     suspect: str
     created_ms: int
     pipeline: PipelineShards
-    def __init__(self, id: _Optional[str] = ..., shards: _Optional[_Iterable[str]] = ..., start: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[RenditionState, str]] = ..., recipe: _Optional[_Union[Recipe, str]] = ..., held_from: _Optional[int] = ..., held_to: _Optional[int] = ..., difference_shard: _Optional[str] = ..., suspect: _Optional[str] = ..., created_ms: _Optional[int] = ..., pipeline: _Optional[_Union[PipelineShards, _Mapping]] = ...) -> None: ...
+    made_from: str
+    def __init__(self, id: _Optional[str] = ..., shards: _Optional[_Iterable[str]] = ..., start: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[RenditionState, str]] = ..., recipe: _Optional[_Union[Recipe, str]] = ..., held_from: _Optional[int] = ..., held_to: _Optional[int] = ..., difference_shard: _Optional[str] = ..., suspect: _Optional[str] = ..., created_ms: _Optional[int] = ..., pipeline: _Optional[_Union[PipelineShards, _Mapping]] = ..., made_from: _Optional[str] = ...) -> None: ...
 
 class PipelineShards(_message.Message):
     __slots__ = ("remap", "errors")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.collection.place import controller_of, location_options
-from holdfast.cli.facts import count, shown, size
+from holdfast.cli.facts import count, shown, shown_moment, size
 from holdfast.cli.location import LocationUrls
 from holdfast.errors import BadInput
 
@@ -24,9 +24,20 @@ if TYPE_CHECKING:
 @click.command(short_help="Feed a collection from files, Kafka, Postgres or a generator.")
 @location_options
 @click.argument("spec_file", metavar="SPEC", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--rendition",
+    metavar="ID",
+    default="",
+    help="Feed this rendition. It is created if there is none. Default: the current one.",
+)
+@click.option(
+    "--anew", is_flag=True, help="A new rendition begins as the spec says, whatever the current one has."
+)
 @click.option("--once", is_flag=True, help="End at the present end of the source. Default: follow it.")
 @click.option("--quiet", is_flag=True, help="Don't show each step.")
-def ingest(location: LocationUrls, spec_file: Path, once: bool, quiet: bool) -> None:
+def ingest(
+    location: LocationUrls, spec_file: Path, rendition: str, anew: bool, once: bool, quiet: bool
+) -> None:
     """Feed the collection that SPEC names from its source, exactly once.
 
     \b
@@ -41,30 +52,39 @@ def ingest(location: LocationUrls, spec_file: Path, once: bool, quiet: bool) -> 
     Rows and their position in the source are committed together. So you can kill the command and repeat it,
     or run several of them: each message counts once. Records that can't be decoded don't stop the others:
     see 'holdfast collection errors'. Ctrl-C or SIGTERM ends after the present step.
+
+    With --rendition the command fills another rendition, with another format for example. It reads the same
+    messages as the current one, for the same times. 'holdfast collection handover' makes it current. The
+    command that fed the old rendition then ends.
     """  # noqa: D301 - the escape is for the formatter of the help
     name, schema, spec = _read(spec_file)
-    from holdfast.ingest import ingestion_of
+    from holdfast.ingest import StepOutcome, ingestion_of
     from holdfast.ingest.ingestion import IngestTotal
 
     ended = threading.Event()
     with (
         controller_of(location.open_to_write(create=schema is not None)) as controller,
-        ingestion_of(controller, name, spec, schema) as ingestion,
+        ingestion_of(controller, name, spec, schema, rendition=rendition, anew=anew) as ingestion,
     ):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
         total = IngestTotal()
+        last: list[IngestStep] = []
 
         def told(step: "IngestStep") -> None:
             total.add(step)
+            last[:] = [step]
             if not quiet:
                 _show_step(step)
 
         ingestion.run(once=once, stopped=ended.wait, told=told)
+        fed = ingestion.rendition
     bad = f", {count(total.errors, 'bad record')}" if total.errors else ""
     upper = f": complete up to {shown(total.upper)}" if total.upper else ""
     what = f"{count(total.messages, 'message')}, {count(total.updates, 'update')}"
     click.echo(f"fed {name} with {what}{bad}{upper}")
+    if last and last[0].outcome is StepOutcome.HANDED_OVER:
+        click.echo(f"{name} was handed over at {shown_moment(fed.held_to)}: rendition {fed.id} has ended")
 
 
 def _show_step(step: "IngestStep") -> None:

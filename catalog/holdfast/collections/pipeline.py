@@ -20,9 +20,12 @@ REMAP_SCHEMA: Final = Schema(
         Column("identity", "string", nullable=False),
         Column("rows", "int64", nullable=False),
         Column("checksum", "uint64", nullable=False),
+        Column("begin", "int64", nullable=False),
+        Column("total", "int64", nullable=False),
     ),
 )
-"""`position` is the next address to read. `identity` is empty, or says which contents the partition had."""
+"""`position` is the next address to read. `identity` is empty, or says which contents the partition had.
+`total` messages from `begin` on are bound. The last range had `rows` of them."""
 
 ERRORS_SCHEMA: Final = Schema(
     key=(Column("partition", "string", nullable=False), Column("position", "int64", nullable=False)),

@@ -116,6 +116,7 @@ class Renditions:
         hash_columns: tuple[str, ...] = (),
         recipe: Recipe = Recipe.COPY,
         pipeline: bool = False,
+        made_from: str = "",
         rendition_id: str = "",
         command_id: str | None = None,
     ) -> RenditionInfo:
@@ -123,7 +124,8 @@ class Renditions:
 
         `hash_columns` are as in `CollectionSpec`. Without an id it gets the next of "r2", "r3", ... Until it
         is current or aborted, it holds the times that it is filled from. A rendition of recipe SOURCE holds
-        nothing. With `pipeline` it also gets the shards that a pipeline of `holdfast.ingest` needs.
+        nothing. With `pipeline` it also gets the shards that a pipeline of `holdfast.ingest` needs, which
+        makes its rows as `made_from` says.
 
         Raises `BadInput` if the id was used for a different rendition, and `CollectionNotFound`.
         """
@@ -132,7 +134,9 @@ class Renditions:
         spec = CollectionSpec(info.collection_id, info.name, info.schema, shards, hash_columns)
         data = tuple(self._client.new_shard_id() for _ in range(shards))
         kept = PipelineShards(*(self._client.new_shard_id() for _ in range(2))) if pipeline else None
-        made = RenditionInfo(rendition_id, data, 0, spec.hash_columns, recipe=recipe, pipeline=kept)
+        made = RenditionInfo(
+            rendition_id, data, 0, spec.hash_columns, recipe=recipe, pipeline=kept, made_from=made_from
+        )
         origin = self._origin(command_id)
 
         return self._log.commit(
@@ -382,8 +386,10 @@ class Renditions:
 
     def _check_lag(self, view: CollectionView, rendition_id: str, max_lag_ms: int) -> None:
         known = view.info.find(rendition_id)
-        if known is None or known.state is not RenditionState.HYDRATING or known.recipe is Recipe.SOURCE:
+        if known is None or known.state is not RenditionState.HYDRATING:
             return  # The transition refuses a rendition that can't take over.
+        if known.recipe is Recipe.SOURCE and known.pipeline is None:
+            return  # Its source decides when it may take over.
         upper = common_upper(view.info, known, self._client.recent_uppers)
         if known.recipe is Recipe.RESTORED:
             # Its contents replace the collection's, so only the snapshot must be complete in it.
@@ -405,7 +411,10 @@ class Renditions:
             more = ", or pass a greater max_lag_ms to hand_over"
         raise NotCaughtUp(
             f"rendition {rendition_id} of collection {name} {what}",
-            hint=f"in Python, call renditions.catch_up({name!r}, {rendition_id!r}) and try again{more}; or"
+            hint="let its pipeline run until it has caught up: 'holdfast ingest' with --rendition"
+            f" {shlex.quote(rendition_id)}"
+            if known.pipeline
+            else f"in Python, call renditions.catch_up({name!r}, {rendition_id!r}) and try again{more}; or"
             f" run: holdfast collection handover {shlex.quote(name)} --rendition {shlex.quote(rendition_id)}",
         )
 

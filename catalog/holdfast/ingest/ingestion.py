@@ -20,11 +20,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
+from holdfast.collections import RenditionInfo, RenditionState, StorageController
 from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA
-from holdfast.errors import BadInput, Indeterminate, SourceStalled, UpperMismatch
+from holdfast.collections.record.spec import PipelineShards
+from holdfast.errors import HandedOver, Indeterminate, SourceStalled, UpperMismatch
 from holdfast.ingest.envelope import Envelope, UpsertState
+from holdfast.ingest.following import Filling, Lead, Leader, binding_of, bindings, differing, is_ahead, missing
 from holdfast.ingest.formats.decoded import Format
+from holdfast.ingest.made_from import check_fed, may_follow
 from holdfast.ingest.plan import plan
 from holdfast.ingest.reading import (
     RAW_BYTES,
@@ -37,22 +40,30 @@ from holdfast.ingest.reading import (
     too_many_errors,
 )
 from holdfast.ingest.source import Binding, Range, Source
-from holdfast.ingest.spec import IngestSpec
+from holdfast.ingest.spec import FilesSpec, IngestSpec
 from holdfast.persist import Schema, Upload
 from holdfast.persist.rows.schema import DIFF, TIME
 
 PURPOSE: Final = "ingestion"
 _FIRST: Final = (-2, "", 0)
+_NO_LIMIT: Final = 1 << 62
+_LOOK_S: Final = 5.0
+"""So often a pipeline looks whether others follow its rendition, or took over from it."""
 _MOST_EMPTY_S: Final = 60.0
 """So long a source is not told how far it has nothing new, if the spec has no `progressInterval`."""
 
 
 class StepOutcome(Enum):
-    """What became of a step. IDLE: nothing was new. LOST: another instance committed first."""
+    """What became of a step.
+
+    IDLE: nothing was new. LOST: another instance committed first. HANDED_OVER: another rendition has taken
+    over, and this one has all its times.
+    """
 
     COMMITTED = "committed"
     IDLE = "idle"
     LOST = "lost"
+    HANDED_OVER = "handed over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +121,16 @@ class _Work:
 
 
 class Ingestion:
-    """Feeds the current rendition of a collection. One thread uses it. The caller closes the source."""
+    """Feeds a rendition of a collection: the current one, or `rendition`. The caller closes the source.
+
+    One thread uses it. The rendition stays the same for as long as this lives, also if another one takes
+    over. What a step does depends on the rendition:
+
+    - If it is being filled, the step reads what the pipeline of the current rendition has bound
+      (`holdfast.ingest.following`), or the source itself if that can't be followed.
+    - If it has taken over, it goes on like that up to its first time. From then on it binds what is new.
+    - If another one has taken over from it, it is written up to its last time.
+    """
 
     def __init__(
         self,
@@ -120,6 +140,7 @@ class Ingestion:
         source: Source,
         form: "FormatOf",
         runner: Runner | None = None,
+        rendition: str = "",
     ) -> None:
         self._controller = controller
         self._client = controller.client
@@ -128,14 +149,16 @@ class Ingestion:
         self._name = name
         self._form = form
         self._runner = runner or LocalRunner()
+        self._id = rendition
+        self._leader: Leader | None = None
         self._open()
 
     def _open(self) -> None:
-        self.info = _fed(self._controller.describe(self._name))
-        self._rendition: RenditionInfo = self.info.holding
-        self._writer = self._controller.rendition_writer(
-            self.info.collection_id, self._rendition.id, purpose=PURPOSE
-        )
+        self.info = info = self._controller.describe(self._name)
+        rendition = info.known(self._id) if self._id else info.holding
+        self._id = rendition.id
+        check_fed(info, rendition, self._spec)
+        self._writer = self._controller.rendition_writer(info.collection_id, self._id, purpose=PURPOSE)
         self.schema = self._writer.schema
         self._reader = RangeReader(
             self.info.name, self._spec, self.schema, self._source, self._form(self.schema)
@@ -145,8 +168,25 @@ class Ingestion:
         self._state = UpsertState(self.schema) if self._spec.envelope is Envelope.UPSERT else None
         self._bound: dict[str, Binding] = {}
         self._standing: list[dict[str, Any]] = []
-        self._moved_s = time.monotonic()
+        self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
+        self._filling = Filling()
+        self._is_complete_before = False
+        self._follows = self._spec.source.REPLAYABLE and may_follow(rendition)
         self._is_open = True
+
+    @property
+    def is_following(self) -> bool:
+        """Whether the next step reads what another rendition has bound."""
+        return self._upper < self.rendition.held_from and self._led() is not None
+
+    def close(self) -> None:
+        """Give up the lease on what it follows."""
+        self._give_up_leader()
+
+    @property
+    def rendition(self) -> RenditionInfo:
+        """The rendition that it feeds, as it was last looked at."""
+        return self.info.rendition(self._id)
 
     @property
     def bound(self) -> Mapping[str, Binding]:
@@ -159,8 +199,8 @@ class Ingestion:
         self._known = False
         if not self._is_open:
             self._open()
-        self._upper = self._writer.upper()
-        pipeline = self._rendition.pipeline
+        self._look()
+        pipeline = self.rendition.pipeline
         assert pipeline is not None
         rows: Sequence[dict[str, Any]] = ()
         self._standing = []
@@ -170,13 +210,17 @@ class Ingestion:
         self._bound = self._bindings(rows)
         if self._state is not None:
             contents = (
-                self._contents(self._rendition.shards) if self._upper else self.schema.arrow.empty_table()
+                self._contents(self.rendition.shards) if self._upper else self.schema.arrow.empty_table()
             )
             self._state.load(contents)
         self._known = True
-        if self._bound:
-            # The instance that committed them may have ended before it told the source.
-            self._source.acknowledge(self._bound)
+        # The instance that committed them may have ended before it told the source.
+        self._acknowledge()
+
+    def _look(self) -> None:
+        """Find the upper, and what the rendition is now."""
+        self._upper = self._writer.upper()
+        self.info, self._looked_s = self._writer.info, self._client.clock.monotonic()
 
     def _contents(self, shards: Iterable[str]) -> pa.Table:
         tables = []
@@ -199,7 +243,7 @@ class Ingestion:
                     f" {row['partition']}",
                     hint="run 'holdfast persist verify', and hand the collection over to a new rendition",
                 )
-            bound[row["partition"]] = Binding(row["position"], row["identity"], row["rows"], row["checksum"])
+            bound[row["partition"]] = binding_of(row)
         return bound
 
     def step(self, within: Mapping[str, int] | None = None) -> IngestStep:
@@ -210,6 +254,21 @@ class Ingestion:
         """
         if not self._known:
             self.load()
+        is_early = self._upper < self.rendition.held_from
+        if is_early or self._client.clock.monotonic() - self._looked_s > _LOOK_S:
+            if self._is_moved():
+                return IngestStep(StepOutcome.LOST, self._upper)
+        if self._upper < self.rendition.held_from:
+            if (leader := self._led()) is not None:
+                return self._follow(leader)
+        self._complete_before()
+        return self._read_new(within)
+
+    def _read_new(self, within: Mapping[str, int] | None) -> IngestStep:
+        """Read what is new in the source."""
+        at = max(self._upper, self._client.now_ms())
+        if at >= self.rendition.held_to:
+            return self._end()
         try:
             found = _within(self._source.probe(self._bound), within)
         except SourceStalled:
@@ -218,16 +277,137 @@ class Ingestion:
                 raise
             return IngestStep(StepOutcome.LOST, self._upper)
         at = max(self._upper, self._client.now_ms())
+        if self.rendition.state is RenditionState.HYDRATING and not self._filling.is_done(found):
+            at = self._upper
         chosen = plan([each for each in found if not each.waits], self._spec.max_rows, self._spec.max_bytes)
         # Another instance may read what waits. An empty step would take its place.
-        if not chosen and (found or not self._is_progress_due()):
+        if not chosen and (found or not self._is_progress_due(at)):
             return IngestStep(StepOutcome.IDLE, self._upper)
-        work = self._read(chosen, at)
+        work = _Work()
+        self._read(work, chosen, at, self._spec.max_bytes)
         if chosen and not work.bound:
             return IngestStep(StepOutcome.IDLE, self._upper)
         if within is None and self._may_wait(chosen, work):
             return IngestStep(StepOutcome.IDLE, self._upper)
         return self._commit(work, at)
+
+    def _is_moved(self) -> bool:
+        """Whether others have committed. Finds what the rendition is now."""
+        before = self._upper
+        self._look()
+        self._known = self._upper == before
+        return not self._known
+
+    def _led(self) -> Leader | None:
+        """The leader. None if the rendition reads its source by itself."""
+        mine = self.rendition
+        before = [each for each in self.info.held if each.held_from < mine.held_from]
+        if not before or before[-1].pipeline is None or not self._follows:
+            return None
+        last = before[-1]
+        if self._leader is None or self._leader.rendition.id != last.id:
+            self._give_up_leader()
+            self._leader = Leader(self._client, last)
+        self._leader.until = last.held_to
+        return self._leader if self._leader.is_fed_from(self._source.name) else None
+
+    def _give_up_leader(self) -> None:
+        if self._leader is not None:
+            self._leader.close()
+            self._leader = None
+
+    def _follow(self, leader: Leader) -> IngestStep:
+        """Read what the leader has bound: the next binding, or all until some time."""
+        lead = leader.lead(self._upper, self._bound)
+        if lead is None and self._complete_before():
+            lead = leader.lead(self._upper, self._bound)
+        if lead is None or (not lead.next and is_ahead(lead, self._bound)):
+            return IngestStep(StepOutcome.IDLE, self._upper)
+        wanted = missing(lead, self._bound, whole=isinstance(self._spec.source, FilesSpec))
+        if lead.next:
+            work = self._read_all(wanted, lead)
+        elif wanted:
+            if self._upper + 1 >= leader.until:
+                raise self._unled("the rendition before it is not readable at the times that are missing")
+            chosen = plan(wanted, self._spec.max_rows, self._spec.max_bytes)
+            work = _Work()
+            self._read(work, chosen, self._upper, self._spec.max_bytes)
+            if not work.bound:
+                raise self._unled(_gone(chosen[0]))
+            return self._commit(work, self._upper)
+        else:
+            work = _Work()
+        if why := differing(lead, self._bound | self._summed(work.bound)):
+            self._discard(work)
+            raise self._unled(why)
+        return self._commit(work, lead.at)
+
+    def _read_all(self, wanted: Sequence[Range], lead: Lead) -> _Work:
+        """Read ranges that have one time."""
+        work, left = _Work(), wanted
+        while left:
+            before = len(work.bound)
+            self._read(work, left, lead.at, _NO_LIMIT)
+            if len(work.bound) == before:
+                self._discard(work)
+                raise self._unled(_gone(left[0]))
+            left = [each for each in left if each.partition not in work.bound]
+        return work
+
+    def _unled(self, why: str) -> SourceStalled:
+        """The error of a rendition that can't get the messages of the one before it."""
+        return SourceStalled(
+            f"rendition {self._id} of collection {self.info.name} can't get the same messages as the one"
+            f" before it: {why} ({self._source.name})",
+            hint=f"abort it: 'holdfast collection handover {self.info.name} --abort --rendition {self._id}';"
+            " and feed another one that begins anew, with --rendition NEW --anew",
+        )
+
+    def _complete_before(self) -> bool:
+        """Complete the rendition before this one once its last time is over, in case its pipeline doesn't.
+
+        Returns whether that was done now.
+        """
+        mine = self.rendition
+        if self._is_complete_before or not 0 < mine.held_from <= self._client.now_ms():
+            return False
+        before = self.info.held_before(mine)
+        if before is not None and before.pipeline is not None:
+            writer = self._controller.rendition_writer(self.info.collection_id, before.id, purpose=PURPOSE)
+            writer.seal(mine.held_from)
+        self._is_complete_before = True
+        return True
+
+    def _end(self) -> IngestStep:
+        """Complete this rendition, which has no later times."""
+        self._writer.seal(self.rendition.held_to)
+        self._source.forget()
+        return IngestStep(StepOutcome.HANDED_OVER, self.rendition.held_to)
+
+    def _acknowledge(self) -> None:
+        """Tell the source what is durable, up to the slowest rendition that needs it."""
+        mine = self.rendition
+        if not self._bound or self._upper < mine.held_from:
+            return
+        durable = self._bound
+        for each in self.info.live:
+            if each.held_from > mine.held_from and each.pipeline is not None and self._spec.source.REPLAYABLE:
+                theirs = self._bound_by(each.pipeline)
+                durable = {
+                    name: min(binding, theirs[name], key=lambda one: one.position)
+                    for name, binding in durable.items()
+                    if name in theirs
+                }
+        self._source.acknowledge(durable)
+
+    def _bound_by(self, pipeline: PipelineShards) -> Mapping[str, Binding]:
+        """What another rendition has bound by now."""
+        with self._client.reader(pipeline.remap, purpose=PURPOSE) as reader:
+            upper = reader.upper()
+            return bindings(reader.snapshot(upper - 1).to_table().to_pylist()) if upper else {}
+
+    def _discard(self, work: _Work) -> None:
+        self._client.discard(each for of_range in work.uploads for each in of_range)
 
     def _may_wait(self, chosen: Sequence[Range], work: _Work) -> bool:
         """Whether nothing was found, and it is early to bind how far that goes."""
@@ -250,19 +430,21 @@ class Ingestion:
         self.load()
         return self._upper != before
 
-    def _is_progress_due(self) -> bool:
+    def _is_progress_due(self, at: int) -> bool:
+        if self.rendition.state is RenditionState.HYDRATING:
+            # A rendition that lags can't take over.
+            return at - self._upper > _LOOK_S * 1000
         every = self._spec.progress_interval_s
         return bool(every) and (not self._upper or time.monotonic() - self._moved_s >= every)
 
-    def _read(self, chosen: Sequence[Range], at: int) -> _Work:
-        work = _Work()
-        order = Order(chosen, frozenset(self._bound), at, self._spec.max_bytes)
+    def _read(self, work: _Work, chosen: Sequence[Range], at: int, max_bytes: int) -> None:
+        order = Order(chosen, frozenset(self._bound), at, max_bytes)
         for done in self._runner.read(order, self._reader, self._writer) if chosen else ():
             work.add(done)
-        return work
 
     def _commit(self, work: _Work, at: int) -> IngestStep:
         after = None
+        work.bound = self._summed(work.bound)
         if self._state is not None and work.records:
             updates, after = self._state.changes(pa.concat_tables(work.records), clears=work.clears)
         else:
@@ -271,14 +453,14 @@ class Ingestion:
         try:
             self._check_limit(bad, len(self._standing) - len(ended) + len(bad))
         except SourceStalled:
-            self._client.discard(each for of_range in work.uploads for each in of_range)
+            self._discard(work)
             raise
         errors = _signed(ERRORS_SCHEMA, ended, bad)
         remap = _signed(REMAP_SCHEMA, *self._rebound(work.bound))
         try:
             kept = (_at(at, remap), _at(at, errors))
             self._writer.append(_at(at, updates), self._upper, at + 1, kept=kept, uploads=work.uploads)
-        except UpperMismatch:
+        except (UpperMismatch, HandedOver):
             self._known = False
             return IngestStep(StepOutcome.LOST, self._upper)
         except Indeterminate:
@@ -292,7 +474,7 @@ class Ingestion:
         if self._state is not None and after is not None:
             self._state.rows = after
         if work.bound:
-            self._source.acknowledge(self._bound)
+            self._acknowledge()
         changed = sum(each.rows for of_range in work.uploads for each in of_range)
         changed += 0 if updates is None else updates.num_rows
         return IngestStep(StepOutcome.COMMITTED, self._upper, work.messages, changed, len(bad), work.bytes)
@@ -315,6 +497,15 @@ class Ingestion:
             next_ = f"{first['partition']}:{first['position']}: {first['reason']}"
             raise too_many_errors(self.info.name, self._spec.error_limit, next_)
 
+    def _summed(self, bound: Mapping[str, Binding]) -> dict[str, Binding]:
+        """The bindings with the beginnings and totals of those that they continue."""
+        return {name: self._continued(self._bound.get(name), each) for name, each in bound.items()}
+
+    def _continued(self, before: Binding | None, binding: Binding) -> Binding:
+        if before is None or before.position != binding.begin:
+            return binding
+        return replace(binding, begin=before.begin, total=before.total + binding.total)
+
     def _rebound(self, bound: Mapping[str, Binding]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The remap rows that end, and those that begin."""
         old = [self._remap_row(each, self._bound[each]) for each in bound if each in self._bound]
@@ -328,6 +519,8 @@ class Ingestion:
             "identity": binding.identity,
             "rows": binding.rows,
             "checksum": binding.checksum,
+            "begin": binding.begin,
+            "total": binding.total,
         }
 
     def run(
@@ -339,19 +532,23 @@ class Ingestion:
     ) -> None:
         """Take steps until `stopped(seconds)` says so after it waited. With `once`, until the current end.
 
-        By default it sleeps and goes on. `told` is called after each step. Raises like `step`.
+        By default it sleeps and goes on. `told` is called after each step. It also returns if the rendition
+        is complete because another one took over. Raises like `step`.
         """
         stopped = stopped or threading.Event().wait
         self.load()
         ends = None
-        if once:
+        if once and not self.is_following:
             ends = {each.partition: each.end for each in self._probed()}
         while True:
             began = time.monotonic()
             step = self.step(ends)
             told(step)
-            if once and step.outcome is StepOutcome.IDLE and not _within(self._probed(), ends):
+            if step.outcome is StepOutcome.HANDED_OVER:
                 return
+            if once and step.outcome is StepOutcome.IDLE:
+                if self.is_following or not _within(self._probed(), ends):
+                    return
             busy = step.outcome is StepOutcome.LOST or step.messages >= self._spec.max_rows
             rest = 0 if busy or (once and step.outcome is not StepOutcome.IDLE) else self._spec.interval_s
             if stopped(max(0, rest - (time.monotonic() - began))):
@@ -373,14 +570,8 @@ def _latest_good(work: _Work) -> dict[bytes, tuple[int, str, int]]:
 FormatOf = Callable[[Schema], Format]
 
 
-def _fed(info: CollectionInfo) -> CollectionInfo:
-    if info.holding.pipeline is None:
-        raise BadInput(
-            f"collection {info.name} is not fed from a source: its current rendition {info.holding.id} keeps"
-            " nothing for a pipeline",
-            hint="feed another collection: 'holdfast ingest' creates one if the spec has its columns",
-        )
-    return info
+def _gone(wanted: Range) -> str:
+    return f"messages {wanted.begin} to {wanted.end - 1} of partition {wanted.partition} are gone"
 
 
 def _at(time_: int, updates: pa.Table | None) -> pa.Table | None:

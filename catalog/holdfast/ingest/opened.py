@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
+from holdfast.collections import CollectionInfo, CollectionSpec, Recipe, StorageController
+from holdfast.collections.record.spec import FIRST_RENDITION
 from holdfast.errors import BadInput, CollectionNotFound
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.decoded import Format
@@ -16,6 +17,7 @@ from holdfast.ingest.formats.files import Csv, Parquet
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.formats.raw import Raw
 from holdfast.ingest.ingestion import Ingestion, IngestStep
+from holdfast.ingest.made_from import made_from
 from holdfast.ingest.reading import Runner
 from holdfast.ingest.source import Source
 from holdfast.ingest.sources.folder import Folder
@@ -40,6 +42,8 @@ def ingest_source(
     source: Mapping[str, object],
     *,
     schema: Schema | None = None,
+    rendition: str = "",
+    anew: bool = False,
     once: bool = False,
     stopped: Callable[[float], bool] | None = None,
     told: Callable[[IngestStep], None] = lambda _: None,
@@ -50,6 +54,11 @@ def ingest_source(
     With `schema`, a collection that doesn't exist is created. `stopped(seconds)` waits so long or less, and
     returns True to end. By default it sleeps. `told` is called after each step.
 
+    It feeds the current rendition, until another one takes over. With the id of another `rendition` it feeds
+    that one, and creates it if there is none. That reads the same messages as the current rendition, for the
+    same times, until it takes over (`StorageController.renditions.hand_over`). If it is created `anew`, it
+    begins as the block says, whatever the current rendition has.
+
     Raises `BadInput` if the block or the collection doesn't fit, and `SourceStalled` if the source can't go
     on without losing something.
     """
@@ -57,7 +66,7 @@ def ingest_source(
     with (
         PersistClient.open(url) as client,
         StorageController(client, who="holdfast.ingest") as controller,
-        ingestion_of(controller, name, spec, schema) as ingestion,
+        ingestion_of(controller, name, spec, schema, rendition=rendition, anew=anew) as ingestion,
     ):
         ingestion.run(once=once, stopped=stopped, told=told)
 
@@ -69,18 +78,46 @@ def ingestion_of(
     spec: IngestSpec,
     schema: Schema | None = None,
     runner: Runner | None = None,
+    *,
+    rendition: str = "",
+    anew: bool = False,
 ) -> Iterator[Ingestion]:
     """Open the pipeline of a collection. The block closes the source. Raises like `ingest_source`.
 
     `runner` reads the ranges of each step. Default: this process does.
     """
     found = _collection(controller, name, spec, schema)
-    with closing(source_of(spec, found.collection_id, found.schema, controller.client.clock)) as source:
+    id_ = rendition or (found.holding.id if isinstance(found, CollectionInfo) else FIRST_RENDITION)
+    reader = reader_id(found.collection_id, id_)
+    with closing(source_of(spec, reader, found.schema, controller.client.clock)) as source:
         if isinstance(found, CollectionSpec):
             # A source that can't be used leaves no collection behind.
             source.probe({})
             controller.create_collection(found)
-        yield Ingestion(controller, found.collection_id, spec, source, partial(format_of, spec), runner)
+        elif found.find(id_) is None:
+            _create_rendition(controller, found, id_, made_from(spec, follows=not anew))
+        form = partial(format_of, spec)
+        with closing(Ingestion(controller, found.collection_id, spec, source, form, runner, id_)) as opened:
+            yield opened
+
+
+def reader_id(collection_id: str, rendition_id: str) -> str:
+    """What the source calls the reader of a rendition."""
+    return collection_id if rendition_id == FIRST_RENDITION else f"{collection_id}-{rendition_id}"
+
+
+def _create_rendition(
+    controller: StorageController, info: CollectionInfo, rendition_id: str, made: str
+) -> None:
+    controller.renditions.create(
+        info.collection_id,
+        shards=len(info.holding.shards),
+        hash_columns=info.holding.hash_columns,
+        recipe=Recipe.SOURCE,
+        pipeline=True,
+        made_from=made,
+        rendition_id=rendition_id,
+    )
 
 
 def _collection(
@@ -93,7 +130,8 @@ def _collection(
         if schema is None:
             raise
         format_of(spec, schema)
-        return CollectionSpec(str(uuid.uuid4()), name, schema, source_fed=True)
+        id_ = str(uuid.uuid4())
+        return CollectionSpec(id_, name, schema, source_fed=True, made_from=made_from(spec))
     if schema is not None and info.schema != schema:
         raise BadInput(
             f"collection {name} has other columns than the spec: {info.schema} instead of {schema}",
@@ -103,8 +141,8 @@ def _collection(
     return info
 
 
-def source_of(spec: IngestSpec, collection_id: str, schema: Schema, clock: Clock) -> Source:
-    """Open the source that a spec names, for a collection. Raises `BadInput` if it can't be used."""
+def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock) -> Source:
+    """Open the source that a spec names, for a `reader_id`. Raises `BadInput` if it can't be used."""
     match spec.source:
         case FilesSpec() as files:
             whole = spec.format in {"csv", "parquet"}
@@ -114,12 +152,12 @@ def source_of(spec: IngestSpec, collection_id: str, schema: Schema, clock: Clock
         case GeneratorSpec() as made:
             return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, clock.wall_ms)
         case KafkaSpec() as topic:
-            return _kafka(topic, collection_id)
+            return _kafka(topic, reader)
         case PostgresSpec() as table:
-            return _postgres(table, spec, collection_id, schema)
+            return _postgres(table, spec, reader, schema)
 
 
-def _kafka(topic: KafkaSpec, collection_id: str) -> Source:
+def _kafka(topic: KafkaSpec, reader: str) -> Source:
     try:
         from holdfast.ingest.sources.kafka import Kafka
     except ImportError as error:
@@ -127,10 +165,10 @@ def _kafka(topic: KafkaSpec, collection_id: str) -> Source:
             f"source.kafka needs a package that is not installed: {error}",
             hint="pip install 'holdfast[kafka]'",
         ) from error
-    return Kafka(topic, topic.group or f"holdfast-{collection_id}")
+    return Kafka(topic, topic.group or f"holdfast-{reader}")
 
 
-def _postgres(table: PostgresSpec, spec: IngestSpec, collection_id: str, schema: Schema) -> Source:
+def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema) -> Source:
     try:
         from holdfast.ingest.sources.postgres import Postgres, slot_of
     except ImportError as error:
@@ -140,7 +178,7 @@ def _postgres(table: PostgresSpec, spec: IngestSpec, collection_id: str, schema:
         ) from error
     included = set(spec.include.values())
     columns = pa.schema([each for each in schema.arrow if each.name not in included])
-    return Postgres(table, slot_of(collection_id, table.slot), columns, schema.key_names, spec.max_rows)
+    return Postgres(table, slot_of(reader, table.slot), columns, schema.key_names, spec.max_rows)
 
 
 def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> Source:

@@ -114,7 +114,7 @@ class RangeReader:
         if there are too many bad records.
         """
         total, reached = RangeSum(), wanted.begin
-        work = RangeWork(wanted.partition, Binding(reached, wanted.identity))
+        work = RangeWork(wanted.partition, Binding(reached, wanted.identity, begin=reached))
         if wanted.whole and wanted.begin == wanted.end and is_known:
             work.bad.append(
                 self._error(wanted, BadRecord(0, 0, "changed", "the file changed after it was read"))
@@ -137,7 +137,7 @@ class RangeReader:
         else:
             if not wanted.sparse:
                 reached = wanted.end
-        work.binding = Binding(reached, wanted.identity, total.rows, total.checksum)
+        work.binding = Binding(reached, wanted.identity, total.rows, total.checksum, wanted.begin, total.rows)
         return work
 
     def _decode(self, piece: Piece, wanted: Range, work: RangeWork) -> None:

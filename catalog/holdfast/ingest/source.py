@@ -28,13 +28,15 @@ class Binding:
     """How far a collection contains a partition: all messages below `position`.
 
     `identity` says which contents the partition had, where a partition can be replaced. `rows` and `checksum`
-    describe the messages of the range that was bound last.
+    describe the messages of the range that was bound last. In all, `total` messages from `begin` on are bound.
     """
 
     position: int
     identity: str = ""
     rows: int = 0
     checksum: int = 0
+    begin: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,9 @@ class Source(Protocol):
 
     def acknowledge(self, bound: Mapping[str, Binding]) -> None:
         """Tell the source that these bindings are durable."""
+
+    def forget(self) -> None:
+        """Remove what the source keeps for this reader, which needs nothing any more."""
 
     def close(self) -> None:
         """Release what it has open."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from holdfast.errors import BadInput
@@ -43,6 +43,7 @@ _UNITS_BYTES: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 class FilesSpec:
     """Files in a folder or S3 bucket whose paths match a pattern. `on_changed` is "error" or "ignore"."""
 
+    REPLAYABLE: ClassVar[bool] = True
     path: Path | S3Place
     pattern: str = "*"
     on_changed: str = "error"
@@ -52,6 +53,7 @@ class FilesSpec:
 class GeneratorSpec:
     """Generated rows: `rows` in all (0: no end), `rows_per_second` since `since_ms`, ids below `keys`."""
 
+    REPLAYABLE: ClassVar[bool] = True
     rows: int = 0
     rows_per_second: float = 0
     since_ms: int = 0
@@ -86,6 +88,7 @@ class KafkaSpec:
     librdkafka, and `secrets` says where to find those that are secret.
     """
 
+    REPLAYABLE: ClassVar[bool] = True
     bootstrap_servers: str
     topic: str
     start: str | int | Mapping[int, int] = START[0]
@@ -99,9 +102,11 @@ class KafkaSpec:
 class PostgresSpec:
     """A table of a publication. `table` has its schema, and `slot` is how the names of its slots begin.
 
-    `new_epoch` is whether to read the whole table again if changes are gone.
+    `new_epoch` is whether to read the whole table again if changes are gone. Each rendition has its own slot
+    and begins with its own snapshot.
     """
 
+    REPLAYABLE: ClassVar[bool] = False
     url: str
     table: str
     publication: str
@@ -115,7 +120,8 @@ class IngestSpec:
     """A source, how its records are decoded, and how often and how much a step commits.
 
     `include` maps what a record has besides its fields to columns. `error_limit` is the greatest number of
-    bad records that the collection keeps.
+    bad records that the collection keeps. A source is `REPLAYABLE` if each reader can get the same messages
+    for the same positions.
     """
 
     source: FilesSpec | GeneratorSpec | KafkaSpec | PostgresSpec

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from holdfast.errors import SourceStalled
+from holdfast.errors import SourceChanged, SourceStalled
 from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
 
 
@@ -20,6 +20,9 @@ class Topic:
     partitions: dict[str, list[tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
     low: dict[str, int] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
+    forgotten: bool = False
+    begins: dict[str, int] = field(default_factory=dict)
+    holes: set[tuple[str, int]] = field(default_factory=set)
 
     def send(self, partition: str, *rows: object, key: object = None) -> None:
         """Add messages: dicts as JSON, bytes as they are, None as no value."""
@@ -32,7 +35,7 @@ class Topic:
     def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
         found = []
         for partition, messages in sorted(self.partitions.items()):
-            begin = bound[partition].position if partition in bound else 0
+            begin = bound[partition].position if partition in bound else self.begins.get(partition, 0)
             if begin < self.low.get(partition, 0):
                 raise SourceStalled(f"{partition} lost {begin} to {self.low[partition]}")
             if begin < len(messages):
@@ -40,7 +43,8 @@ class Topic:
         return found
 
     def read(self, wanted: Range) -> Iterator[Piece]:
-        assert wanted.begin >= self.low.get(wanted.partition, 0)
+        if wanted.begin < self.low.get(wanted.partition, 0):
+            raise SourceChanged(f"{wanted.partition} lost {wanted.begin}")
         return self.everything(wanted.partition, wanted.begin, wanted.end)
 
     def everything(self, partition: str, first: int, last: int) -> Iterator[Piece]:
@@ -48,10 +52,11 @@ class Topic:
         messages = self.partitions[partition]
         for begin in range(first, last, self.piece):
             end = min(begin + self.piece, last)
-            keys, values = zip(*messages[begin:end], strict=True)
+            there = [each for each in range(begin, end) if (partition, each) not in self.holes]
+            keys, values = zip(*(messages[each] for each in there), strict=True)
             arrays = [
-                pa.array(range(begin, end), pa.int64()),
-                pa.nulls(end - begin, pa.int64()),
+                pa.array(there, pa.int64()),
+                pa.nulls(len(there), pa.int64()),
                 pa.array(keys, pa.binary()),
                 pa.array(values, pa.binary()),
             ]
@@ -62,6 +67,9 @@ class Topic:
             self.acknowledged[partition] = binding.position
             if self.deletes:
                 self.low[partition] = max(binding.position, self.low.get(partition, 0))
+
+    def forget(self) -> None:
+        self.forgotten = True
 
     def close(self) -> None:
         pass

@@ -244,6 +244,7 @@ def _rendition_to_proto(rendition: RenditionInfo) -> pb.Rendition:
         suspect=rendition.suspect,
         created_ms=rendition.created_ms,
         pipeline=_pipeline_to_proto(rendition.pipeline),
+        made_from=rendition.made_from,
     )
 
 
@@ -268,6 +269,7 @@ def _rendition_from_proto(message: pb.Rendition) -> RenditionInfo:
         pipeline=PipelineShards(message.pipeline.remap, message.pipeline.errors)
         if message.HasField("pipeline")
         else None,
+        made_from=message.made_from,
     )
 
 

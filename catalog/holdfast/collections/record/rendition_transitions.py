@@ -61,8 +61,7 @@ def create_rendition(
     rendition = replace(rendition, id=rendition.id or next_rendition_id(info))
     known = info.find(rendition.id)
     if known is not None:
-        alike = (len(known.shards), known.hash_columns, known.recipe)
-        if not known.dropped and alike == (len(rendition.shards), rendition.hash_columns, rendition.recipe):
+        if not known.dropped and _form(known) == _form(rendition):
             return RecordNoOp(known)
         return RecordReject(
             BadInput(
@@ -255,6 +254,13 @@ def _changed(
 def _told(rendition: RenditionInfo, **more: object) -> dict[str, object]:
     """What the history shows of a rendition, in addition to who, when and which command."""
     return {"rendition": rendition.id, **({"why": rendition.suspect} if rendition.suspect else {}), **more}
+
+
+def _form(rendition: RenditionInfo) -> tuple[object, ...]:
+    """What two commands that create the same rendition agree on."""
+    has_pipeline = rendition.pipeline is not None
+    shards = len(rendition.shards)
+    return (shards, rendition.hash_columns, rendition.recipe, has_pipeline, rendition.made_from)
 
 
 def _gone(rendition: RenditionInfo, state: RenditionState) -> RenditionInfo:

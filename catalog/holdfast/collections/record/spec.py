@@ -47,6 +47,7 @@ class CollectionSpec:
     live collections. `hash_columns` decide which of the `shards` a row goes to. Default: the key columns, or
     all columns if there is no key. `comments` are the comments of columns (see `check_comments`). The first
     rendition of a collection that is `source_fed` has recipe SOURCE, and only its pipeline writes it.
+    `made_from` is as for a rendition.
 
     Raises `BadInput` and names the invalid value.
     """
@@ -58,6 +59,7 @@ class CollectionSpec:
     hash_columns: tuple[str, ...] = ()
     comments: Comments = field(default_factory=dict, hash=False)
     source_fed: bool = False
+    made_from: str = ""
 
     def __post_init__(self) -> None:
         for what, text in (("collection id", self.collection_id), ("collection name", self.name)):
@@ -138,7 +140,8 @@ class RenditionInfo:
     time for which it has contents of its own: its shards are not compacted past both this time and the
     collection's since. `difference_shard` contains the difference, at `held_from`, from the rendition before.
     `suspect` says why you should not trust its contents. `pipeline` is None unless a pipeline of
-    `holdfast.ingest` writes it.
+    `holdfast.ingest` writes it. `made_from` says, as JSON, what that pipeline makes rows from, and how. It is
+    empty if that was not recorded.
     """
 
     id: str
@@ -153,6 +156,7 @@ class RenditionInfo:
     suspect: str = ""
     created_ms: int = 0
     pipeline: PipelineShards | None = None
+    made_from: str = ""
 
     @property
     def content_shards(self) -> tuple[str, ...]:

@@ -119,6 +119,7 @@ def create_collection(
                 spec.hash_columns,
                 recipe=Recipe.SOURCE if spec.source_fed else Recipe.COPY,
                 pipeline=shards.pipeline,
+                made_from=spec.made_from,
             ),
         ),
         state=CollectionState.ACTIVE,

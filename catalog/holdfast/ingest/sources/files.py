@@ -100,6 +100,9 @@ class Files(ABC):
     def acknowledge(self, bound: Mapping[str, Binding]) -> None:  # noqa: B027 - nobody is told
         """Nobody is told."""
 
+    def forget(self) -> None:  # noqa: B027 - nothing is kept
+        """Nothing is kept."""
+
     def close(self) -> None:  # noqa: B027 - nothing is open
         """Nothing is open."""
 

@@ -70,5 +70,8 @@ class Generator:
     def acknowledge(self, bound: Mapping[str, Binding]) -> None:
         """Nothing to tell."""
 
+    def forget(self) -> None:
+        """Nothing to remove."""
+
     def close(self) -> None:
         """Nothing to release."""

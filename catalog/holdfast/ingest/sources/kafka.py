@@ -328,6 +328,11 @@ class Kafka:
         if not failed:
             self._committed |= new
 
+    def forget(self) -> None:
+        """Delete the consumer group, unless the spec named it."""
+        if not self._spec.group:
+            self._client.forget_group(self._group)
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

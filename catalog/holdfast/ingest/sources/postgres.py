@@ -567,6 +567,11 @@ class Postgres:
             raise self._client.failure(f"move slot {slot.slot}", error) from error
         self._confirmed = binding.position
 
+    def forget(self) -> None:
+        """Drop the slots of this reader. One that another instance uses is left to that."""
+        self._end_attempt()
+        self._drop_others(self._slots(), "")
+
     def close(self) -> None:
         """Close the connections."""
         self._end_snapshot()

@@ -35,6 +35,7 @@ from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
 from holdfast.ingest.ingestion import IngestTotal
+from holdfast.ingest.opened import reader_id
 from holdfast.ingest.reading import Order, RangeReader, RangeWork
 from holdfast.ingest.spec import PostgresSpec
 from holdfast.persist import PersistClient
@@ -78,7 +79,14 @@ def run(
                 source = spec.parsed
                 is_shared = not isinstance(source.source, PostgresSpec)
                 runner = SparkRunner(running, client, info, spec) if is_shared else None
-                with ingestion_of(controller, info.collection_id, source, runner=runner) as ingestion:
+                with ingestion_of(
+                    controller,
+                    info.collection_id,
+                    source,
+                    runner=runner,
+                    rendition=spec.rendition,
+                    anew=spec.anew,
+                ) as ingestion:
                     ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
             if spec.once:
                 controller.finish_job(spec.job_id, spec.attempt, asdict(total))
@@ -104,7 +112,7 @@ class SparkRunner:
             self._spec.place,
             self._client.location_id,
             self._info.name,
-            self._info.collection_id,
+            reader_id(self._info.collection_id, writer.rendition.id),
             self._source,
             writer.schema,
             writer.rendition,

@@ -32,13 +32,13 @@ _BATCH_ROWS: Final = 64 << 10
 class Ingesting:
     """What every task needs in addition to its range. `collection` is the name, for messages.
 
-    `at` is the time of the rows. A task reads at most about `max_bytes`.
+    `reader` is what the source calls the reader. `at` is the time of the rows. A task reads at most about `max_bytes`.
     """
 
     place: Place
     location_id: UUID
     collection: str
-    collection_id: str
+    reader: str
     spec: IngestSpec
     schema: Schema
     rendition: RenditionInfo
@@ -57,9 +57,7 @@ def read_task(task: tuple[Range, bool], *, ingesting: Ingesting) -> RangeWork | 
     wanted, is_known = task
     client = _kept_open(ingesting.place, ingesting.location_id)
     try:
-        with closing(
-            source_of(ingesting.spec, ingesting.collection_id, ingesting.schema, client.clock)
-        ) as source:
+        with closing(source_of(ingesting.spec, ingesting.reader, ingesting.schema, client.clock)) as source:
             form = format_of(ingesting.spec, ingesting.schema)
             reader = RangeReader(ingesting.collection, ingesting.spec, ingesting.schema, source, form)
             work = reader.read(wanted, is_known=is_known, max_bytes=ingesting.max_bytes)

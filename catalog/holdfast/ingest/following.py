@@ -1,0 +1,184 @@
+"""Following: a rendition that is being filled reads what the pipeline of another one has bound.
+
+The pipeline of the current rendition, the leader, decides which messages belong to which time. A follower
+binds nothing of its own until it is current and has arrived at its first time. So two decoders get the same
+messages for the same times.
+
+- First it reads everything that the leader had bound at one time. That takes as many commits as it needs.
+  They are at the times 0, 1, 2, ..., at which nobody reads the rendition.
+- Then it replays one binding after the other, each at its time. The range must have the number and the
+  checksum of messages that the leader found.
+- If messages are gone, it says so and stops. A compacted topic never says so itself.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.collections import RenditionInfo
+from holdfast.ingest.source import Binding, Range
+from holdfast.persist import PersistClient
+from holdfast.persist.handles.read import Listen, Updates
+from holdfast.persist.rows.schema import DIFF, TIME
+
+_PURPOSE: Final = "following"
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What the leader had bound at the time `at`.
+
+    If it is `next`, nothing else was bound between the follower's bindings and these, and `bound` has only
+    what changed. Otherwise `bound` has all partitions.
+    """
+
+    at: int
+    bound: Mapping[str, Binding]
+    next: bool
+
+
+class Leader:
+    """Reads the bindings of a rendition, up to the time `until` at which the follower takes over."""
+
+    def __init__(self, client: PersistClient, rendition: RenditionInfo) -> None:
+        assert rendition.pipeline is not None
+        self.rendition = rendition
+        self.until = rendition.held_to
+        self._reader = client.reader(rendition.pipeline.remap, purpose=_PURPOSE)
+        self._listen: Listen | None = None
+        self._pending: deque[tuple[int, dict[str, Binding]]] = deque()
+        self._sources: set[str] = set()
+
+    def upper(self) -> int:
+        """Return the upper of the leader, at most `until`."""
+        return min(self._reader.upper(), self.until)
+
+    def is_fed_from(self, source: str) -> bool:
+        """Return whether all that it has bound is from this source, or nothing is bound yet."""
+        if not self._sources and (upper := self._reader.upper()):
+            self._sources = {each["source"] for each in self._rows(upper - 1)}
+        return self._sources <= {source}
+
+    def lead(self, upper: int, bound: Mapping[str, Binding]) -> Lead | None:
+        """Return what a follower with these bindings reads next. None if it has everything."""
+        limit = self.upper()
+        if upper >= limit:
+            return None
+        if self._listen is None:
+            if not self._is_joined(upper, bound):
+                return Lead(limit - 1, bindings(self._rows(limit - 1)), next=False)
+            self._listen = self._reader.listen(upper - 1)
+        while self._listen.frontier < limit:
+            for event in self._listen.next():
+                if isinstance(event, Updates):
+                    self._take(event.table.to_pylist())
+        while self._pending and self._pending[0][0] < upper:
+            # Another instance has done it.
+            self._pending.popleft()
+        if not self._pending or self._pending[0][0] >= limit:
+            return Lead(limit - 1, {}, next=True)
+        at, changed = self._pending[0]
+        return Lead(at, changed, next=True)
+
+    def _is_joined(self, upper: int, bound: Mapping[str, Binding]) -> bool:
+        """Whether the follower has exactly what the leader had before `upper`, so that it can replay."""
+        if not upper or upper - 1 < self._reader.since():
+            return False
+        theirs = bindings(self._rows(upper - 1))
+        return {name: (each.position, each.identity) for name, each in theirs.items()} == {
+            name: (each.position, each.identity) for name, each in bound.items()
+        }
+
+    def _take(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            at = row[TIME]
+            if not self._pending or self._pending[-1][0] != at:
+                self._pending.append((at, {}))
+            if row[DIFF] > 0:
+                self._pending[-1][1][row["partition"]] = binding_of(row)
+
+    def _rows(self, at: int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._reader.snapshot(at).to_table().to_pylist()
+        return found
+
+    def close(self) -> None:
+        """Give up the lease."""
+        self._reader.close()
+
+
+def bindings(rows: Iterable[Mapping[str, Any]]) -> dict[str, Binding]:
+    """The bindings in rows of a remap, by partition."""
+    return {each["partition"]: binding_of(each) for each in rows}
+
+
+def binding_of(row: Mapping[str, Any]) -> Binding:
+    """The binding in a row of a remap."""
+    names = ("position", "identity", "rows", "checksum", "begin", "total")
+    return Binding(*(row[each] for each in names))
+
+
+def is_ahead(lead: Lead, bound: Mapping[str, Binding]) -> bool:
+    """Whether the follower has messages that the leader lacks.
+
+    That is so for a while if another rendition took over, which lags behind the one before.
+    """
+    return any(
+        partition not in lead.bound or each.position > lead.bound[partition].position
+        for partition, each in bound.items()
+    )
+
+
+def missing(lead: Lead, bound: Mapping[str, Binding], *, whole: bool) -> list[Range]:
+    """The ranges between the follower's bindings and the leader's."""
+    ranges = []
+    for partition, theirs in lead.bound.items():
+        mine = bound.get(partition)
+        if mine is not None and (mine.position, mine.identity) == (theirs.position, theirs.identity):
+            if not lead.next:
+                continue
+        begin = theirs.begin if mine is None else mine.position
+        size = theirs.position - begin if whole else 0
+        ranges.append(Range(partition, begin, theirs.position, theirs.identity, whole, size))
+    return ranges
+
+
+def differing(lead: Lead, bound: Mapping[str, Binding]) -> str:
+    """What the follower's bindings lack, in words, if it read other messages than the leader. Or empty."""
+    for partition, theirs in lead.bound.items():
+        mine = bound.get(partition)
+        if mine is None or mine.position != theirs.position:
+            return f"partition {partition} can't be read up to {theirs.position}"
+        if mine.total != theirs.total:
+            return (
+                f"partition {partition} has {mine.total:,} messages from {theirs.begin} to"
+                f" {theirs.position - 1}, and had {theirs.total:,}"
+            )
+        if lead.next and (mine.rows, mine.checksum) != (theirs.rows, theirs.checksum):
+            return (
+                f"partition {partition} has other messages before {theirs.position} than when they were"
+                f" bound: {mine.rows:,} with checksum {mine.checksum}, instead of {theirs.rows:,} with"
+                f" checksum {theirs.checksum}"
+            )
+    return ""
+
+
+class Filling:
+    """Decides when a rendition that reads its source by itself has what was there when it began.
+
+    Until then its commits are at the times 0, 1, 2, ..., so that nothing can hand over to it.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, int] | None = None
+
+    def is_done(self, found: Iterable[Range]) -> bool:
+        """Return whether nothing is left, given what a probe found now."""
+        found = list(found)
+        filled = [each for each in found if each.end > each.begin]
+        if self._ends is None:
+            if filled:
+                self._ends = {each.partition: each.end for each in filled}
+            return not found
+        ends = self._ends
+        return not any(each.partition in ends and each.begin < ends[each.partition] for each in filled)

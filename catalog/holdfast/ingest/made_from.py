@@ -1,0 +1,65 @@
+"""What a rendition is made from, and how: recorded with it, so that no other decoder writes it by mistake."""
+
+import json
+from typing import Any
+
+from holdfast.collections import CollectionInfo, RenditionInfo
+from holdfast.errors import BadInput
+from holdfast.ingest.spec import IngestSpec
+
+_FOLLOWS = "follows"
+
+
+def made_from(spec: IngestSpec, *, follows: bool = True) -> str:
+    """Return what of a spec decides which rows a message makes, as JSON.
+
+    With `follows` false, the rendition reads its source from the start of the spec, whatever the rendition
+    before has bound.
+    """
+    found: dict[str, Any] = {"format": spec.format, "envelope": spec.envelope.value}
+    if spec.include:
+        found["include"] = dict(spec.include)
+    if not follows:
+        found[_FOLLOWS] = False
+    return json.dumps(found, separators=(",", ":"), sort_keys=True)
+
+
+def may_follow(rendition: RenditionInfo) -> bool:
+    """Whether the rendition reads what the one before has bound."""
+    return bool(_recorded(rendition).get(_FOLLOWS, True))
+
+
+def check_fed(info: CollectionInfo, rendition: RenditionInfo, spec: IngestSpec) -> None:
+    """Raise `BadInput` unless a pipeline with this spec may write the rendition."""
+    if rendition.pipeline is None:
+        raise BadInput(
+            f"collection {info.name} is not fed from a source: its rendition {rendition.id} keeps nothing for"
+            " a pipeline",
+            hint="feed another collection: 'holdfast ingest' creates one if the spec has its columns; or feed"
+            " a new rendition of this one with --rendition, and hand over to it",
+        )
+    recorded, given = _recorded(rendition), json.loads(made_from(spec))
+    if not recorded:
+        return
+    recorded.pop(_FOLLOWS, None)
+    if recorded != given:
+        raise BadInput(
+            f"rendition {rendition.id} of collection {info.name} is made with {_told(recorded)}, and the spec has"
+            f" {_told(given)}",
+            hint="correct the spec; or feed a new rendition with it ('holdfast ingest' with --rendition), and"
+            " hand over to that",
+        )
+
+
+def _recorded(rendition: RenditionInfo) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(rendition.made_from or "{}")
+    return found
+
+
+def _told(fields: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {', '.join(f'{what} as {column}' for what, column in each.items())}"
+        if isinstance(each, dict)
+        else f"{name} {each}"
+        for name, each in fields.items()
+    )
