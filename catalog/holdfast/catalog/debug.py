@@ -193,7 +193,7 @@ def _edited(
         # Checked again after the rehearsal: a process that ran until then may have moved it.
         there = catalog.in_transaction(lambda tx: tx.get(collection, key))
         if (problem := goes_back(collection, key, there, value)) is not None:
-            raise BadInput(problem, hint="to change it all the same, pass --force")
+            raise BadInput(problem, hint="if ids may be given again, and times may go back, pass --force")
     found: Message | None = catalog.dangerous_edit(collection, key, value)
     return found
 

@@ -91,7 +91,8 @@ def _show_step(step: "IngestStep") -> None:
     if step.messages:
         bad = f", {count(step.errors, 'bad record')}" if step.errors else ""
         what = f"{count(step.messages, 'message')} ({size(step.bytes)}), {count(step.updates, 'update')}"
-        click.echo(f"{what}{bad}: complete up to {shown(step.upper)}", err=True)
+        upper = "of those there were before" if step.fills else f": complete up to {shown(step.upper)}"
+        click.echo(f"{what}{bad}{' ' if step.fills else ''}{upper}", err=True)
 
 
 def _read(file: Path) -> "tuple[str, Schema | None, IngestSpec]":

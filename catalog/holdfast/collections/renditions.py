@@ -435,8 +435,10 @@ class Renditions:
         known = info.find(rendition_id)
         if known is not None and known.state is RenditionState.HYDRATING:
             return known
+        what = f"rendition {rendition_id} of collection {info.name}"
+        is_ = "doesn't exist" if known is None else f"is {known.state.name}, so it can't be filled"
         raise BadInput(
-            f"collection {info.name} has no rendition {rendition_id} that is being filled",
+            f"{what} {is_}",
             hint=f"'holdfast collection describe {info.name}' shows its renditions",
         )
 

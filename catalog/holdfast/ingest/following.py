@@ -1,13 +1,13 @@
 """Following: a rendition that is being filled reads what the pipeline of another one has bound.
 
-The pipeline of the current rendition, the leader, decides which messages belong to which time. A follower
-binds nothing of its own until it is current and has arrived at its first time. So two decoders get the same
-messages for the same times.
+The pipeline of the current rendition decides which messages belong to which time. A follower binds nothing
+of its own until it is current and has arrived at its first time. So two decoders get the same messages for
+the same times.
 
-- First it reads everything that the leader had bound at one time. That takes as many commits as it needs.
-  They are at the times 0, 1, 2, ..., at which nobody reads the rendition.
+- First it reads everything that the current rendition had bound at one time. That takes as many commits as it
+  needs. They are at the times 0, 1, 2, ..., at which nobody reads the rendition.
 - Then it replays one binding after the other, each at its time. The range must have the number and the
-  checksum of messages that the leader found.
+  checksum of messages that the current one found.
 - If messages are gone, it says so and stops. A compacted topic never says so itself.
 """
 
@@ -26,8 +26,8 @@ _PURPOSE: Final = "following"
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
-    """What the leader had bound at the time `at`.
+class FollowTarget:
+    """What the rendition that is followed had bound at the time `at`.
 
     If it is `next`, nothing else was bound between the follower's bindings and these, and `bound` has only
     what changed. Otherwise `bound` has all partitions.
@@ -38,7 +38,7 @@ class Lead:
     next: bool
 
 
-class Leader:
+class Followed:
     """Reads the bindings of a rendition, up to the time `until` at which the follower takes over."""
 
     def __init__(self, client: PersistClient, rendition: RenditionInfo) -> None:
@@ -51,7 +51,7 @@ class Leader:
         self._sources: set[str] = set()
 
     def upper(self) -> int:
-        """Return the upper of the leader, at most `until`."""
+        """Return its upper, at most `until`."""
         return min(self._reader.upper(), self.until)
 
     def is_fed_from(self, source: str) -> bool:
@@ -60,14 +60,14 @@ class Leader:
             self._sources = {each["source"] for each in self._rows(upper - 1)}
         return self._sources <= {source}
 
-    def lead(self, upper: int, bound: Mapping[str, Binding]) -> Lead | None:
+    def target(self, upper: int, bound: Mapping[str, Binding]) -> FollowTarget | None:
         """Return what a follower with these bindings reads next. None if it has everything."""
         limit = self.upper()
         if upper >= limit:
             return None
         if self._listen is None:
             if not self._is_joined(upper, bound):
-                return Lead(limit - 1, bindings(self._rows(limit - 1)), next=False)
+                return FollowTarget(limit - 1, bindings(self._rows(limit - 1)), next=False)
             self._listen = self._reader.listen(upper - 1)
         while self._listen.frontier < limit:
             for event in self._listen.next():
@@ -77,12 +77,12 @@ class Leader:
             # Another instance has done it.
             self._pending.popleft()
         if not self._pending or self._pending[0][0] >= limit:
-            return Lead(limit - 1, {}, next=True)
+            return FollowTarget(limit - 1, {}, next=True)
         at, changed = self._pending[0]
-        return Lead(at, changed, next=True)
+        return FollowTarget(at, changed, next=True)
 
     def _is_joined(self, upper: int, bound: Mapping[str, Binding]) -> bool:
-        """Whether the follower has exactly what the leader had before `upper`, so that it can replay."""
+        """Whether the follower has exactly what it had before `upper`, so that it can replay."""
         if not upper or upper - 1 < self._reader.since():
             return False
         theirs = bindings(self._rows(upper - 1))
@@ -118,34 +118,34 @@ def binding_of(row: Mapping[str, Any]) -> Binding:
     return Binding(*(row[each] for each in names))
 
 
-def is_ahead(lead: Lead, bound: Mapping[str, Binding]) -> bool:
-    """Whether the follower has messages that the leader lacks.
+def is_beyond(target: FollowTarget, bound: Mapping[str, Binding]) -> bool:
+    """Whether the follower has messages that the other one lacks.
 
     That is so for a while if another rendition took over, which lags behind the one before.
     """
     return any(
-        partition not in lead.bound or each.position > lead.bound[partition].position
+        partition not in target.bound or each.position > target.bound[partition].position
         for partition, each in bound.items()
     )
 
 
-def missing(lead: Lead, bound: Mapping[str, Binding], *, whole: bool) -> list[Range]:
-    """The ranges between the follower's bindings and the leader's."""
+def missing(target: FollowTarget, bound: Mapping[str, Binding], *, whole: bool) -> list[Range]:
+    """The ranges between the follower's bindings and the target."""
     ranges = []
-    for partition, theirs in lead.bound.items():
+    for partition, theirs in target.bound.items():
         mine = bound.get(partition)
-        if mine is not None and (mine.position, mine.identity) == (theirs.position, theirs.identity):
-            if not lead.next:
-                continue
+        is_same = mine is not None and (mine.position, mine.identity) == (theirs.position, theirs.identity)
+        if is_same and not target.next:
+            continue
         begin = theirs.begin if mine is None else mine.position
         size = theirs.position - begin if whole else 0
         ranges.append(Range(partition, begin, theirs.position, theirs.identity, whole, size))
     return ranges
 
 
-def differing(lead: Lead, bound: Mapping[str, Binding]) -> str:
-    """What the follower's bindings lack, in words, if it read other messages than the leader. Or empty."""
-    for partition, theirs in lead.bound.items():
+def differing(target: FollowTarget, bound: Mapping[str, Binding]) -> str:
+    """What the follower's bindings lack, in words, if it read other messages than the other one. Or empty."""
+    for partition, theirs in target.bound.items():
         mine = bound.get(partition)
         if mine is None or mine.position != theirs.position:
             return f"partition {partition} can't be read up to {theirs.position}"
@@ -154,7 +154,7 @@ def differing(lead: Lead, bound: Mapping[str, Binding]) -> str:
                 f"partition {partition} has {mine.total:,} messages from {theirs.begin} to"
                 f" {theirs.position - 1}, and had {theirs.total:,}"
             )
-        if lead.next and (mine.rows, mine.checksum) != (theirs.rows, theirs.checksum):
+        if target.next and (mine.rows, mine.checksum) != (theirs.rows, theirs.checksum):
             return (
                 f"partition {partition} has other messages before {theirs.position} than when they were"
                 f" bound: {mine.rows:,} with checksum {mine.checksum}, instead of {theirs.rows:,} with"
@@ -163,7 +163,7 @@ def differing(lead: Lead, bound: Mapping[str, Binding]) -> str:
     return ""
 
 
-class Filling:
+class InitialFill:
     """Decides when a rendition that reads its source by itself has what was there when it began.
 
     Until then its commits are at the times 0, 1, 2, ..., so that nothing can hand over to it.

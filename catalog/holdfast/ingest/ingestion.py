@@ -25,7 +25,16 @@ from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA
 from holdfast.collections.record.spec import PipelineShards
 from holdfast.errors import HandedOver, Indeterminate, SourceStalled, UpperMismatch
 from holdfast.ingest.envelope import Envelope, UpsertState
-from holdfast.ingest.following import Filling, Lead, Leader, binding_of, bindings, differing, is_ahead, missing
+from holdfast.ingest.following import (
+    Followed,
+    FollowTarget,
+    InitialFill,
+    binding_of,
+    bindings,
+    differing,
+    is_beyond,
+    missing,
+)
 from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.made_from import check_fed, may_follow
 from holdfast.ingest.plan import plan
@@ -68,7 +77,7 @@ class StepOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IngestStep:
-    """A step: what it committed, and the upper after it."""
+    """A step: what it committed, and the upper after it. If it `fills`, the rendition has more to read."""
 
     outcome: StepOutcome
     upper: int
@@ -76,6 +85,7 @@ class IngestStep:
     updates: int = 0
     errors: int = 0
     bytes: int = 0
+    fills: bool = False
 
 
 @dataclass
@@ -150,7 +160,7 @@ class Ingestion:
         self._form = form
         self._runner = runner or LocalRunner()
         self._id = rendition
-        self._leader: Leader | None = None
+        self._followed: Followed | None = None
         self._open()
 
     def _open(self) -> None:
@@ -169,7 +179,7 @@ class Ingestion:
         self._bound: dict[str, Binding] = {}
         self._standing: list[dict[str, Any]] = []
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
-        self._filling = Filling()
+        self._filling = InitialFill()
         self._is_complete_before = False
         self._follows = self._spec.source.REPLAYABLE and may_follow(rendition)
         self._is_open = True
@@ -181,7 +191,7 @@ class Ingestion:
 
     def close(self) -> None:
         """Give up the lease on what it follows."""
-        self._give_up_leader()
+        self._give_up_followed()
 
     @property
     def rendition(self) -> RenditionInfo:
@@ -254,13 +264,10 @@ class Ingestion:
         """
         if not self._known:
             self.load()
-        is_early = self._upper < self.rendition.held_from
-        if is_early or self._client.clock.monotonic() - self._looked_s > _LOOK_S:
-            if self._is_moved():
-                return IngestStep(StepOutcome.LOST, self._upper)
-        if self._upper < self.rendition.held_from:
-            if (leader := self._led()) is not None:
-                return self._follow(leader)
+        if self._is_look_due() and self._is_moved():
+            return IngestStep(StepOutcome.LOST, self._upper)
+        if self._upper < self.rendition.held_from and (followed := self._led()) is not None:
+            return self._follow(followed)
         self._complete_before()
         return self._read_new(within)
 
@@ -291,6 +298,10 @@ class Ingestion:
             return IngestStep(StepOutcome.IDLE, self._upper)
         return self._commit(work, at)
 
+    def _is_look_due(self) -> bool:
+        is_old = self._client.clock.monotonic() - self._looked_s > _LOOK_S
+        return is_old or self._upper < self.rendition.held_from
+
     def _is_moved(self) -> bool:
         """Whether others have committed. Finds what the rendition is now."""
         before = self._upper
@@ -298,36 +309,36 @@ class Ingestion:
         self._known = self._upper == before
         return not self._known
 
-    def _led(self) -> Leader | None:
-        """The leader. None if the rendition reads its source by itself."""
+    def _led(self) -> Followed | None:
+        """The rendition that it follows. None if the rendition reads its source by itself."""
         mine = self.rendition
         before = [each for each in self.info.held if each.held_from < mine.held_from]
         if not before or before[-1].pipeline is None or not self._follows:
             return None
         last = before[-1]
-        if self._leader is None or self._leader.rendition.id != last.id:
-            self._give_up_leader()
-            self._leader = Leader(self._client, last)
-        self._leader.until = last.held_to
-        return self._leader if self._leader.is_fed_from(self._source.name) else None
+        if self._followed is None or self._followed.rendition.id != last.id:
+            self._give_up_followed()
+            self._followed = Followed(self._client, last)
+        self._followed.until = last.held_to
+        return self._followed if self._followed.is_fed_from(self._source.name) else None
 
-    def _give_up_leader(self) -> None:
-        if self._leader is not None:
-            self._leader.close()
-            self._leader = None
+    def _give_up_followed(self) -> None:
+        if self._followed is not None:
+            self._followed.close()
+            self._followed = None
 
-    def _follow(self, leader: Leader) -> IngestStep:
-        """Read what the leader has bound: the next binding, or all until some time."""
-        lead = leader.lead(self._upper, self._bound)
-        if lead is None and self._complete_before():
-            lead = leader.lead(self._upper, self._bound)
-        if lead is None or (not lead.next and is_ahead(lead, self._bound)):
+    def _follow(self, followed: Followed) -> IngestStep:
+        """Read what the other rendition has bound: the next binding, or all until some time."""
+        target = followed.target(self._upper, self._bound)
+        if target is None and self._complete_before():
+            target = followed.target(self._upper, self._bound)
+        if target is None or (not target.next and is_beyond(target, self._bound)):
             return IngestStep(StepOutcome.IDLE, self._upper)
-        wanted = missing(lead, self._bound, whole=isinstance(self._spec.source, FilesSpec))
-        if lead.next:
-            work = self._read_all(wanted, lead)
+        wanted = missing(target, self._bound, whole=isinstance(self._spec.source, FilesSpec))
+        if target.next:
+            work = self._read_all(wanted, target)
         elif wanted:
-            if self._upper + 1 >= leader.until:
+            if self._upper + 1 >= followed.until:
                 raise self._unled("the rendition before it is not readable at the times that are missing")
             chosen = plan(wanted, self._spec.max_rows, self._spec.max_bytes)
             work = _Work()
@@ -337,17 +348,17 @@ class Ingestion:
             return self._commit(work, self._upper)
         else:
             work = _Work()
-        if why := differing(lead, self._bound | self._summed(work.bound)):
+        if why := differing(target, self._bound | self._summed(work.bound)):
             self._discard(work)
             raise self._unled(why)
-        return self._commit(work, lead.at)
+        return self._commit(work, target.at)
 
-    def _read_all(self, wanted: Sequence[Range], lead: Lead) -> _Work:
+    def _read_all(self, wanted: Sequence[Range], target: FollowTarget) -> _Work:
         """Read ranges that have one time."""
         work, left = _Work(), wanted
         while left:
             before = len(work.bound)
-            self._read(work, left, lead.at, _NO_LIMIT)
+            self._read(work, left, target.at, _NO_LIMIT)
             if len(work.bound) == before:
                 self._discard(work)
                 raise self._unled(_gone(left[0]))
@@ -467,7 +478,7 @@ class Ingestion:
             # The bindings say whether it happened.
             self._is_open = self._known = False
             return IngestStep(StepOutcome.LOST, self._upper)
-        self._upper, self._moved_s = at + 1, time.monotonic()
+        before, self._upper, self._moved_s = self._upper, at + 1, time.monotonic()
         self._bound |= work.bound
         gone = [id(each) for each in ended]
         self._standing = [*(each for each in self._standing if id(each) not in gone), *bad]
@@ -477,7 +488,9 @@ class Ingestion:
             self._acknowledge()
         changed = sum(each.rows for of_range in work.uploads for each in of_range)
         changed += 0 if updates is None else updates.num_rows
-        return IngestStep(StepOutcome.COMMITTED, self._upper, work.messages, changed, len(bad), work.bytes)
+        fills = self.rendition.state is RenditionState.HYDRATING and at == before
+        done = (work.messages, changed, len(bad), work.bytes)
+        return IngestStep(StepOutcome.COMMITTED, self._upper, *done, fills)
 
     def _judged(self, work: _Work) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The error rows that end, and those that begin.
@@ -546,11 +559,11 @@ class Ingestion:
             told(step)
             if step.outcome is StepOutcome.HANDED_OVER:
                 return
-            if once and step.outcome is StepOutcome.IDLE:
-                if self.is_following or not _within(self._probed(), ends):
-                    return
+            is_idle, follows = step.outcome is StepOutcome.IDLE, self.is_following
+            if once and is_idle and (follows or not _within(self._probed(), ends)):
+                return
             busy = step.outcome is StepOutcome.LOST or step.messages >= self._spec.max_rows
-            rest = 0 if busy or (once and step.outcome is not StepOutcome.IDLE) else self._spec.interval_s
+            rest = 0 if busy or ((once or follows) and not is_idle) else self._spec.interval_s
             if stopped(max(0, rest - (time.monotonic() - began))):
                 return
 

@@ -44,8 +44,8 @@ def check_fed(info: CollectionInfo, rendition: RenditionInfo, spec: IngestSpec) 
     recorded.pop(_FOLLOWS, None)
     if recorded != given:
         raise BadInput(
-            f"rendition {rendition.id} of collection {info.name} is made with {_told(recorded)}, and the spec has"
-            f" {_told(given)}",
+            f"rendition {rendition.id} of collection {info.name} is made with {_told(recorded)}, and the spec"
+            f" has {_told(given)}",
             hint="correct the spec; or feed a new rendition with it ('holdfast ingest' with --rendition), and"
             " hand over to that",
         )

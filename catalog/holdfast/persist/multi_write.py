@@ -83,9 +83,10 @@ class Prepared:
         """Mark it as used. Raises `BadInput` if it is used already, or its uploads may be swept away."""
         if self.uploaded and self.machine.clock.monotonic() - self._made_s > LONGEST_UPLOAD_S / 2:
             raise BadInput(
-                f"this append to {self.machine.shard_id} was prepared too long ago:"
-                f" uploads may be deleted after {LONGEST_UPLOAD_S // 3600} hours",
-                hint=f"prepare it again, and commit it within {LONGEST_UPLOAD_S // 7200} hours",
+                f"this append to {self.machine.shard_id} was prepared more than"
+                f" {LONGEST_UPLOAD_S // 7200} hours ago: its uploads may be deleted"
+                f" {LONGEST_UPLOAD_S // 3600} hours after they were made",
+                hint="prepare it again",
             )
         if not self._take():
             raise BadInput(

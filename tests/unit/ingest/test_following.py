@@ -60,9 +60,7 @@ class World:
         config = PersistConfig(debug_validate=True, maintenance="off", retry_deadline_s=0.2, gc_grace_s=0.0)
         return PersistClient(location, config=config, clock=self.clock)
 
-    def pipeline(
-        self, rendition: str = "", client: PersistClient | None = None, **changes: Any
-    ) -> Ingestion:
+    def pipeline(self, rendition: str = "", client: PersistClient | None = None, **changes: Any) -> Ingestion:
         spec = parse({**self.block, **changes})
         controller = StorageController(client or self.client)
         form = partial(format_of, spec)
@@ -139,7 +137,8 @@ def test_a_follower_has_the_same_messages_at_the_same_times(envelope: str) -> No
     drained(follower)
     assert world.upper("r2") == world.upper("r1")
     changed = list(world.times("r1", joined))
-    assert len(changed) >= 10 and changed == list(world.times("r2", joined))
+    assert len(changed) >= 10
+    assert changed == list(world.times("r2", joined))
     for at in (joined - 1, *changed):
         assert world.of("r1", at) == world.of("r2", at), at
     assert sum(world.of("r2", changed[-1]).values()) == (7 if envelope == "Upsert" else 40)
@@ -170,7 +169,9 @@ def test_a_handover_between_pipelines_while_readers_read() -> None:
     drained(follower)
     assert positions(world.client) == {"0": 8, "1": 2}
     before, at, now = (rows(world.client, each) for each in (t_h - 1, t_h, world.upper("r2") - 1))
-    assert before[(1, "x")] == 1 and before[(1, "again")] == 2 and before[(1, "late")] == 1
+    assert before[1, "x"] == 1
+    assert before[1, "again"] == 2
+    assert before[1, "late"] == 1
     assert sum(before.values()) == 9
     assert at == Counter({(0, "x"): 1, (1, "late"): 1, (2, "again"): 1, (3, "x"): 1, (4, "x"): 1})
     assert now == at + Counter({(9, "new"): 1})
@@ -416,7 +417,7 @@ def test_any_order_of_steps_handovers_and_new_processes(seed: int) -> None:
                 pass
         world.clock.now += chance.choice([0, 0, 50, 12_000])
     current = world.controller.describe("orders").holding
-    world.pass_to(current.held_from if current.held_from else 0)
+    world.pass_to(current.held_from)
     last = world.pipeline(current.id)
     for _ in range(100):
         if last.step().outcome is StepOutcome.IDLE and sum(positions(world.client).values()) == sent:

@@ -156,7 +156,8 @@ def check_age(older_than_s: float) -> float:
     """Return an age for `sweep`, or raise `BadInput` if uploads in progress may be as old."""
     if older_than_s < LONGEST_UPLOAD_S:
         raise BadInput(
-            f"blobs younger than {LONGEST_UPLOAD_S / 3600:g} hours may belong to uploads in progress",
-            hint="give a greater age",
+            f"an age of {older_than_s / 3600:g} hours is too low: blobs younger than"
+            f" {LONGEST_UPLOAD_S / 3600:g} hours may belong to uploads in progress",
+            hint=f"give an age of at least {LONGEST_UPLOAD_S / 3600:g} hours",
         )
     return older_than_s

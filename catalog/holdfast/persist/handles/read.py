@@ -94,6 +94,7 @@ class Listen:
         self._rest: Iterator[pa.Table] | None = None
         self._rest_end = 0
         self._failed = False
+        self._contents_at: int | None = None
         self._watch: Watch | None = None
         self.frontier = as_of + 1
         # The schema of the last updates, and whether the shard was finalized.
@@ -106,7 +107,8 @@ class Listen:
 
     def begin_with(self, contents: Iterator[pa.Table], as_of: int) -> None:
         """First emit the contents at `as_of`, one batch per call, and then the progress beyond it."""
-        self._rest, self._rest_end, self.frontier = contents, as_of + 1, as_of
+        self._rest, self._rest_end = contents, as_of + 1
+        self.frontier = self._contents_at = as_of
 
     def next(self, timeout: float | None = None) -> list[Event]:
         """Return the next events: at most one `Updates` and one `Progress`.
@@ -124,9 +126,12 @@ class Listen:
             events, self._first = self._first, []
             return events
         if self._failed:
+            again = f"discard the updates since the last Progress, and listen after {self.frontier - 1}"
+            if self.frontier == self._contents_at:
+                again = f"discard all updates, and subscribe again at {self.frontier}"
             raise HandleExpired(
-                f"this listen of {self._machine.shard_id} lost its place because of an earlier error",
-                hint=f"drop what came after the last progress, and listen again after {self.frontier - 1}",
+                f"this listen of {self._machine.shard_id} can't continue: an earlier call of next() failed",
+                hint=again,
             )
         if self._rest is not None:
             return self._from_rest(self._rest)

@@ -32,7 +32,8 @@ _BATCH_ROWS: Final = 64 << 10
 class Ingesting:
     """What every task needs in addition to its range. `collection` is the name, for messages.
 
-    `reader` is what the source calls the reader. `at` is the time of the rows. A task reads at most about `max_bytes`.
+    `reader` is what the source calls the reader. `at` is the time of the rows. A task reads at most about
+    `max_bytes`.
     """
 
     place: Place
