@@ -30,6 +30,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES)
+@pytest.mark.long
 def test_a_page_does_what_it_says_on_a_cluster(page: str, cluster: PagesCluster, tmp_path: Path) -> None:
     with cluster.page(page, tmp_path) as run:
         docpages.run(page, run)

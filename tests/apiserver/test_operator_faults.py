@@ -123,6 +123,7 @@ def test_a_bad_way_to_the_api_server_leads_to_the_same_end(
         world.stop()
 
 
+@pytest.mark.long
 def test_resources_that_are_not_served_for_a_while_are_neither_gone_nor_forgotten(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

@@ -241,6 +241,7 @@ def test_a_suspended_collection_has_no_driver_and_goes_on_with_its_snapshot_afte
     assert list(applications(world)) == [2]
 
 
+@pytest.mark.long
 def test_a_deletion_that_keeps_the_data_leaves_no_attempt_and_nothing_that_it_held(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
 ) -> None:

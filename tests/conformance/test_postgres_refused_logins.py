@@ -134,6 +134,7 @@ def test_a_stash_whose_role_may_write_again_goes_on(role: Role) -> None:
         assert stash.frontiers().upper == 2
 
 
+@pytest.mark.long
 def test_rules_that_reject_a_role_are_a_lasting_refusal_and_a_server_that_hangs_is_none(
     tmp_path: Path,
 ) -> None:

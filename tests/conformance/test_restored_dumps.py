@@ -177,6 +177,7 @@ def test_a_dump_of_consensus_is_a_moment_of_it_elsewhere(
 
 @pytest.mark.parametrize("idle", [False, True], ids=["busy", "idle until their rows are passed"])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.long
 def test_clients_that_know_newer_rows_of_consensus_stop(
     postgres: PostgresServer, database: str, tmp_path: Path, way: str, idle: bool
 ) -> None:
@@ -303,6 +304,7 @@ def test_a_dump_of_a_catalog_is_a_moment_of_it_elsewhere(
 
 @pytest.mark.parametrize("comes", ["nobody", "another", "another before it asks"])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.long
 def test_who_knows_newer_rows_of_a_catalog_stops(
     postgres: PostgresServer, database: str, catalogs: Catalogs, way: str, comes: str
 ) -> None:

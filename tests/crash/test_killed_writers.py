@@ -22,6 +22,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("place", PAIRS, indirect=True)
+@pytest.mark.long
 def test_killed_writers_lose_nothing_that_they_were_told(place: Place, tmp_path: Path) -> None:
     with Nursery(tmp_path) as nursery:
         campaign = Campaign(place, nursery, seed=1)

@@ -82,6 +82,7 @@ def tells_an_outage(note: dict[str, object]) -> bool:
 
 
 @pytest.mark.parametrize("outage", WAYS, indirect=True)
+@pytest.mark.long
 def test_writers_outlive_a_server_that_comes_back_at_once(outage: Outage, tmp_path: Path) -> None:
     with Nursery(tmp_path) as nursery:
         campaign = Campaign(outage.place, nursery, seed=3)

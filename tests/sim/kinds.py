@@ -12,7 +12,7 @@ COLLECTIONS: Final = "collections"
 FAILOVER: Final = "failover"
 INGEST: Final = "ingest"
 
-SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 70}
+SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 150}
 """Hunts for planted bugs run the worlds of the seeds below this. The tests run them too, of persist fewer."""
 
 _CLASSES: Final = {

@@ -10,7 +10,7 @@ from sim.kinds import FAILOVER
 from sim.kinds import SEEDS as CI_SEEDS
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS[FAILOVER]))
-SHORT = min(40, SEEDS)
+SHORT = min(20, SEEDS)
 """`make test` runs this number of worlds, and `make test-all` runs the others."""
 SPANS = [
     pytest.param(range(SHORT), id="short"),

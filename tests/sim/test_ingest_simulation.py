@@ -12,7 +12,7 @@ from sim.kinds import SEEDS as CI_SEEDS
 from sim.report import tell
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS[INGEST]))
-SHORT = min(15, SEEDS)
+SHORT = min(8, SEEDS)
 """`make test` runs this number of worlds, and `make test-all` runs the others."""
 ENOUGH = 55
 """This number of worlds must meet everything that is wanted."""

@@ -12,7 +12,7 @@ from sim.kinds import SEEDS as CI_SEEDS
 from sim.logworld import LogWorld
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS[LOG]))
-SHORT = 200
+SHORT = 100
 """`make test` runs this number of worlds, and `make test-all` runs the others."""
 
 

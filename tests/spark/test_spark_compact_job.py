@@ -194,6 +194,7 @@ def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
 
 
 @pytest.mark.usefixtures("in_ranges")
+@pytest.mark.long
 def test_ranges_of_keys_make_one_run_beside_what_is_appended_meanwhile(
     spark: SparkSession, controller: StorageController, order: Order
 ) -> None:

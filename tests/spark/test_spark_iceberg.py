@@ -195,6 +195,7 @@ def docs(table: Table) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("place", ["sqlite", pytest.param("servers", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_table_has_what_the_collection_had_and_follows_its_columns(
     request: pytest.FixtureRequest,
     spark: SparkSession,

@@ -171,6 +171,7 @@ def test_a_driver_that_is_killed_after_any_step_is_followed_by_another(
 
 
 @pytest.mark.kafka
+@pytest.mark.long
 def test_a_topic_is_read_by_executors(
     spark: SparkSession, controller: StorageController, kafka: Kafka, fed: Fed
 ) -> None:

@@ -373,6 +373,7 @@ def test_read_raises_one_line_of_its_own_with_what_to_do(
     assert "is not a condition" in str(error(BadInput, where=[("id", "=")]))
 
 
+@pytest.mark.long
 def test_values_of_other_libraries_are_conditions_too(spark: SparkSession, url: str, people: str) -> None:
     def found(*where: tuple[str, str, Any]) -> list[int]:
         return ids(holdfast.spark.read(spark, url=url, collection=people, where=where))

@@ -75,6 +75,7 @@ def contents(controller: StorageController, collection: str, as_of: int | None =
     return Counter({(row["id"], row["name"], row["x"]): row["_diff"] for row in rows})
 
 
+@pytest.mark.long
 def test_a_snapshot_in_a_bucket_is_whole_and_can_be_restored(
     spark: SparkSession, controller: StorageController, order: Order, fill: Fill, minio: Minio, bucket: str
 ) -> None:

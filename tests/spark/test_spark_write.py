@@ -114,6 +114,7 @@ def test_any_thread_writes(
         assert contents(controller, orders) == Counter(dict.fromkeys(range(20), done))
 
 
+@pytest.mark.long
 def test_a_write_with_a_name_is_done_once(
     spark: SparkSession, controller: StorageController, url: str, orders: str
 ) -> None:

@@ -134,6 +134,7 @@ CONFLICTS = [both_noted, two_restored, stash_behind, stash_anew, persist_anew]
     ids=lambda truth: truth.value,
 )
 @pytest.mark.parametrize("conflict", [*CONFLICTS, told], ids=lambda made: made.__name__)
+@pytest.mark.long
 def test_what_was_decided_is_the_catalog_and_everybody_is_fenced(
     place: LinkedPlace, conflict: Callable[..., None], truth: Backend
 ) -> None:

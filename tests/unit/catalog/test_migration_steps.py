@@ -134,6 +134,7 @@ def test_a_migration_and_its_way_back(
 
 @every_way
 @every_verify
+@pytest.mark.long
 def test_one_that_breaks_off_after_any_step_is_resumed_rolled_back_or_abandoned(
     tmp_path: Path, strategy: Strategy, target: Backend, verify: Verify
 ) -> None:

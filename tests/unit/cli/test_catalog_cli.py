@@ -210,6 +210,7 @@ def test_importing_holdfast_imports_no_library_that_only_some_commands_need() ->
     assert not {"pandas", "boto3", "botocore", "psycopg", "pyspark", "kubernetes"} & imported
 
 
+@pytest.mark.long
 def test_a_catalog_in_files_outlives_the_processes_that_use_it(url: str) -> None:
     where = ("--persist", url, "--organization-id", ORG)
     assert process("catalog", "epoch", *where).returncode == 3

@@ -40,7 +40,10 @@ def uninterrupted(block: dict[str, Any]) -> Counter[tuple[Any, ...]]:
     "block",
     [pytest.param(BLOCKS[0], id="none", marks=pytest.mark.long), pytest.param(BLOCKS[1], id="upsert")],
 )
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(each, marks=[] if each is Fault.DEATH_AFTER else pytest.mark.long) for each in FAULTS],
+)
 def test_a_fault_at_any_write_changes_nothing(fault: Fault, block: dict[str, Any]) -> None:
     wanted = uninterrupted(block)
     assert sum(wanted.values()) == (4 if block else len(MESSAGES))

@@ -87,6 +87,7 @@ def rows(folder: Path) -> Counter[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("envelope", ["None", "Upsert"])
+@pytest.mark.long
 def test_kills_of_instances_lose_and_repeat_nothing(tmp_path: Path, kafka: Broker, envelope: str) -> None:
     seed = random.randrange(2**32)
     draw = random.Random(seed)

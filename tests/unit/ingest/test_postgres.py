@@ -717,6 +717,7 @@ FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.long
 def test_a_fault_at_any_write_changes_nothing(table: PgTable, fault: Fault) -> None:
     for number in range(0, 100, 4):
         stores = Stores()
@@ -812,6 +813,7 @@ def test_a_failover_with_the_slot_goes_on_and_without_it_stalls(
             table.connection.close()
 
 
+@pytest.mark.long
 def test_a_failover_that_lost_changes_stalls(client: PersistClient, monkeypatch: pytest.MonkeyPatch) -> None:
     with PostgresServer.start(durable=False, wal_level="logical") as primary:
         monkeypatch.setenv("PGPASSWORD", primary.password)

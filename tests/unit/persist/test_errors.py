@@ -72,6 +72,7 @@ def test_a_copy_of_an_error_is_the_same(
 
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
+@pytest.mark.long
 def test_an_error_of_a_worker_reaches_who_called_it(start: str) -> None:
     program = f"""
 import multiprocessing

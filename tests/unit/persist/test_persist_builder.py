@@ -40,6 +40,7 @@ def uploads(operation: Operation) -> bool:
     return operation.name == "blob.put" and "/w" in operation.keys[0]
 
 
+@pytest.mark.long
 def test_any_order_becomes_one_sorted_run(stores: Stores, threads: bool) -> None:
     client = stores.open(builder_threads=threads, **SMALL)
     writer = client.writer(SHARD, SCHEMA, purpose="test")

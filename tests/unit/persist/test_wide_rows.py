@@ -129,6 +129,7 @@ def grown(
     return {name: (count, mib) for name, count, mib in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.long
 def test_rows_of_one_mib_take_the_documented_memory(tmp_path: Path) -> None:
     per_append = 400 if os.environ.get(WHOLE) else 40
     found = grown(tmp_path, width=MIB, per_append=per_append, appends=8)

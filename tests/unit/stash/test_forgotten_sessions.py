@@ -48,6 +48,7 @@ assert workers()
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.long
 def test_nothing_is_said_of_a_pool(end: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM + end],

@@ -72,6 +72,7 @@ def test_a_child_opens_the_stash_anew_and_both_go_on(stash: Stash, stash_url: st
 
 @pytest.mark.parametrize("touched", [False, True])
 @pytest.mark.parametrize("opened", STREAMS.values(), ids=STREAMS)
+@pytest.mark.long
 def test_a_stream_that_is_open_at_the_fork_stays_the_parents(
     stash: Stash, opened: Callable[[Stash], Iterator[object]], touched: bool
 ) -> None:

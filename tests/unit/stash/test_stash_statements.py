@@ -68,6 +68,7 @@ def large_rows() -> Iterator[StashUpdate]:
 
 
 @pytest.mark.parametrize("rows", [many_rows, large_rows])
+@pytest.mark.long
 def test_no_statement_is_too_large(
     counted: tuple[str, list[int]], rows: Callable[[], Iterator[StashUpdate]]
 ) -> None:

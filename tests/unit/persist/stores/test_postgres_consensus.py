@@ -274,6 +274,7 @@ def test_a_statement_that_the_server_refuses_is_determinate(
     assert store.compare_and_set([Put("a", 2, b"x"), Put("b", 1, b"x")])
 
 
+@pytest.mark.long
 def test_a_restarted_server_is_found_again_and_an_absent_one_is_told(postgres_url: str) -> None:
     with PostgresServer.start() as server:
         store = PostgresConsensus(server.url())
