@@ -176,6 +176,7 @@ def met(
     ],
     indirect=True,
 )
+@pytest.mark.long
 def test_of_two_processes_one_wins_in_whatever_order_they_come(catalogs: Catalogs, catalog: Catalog) -> None:
     catalog.in_transaction(lambda tx: make_schemas(tx, range(len(MEETINGS))))
     attempts: list[Attempt] = []

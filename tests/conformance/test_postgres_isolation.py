@@ -39,6 +39,7 @@ def url(request: pytest.FixtureRequest, postgres_url: str, isolation: str) -> It
         admin.execute(f"DROP ROLE {role}".encode())
 
 
+@pytest.mark.long
 def test_writers_that_race_under_a_strict_default_isolation(url: str, isolation: str, tmp_path: Path) -> None:
     with psycopg.connect(url) as session:
         assert session.execute("SHOW transaction_isolation").fetchone() == (isolation,)

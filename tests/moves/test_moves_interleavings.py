@@ -54,6 +54,7 @@ DEAR = {
         for each in MEETINGS
     ],
 )
+@pytest.mark.long
 def test_whoever_meets_nothing_is_lost(meeting: Meeting, table: dict[str, Explored]) -> None:
     explored = table[str(meeting)] = meeting.explore()
     assert not explored.falls_short_of(QUICK[str(meeting)]), f"only {explored}"

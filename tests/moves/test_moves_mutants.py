@@ -22,5 +22,6 @@ def test_the_proof_finds(mutant: MoveMutant) -> None:
 @pytest.mark.parametrize(
     "where", ["[crashes: open to Stash, one, from new]", "[meet: link || link, one, new]"]
 )
+@pytest.mark.long
 def test_code_without_a_bug_is_not_found_guilty(where: str) -> None:
     assert found(MoveMutant("none", f"No bug at all. {where}", ())) == ""

@@ -39,6 +39,7 @@ def total(request: pytest.FixtureRequest) -> Iterator[Found]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("story", cases(stories()))
+@pytest.mark.long
 def test_no_pair_of_stores_loses_what_was_committed_without_an_error(story: Story, total: Found) -> None:
     found = Found()
     found.visit(story)
@@ -53,6 +54,7 @@ def test_no_pair_of_stores_loses_what_was_committed_without_an_error(story: Stor
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("story", cases(stories()))
+@pytest.mark.long
 def test_who_has_it_open_or_moves_it_finds_out(story: Story, total: Found) -> None:
     found = Found()
     written_live(story, found)

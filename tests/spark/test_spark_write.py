@@ -179,6 +179,7 @@ class Stream:
         (self.checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.long
 def test_a_stream_writes_each_batch_once_also_one_that_is_done_again(
     spark: SparkSession, controller: StorageController, url: str, orders: str, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def assert_straight(place: Place) -> None:
 
 @pytest.mark.parametrize("big", [False, True])
 @pytest.mark.parametrize("fault", [Fault.DEATH_BEFORE, Fault.DEATH_AFTER])
+@pytest.mark.long
 def test_an_upgrade_goes_on_after_a_death_at_any_operation(
     fault: Fault, big: bool, new_place: Callable[[], Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ PROGRAM = Path(__file__).with_name("upgrading_process.py")
 
 
 @pytest.mark.parametrize("engine", ["persist", "stash"])
+@pytest.mark.long
 def test_an_upgrade_goes_on_after_a_kill(engine: str, tmp_path: Path) -> None:
     url = tmp_path.as_uri() if engine == "persist" else f"sqlite://{tmp_path}/stash.db"
     catalog, store = found(url)

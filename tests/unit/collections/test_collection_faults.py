@@ -94,6 +94,7 @@ def test_a_collection_is_created_whole_or_not_at_all(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("inline_max_bytes", [64 * 1024, 0], ids=["inline", "uploaded"])
+@pytest.mark.long
 def test_an_append_reaches_all_shards_or_none(fault: Fault, inline_max_bytes: int) -> None:
     outcomes = at_every_write(
         fault, write, lambda stores: create(stores.open()), inline_max_bytes=inline_max_bytes

@@ -157,6 +157,7 @@ _SHARD: list[str] = []
 _URL: list[str] = []
 
 
+@pytest.mark.long
 def test_workers_of_a_forked_pool_open_their_own_clients(url: str) -> None:
     """As Celery's prefork pool does: workers inherit, work, and are replaced after a few tasks."""
     with PersistClient.open(url, config=CONFIG) as client:

@@ -155,6 +155,7 @@ WAYS: dict[str, tuple[Callable[[CollectionReader, ReadHandle], Counter[Any]], Co
 
 @pytest.mark.parametrize("expire", [True, False], ids=["lease lapsed", "lease held"])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.long
 def test_a_reader_that_is_overtaken_has_the_right_rows_or_one_error(
     way: str, expire: bool, tmp_path: Path
 ) -> None:

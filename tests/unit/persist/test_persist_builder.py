@@ -356,6 +356,7 @@ def test_a_closed_or_read_only_writer_has_no_builder(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("most", [None, 3, 50])
+@pytest.mark.long
 def test_key_ranges_cut_a_run_of_many_parts(stores: Stores, most: int | None) -> None:
     client = stores.open(audit_pushdown=True, **{**SMALL, "part_target_bytes": 5_000})
     schema = Schema.of({"k": "int64", "s": "string"}, {"f": "float64?"})

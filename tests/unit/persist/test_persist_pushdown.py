@@ -40,6 +40,7 @@ def ordered(type_: str, value: Any) -> tuple[bool, Any]:
 @pytest.mark.parametrize("name", sorted(VALUES))
 @settings(max_examples=15)
 @given(data=st.data())
+@pytest.mark.long
 def test_a_range_of_any_type_has_exactly_its_rows(name: str, data: st.DataObject) -> None:
     type_, values = VALUES[name]
     schema = Schema.of({"a": type_ + "?"}, {"b": "int8"})

@@ -57,6 +57,7 @@ def ordered_firsts(schema: Schema, batches: list[pa.RecordBatch]) -> list[Any]:
 
 
 @given(data=st.data())
+@pytest.mark.long
 def test_a_range_of_keys_has_exactly_its_rows(data: st.DataObject) -> None:
     schema = data.draw(strategies.schemas())
     batches = data.draw(st.lists(strategies.batches(schema), min_size=1, max_size=4))

@@ -19,6 +19,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return java
 
 
+@pytest.mark.long
 def test_an_archive_is_used_by_the_spark_and_the_java_that_it_was_made_of(java: Path, tmp_path: Path) -> None:
     spark = tmp_path / "spark"
     assert "SharedArchiveFile" not in flags(java, spark)
