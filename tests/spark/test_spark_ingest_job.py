@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -74,9 +75,9 @@ def created(controller: StorageController, schema: Schema = SCHEMA) -> str:
 def fed(controller: StorageController, url: str) -> Fed:
     """Makes a collection, starts its job on record, and makes the spec."""
 
-    def make(source: dict[str, Any], name: str = "", **given: Any) -> IngestJobSpec:
+    def make(source: dict[str, Any], name: str = "", slot: str = "source", **given: Any) -> IngestJobSpec:
         info = controller.describe(name or created(controller))
-        record = controller.start_job(info.collection_id, "ingest", "source", spec={})
+        record = controller.start_job(info.collection_id, "ingest", slot, spec={})
         of_job = {"job_id": record.job_id, "attempt": record.attempt, "partitions": 4}
         spec = {"url": url, "collection": info.collection_id, "source": source, "once": True}
         return IngestJobSpec(**{**of_job, **spec, **given})
@@ -154,6 +155,32 @@ def check_whole(controller: StorageController, spec: IngestJobSpec) -> None:
 def upper_of(controller: StorageController, spec: IngestJobSpec) -> int:
     rendition = controller.describe(spec.collection).holding.id
     return controller.rendition_writer(spec.collection, rendition, purpose="look").upper()
+
+
+@pytest.mark.parametrize("envelope", ["None", "Upsert"])
+def test_a_follower_on_spark_has_what_one_process_has_and_takes_over(
+    spark: SparkSession, controller: StorageController, url: str, folder: Path, fed: Fed, envelope: str
+) -> None:
+    source = block(folder, envelope=envelope)
+    name = created(controller)
+    ingest_source(url, name, source, once=True)
+    spec = fed(source, name, rendition="r2")
+    ingest.run(spec, say=lambda _: None, spark=spark)
+    at = controller.frontiers(name).upper - 1
+    before = contents(controller, name, at)
+    taken = controller.renditions.hand_over(name, "r2")
+    # The old pipeline is gone. The new one completes its rendition, once the time has come.
+    while controller.client.now_ms() < taken.held_from:
+        time.sleep(0.1)
+    file(folder, FILES).write_text(json.dumps({"id": 5000, "name": "new"}) + "\n")
+    ingest.run(fed(source, name, "again", rendition="r2"), say=lambda _: None, spark=spark)
+    assert [each.num_rows for each in contents(controller, name, at)] == [each.num_rows for each in before]
+    output, bound, bad = contents(controller, name, taken.held_from)
+    # It read in other ranges and at other times, but the same messages.
+    assert output.equals(before[0])
+    assert bad.equals(before[2])
+    assert bound.drop_columns(["rows", "checksum"]).equals(before[1].drop_columns(["rows", "checksum"]))
+    assert contents(controller, name, upper_of(controller, spec) - 1)[1].num_rows == FILES + 1
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import holdfast
 from holdfast.cli import main
 from holdfast.collections import StorageController
 from holdfast.errors import BadInput, SourceChanged, SourceStalled
-from holdfast.ingest import StepOutcome, ingest_source
+from holdfast.ingest import Ingestion, StepOutcome, ingest_source, ingestion_of, parse
 from holdfast.ingest.kept import offsets
 from holdfast.ingest.source import Binding, Piece
 from holdfast.ingest.sources import kafka_client
@@ -356,6 +357,54 @@ def test_only_committed_transactions_are_read(client: PersistClient, kafka: Brok
     topic.send(row(4))
     assert fed(client, topic) == 1
     assert ids(client) == [1, 2, 3, 4]
+
+
+@pytest.mark.long
+def test_a_rendition_follows_a_topic_and_takes_over(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, 2)
+    topic.group = ""
+    controller = StorageController(client)
+
+    def feeding(rendition: str, **changed: Any) -> Ingestion:
+        block = {
+            "kafka": {"bootstrapServers": kafka.servers, "topic": topic.name},
+            "format": {"json": {}},
+            "run": {"progressInterval": "0s"},
+            **changed,
+        }
+        return opened.enter_context(ingestion_of(controller, "orders", parse(block), rendition=rendition))
+
+    with ExitStack() as opened:
+        old = feeding("r1", batch={"maxRows": 3})
+        topic.send(*(row(number % 3, str(number)) for number in range(9)))
+        aborted = topic.transaction()
+        aborted.produce(topic.name, json.dumps(row(99)), partition=1)
+        aborted.flush()
+        aborted.abort_transaction()
+        drained(old)
+        new = feeding("r2", envelope="Upsert", batch={"maxRows": 4})
+        drained(new)
+        topic.send(row(7, "a"), row(7, "b"), partition=1)
+        drained(old)
+        drained(new)
+        t_h = controller.renditions.hand_over("orders", "r2").held_from
+        topic.send(row(8, "late"), partition=1)
+        drained(old)
+        outcomes = set()
+        while StepOutcome.HANDED_OVER not in outcomes:
+            outcomes.add(old.step().outcome)
+            time.sleep(0.1)
+        topic.send(row(9, "new"))
+        while sum(positions(client).values()) < 15:
+            new.step()
+            time.sleep(0.1)
+        assert sum(rows(client, t_h - 1).values()) == 12
+        at_last = Counter({(0, "6"): 1, (1, "7"): 1, (2, "8"): 1, (7, "b"): 1, (8, "late"): 1})
+        assert rows(client, t_h) == at_last
+        assert rows(client) == at_last + Counter({(9, "new"): 1})
+        groups = [each.group_id for each in kafka.admin.list_consumer_groups().result(DEADLINE_S).valid]
+        # Nobody reads for the old rendition any more.
+        assert [each for each in groups if each.startswith("holdfast-c1")] == ["holdfast-c1-r2"]
 
 
 def fed_up_to(client: PersistClient, topic: KafkaTopic, position: int) -> int:
