@@ -155,11 +155,7 @@ class CorruptBlob(StorageError):
 
 
 def _both_histories(arguments: str) -> str:
-    return (
-        "to keep the history that the store has now, run the command at the end with --yes, and open a new"
-        " client; to keep the other one, stop all clients and restore the newer state; to see what each"
-        f" history has, run: holdfast persist recover {arguments} --accept"
-    )
+    return f"to see both histories and choose one, run: holdfast persist recover {arguments} --accept"
 
 
 class LogRegressed(CorruptBlob):
@@ -172,18 +168,10 @@ class LogRegressed(CorruptBlob):
 
     hint = _both_histories("URL")
 
-    def __init__(
-        self,
-        key: str,
-        expected: str,
-        actual: str,
-        *,
-        causes: str = "a failover to a lagging standby, or a restored backup",
-    ) -> None:
+    def __init__(self, key: str, expected: str, actual: str) -> None:
         HoldfastError.__init__(
             self,
-            f"{key} has another history than this client saw: it saw {expected}, and the store now has"
-            f" {actual}; the store went back to an older state (likely {causes})",
+            f"{key} went back to an older state: this client saw {expected}, and the store now has {actual}",
         )
         self.key, self.expected, self.actual = key, expected, actual
 
@@ -195,7 +183,7 @@ class LogRegressed(CorruptBlob):
         error = copy(self)
         error.hint = _both_histories(arguments)
         if kept:
-            error.hint = f"nothing of either history is deleted until somebody decides; {error.hint}"
+            error.hint = f"nothing is deleted until you choose; {error.hint}"
         error.__notes__ = [f"hint: {error.hint}"]
         return error
 

@@ -53,7 +53,7 @@ def test_a_reader_whose_newest_object_is_gone_ends(bucket: Bucket, a: S3LogConse
             lambda s=store: s.list_keys(),
             lambda s=store: s.check_integrity(),
         ):
-            with pytest.raises(LogRegressed, match="it saw object 8, and the store now has nothing"):
+            with pytest.raises(LogRegressed, match="this client saw object 8, and the store now has nothing"):
                 call()
     assert bucket.names("log/") == [object_name(p) for p in range(1, 8)], "nothing was put"
     # A new process goes on with what is left.
@@ -65,7 +65,7 @@ def test_a_reader_whose_newest_object_is_gone_ends(bucket: Bucket, a: S3LogConse
 def test_a_reader_whose_newest_object_is_another_one_ends(bucket: Bucket, a: S3LogConsensus) -> None:
     del bucket.objects[object_name(8)]
     append(long_log(bucket), "b", 3)
-    with pytest.raises(LogRegressed, match="it saw object 8, and the store now has another object"):
+    with pytest.raises(LogRegressed, match="this client saw object 8, and the store now has another object"):
         a.heads(["a"])
     with pytest.raises(LogRegressed):
         put(a, "a", 9)
@@ -83,7 +83,7 @@ def test_the_same_object_under_another_tag_is_the_same(bucket: Bucket, a: S3LogC
 def test_an_append_over_a_gap_is_not_acknowledged(bucket: Bucket, a: S3LogConsensus, lost: list[int]) -> None:
     """Its outcome is unknown: it is of the log if the lost objects come back. Nothing is deleted."""
     held = {position: bucket.objects.pop(object_name(position)) for position in lost}
-    with pytest.raises(Indeterminate, match="it saw object 8, and the store now has nothing"):
+    with pytest.raises(Indeterminate, match="this client saw object 8, and the store now has nothing"):
         put(a, "a", 9)
     assert object_name(9) in bucket.names()
     with pytest.raises(LogRegressed):
@@ -325,7 +325,7 @@ def test_an_attempt_that_lands_late_does_not_bring_a_lost_object_back(
     del bucket.objects[object_name(8)]
     late[0]()
     assert object_name(9) in bucket.names()
-    with pytest.raises(LogRegressed, match="it saw object 9, and the store now has another object"):
+    with pytest.raises(LogRegressed, match="this client saw object 9, and the store now has another object"):
         writer.heads(["a"])
     with pytest.raises(LogRegressed):
         put(writer, "a", 10)

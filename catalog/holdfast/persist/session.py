@@ -42,7 +42,9 @@ class Session:
             read_only=mode == "read",
             known=self._known_rows,
         )
-        self.maintainer = Maintainer(location, config, clock, self._new_machine, self._all_machines)
+        self.maintainer = Maintainer(
+            location, config, clock, self._new_machine, self._all_machines, self.history
+        )
         self._host_clock = HostClock(location, clock, config.clock_ahead_s)
         self._owner = OwnerProcess()
         self._lock = threading.Lock()

@@ -326,6 +326,7 @@ def test_accept_shows_for_each_shard_what_is_kept_and_what_is_lost(
     for seqno in by_client:
         assert [line for line in rows if "ship" in line and f" {seqno} " in line]
     assert "the rows that only the other history has would be lost" in looked.stderr
+    assert "likely causes are a failover to a lagging standby" in looked.stderr
     if went_on:
         plain = run("persist", "recover", url)
         assert "(orders: r1, 1 of 1): the log's history ends with version" in plain.stderr
@@ -333,6 +334,7 @@ def test_accept_shows_for_each_shard_what_is_kept_and_what_is_lost(
     accepted = run("persist", "recover", url, "--accept", "--yes")
     assert accepted.exit_code == 0
     assert "the rows that only the other history has are lost" in accepted.stderr
+    assert "clients that ended with LogRegressed stay ended: open new ones" in accepted.stderr
     assert json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"] == []
     with PersistClient.open(url, mode="read") as client:
         assert {shard: client.recent_upper(shard) for shard in log} == {

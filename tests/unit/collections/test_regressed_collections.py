@@ -66,4 +66,4 @@ def test_the_command_in_the_hint_can_be_copied(stores: Stores) -> None:
     command = "run: holdfast persist recover file:///b --consensus sqlite:///c --accept"
     assert raised.value.hint.endswith(command)
     assert raised.value.__notes__[0].endswith(command)
-    assert "nothing of either history is deleted" in raised.value.hint
+    assert "nothing is deleted until you choose" in raised.value.hint

@@ -444,7 +444,7 @@ def test_a_log_that_went_back_is_refused(stores: Stores) -> None:
     client = stores.open()
     write(client, 5)
     del stores.consensus._logs[SHARD][3:]
-    with pytest.raises(LogRegressed, match="it saw version 5, and the store now has version 3"):
+    with pytest.raises(LogRegressed, match="this client saw version 5, and the store now has version 3"):
         client.recent_upper(SHARD)
 
 
@@ -464,6 +464,20 @@ def test_upkeep_logs_once_that_the_log_went_back(
     assert line.startswith(f"upkeep stops: the log of {SHARD} in ")
     assert "holdfast persist recover URL --accept" in line
     assert not [record for record in caplog.records if "no rollup" in record.getMessage()]
+
+
+@pytest.mark.parametrize("maintenance", ["background", "inline", "off"])
+def test_a_close_does_not_repeat_an_error_that_was_raised(
+    stores: Stores, caplog: pytest.LogCaptureFixture, maintenance: Any
+) -> None:
+    client = stores.open(maintenance=maintenance, **FAST)
+    write(client, 5)
+    client.reader(SHARD, purpose="test")
+    del stores.consensus._logs[SHARD][2:]
+    with pytest.raises(LogRegressed):
+        client.recent_upper(SHARD)
+    client.close()
+    assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []
 
 
 def test_upkeep_deletes_nothing_before_the_commit_that_makes_it_garbage() -> None:

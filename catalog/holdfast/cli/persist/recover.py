@@ -185,11 +185,16 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> boo
         click.echo("there is nothing to accept: no shard has signs of two histories", err=True)
         return False
     _show_histories(found, purposes)
+    click.echo(
+        "likely causes are a failover to a lagging standby, a restored backup, and deleted objects",
+        err=True,
+    )
     verb = "accepted" if yes else "would accept"
     click.echo(f"{verb} the log of {count(len(found), 'shard')} that may have two histories", err=True)
     if yes:
         told = "each log stays as it is; the rows that only the other history has are lost, and their blobs"
         click.echo(f"{told} are deleted later as garbage", err=True)
+        click.echo("clients that ended with LogRegressed stay ended: open new ones", err=True)
     else:
         told = "each log would stay as it is; the rows that only the other history has would be lost"
         click.echo(told, err=True)

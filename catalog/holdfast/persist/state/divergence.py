@@ -129,6 +129,8 @@ class ForkGuard:
         self._lock: Final = threading.Lock()
         self.ended: LogRegressed | None = None
         """The error that ended this client, because it met another history; None while there is none."""
+        self.ended_by = 0
+        """The thread that ended this client."""
         self._line: str | None = None
 
     def name_shards(self, purposes: Mapping[str, str]) -> None:
@@ -158,7 +160,7 @@ class ForkGuard:
         if found is None:
             actual = f"version {head} as its newest" if head else "no version of it"
         else:
-            actual = f"another version {known.seqno}, with version {head} as its newest"
+            actual = f"another version {known.seqno}"
         purpose = self._purposes.get(known.shard_id)
         what = f"{known.shard_id} ({purpose})" if purpose else known.shard_id
         error = LogRegressed(f"the log of {what} in {self._where}", f"version {known.seqno}", actual)
@@ -166,7 +168,7 @@ class ForkGuard:
         with self._lock:
             if self.ended is not None:
                 return self.ended.again()
-            self.ended = error
+            self.ended, self.ended_by = error, threading.get_ident()
         if self._read_only:
             return error
         if not self._leave([Met(known, found, head)], error, clock):
@@ -185,7 +187,8 @@ class ForkGuard:
             error = raised.at(self._arguments)
             with self._lock:
                 is_first = self.ended is None
-                self.ended = self.ended or error
+                if is_first:
+                    self.ended, self.ended_by = error, threading.get_ident()
             rows = (Met(row, None, 0) for row in self._known())
             if is_first and not self._read_only and self._leave(rows, error, clock):
                 self.ended = error.at(self._arguments, kept=True)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
 
 from holdfast.errors import CorruptBlob, LogRegressed
 from holdfast.persist.stores.log_codec import (
@@ -20,9 +19,6 @@ from holdfast.persist.stores.objects import MANY, Objects
 from holdfast.persist.stores.traits import Lost
 from holdfast.text import count
 
-LOG_CAUSES: Final = "objects that were deleted, or a restored backup"
-"""Why a log of objects goes back to an older state."""
-
 
 def losses_hint(arguments: str) -> str:
     """Return what to do about a log that lost objects. `arguments` name the location in commands."""
@@ -34,9 +30,7 @@ def losses_hint(arguments: str) -> str:
 
 def regressed(where: str, position: int, found: str) -> LogRegressed:
     """Return the error for a log whose object at `position` is gone or was replaced."""
-    return LogRegressed(
-        f"the log in {where}", f"object {position}", f"{found} in its place", causes=LOG_CAUSES
-    )
+    return LogRegressed(f"the log in {where}", f"object {position}", f"{found} in its place")
 
 
 def gap(where: str, position: int, beyond: int, hint: str) -> CorruptBlob:

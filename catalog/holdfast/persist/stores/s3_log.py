@@ -102,7 +102,6 @@ from holdfast.persist.stores.log_codec import (
     object_name,
 )
 from holdfast.persist.stores.log_losses import (
-    LOG_CAUSES,
     first_missing,
     gap,
     losses_hint,
@@ -665,7 +664,6 @@ class S3LogConsensus(Consensus):
                     f"another checkpoint {floor.checkpoint_position}"
                     if is_other
                     else f"floor {floor.floor} and checkpoint {floor.checkpoint_position}",
-                    causes=LOG_CAUSES,
                 )
             )
         self._see(floor)

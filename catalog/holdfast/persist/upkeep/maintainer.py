@@ -6,7 +6,8 @@
 - A client that wrote to a shard writes a rollup of it when it closes, with every setting of `maintenance`. So
   if a store loses its consensus, it keeps all that closed clients wrote. This takes at most about
   `_LONGEST_CLOSE_S`.
-- A fenced client stops its upkeep, and logs this once. So does a client that met another history.
+- A fenced client stops its upkeep, and logs this once. So does a client that met another history, unless a
+  call has already raised that.
 """
 
 import heapq
@@ -30,6 +31,7 @@ from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import new_id
 from holdfast.persist.state.command import Command, ExpireHandles, Handle
+from holdfast.persist.state.divergence import ForkGuard
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.stores import Location
 from holdfast.persist.upkeep.garbage import collect_garbage, garbage_due, log_is_long, now_for
@@ -73,8 +75,10 @@ class Maintainer:
         clock: Clock,
         new_machine: Callable[[str], Machine],
         machines: Callable[[], Sequence[Machine]],
+        history: ForkGuard,
     ) -> None:
         self._location = location
+        self._history = history
         self._machines = machines
         self._config = config
         self._clock = clock
@@ -95,7 +99,6 @@ class Maintainer:
         # The newest version of each shard that this client wrote.
         self._written: dict[str, int] = {}
         self._is_fenced = False
-        self._has_regressed = False
         self._next_store_check = 0.0
         # The last unexpected error of each shard's upkeep, as a text.
         self._defects: dict[str, str] = {}
@@ -281,6 +284,7 @@ class Maintainer:
     def _guarded(self, work: Callable[[], None], shard_id: str) -> None:
         if self._is_fenced and self._still_fenced():
             return
+        was_raised = self._history.ended is not None
         try:
             work()
         except (Fenced, FenceRegressed) as error:
@@ -290,8 +294,8 @@ class Maintainer:
             log.log(level, "upkeep stops: %s", error)
         except LogRegressed as error:
             # The client has ended, and every call raises this error from now on.
-            if not self._has_regressed:
-                self._has_regressed = True
+            # If another thread ended it at the same time, that thread raises or logs the error.
+            if not was_raised and self._history.ended_by == threading.get_ident():
                 log.warning("upkeep stops: %s; %s", error, error.hint)
         except HoldfastError as error:
             # Upkeep is never needed for correctness, and is tried again after a later commit.
