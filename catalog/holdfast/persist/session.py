@@ -15,7 +15,7 @@ from holdfast.persist.host_clock import HostClock
 from holdfast.persist.ids import check_shard_id, new_id
 from holdfast.persist.notify import ChangeFollower, ChangeServer
 from holdfast.persist.state.command import Handle
-from holdfast.persist.state.divergence import ForkGuard, KnownRow
+from holdfast.persist.state.divergence import ForkGuard, KnownRow, recorded_rollups
 from holdfast.persist.state.lock import Fence, no_lock
 from holdfast.persist.state.machine import Machine, closed_client
 from holdfast.persist.stores import Location
@@ -116,7 +116,7 @@ class Session:
     def _known_rows(self) -> list[KnownRow]:
         versions = [(machine.shard_id, machine.version) for machine in self._all_machines()]
         return [
-            KnownRow(shard, version.seqno, version.digest)
+            KnownRow(shard, version.seqno, version.digest, recorded_rollups(version.state))
             for shard, version in versions
             if version.digest is not None
         ]

@@ -1,6 +1,7 @@
 """`holdfast persist recover` names what comes back and what is lost. Then collections can be read."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -327,6 +328,9 @@ def test_accept_shows_for_each_shard_what_is_kept_and_what_is_lost(
         assert [line for line in rows if "ship" in line and f" {seqno} " in line]
     assert "the rows that only the other history has would be lost" in looked.stderr
     assert "likely causes are a failover to a lagging standby" in looked.stderr
+    assert re.search(
+        r"; acknowledged writes after \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC may be lost", looked.stdout
+    )
     if went_on:
         plain = run("persist", "recover", url)
         assert "(orders: r1, 1 of 1): the log's history ends with version" in plain.stderr

@@ -239,7 +239,11 @@ def _note(side: "Side") -> str:
         "client": "a client knew this version when it met the log's history",
         "rollup": "a rollup has this version",
     }.get(side.source, side.why)
-    return how if side.lost is None else f"{how}; the log lacks {count(side.lost, 'version')} or more of it"
+    if side.lost is not None:
+        how += f"; the log lacks {count(side.lost, 'version')} or more of it"
+    if side.lost_after_ms is not None:
+        how += f"; acknowledged writes after {moment(side.lost_after_ms)} may be lost"
+    return how
 
 
 def _purposes(location: "Location") -> dict[str, str]:

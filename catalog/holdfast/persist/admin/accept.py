@@ -25,10 +25,13 @@ from holdfast.persist.state.command import CondemnOrphans
 from holdfast.persist.state.divergence import (
     Doubt,
     Marker,
+    Recorded,
     doubts,
     marker_keys,
+    newest_shared,
     read_marker,
     read_rollup,
+    recorded_rollups,
     unknown_rollups,
 )
 from holdfast.persist.state.machine import Machine, commit
@@ -45,6 +48,8 @@ class Side:
     - `wall_ms` and `hostname` are when and where that version was written, or when and where the client
       noticed that the log had another history.
     - `lost` is the least number of versions that are lost if the log is kept.
+    - `lost_after_ms` is when the newest version was written that certainly belongs to both histories. Writes
+      of this history that were acknowledged after that may be lost.
     - `why` describes the evidence for the history.
 
     Unknown fields are None.
@@ -57,6 +62,7 @@ class Side:
     hostname: str | None = None
     lost: int | None = None
     why: str = ""
+    lost_after_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,8 @@ class TwoHistories:
 def two_histories(machine: Machine) -> TwoHistories | None:
     """What is known about the histories of a shard. None if nothing shows that it has two.
 
-    Refresh the machine first. This reads only the newest marker and the newest rollup.
+    Refresh the machine first. This reads only the newest marker, the newest rollup, and a rollup of both
+    histories.
     """
     found = list(doubts(machine))
     if not found:
@@ -123,7 +130,17 @@ def _of_marker(machine: Machine, doubt: Doubt) -> Side:
     if marker is None:
         return Side("unknown", why=doubt.why)
     lost = _lost_since(marker, machine.state)
-    return Side("client", marker.seqno, None, marker.wall_ms, marker.hostname, lost, doubt.why)
+    since = _shared_ms(machine, marker.rollups)
+    return Side("client", marker.seqno, None, marker.wall_ms, marker.hostname, lost, doubt.why, since)
+
+
+def _shared_ms(machine: Machine, rollups: Recorded) -> int | None:
+    """When the newest version was written that certainly belongs to both histories; None if unknown."""
+    try:
+        shared = newest_shared(machine.location, machine.state, rollups)
+    except HoldfastError:
+        return None
+    return None if shared is None else shared.wall_ms
 
 
 def _lost_since(marker: Marker, log: ShardState) -> int:
@@ -149,7 +166,8 @@ def _of_rollup(machine: Machine, doubt: Doubt) -> Side:
         state = None
     if state is None:
         return Side("unknown", seqno, why=doubt.why)
-    return Side("rollup", seqno, state.upper, state.wall_ms, state.hostname, lost, doubt.why)
+    since = _shared_ms(machine, recorded_rollups(state))
+    return Side("rollup", seqno, state.upper, state.wall_ms, state.hostname, lost, doubt.why, since)
 
 
 def accept(machine: Machine) -> None:

@@ -42,7 +42,7 @@ from holdfast.persist.ids import EPOCH_BITS, LINE_NAME, MARKER_NAME, rollup_seqn
 from holdfast.persist.state.codec import check_moment, decode_diff, decode_state
 from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.history import contradiction, is_decided
-from holdfast.persist.state.state import ShardState, StateDiff
+from holdfast.persist.state.state import Drop, Rollup, ShardState, StateDiff
 from holdfast.persist.stores import Blob, Digest, Head, Location, digest_of
 from holdfast.persist.stores.location import BLOB_KEY, decode_location, read_location
 from holdfast.persist.stores.traits import MAX_SEQNO
@@ -50,9 +50,11 @@ from holdfast.persist.stores.traits import MAX_SEQNO
 _MARKER: Final = "f"
 _LINES: Final = "lines/"
 _MARKING_S: Final = 10.0
+"""Seconds for which a client that met another history leaves markers, before it raises the error."""
 _MOST_MARKER_BYTES: Final = 64 << 10
 """More than a marker has. Nobody reads more of a damaged one."""
-"""Seconds for which a client that met another history leaves markers, before it raises the error."""
+_MOST_RECORDED: Final = 64
+"""The rollups in a marker, at about 100 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Marker:
 
     `found` is None if the log ended before `seqno`. `head` is 0 if the client does not know the end of the
     log. `wall_ms` is the time of the client's host in ms since the epoch. `of` is what the shard is for, if
-    the client knew it.
+    the client knew it. `rollups` are those of the client's history.
     """
 
     shard_id: str
@@ -73,6 +75,7 @@ class Marker:
     hostname: str
     wall_ms: int
     of: str = ""
+    rollups: "Recorded" = ()
 
     @property
     def key(self) -> str:
@@ -88,12 +91,17 @@ class Marker:
         return f"{knew}, and the log had {found} (its head was version {self.head})"
 
 
+Recorded = tuple[tuple[str, int], ...]
+"""Rollups that a history has recorded, oldest first: each key, and the version that replaced it (0: none)."""
+
+
 class KnownRow(NamedTuple):
-    """The newest row of a shard that a client knows."""
+    """The newest row of a shard that a client knows, and the rollups that its history has recorded."""
 
     shard_id: str
     seqno: int
     digest: Digest
+    rollups: Recorded = ()
 
 
 class Met(NamedTuple):
@@ -235,9 +243,11 @@ class ForkGuard:
         problem = ""
         try:
             recoveries = read_recoveries(self._blob)
-            for (shard_id, seqno, known), found, head in rows:
+            for (shard_id, seqno, known, rollups), found, head in rows:
                 now, of = clock.wall_ms(), self._purposes.get(shard_id, "")
-                marker = Marker(shard_id, recoveries, seqno, known, found, head, self._hostname, now, of)
+                marker = Marker(
+                    shard_id, recoveries, seqno, known, found, head, self._hostname, now, of, rollups
+                )
                 try:
                     self._blob.put(marker.key, encode_marker(marker))
                 except (HoldfastError, ValueError) as failed:
@@ -411,6 +421,39 @@ def _named_rollups(state: ShardState) -> set[str]:
     return {rollup.blob_key for rollup in state.rollups.values()} | state.garbage.keys()
 
 
+def recorded_rollups(state: ShardState) -> Recorded:
+    """Return the newest rollups that the history of a version has recorded, as far as the version shows."""
+    replaced = {key: garbage.seqno for key, garbage in state.garbage.items()}
+    found = replaced | {rollup.blob_key: 0 for rollup in state.rollups.values()}
+    rollups = sorted((seqno, key) for key in found if (seqno := rollup_seqno(key)) is not None)
+    return tuple((key, found[key]) for _, key in rollups[-_MOST_RECORDED:])
+
+
+def newest_shared(location: Location, log: ShardState, other: Recorded) -> ShardState | None:
+    """Return the newest version that certainly belongs to the log and to another history; None if unknown.
+
+    `other` are the rollups of the other history. A rollup that both histories have recorded holds a version
+    of both. That a rollup is garbage in the log does not show that the log has recorded it: an acceptance
+    makes garbage of rollups of other histories. So the same version must have replaced it in both histories,
+    or the log's own row must show that it was replaced.
+    """
+    mine = dict(recorded_rollups(log))
+    for key, replaced in reversed(other):
+        seqno, by = rollup_seqno(key), mine.get(key)
+        if seqno is None or by is None:
+            continue
+        if by in (0, replaced) or _replaces(row_of(location, log.shard_id, by), seqno):
+            state = read_rollup(location, log.shard_id, key, seqno)
+            if state is not None:
+                return state
+    return None
+
+
+def _replaces(row: StateDiff | None, seqno: int) -> bool:
+    """Whether a row replaces the rollup of version `seqno`."""
+    return row is not None and Drop(Rollup, seqno) in row.changes
+
+
 def row_of(location: Location, shard_id: str, seqno: int) -> StateDiff | None:
     """Return row `seqno` of a shard's log; None if the log no longer has it."""
     rows = location.consensus.scan(shard_id, seqno, 1)
@@ -432,6 +475,7 @@ def encode_marker(marker: Marker) -> bytes:
         "hostname": marker.hostname,
         "wall_ms": marker.wall_ms,
         "of": marker.of,
+        "rollups": marker.rollups,
     }
     return json.dumps(fields, sort_keys=True).encode()
 
@@ -451,6 +495,7 @@ def decode_marker(data: bytes, key: str) -> Marker:
             str(fields["hostname"]),
             check_moment(int(fields["wall_ms"]), key),
             str(fields.get("of", "")),
+            tuple((str(rollup), int(replaced)) for rollup, replaced in fields.get("rollups", ())),
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptBlob(key, "a marker of two histories", repr(error)) from None

@@ -91,7 +91,7 @@ from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.codec import decode_diff, decode_state, encode_diff
 from holdfast.persist.state.command import AppendRuns, Command, Commit, NoOp, Reject, Seal, Write
 from holdfast.persist.state.cuts import known_digest
-from holdfast.persist.state.divergence import ForkGuard, KnownRow
+from holdfast.persist.state.divergence import ForkGuard, KnownRow, recorded_rollups
 from holdfast.persist.state.invariants import check_state, check_step
 from holdfast.persist.state.lock import LOCK_KEY, Fence, LockRow, no_lock
 from holdfast.persist.state.state import Change, Part, Rollup, ShardState, StateDiff, apply, next_version
@@ -275,7 +275,8 @@ class Machine:
 
     def _regressed(self, known: "Version", found: Digest | None, head: int) -> LogRegressed:
         assert known.digest is not None
-        return self.history.end(KnownRow(self.shard_id, known.seqno, known.digest), found, head, self.clock)
+        row = KnownRow(self.shard_id, known.seqno, known.digest, recorded_rollups(known.state))
+        return self.history.end(row, found, head, self.clock)
 
     def keep_everything(self, why: str) -> None:
         """Record why nothing of the shard may be deleted ("" if it may), and log a reason that is new."""
