@@ -119,6 +119,25 @@ def test_an_answer_that_drips_is_given_up(*, listings: bool) -> None:
     assert time.monotonic() - began < 30
 
 
+def get(blob: S3Blob) -> None:
+    blob.get("key")
+
+
+@pytest.mark.usefixtures("bucket")
+@pytest.mark.parametrize(
+    ("call", "listings"), [(get, True), (get, False), (WRITES["put"][1], False)], ids=["list", "get", "put"]
+)
+def test_headers_that_drip_are_given_up(call: Write, *, listings: bool) -> None:
+    """Each byte comes in time, and all of them would take minutes."""
+    began = time.monotonic()
+    with FloodingS3(10_000, listings=listings, drips_head=True) as theirs:
+        place = S3Place(bucket="theirs", endpoint=theirs.endpoint)
+        with pytest.raises(StorageError, match="no response within the time limit"):
+            call(S3Blob(place, answer_s=1.0))
+        assert 0 < theirs.sent < 1000
+    assert time.monotonic() - began < 30
+
+
 def uploads(minio: Minio, bucket: str, key: str = "key") -> list[object]:
     """The uploads of an object in parts that were begun and neither completed nor given up."""
     found: list[object] = minio.client.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", [])

@@ -18,10 +18,19 @@ class FloodingS3:
 
     Answers to `GET` have `size` bytes and the status `status`; the listing of a bucket too, if `listings`. To
     `HEAD` it says that an object has `PROMISED` bytes. With `drips`, such an answer comes byte by byte,
-    twenty in a second.
+    twenty in a second. With `drips_head`, its headers come in this way, and so do those of an answer to
+    `PUT`.
     """
 
-    def __init__(self, size: int, *, status: int = 200, listings: bool = False, drips: bool = False) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        status: int = 200,
+        listings: bool = False,
+        drips: bool = False,
+        drips_head: bool = False,
+    ) -> None:
         self.sent = 0
         """How many bytes of such answers were sent: those read, those in buffers, and the next piece."""
         service = self
@@ -37,6 +46,9 @@ class FloodingS3:
                     self.answer(200, len(_EMPTY))
                     self.wfile.write(_EMPTY)
                     return
+                if drips_head:
+                    self.drip_head()
+                    return
                 self.answer(status, size)
                 left = size
                 with contextlib.suppress(OSError):
@@ -48,6 +60,21 @@ class FloodingS3:
                         # Before the write: the client may have read it all before this thread goes on.
                         service.sent = max(service.sent, size - left)
                         self.wfile.write(piece)
+
+            def do_PUT(self) -> None:
+                self.drip_head()
+
+            def drip_head(self) -> None:
+                with contextlib.suppress(OSError):
+                    for byte in f"HTTP/1.1 200 OK\r\nServer: {'x' * size}":
+                        service.sent += 1
+                        self.wfile.write(byte.encode())
+                        time.sleep(0.05)
+                self.close_connection = True
+
+            def handle_expect_100(self) -> bool:
+                self.drip_head()
+                return False
 
             def answer(self, code: int, length: int) -> None:
                 self.send_response(code)

@@ -29,6 +29,7 @@ from botocore.exceptions import (
     ResponseStreamingError,
 )
 from urllib3.exceptions import HTTPError
+from urllib3.exceptions import ReadTimeoutError as BodyTimeoutError
 
 from holdfast.errors import Determinate, Indeterminate, StorageError, StoreUnreachable
 
@@ -58,6 +59,7 @@ _REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (EndpointConnectionError, "there is no connection"),
     (ConnectTimeoutError, "there is no connection within the time limit"),
     (ReadTimeoutError, "there was no response within the time limit"),
+    (BodyTimeoutError, "there was no response within the time limit"),
     (ConnectionClosedError, "the connection was closed without a response"),
 )
 _CREDENTIALS_HINT: Final = (

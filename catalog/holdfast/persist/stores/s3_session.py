@@ -5,15 +5,18 @@ Invariants:
 - The client library's own retries are off. This module and its callers decide what is retried.
 - No connection is used on both sides of a fork. A child opens its own.
 - A response is read only up to a limit, from any server. For an object, the caller sets the limit.
-- A body must arrive with at least `SLOWEST` bytes per second, after the first `answer_s` seconds. A request
-  that takes longer than a second is not repeated here. So a service that hangs delays a request by `answer_s`
-  seconds. The deadline of the caller decides whether there is another one.
+- A response must begin within `answer_s` seconds. From then on, its headers and its body must arrive with at
+  least `SLOWEST` bytes per second, after `answer_s` more seconds of waiting. A request that takes longer than
+  a second is not repeated here. So a service that hangs delays a request by `answer_s` seconds. The deadline
+  of the caller decides whether there is another one.
 - Credentials come only from the environment and the AWS configuration. No message contains any.
 """
 
 import base64
+import io
 import os
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +26,14 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 import google_crc32c
+from botocore.awsrequest import (
+    AWSHTTPConnection,
+    AWSHTTPConnectionPool,
+    AWSHTTPSConnection,
+    AWSHTTPSConnectionPool,
+)
 from botocore.config import Config
-from botocore.exceptions import ReadTimeoutError, ResponseStreamingError
+from botocore.exceptions import ResponseStreamingError
 from botocore.loaders import create_loader
 from botocore.session import Session
 
@@ -136,23 +145,25 @@ class S3Session:
                 s3={"addressing_style": "auto" if place.endpoint is None else "path"},
             ),
         )
-        _bound_answers(client, self._answer_s)
+        _bound_answers(client)
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-s3")
         return _Connections(os.getpid(), client, threads)
 
 
-def _bound_answers(client: Any, answer_s: float) -> None:
+def _bound_answers(client: Any) -> None:
     """Limit for how long `client` reads a response, and how much of one that is not an object.
 
     The library reads such responses as a whole before anybody can intervene, and has no setting for a limit.
     """
     http = client._endpoint.http_session  # noqa: SLF001
+    # The manager of a proxy, which is made later, gets the same table.
+    http._pool_classes_by_scheme.update(http=_PacedPool, https=_PacedPoolWithTls)  # noqa: SLF001
     send = http.send
 
     def bounded(request: Any) -> Any:
         streams, request.stream_output = request.stream_output, True
         answer = send(request)
-        answer.raw = _Bounded(answer.raw, answer_s)
+        answer.raw = _Bounded(answer.raw)
         if not streams:
             answer.content  # noqa: B018 - as `send` does
         return answer
@@ -161,13 +172,10 @@ def _bound_answers(client: Any, answer_s: float) -> None:
 
 
 class _Bounded:
-    """The body of a response, which must arrive in time. It is either read, or `stream`ed as a whole."""
+    """The body of a response. It is either read, or `stream`ed as a whole."""
 
-    def __init__(self, body: Any, answer_s: float) -> None:
+    def __init__(self, body: Any) -> None:
         self._body: Final = body
-        self._answer_s: Final = answer_s
-        self._began_s: float | None = None
-        self._received = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._body, name)
@@ -182,7 +190,6 @@ class _Bounded:
                 break
             pieces.append(piece)
             left = None if left is None else left - len(piece)
-            self._check_time(len(piece))
         return b"".join(pieces)
 
     def stream(self) -> Iterator[bytes]:
@@ -194,15 +201,77 @@ class _Bounded:
                 raise ResponseStreamingError(error=f"it has more than {_MOST_OF_ANSWER} bytes")
             yield piece
 
-    def _check_time(self, received: int) -> None:
-        """Raise the error of a timeout if the body arrives too slowly."""
-        now = time.monotonic()
-        if self._began_s is None:
-            self._began_s = now
+
+class _PacedFile(io.RawIOBase):
+    """What a socket receives, which must arrive in time. The allowed wait is the timeout of the socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock: Final = sock
+        self._file: Final = sock.makefile("rb", 0)
+        self._waited_s = 0.0
+        self._received = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def readinto(self, buffer: Any, /) -> int:
+        began_s = time.monotonic()
+        received = self._file.readinto(buffer) or 0
+        if self._received:
+            # Until the first byte, the timeout of the socket is enough.
+            self._waited_s += time.monotonic() - began_s
         self._received += received
-        if now - self._began_s > self._answer_s + self._received / SLOWEST:
-            self._body.close()
-            raise ReadTimeoutError(endpoint_url="", error="the body arrives too slowly")
+        allowed_s = self._sock.gettimeout()
+        if allowed_s is not None and self._waited_s > allowed_s + self._received / SLOWEST:
+            raise TimeoutError("the response arrives too slowly")
+        return received
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _PacedSocket:
+    """A connected socket whose files are `_PacedFile`s. Headers and bodies are read from such files."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock: Final = sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def makefile(self, _mode: str, buffering: int = -1) -> io.IOBase:
+        file = _PacedFile(self._sock)
+        return file if buffering == 0 else io.BufferedReader(file)
+
+
+class _Paced:
+    """A connection of the client library that reads its responses from a `_PacedSocket`."""
+
+    sock: Any
+
+    def connect(self) -> None:
+        super().connect()  # type: ignore[misc]
+        self.sock = _PacedSocket(self.sock)
+
+
+class _PacedConnection(_Paced, AWSHTTPConnection):  # type: ignore[misc]
+    pass
+
+
+class _PacedConnectionWithTls(_Paced, AWSHTTPSConnection):  # type: ignore[misc]
+    pass
+
+
+class _PacedPool(AWSHTTPConnectionPool):  # type: ignore[misc]
+    ConnectionCls = _PacedConnection
+
+
+class _PacedPoolWithTls(AWSHTTPSConnectionPool):  # type: ignore[misc]
+    ConnectionCls = _PacedConnectionWithTls
 
 
 def read_body(body: Any, most: int | None) -> bytes:
