@@ -24,10 +24,11 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.persist import PersistClient, PersistConfig, ReadHandle
-from holdfast.persist.stores import Blob, Location, Put
+from holdfast.persist.stores import Blob, Location, Put, s3_objects
 from holdfast.persist.stores.layer import BlobLayer
 from holdfast.persist.stores.s3 import PART_BYTES, S3Blob
 from holdfast.persist.stores.s3_input import S3Input, open_s3_input
+from holdfast.persist.stores.s3_objects import S3Objects
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.s3_session import S3Session
 from holdfast.persist.stores.url import CONSENSUS_FILE
@@ -551,6 +552,16 @@ def test_of_a_part_no_more_is_read_than_tells_that_it_is_too_large(tmp_path: Pat
         with pytest.raises(CorruptBlob, match=r"expected (\d+) bytes, found more than \1 bytes"):
             client.reader(SHARD, purpose="test")
         assert 0 < theirs.sent < 2 * BUFFERS
+
+
+@pytest.mark.usefixtures("bucket")
+def test_an_object_that_is_too_large_for_a_log_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_objects, "MOST_BYTES", 1 << 20)
+    with FloodingS3(HUGE) as theirs:
+        objects = S3Objects(S3Place(bucket="theirs", endpoint=theirs.endpoint))
+        with pytest.raises(CorruptBlob, match=r"floor in S3 bucket theirs.* less than 1048576 bytes"):
+            objects.get("floor")
+        assert 0 < theirs.sent < BUFFERS
 
 
 class SwappedParts(BlobLayer):

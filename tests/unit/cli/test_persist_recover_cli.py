@@ -17,8 +17,10 @@ from holdfast.cli import main
 from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import HoldfastError, LogRegressed
 from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.admin import recover
 from holdfast.persist.admin.verify import verify
 from holdfast.persist.ids import EPOCH_BITS, rollup_key
+from holdfast.persist.state import divergence
 from holdfast.persist.state.codec import encode_state
 from holdfast.persist.state.divergence import Marker, decode_marker, encode_marker
 from holdfast.persist.stores import BlobMeta, Digest, FileBlob
@@ -344,6 +346,29 @@ def test_accept_shows_for_each_shard_what_is_kept_and_what_is_lost(
         assert {shard: client.recent_upper(shard) for shard in log} == {
             shard: upper for shard, (upper, _) in log.items()
         }
+
+
+@pytest.mark.parametrize("options", [["--accept"], []])
+def test_no_more_of_a_rollup_is_read_than_a_rollup_may_have(
+    url: str, folder: Path, shard: str, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """Somebody has put a large object in the place of one."""
+    (folder / "blob" / rollup_key(shard, 99)).write_bytes(bytes(1000))
+    monkeypatch.setattr(divergence, "MOST_BYTES", 100)
+    monkeypatch.setattr(recover, "MOST_BYTES", 100)
+    read: list[int] = []
+    start = FileBlob.get_start
+
+    def counted(blob: FileBlob, key: str, most: int) -> bytes | None:
+        found = start(blob, key, most)
+        if "/v" in key:
+            read.append(len(found or b""))
+        return found
+
+    monkeypatch.setattr(FileBlob, "get_start", counted)
+    assert run("persist", "recover", url, *options).exit_code == 1
+    assert 100 in read
+    assert 1000 not in read
 
 
 @pytest.mark.parametrize("told", [False, True])

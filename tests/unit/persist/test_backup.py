@@ -4,17 +4,19 @@ import json
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
-from holdfast.errors import BadInput, CorruptBlob, HandleExpired, HoldfastError, UnusablePath
+from holdfast.errors import BadInput, CorruptBlob, HandleExpired, HoldfastError, StorageError, UnusablePath
 from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.admin import backup
 from holdfast.persist.admin.backup import back_up, restore
 from holdfast.persist.stores import FileBlob, MemoryBlob, MemoryConsensus, SqliteConsensus
 from holdfast.persist.stores.layer import BlobLayer
@@ -70,11 +72,11 @@ class Interrupted(BlobLayer):
         self.happen, self.left = happen, times
         self.missed = 0
 
-    def get(self, key: str) -> bytes | None:
+    def open_input(self, key: str, most: int) -> pa.NativeFile | None:
         if "/w" in key and self.left:
             self.left -= 1
             self.happen(key)
-        found = super().get(key)
+        found = super().open_input(key, most)
         self.missed += found is None
         return found
 
@@ -90,6 +92,40 @@ def test_a_backup_is_a_location_with_all_that_was_committed(here: Path, tmp_path
         assert contents(target, shard) == contents(here, shard) == (12, list(range(12)))
     assert run("verify", f"file://{target}").exit_code == 0
     assert [path.name for path in target.parent.iterdir()] == ["monday"]
+
+
+def test_blobs_are_copied_in_pieces(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A location may contain large objects, also of others."""
+    (here / "blob" / "large").write_bytes(bytes(range(256)) * 100)
+    pieces: list[int] = []
+    put = FileBlob.put_pieces
+
+    def counted(blob: FileBlob, key: str, given: Iterable[bytes]) -> None:
+        found = list(given)
+        pieces.extend(map(len, found))
+        put(blob, key, found)
+
+    monkeypatch.setattr(backup, "_PIECE", 1000)
+    monkeypatch.setattr(FileBlob, "put_pieces", counted)
+    with log_of(here) as log:
+        back_up(FileBlob(here / "blob", create=False, read_only=True), log, tmp_path / "copy")
+    assert max(pieces) == 1000
+    assert (tmp_path / "copy" / "blob" / "large").read_bytes() == (here / "blob" / "large").read_bytes()
+    assert contents(tmp_path / "copy", SHARD) == (12, list(range(12)))
+
+
+def test_a_blob_that_was_not_fetched_whole_is_not_copied(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that must fetch an object fetches no more than the limit."""
+    (here / "blob" / "large").write_bytes(bytes(5000))
+    monkeypatch.setattr(backup, "_MOST_FETCHED", 5000)
+    with (
+        log_of(here) as log,
+        pytest.raises(StorageError, match=r"large in .* has 5000 bytes or more, and can't be copied"),
+    ):
+        back_up(FileBlob(here / "blob", create=False, read_only=True), log, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_backup_names_no_garbage_and_no_orphan(here: Path, tmp_path: Path) -> None:

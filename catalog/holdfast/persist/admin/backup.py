@@ -35,8 +35,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+import pyarrow as pa
+
 from holdfast.errors import BadInput, CorruptBlob, StorageError, UnusablePath
-from holdfast.folders import check_usable, flush_folder, make_folder, open_error
+from holdfast.folders import check_usable, flush_folder, make_folder, open_error, reason
 from holdfast.persist.admin.recover import Recovery
 from holdfast.persist.admin.verify import of_store, verify
 from holdfast.persist.client import PersistClient
@@ -52,6 +54,9 @@ from holdfast.persist.stores.url import BLOB_FOLDER, CONSENSUS_FILE
 # Digests of cut rows, markers and lines. A restore begins another epoch, and none of them is valid there.
 _OF_HISTORY: Final = (CUT_NAME, MARKER_NAME, LINE_NAME)
 _MOST_ROUNDS: Final = 50
+_PIECE: Final = 4 << 20
+_MOST_FETCHED: Final = 4 << 30
+"""More than a blob of persist has: parts stay far below it, and rollups are frames."""
 _CONFIG: Final = PersistConfig(maintenance="off")
 
 
@@ -206,11 +211,27 @@ def _location_id(log: SqliteConsensus) -> uuid.UUID:
 
 
 def _copy_blob(blob: Blob, copies: FileBlob, key: str) -> int:
-    data = blob.get(key)
-    if data is None:
+    """Copy a blob in pieces, and return its size. A blob store that must fetch it fetches it as a whole."""
+    source = blob.open_input(key, _MOST_FETCHED)
+    if source is None:
         raise CorruptBlob.missing(key, "the log names it")
-    copies.put(key, data)
-    return len(data)
+    with source:
+        size = int(source.size())
+        if size == _MOST_FETCHED:
+            raise StorageError(f"{key} in {blob.description} has {size} bytes or more, and can't be copied")
+        copies.put_pieces(key, _pieces(source, f"{key} in {blob.description}"))
+    return size
+
+
+def _pieces(source: pa.NativeFile, what: str) -> Iterator[bytes]:
+    while True:
+        try:
+            piece = source.read(_PIECE)
+        except OSError as error:
+            raise StorageError(f"can't read {what}: {reason(error)}") from error
+        if not piece:
+            return
+        yield piece
 
 
 def _copy_database(file: Path, copy: Path) -> None:

@@ -55,6 +55,7 @@ from holdfast.persist.state.state import (
     part_keys,
 )
 from holdfast.persist.stores import Blob, Consensus, Location, MemoryConsensus
+from holdfast.persist.stores.frame import MOST_BYTES
 from holdfast.persist.stores.location import (
     BLOB_KEY,
     CONSENSUS_KEY,
@@ -355,7 +356,7 @@ class Recovery:
         return any(True for _ in markers) or has_other_digests(self._location, shard)
 
     def _of_rollup(self, shard: str, seqno: int, key: str, problems: list[str]) -> ShardState | None:
-        data = self._location.blob.get(key)
+        data = self._location.blob.get_start(key, MOST_BYTES)
         try:
             state = decode_state(data or b"", key)
             check_state(state)

@@ -44,6 +44,7 @@ from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.history import contradiction, is_decided
 from holdfast.persist.state.state import Drop, Rollup, ShardState, StateDiff
 from holdfast.persist.stores import Blob, Digest, Head, Location, digest_of
+from holdfast.persist.stores.frame import MOST_BYTES
 from holdfast.persist.stores.location import BLOB_KEY, decode_location, read_location
 from holdfast.persist.stores.traits import MAX_SEQNO
 
@@ -407,7 +408,7 @@ def unknown_rollups(machine: Refreshing) -> Iterator[Doubt]:
 
 def read_rollup(location: Location, shard_id: str, key: str, seqno: int) -> ShardState | None:
     """Return the version in a rollup; None if it is gone. Raises `CorruptBlob`."""
-    data = location.blob.direct.get(key)
+    data = location.blob.direct.get_start(key, MOST_BYTES)
     if data is None:
         return None
     state = decode_state(data, key)

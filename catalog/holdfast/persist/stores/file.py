@@ -14,7 +14,7 @@ import errno
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -122,12 +122,16 @@ class FileBlob(Blob):
             raise Determinate(f"can't open {path}: {reason(error)}") from error
 
     def put(self, key: str, data: bytes | memoryview) -> None:
+        self.put_pieces(key, (data,))
+
+    def put_pieces(self, key: str, pieces: Iterable[bytes | memoryview]) -> None:
+        """Like `put`, for data that comes in pieces. If `pieces` raises an error, nothing is put."""
         path = self._path(key)
         self._check_writable()
         temporary = self._temporary / uuid.uuid4().hex
         kind: type[StorageError] = Determinate
         try:
-            self._write_durably(temporary, memoryview(data).cast("B"))
+            self._write_durably(temporary, pieces)
             self._make_durable_folder(path.parent)
             kind = Indeterminate
             self._files.replace(temporary, path)
@@ -202,12 +206,13 @@ class FileBlob(Blob):
         self._files.flush_folder(folder.parent)
         self._durable.add(str(folder))
 
-    def _write_durably(self, path: Path, data: memoryview) -> None:
+    def _write_durably(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
         descriptor = self._files.create(path)
         try:
-            written = 0
-            while written < len(data):
-                written += self._files.write(descriptor, data[written:])
+            for piece in pieces:
+                data, written = memoryview(piece).cast("B"), 0
+                while written < len(data):
+                    written += self._files.write(descriptor, data[written:])
             self._files.flush(descriptor)
         finally:
             self._files.close(descriptor)

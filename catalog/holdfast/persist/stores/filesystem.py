@@ -61,7 +61,8 @@ class FileSystem:
     def read(self, path: Path, most: int = -1) -> bytes:
         """Read all bytes of a file, or this many from its start."""
         with path.open("rb") as file:
-            return file.read(most)
+            # A read allocates all that it asks for.
+            return file.read(min(most, os.fstat(file.fileno()).st_size))
 
     def open_input(self, path: Path) -> pa.NativeFile:
         """Open a file for random access. It is not mapped, because mapped pages count as process memory."""

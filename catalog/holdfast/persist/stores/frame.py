@@ -16,6 +16,9 @@ from holdfast.persist.stores.formats import check_format
 
 _M = TypeVar("_M", bound=Message)
 
+MOST_BYTES: Final = 1 << 31
+"""More than a frame has: its body is one protobuf message, which has less than 2 GiB."""
+
 _HEADER: Final = struct.Struct("<4sHHI")
 _PREFIX: Final = struct.Struct("<4sHH")
 

@@ -7,11 +7,19 @@ The service must support both conditions, If-None-Match: * and If-Match, as AWS 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from holdfast.errors import Determinate
+from holdfast.errors import CorruptBlob, Determinate
+from holdfast.persist.stores.frame import MOST_BYTES
 from holdfast.persist.stores.objects import MANY, NO_TAG, Found
 from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, not_deleted, passing
 from holdfast.persist.stores.s3_place import S3Place
-from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, crc32c, passing_and_refused, patiently
+from holdfast.persist.stores.s3_session import (
+    ANSWER_S,
+    S3Session,
+    crc32c,
+    passing_and_refused,
+    patiently,
+    read_body,
+)
 
 T = TypeVar("T")
 
@@ -22,7 +30,10 @@ _BUSY: Final = ("ConditionalRequestConflict", "409")
 
 
 class S3Objects:
-    """The objects at `place`. Raises the same errors as `S3Session`."""
+    """The objects at `place`. Raises the same errors as `S3Session`.
+
+    An object of `frame.MOST_BYTES` or more can't be one of a log. A read raises `CorruptBlob` for it.
+    """
 
     def __init__(self, place: S3Place, *, answer_s: float = ANSWER_S) -> None:
         self._place: Final = place
@@ -89,7 +100,10 @@ class S3Objects:
         answer = self._session.client.get_object(
             Bucket=self._place.bucket, Key=self._session.base + name, ChecksumMode="ENABLED", **unless
         )
-        data: bytes = answer["Body"].read()
+        data = read_body(answer["Body"], MOST_BYTES)
+        if len(data) == MOST_BYTES:
+            where = f"{name} in {self.description}"
+            raise CorruptBlob(where, f"less than {MOST_BYTES} bytes", "more")
         promised = answer.get("ChecksumCRC32C", "")
         if promised and promised != crc32c(data):
             raise Determinate(
