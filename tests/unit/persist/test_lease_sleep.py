@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import AsOfTooEarly, HandleExpired, LeaseLost, UpperMismatch
+from holdfast.errors import AsOfTooEarly, Determinate, HandleExpired, LeaseLost, UpperMismatch
 from holdfast.persist import PersistClient, PersistConfig, Progress, Updates
 from holdfast.persist.state.command import CondemnOrphans
 from holdfast.persist.state.machine import commit
@@ -87,6 +87,34 @@ def test_a_listen_whose_lease_lapsed_says_so_where_its_past_is_gone(stores: Stor
     assert isinstance(lost.value, AsOfTooEarly)
     assert (lost.value.as_of, lost.value.since) == (4, 7)
     assert "open a new reader at 7" in lost.value.hint
+
+
+def test_a_listen_does_not_wait_for_a_heartbeat_that_the_store_refuses(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server became a standby, or the role may only read now. Reads still succeed."""
+    client = stores.open(lease_s=LEASE_S, retry_deadline_s=20.0)
+    client.writer(SHARD, SCHEMA, purpose="test").compare_and_append(rows(1), 0, 5)
+    listen = client.reader(SHARD, purpose="test").listen(4)
+    append, tries = stores.consensus.compare_and_set, 0
+
+    def refusing(*_: object) -> bool:
+        nonlocal tries
+        tries += 1
+        raise Determinate("cannot execute INSERT in a read-only transaction")
+
+    monkeypatch.setattr(stores.consensus, "compare_and_set", refusing)
+    stores.clock.now_s += LEASE_S / 2
+    began_s = stores.clock.now_s
+    for _ in range(3):
+        assert listen.next(0.05) == []
+    assert (stores.clock.now_s - began_s, tries) == (0, 1)
+    monkeypatch.setattr(stores.consensus, "compare_and_set", append)
+    (before,) = stores.state().leased_readers.values()
+    stores.clock.now_s += 2
+    assert listen.next(0.05) == []
+    (after,) = stores.state().leased_readers.values()
+    assert after.heartbeats > before.heartbeats
 
 
 def sweep(other: PersistClient, keys: set[str]) -> None:

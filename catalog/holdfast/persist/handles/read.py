@@ -10,10 +10,10 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -53,6 +53,9 @@ from holdfast.persist.state.command import (
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import ShardState
 from holdfast.persist.stores import Watch
+
+_BEAT_AGAIN_S: Final = 1.0
+"""The longest time between a heartbeat that failed and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +246,8 @@ class ReadHandle:
             self._lease(handle)
             self._held = self._machine.state.since
 
-    def _lease(self, handle: Handle) -> None:
-        commit([(self._machine, RegisterReader(handle))])
+    def _lease(self, handle: Handle, *, retries: bool = True) -> None:
+        commit([(self._machine, RegisterReader(handle))], retries=retries)
         self._beaten()
 
     def _beaten(self) -> None:
@@ -419,9 +422,13 @@ class ReadHandle:
         self._machine.owner.check("this client")
         if self._handle is None or self._machine.clock.monotonic() < self._beat_due_s:
             return
-        # The read does not depend on this heartbeat. The next use tries again.
-        with suppress(StorageError):
-            self.heartbeat()
+        # The read does not depend on this heartbeat, so it does not wait for retries. A later use tries
+        # again.
+        try:
+            self._move(0, retries=False)
+        except StorageError:
+            again_s = min(_BEAT_AGAIN_S, self._machine.config.lease_s / 30)
+            self._beat_due_s = self._machine.clock.monotonic() + again_s
 
     def too_early(self, as_of: int, since: int) -> AsOfTooEarly:
         """Return the error for a read at `as_of` that can't continue, because `since` has passed it."""
@@ -431,7 +438,7 @@ class ReadHandle:
             return AsOfTooEarly(as_of, since)
         return LeaseLost(handle.id, as_of, since)
 
-    def _move(self, since: int) -> None:
+    def _move(self, since: int, *, retries: bool = True) -> None:
         self._machine.owner.check("this client")
         # One at a time, and none after `close`, because nobody would own a new lease then.
         with self._moving:
@@ -439,14 +446,14 @@ class ReadHandle:
             if handle is None:
                 return
             try:
-                commit([(self._machine, self._downgrade(handle, since))])
+                commit([(self._machine, self._downgrade(handle, since))], retries=retries)
                 self._beaten()
             except HandleExpired:
                 self._lapsed = True
                 # Use a new id: another process may remember a heartbeat count of the old one that could
                 # recur.
                 handle = self._handle = replace(handle, id=new_id("r"))
-                self._lease(handle)
+                self._lease(handle, retries=retries)
                 if since:
                     commit([(self._machine, self._downgrade(handle, since))])
             except ShardFinalized:

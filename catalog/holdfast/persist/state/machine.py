@@ -475,8 +475,10 @@ class Patience:
         return True
 
 
-def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
+def commit(steps: Sequence[tuple[Machine, Command]], *, retries: bool = True) -> list[object]:
     """Run commands on shards, all or nothing. Return their results in the order of `steps`.
+
+    Without `retries`, the first failed append of the store is final.
 
     Each shard takes at most one `AppendRuns` or `Seal`, because a batch is named after the version that adds
     it. If an attempt of unknown outcome turns out to have landed, all results are None.
@@ -490,12 +492,12 @@ def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         machine.check_open()
     if len(steps) == 1:
         with steps[0][0].lock:
-            return _commit_locked(steps)
+            return _commit_locked(steps, retries=retries)
     with _locked(machine for machine, _ in steps):
-        return _commit_locked(steps)
+        return _commit_locked(steps, retries=retries)
 
 
-def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
+def _commit_locked(steps: Sequence[tuple[Machine, Command]], *, retries: bool) -> list[object]:
     first = steps[0][0]
     consensus = first.location.consensus
     held = _lock_for(steps)
@@ -540,7 +542,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             tried.append(
                 [(m, put.seqno, digest_of(put.data)) for (m, _, _), put in zip(new, puts, strict=True)]
             )
-            if error.lasting or not patience.wait():
+            if error.lasting or not retries or not patience.wait():
                 raise unsettled from None
             fenced = _refresh_after(steps, held, unsettled)
             fresh = True
