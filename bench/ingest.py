@@ -52,9 +52,8 @@ POLARS = {"id": pl.Int64, "customer": pl.String, "amount": pl.Float64}
 
 def message(number: int) -> bytes:
     """Return a message of about 80 bytes."""
-    customer = f"customer-{number * 2654435761 % 1_000_000:06}"
-    text = json.dumps({"id": number, "customer": customer, "amount": number % 100_003 / 8})
-    return text.encode().ljust(80)
+    customer = f"a customer with number {number * 2654435761 % 1_000_000:06}"
+    return json.dumps({"id": number, "customer": customer, "amount": number % 100_003 / 8}).encode()
 
 
 def fill(broker: Kafka, topic: str, first: int, count: int) -> None:
