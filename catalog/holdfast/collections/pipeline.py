@@ -3,6 +3,8 @@
 - The remap shard contains, for each partition of the source, how far the contents at that time go. A change
   of it binds a range of the source to a time: `rows` and `checksum` are those of the range that ended at
   `position`.
+- The remap shard also has the texts of the schemas that messages were decoded with. Each is a row with
+  `SCHEMAS` as its `source`, the id of the schema as its `partition`, and the text as its `identity`.
 - The errors shard contains the records that could not be decoded, with their addresses in the source.
 """
 
@@ -26,6 +28,9 @@ REMAP_SCHEMA: Final = Schema(
 )
 """`position` is the next address to read. `identity` is empty, or says which contents the partition had.
 `total` messages from `begin` on are bound. The last range had `rows` of them."""
+
+SCHEMAS: Final = "schema"
+"""The `source` of rows that are no bindings, but texts of schemas."""
 
 ERRORS_SCHEMA: Final = Schema(
     key=(Column("partition", "string", nullable=False), Column("position", "int64", nullable=False)),

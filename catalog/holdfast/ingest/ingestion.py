@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.collections import RenditionInfo, RenditionState, StorageController
-from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA
+from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
 from holdfast.collections.record.spec import PipelineShards
 from holdfast.errors import HandedOver, Indeterminate, SourceStalled, UpperMismatch
 from holdfast.ingest.envelope import Envelope, UpsertState
@@ -48,6 +48,7 @@ from holdfast.ingest.reading import (
     order_of,
     too_many_errors,
 )
+from holdfast.ingest.schema_texts import SchemaTexts, stored_texts
 from holdfast.ingest.source import Binding, Range, Source
 from holdfast.ingest.spec import FilesSpec, IngestSpec
 from holdfast.persist import Schema, Upload
@@ -114,6 +115,7 @@ class _Work:
     bad: list[dict[str, Any]] = field(default_factory=list)
     good: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
     uploads: list[Sequence[Upload]] = field(default_factory=list)
+    schemas: dict[str, str] = field(default_factory=dict)
     messages: int = 0
     bytes: int = 0
     clears: bool = False
@@ -123,6 +125,7 @@ class _Work:
         self.bound[done.partition] = done.binding
         self.records += done.records
         self.bad += done.bad
+        self.schemas |= done.schemas
         self.good += [(done.partition, each) for each in done.good]
         if done.uploads:
             self.uploads.append(done.uploads)
@@ -161,6 +164,8 @@ class Ingestion:
         self._runner = runner or LocalRunner()
         self._id = rendition
         self._followed: Followed | None = None
+        self._texts = SchemaTexts.of(spec.avro)
+        self._texts.elsewhere = self._kept_schemas
         self._open()
 
     def _open(self) -> None:
@@ -171,7 +176,12 @@ class Ingestion:
         self._writer = self._controller.rendition_writer(info.collection_id, self._id, purpose=PURPOSE)
         self.schema = self._writer.schema
         self._reader = RangeReader(
-            self.info.name, self._spec, self.schema, self._source, self._form(self.schema)
+            self.info.name,
+            self._spec,
+            self.schema,
+            self._source,
+            self._form(self.schema, self._texts),
+            self._texts,
         )
         self._upper = 0
         self._known = False
@@ -217,7 +227,8 @@ class Ingestion:
         if self._upper:
             rows = self._contents([pipeline.remap]).to_pylist()
             self._standing = self._contents([pipeline.errors]).drop_columns([DIFF]).to_pylist()
-        self._bound = self._bindings(rows)
+        self._texts.load(stored_texts(rows))
+        self._bound = self._bindings([each for each in rows if each["source"] != SCHEMAS])
         if self._state is not None:
             contents = (
                 self._contents(self.rendition.shards) if self._upper else self.schema.arrow.empty_table()
@@ -231,6 +242,16 @@ class Ingestion:
         """Find the upper, and what the rendition is now."""
         self._upper = self._writer.upper()
         self.info, self._looked_s = self._writer.info, self._client.clock.monotonic()
+
+    def _kept_schemas(self) -> dict[str, str]:
+        """The texts of schemas that the renditions of the collection have stored by now."""
+        kept: dict[str, str] = {}
+        for each in self._controller.describe(self.info.collection_id).live:
+            if each.pipeline is not None:
+                with self._client.reader(each.pipeline.remap, purpose=PURPOSE) as reader:
+                    if upper := reader.upper():
+                        kept |= stored_texts(reader.snapshot(upper - 1).to_table().to_pylist())
+        return kept
 
     def _contents(self, shards: Iterable[str]) -> pa.Table:
         tables = []
@@ -467,7 +488,10 @@ class Ingestion:
             self._discard(work)
             raise
         errors = _signed(ERRORS_SCHEMA, ended, bad)
-        remap = _signed(REMAP_SCHEMA, *self._rebound(work.bound))
+        schemas = {each: text for each, text in work.schemas.items() if each not in self._texts.stored}
+        unbound, begun = self._rebound(work.bound)
+        begun += [self._remap_row(each, Binding(0, text), SCHEMAS) for each, text in schemas.items()]
+        remap = _signed(REMAP_SCHEMA, unbound, begun)
         try:
             kept = (_at(at, remap), _at(at, errors))
             self._writer.append(_at(at, updates), self._upper, at + 1, kept=kept, uploads=work.uploads)
@@ -480,6 +504,7 @@ class Ingestion:
             return IngestStep(StepOutcome.LOST, self._upper)
         before, self._upper, self._moved_s = self._upper, at + 1, time.monotonic()
         self._bound |= work.bound
+        self._texts.stored |= schemas
         gone = [id(each) for each in ended]
         self._standing = [*(each for each in self._standing if id(each) not in gone), *bad]
         if self._state is not None and after is not None:
@@ -524,9 +549,9 @@ class Ingestion:
         old = [self._remap_row(each, self._bound[each]) for each in bound if each in self._bound]
         return old, [self._remap_row(partition, binding) for partition, binding in bound.items()]
 
-    def _remap_row(self, partition: str, binding: Binding) -> dict[str, Any]:
+    def _remap_row(self, partition: str, binding: Binding, source: str = "") -> dict[str, Any]:
         return {
-            "source": self._source.name,
+            "source": source or self._source.name,
             "partition": partition,
             "position": binding.position,
             "identity": binding.identity,
@@ -580,7 +605,7 @@ def _latest_good(work: _Work) -> dict[bytes, tuple[int, str, int]]:
     return latest
 
 
-FormatOf = Callable[[Schema], Format]
+FormatOf = Callable[[Schema, SchemaTexts], Format]
 
 
 def _gone(wanted: Range) -> str:

@@ -1,9 +1,12 @@
 """Reads what pipelines keep besides the contents: positions in the source, and bad records."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.collections import StorageController
+from holdfast.collections.pipeline import SCHEMAS
 from holdfast.errors import BadInput
+from holdfast.ingest.schema_texts import stored_texts
 
 
 def offsets(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:
@@ -13,7 +16,17 @@ def offsets(controller: StorageController, name: str, as_of: int | None = None) 
     Returns the time, which is the latest complete one if `as_of` is None. Raises `BadInput` for a collection
     that was not fed from a source at that time, and like `CollectionReader.snapshot`.
     """
-    return _kept(controller, name, as_of, "remap")
+    time, rows = _kept(controller, name, as_of, "remap")
+    return time, rows.filter(pc.not_equal(rows["source"], SCHEMAS))
+
+
+def schemas(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, dict[str, str]]:
+    """The texts of the schemas that the messages of a collection were decoded with, by id.
+
+    Raises like `offsets`.
+    """
+    time, rows = _kept(controller, name, as_of, "remap")
+    return time, stored_texts(rows.to_pylist())
 
 
 def errors(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:

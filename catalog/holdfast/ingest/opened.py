@@ -19,6 +19,7 @@ from holdfast.ingest.formats.raw import Raw
 from holdfast.ingest.ingestion import Ingestion, IngestStep
 from holdfast.ingest.made_from import made_from
 from holdfast.ingest.reading import Runner
+from holdfast.ingest.schema_texts import SchemaTexts
 from holdfast.ingest.source import Source
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.sources.generator import Generator
@@ -145,7 +146,7 @@ def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock) -> So
     """Open the source that a spec names, for a `reader_id`. Raises `BadInput` if it can't be used."""
     match spec.source:
         case FilesSpec() as files:
-            whole = spec.format in {"csv", "parquet"}
+            whole = spec.format in {"avro", "csv", "parquet"}
             if isinstance(files.path, Path):
                 return Folder(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
             return _bucket(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
@@ -192,8 +193,24 @@ def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> So
     return Bucket(place, pattern, whole=whole, on_changed=on_changed)
 
 
-def format_of(spec: IngestSpec, schema: Schema) -> Format:
-    """The format, for the columns that it fills. Raises `BadInput` if it can't fill them."""
+def _avro(spec: IngestSpec, columns: pa.Schema, texts: SchemaTexts) -> Format:
+    try:
+        from holdfast.ingest.formats.avro import Avro, AvroFiles
+    except ImportError as error:
+        raise BadInput(
+            f"format avro needs a package that is not installed: {error}",
+            hint="pip install 'holdfast[avro]'",
+        ) from error
+    if isinstance(spec.source, FilesSpec):
+        return AvroFiles(columns, most_bad=spec.error_limit)
+    return Avro(columns, texts, head=spec.avro.registry is not None, most_bad=spec.error_limit)
+
+
+def format_of(spec: IngestSpec, schema: Schema, texts: SchemaTexts | None = None) -> Format:
+    """The format, for the columns that it fills. Raises `BadInput` if it can't fill them.
+
+    `texts` are the schemas that it may use. Default: those that the spec names.
+    """
     for what, name in spec.include.items():
         found = [each.type for each in schema.arrow if each.name == name]
         if not found or found[0] not in _INCLUDE_TYPES[what]:
@@ -208,6 +225,7 @@ def format_of(spec: IngestSpec, schema: Schema) -> Format:
     formats: Mapping[str, Callable[[], Format]] = {
         "json": lambda: Json(columns, spec.include.get("record", ""), most_bad=most),
         "csv": lambda: Csv(columns, most_bad=most),
+        "avro": lambda: _avro(spec, columns, texts or SchemaTexts.of(spec.avro)),
         "parquet": lambda: Parquet(columns, most_bad=most),
         "raw": lambda: Raw(columns, most_bad=most),
     }

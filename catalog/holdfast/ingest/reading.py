@@ -17,7 +17,8 @@ from holdfast.errors import SourceChanged, SourceStalled
 from holdfast.ingest.checksum import RangeSum
 from holdfast.ingest.envelope import DELETES, ORDER, Envelope
 from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format, TooManyBad
-from holdfast.ingest.formats.json_lines import Json
+from holdfast.ingest.formats.keys import key_format
+from holdfast.ingest.schema_texts import SchemaTexts
 from holdfast.ingest.source import Binding, Piece, Range, Source
 from holdfast.ingest.spec import IngestSpec
 from holdfast.persist import Schema, Upload
@@ -33,7 +34,7 @@ class RangeWork:
 
     If the rows are uploaded already, `uploads` has them, one for each shard, and `records` is empty. For
     Upsert, `good` has the key, timestamp and position of each good message. If it `clears`, what the
-    collection had before is deleted.
+    collection had before is deleted. `schemas` are the texts of the schemas that were used.
     """
 
     partition: str
@@ -44,6 +45,7 @@ class RangeWork:
     bytes: int = 0
     uploads: tuple[Upload, ...] = ()
     clears: bool = False
+    schemas: dict[str, str] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget what came before, here and in the collection."""
@@ -97,14 +99,21 @@ class RangeReader:
     """Reads ranges of a source and decodes them for a collection with this name and schema."""
 
     def __init__(
-        self, collection: str, spec: IngestSpec, schema: Schema, source: Source, form: Format
+        self,
+        collection: str,
+        spec: IngestSpec,
+        schema: Schema,
+        source: Source,
+        form: Format,
+        texts: SchemaTexts,
     ) -> None:
+        self.texts = texts
         self._collection = collection
         self._spec = spec
         self._schema = schema
         self._source = source
         self._format = form
-        self._keys = Json(pa.schema([schema.arrow.field(each) for each in schema.key_names]))
+        self._keys = key_format(spec, schema, texts)
         self._upsert = spec.envelope is Envelope.UPSERT
 
     def read(self, wanted: Range, *, is_known: bool, max_bytes: int) -> RangeWork:
@@ -114,6 +123,7 @@ class RangeReader:
         if there are too many bad records.
         """
         total, reached = RangeSum(), wanted.begin
+        self.texts.begin()
         work = RangeWork(wanted.partition, Binding(reached, wanted.identity, begin=reached))
         if wanted.whole and wanted.begin == wanted.end and is_known:
             work.bad.append(
@@ -138,6 +148,7 @@ class RangeReader:
             if not wanted.sparse:
                 reached = wanted.end
         work.binding = Binding(reached, wanted.identity, total.rows, total.checksum, wanted.begin, total.rows)
+        work.schemas = self.texts.taken()
         return work
 
     def _decode(self, piece: Piece, wanted: Range, work: RangeWork) -> None:

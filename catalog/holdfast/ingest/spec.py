@@ -16,7 +16,7 @@ from holdfast.errors import BadInput
 from holdfast.ingest.envelope import Envelope
 from holdfast.persist.stores.s3_place import FORM, S3Place
 
-FORMATS: Final[tuple[str, ...]] = ("json", "csv", "parquet", "raw")
+FORMATS: Final[tuple[str, ...]] = ("json", "csv", "avro", "parquet", "raw")
 INCLUDES: Final[tuple[str, ...]] = ("partition", "position", "timestamp", "key", "record")
 START: Final = ("Earliest", "Latest")
 SECURITY: Final = (
@@ -33,6 +33,9 @@ SECRETS: Final = {"password": "sasl.password", "keyPassword": "ssl.key.password"
 SLOT_CHARS: Final = 45
 """The greatest length of `slot`. Postgres allows 63 characters. A collection and an attempt add 9 each."""
 _SLOT: Final = re.compile(rf"[a-z0-9_]{{1,{SLOT_CHARS}}}")
+_HOW_TO_NAME: Final = (
+    "put it into an environment variable or a file, and name that with passwordEnv or passwordFile"
+)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"(\d+)(Ki|Mi|Gi|)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -116,6 +119,28 @@ class PostgresSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistrySpec:
+    """A schema registry with Confluent's REST API."""
+
+    url: str
+    user: str = ""
+    password: SecretPlace | None = None
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSpec:
+    """Where the schemas of messages are: in a registry, in a file, or in the header of each file (neither).
+
+    `keys` is the format of the messages' keys, "avro" or "json".
+    """
+
+    registry: RegistrySpec | None = None
+    schema_file: Path | None = None
+    keys: str = "json"
+
+
+@dataclass(frozen=True, slots=True)
 class IngestSpec:
     """A source, how its records are decoded, and how often and how much a step commits.
 
@@ -133,6 +158,7 @@ class IngestSpec:
     max_rows: int = 1_000_000
     max_bytes: int = 256 << 20
     error_limit: int = 1000
+    avro: AvroSpec = field(default_factory=AvroSpec)
 
 
 def parse(block: object, where: str = "source") -> IngestSpec:
@@ -143,10 +169,13 @@ def parse(block: object, where: str = "source") -> IngestSpec:
         found = ", ".join(given.names) or "nothing"
         raise BadInput(f"{where} must have one of {', '.join(_SOURCES)} (it has {found})")
     source = _SOURCES[kinds[0]](given.block(kinds[0]))
+    avro = AvroSpec()
     if isinstance(source, PostgresSpec):
         format_, envelope = _changes(given)
     else:
         format_ = _only(given, "format", FORMATS)
+        if format_ == "avro":
+            avro = _avro(given.block("format").block("avro"), is_whole=isinstance(source, FilesSpec))
         envelope = given.choice("envelope", [each.value for each in Envelope], Envelope.NONE.value)
     include_block = given.block("include")
     include = {each: include_block.text(each) for each in INCLUDES if each in include_block.names}
@@ -163,6 +192,7 @@ def parse(block: object, where: str = "source") -> IngestSpec:
         batch.number("maxRows", 1_000_000, least=1),
         batch.size("maxBytes", 256 << 20),
         collect.number("limit", 1000, least=0),
+        avro,
     )
     for each in (run, batch, collect, given):
         each.done()
@@ -241,8 +271,7 @@ def _postgres(given: "_Block") -> PostgresSpec:
     if parts.password is not None or "password=" in parts.query:
         raise BadInput(
             f"{given.where}.url has a password, which is a secret that a spec may not have",
-            hint="put it into an environment variable or a file, and name that with passwordEnv or"
-            " passwordFile",
+            hint=_HOW_TO_NAME,
         )
     if len(spec.table.split(".")) != 2 or not all(spec.table.split(".")):
         raise BadInput(f"{given.where}.table is {spec.table!r}, expected a schema and a table: public.orders")
@@ -303,8 +332,55 @@ def _only(given: "_Block", name: str, known: tuple[str, ...]) -> str:
     found = [each for each in block.names if each in known]
     if len(found) != 1 or len(block.names) != 1:
         raise BadInput(f"{block.where} must be one of {', '.join(known)}, such as {{{known[0]}: {{}}}}")
-    block.block(found[0]).done()
+    if found[0] != "avro":
+        block.block(found[0]).done()
     return found[0]
+
+
+def _avro(given: "_Block", *, is_whole: bool) -> AvroSpec:
+    if is_whole:
+        if given.names:
+            raise BadInput(
+                f"{given.where}.{given.names[0]} is not for files: an object container file has its schema"
+            )
+        return AvroSpec()
+    found = [each for each in ("registry", "schemaFile") if each in given.names]
+    if len(found) != 1:
+        raise BadInput(f"{given.where} must have one of registry and schemaFile")
+    if found == ["schemaFile"]:
+        spec = AvroSpec(schema_file=Path(given.text("schemaFile")))
+    else:
+        registry = _registry(given.block("registry"))
+        spec = AvroSpec(registry, keys=given.choice("keys", ["avro", "json"], "avro"))
+    given.done()
+    return spec
+
+
+def _registry(given: "_Block") -> RegistrySpec:
+    spec = RegistrySpec(
+        given.text("url"),
+        given.text("user") if "user" in given.names else "",
+        _secret(given, "password"),
+        Path(given.text("caFile")) if "caFile" in given.names else None,
+    )
+    if "password" in given.names:
+        raise BadInput(f"{given.where}.password is a secret, which a spec may not have", hint=_HOW_TO_NAME)
+    given.done()
+    try:
+        parts = urlsplit(spec.url)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_url = False
+    if not is_url or parts.query or parts.fragment:
+        raise BadInput(f"{given.where}.url must be http://host:port or https://host:port")
+    if parts.username is not None or parts.password is not None:
+        raise BadInput(
+            f"{given.where}.url has a user or a password, which is a secret that a spec may not have",
+            hint=f"put the user into {given.where}.user; {_HOW_TO_NAME}",
+        )
+    if spec.password is not None and not spec.user:
+        raise BadInput(f"{given.where} has a password but no user")
+    return spec
 
 
 class _Block:

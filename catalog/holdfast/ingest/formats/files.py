@@ -19,7 +19,7 @@ from holdfast.ingest.formats.decoded import MOST_BAD, REASON_CHARS, BadRecord, D
 _UNREADABLE: Final = (pa.ArrowException, OSError, ValueError)
 
 
-class _WholeFiles:
+class WholeFiles:
     """Decodes messages that are files."""
 
     whole = True
@@ -83,7 +83,7 @@ class _WholeFiles:
         return pa.concat_tables([empty, *tables]), [(at + 1, reason) for at, reason in failed]
 
 
-class Csv(_WholeFiles):
+class Csv(WholeFiles):
     """Decodes CSV files with a header."""
 
     def check(self) -> None:
@@ -124,7 +124,7 @@ class Csv(_WholeFiles):
         return table, sorted([*bad, *((int(kept[number - 1]), reason) for number, reason in failed)])
 
 
-class Parquet(_WholeFiles):
+class Parquet(WholeFiles):
     """Decodes Parquet files."""
 
     def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:

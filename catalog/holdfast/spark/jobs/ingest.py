@@ -37,6 +37,7 @@ from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
 from holdfast.ingest.ingestion import IngestTotal
 from holdfast.ingest.opened import reader_id
 from holdfast.ingest.reading import Order, RangeReader, RangeWork
+from holdfast.ingest.schema_texts import MissingTexts, SchemaTexts
 from holdfast.ingest.spec import PostgresSpec
 from holdfast.persist import PersistClient
 from holdfast.spark.jobs import program
@@ -105,8 +106,28 @@ class SparkRunner:
         self._spec = spec
         self._source = spec.parsed
 
-    def read(self, order: Order, _: RangeReader, writer: RenditionWriter, /) -> list[RangeWork]:
-        """Read at most `partitions` ranges, each in a task. The tasks share `max_bytes` evenly."""
+    def read(self, order: Order, source: RangeReader, writer: RenditionWriter, /) -> list[RangeWork]:
+        """Read at most `partitions` ranges, each in a task. The tasks share `max_bytes` evenly.
+
+        If tasks meet schemas that are not known, the step is read again with them. So only the driver asks
+        the registry, and all tasks use the same texts.
+        """
+        source.texts.begin()
+        while True:
+            done = self._run(order, source.texts.copy(), writer)
+            failed = [each for each in done if isinstance(each, HoldfastError)]
+            missing = {id_ for each in done if isinstance(each, MissingTexts) for id_ in each.ids}
+            work = [each for each in done if isinstance(each, RangeWork)]
+            if not failed and not missing:
+                return work
+            self._client.discard(upload for each in work for upload in each.uploads)
+            if failed:
+                raise failed[0]
+            source.texts.require(missing)
+
+    def _run(
+        self, order: Order, texts: SchemaTexts, writer: RenditionWriter
+    ) -> list[RangeWork | HoldfastError | MissingTexts | None]:
         ranges = order.ranges[: self._spec.partitions]
         ingesting = Ingesting(
             self._spec.place,
@@ -119,8 +140,9 @@ class SparkRunner:
             writer.upload_tickets(),
             order.at,
             max(1, order.max_bytes // len(ranges)),
+            texts,
         )
-        done = run_tasks(
+        return run_tasks(
             self._context,
             [(each, each.partition in order.known) for each in ranges],
             functools.partial(read_task, ingesting=ingesting),
@@ -128,12 +150,6 @@ class SparkRunner:
             progress=lambda _: None,
             meanwhile=lambda: _keep_alive(writer),
         )
-        failed = [each for each in done if isinstance(each, HoldfastError)]
-        work = [each for each in done if isinstance(each, RangeWork)]
-        if failed:
-            self._client.discard(upload for each in work for upload in each.uploads)
-            raise failed[0]
-        return work
 
 
 class _Watch:

@@ -19,6 +19,7 @@ from holdfast.forks import kept_in_process
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.opened import format_of, source_of
 from holdfast.ingest.reading import RangeReader, RangeWork
+from holdfast.ingest.schema_texts import MissingTexts, SchemaTexts
 from holdfast.ingest.source import Range
 from holdfast.ingest.spec import IngestSpec
 from holdfast.persist import Schema, UploadTicket
@@ -33,7 +34,7 @@ class Ingesting:
     """What every task needs in addition to its range. `collection` is the name, for messages.
 
     `reader` is what the source calls the reader. `at` is the time of the rows. A task reads at most about
-    `max_bytes`.
+    `max_bytes`. `texts` are the schemas that the driver knows.
     """
 
     place: Place
@@ -46,21 +47,28 @@ class Ingesting:
     tickets: tuple[UploadTicket, ...]
     at: int
     max_bytes: int
+    texts: SchemaTexts
 
 
-def read_task(task: tuple[Range, bool], *, ingesting: Ingesting) -> RangeWork | HoldfastError | None:
+def read_task(
+    task: tuple[Range, bool], *, ingesting: Ingesting
+) -> RangeWork | HoldfastError | MissingTexts | None:
     """Read a range. The flag says whether its partition is bound already. Runs in an executor.
 
     Without an envelope it uploads the rows. For Upsert it returns them, because the rows of a key can be in
     several ranges. Returns None if the partition changed meanwhile, and an error instead of raising it, so
-    that the driver has it whole.
+    that the driver has it whole. So it does with schemas that only the driver can find.
     """
     wanted, is_known = task
     client = _kept_open(ingesting.place, ingesting.location_id)
     try:
-        with closing(source_of(ingesting.spec, ingesting.reader, ingesting.schema, client.clock)) as source:
-            form = format_of(ingesting.spec, ingesting.schema)
-            reader = RangeReader(ingesting.collection, ingesting.spec, ingesting.schema, source, form)
+        with closing(
+            source_of(ingesting.spec, ingesting.reader, ingesting.schema, client.clock)
+        ) as source:
+            form = format_of(ingesting.spec, ingesting.schema, ingesting.texts)
+            reader = RangeReader(
+                ingesting.collection, ingesting.spec, ingesting.schema, source, form, ingesting.texts
+            )
             work = reader.read(wanted, is_known=is_known, max_bytes=ingesting.max_bytes)
         if ingesting.spec.envelope is Envelope.NONE and work.records:
             updates = _updates(work.records, ingesting)
@@ -68,7 +76,7 @@ def read_task(task: tuple[Range, bool], *, ingesting: Ingesting) -> RangeWork | 
             work.records = []
     except SourceChanged:
         return None
-    except HoldfastError as error:
+    except (HoldfastError, MissingTexts) as error:
         return error
     return work
 

@@ -1,0 +1,143 @@
+"""Records of Avro as rows: what fastavro decodes becomes columns, a column at a time."""
+
+import base64
+import datetime as dt
+import decimal
+import functools
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import fastavro
+import fastavro.read
+import pyarrow as pa
+
+from holdfast.ingest.formats.avro_schema import DECIMAL, AvroType, UnreadableSchema
+
+CONVERSION: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
+"""What the conversion of a value may raise that doesn't fit its column."""
+Fields = Mapping[str, Any]
+
+
+class AvroRecords:
+    """Reads records that were written with one schema."""
+
+    def __init__(self, schema: AvroType) -> None:
+        self.parsed = parsed_by_fastavro(schema)
+
+    def read(
+        self, stream: io.BytesIO, begins: Sequence[int], ends: Sequence[int]
+    ) -> tuple[list[Any], list[int], list[tuple[int, str]]]:
+        """Read the records between these positions.
+
+        Returns them, their numbers, and the numbers of the others with the reason.
+        """
+        read, seek, tell, schema = fastavro.schemaless_reader, stream.seek, stream.tell, self.parsed
+        records: list[Any] = []
+        numbers: list[int] = []
+        bad: list[tuple[int, str]] = []
+        for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            seek(begin)
+            try:
+                record = read(stream, schema, None)
+            except Exception:  # noqa: BLE001 - fastavro raises almost anything for bytes that nobody wrote
+                bad.append((number, self._why(stream, begin, end)))
+                continue
+            # A record that ends elsewhere has read bytes of the next message, or has left some.
+            if tell() != end:
+                bad.append((number, self._why(stream, begin, end)))
+                continue
+            records.append(record)
+            numbers.append(number)
+        return records, numbers, bad
+
+    def _why(self, stream: io.BytesIO, begin: int, end: int) -> str:
+        """Why these bytes are no record, whatever stands beside them."""
+        alone = io.BytesIO(stream.getbuffer()[begin:end])
+        try:
+            fastavro.schemaless_reader(alone, self.parsed, None)
+        except EOFError:
+            return "it ends within a record"
+        except Exception as error:  # noqa: BLE001 - as above
+            return f"it is no record of its schema: {type(error).__name__}: {error}"
+        return f"{end - begin - alone.tell()} bytes follow its record"
+
+
+def parsed_by_fastavro(schema: AvroType) -> Any:
+    """The schema in fastavro's form. Raises `UnreadableSchema`."""
+    try:
+        return fastavro.parse_schema(schema.inner)
+    except Exception as error:  # noqa: BLE001 - so it is with schemas
+        raise UnreadableSchema(" ".join(str(error).split())) from None
+
+
+def as_table(records: Sequence[Fields | None], ways: Mapping[str, str], columns: pa.Schema) -> pa.Table:
+    """The rows of records. Fields fill columns as `ways_of` says. Raises the errors of `CONVERSION`."""
+    arrays = []
+    for each in columns:
+        way = ways.get(each.name)
+        if way is None:
+            arrays.append(pa.nulls(len(records), each.type))
+            continue
+        name = each.name
+        values = [None if record is None else record[name] for record in records]
+        if way == "json":
+            values = [None if value is None else as_json(value) for value in values]
+        try:
+            arrays.append(pa.array(values, each.type))
+        except CONVERSION as error:
+            raise ValueError(f"column '{name}': {error}") from None
+    return pa.table(arrays, schema=pa.schema([each.with_nullable(True) for each in columns]))
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON text. JSON has no form for bytes, which are base64, and for times and decimals."""
+    try:
+        return _encode(value)
+    except ValueError:
+        return _encode(_finite(value))
+
+
+_encode: Final[Callable[[Any], str]] = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=lambda value: _plain(value)
+).encode
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    assert isinstance(value, dt.datetime | dt.date | dt.time)
+    return value.isoformat()
+
+
+def _finite(value: Any) -> Any:
+    """The value with text in the place of numbers that JSON doesn't have."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    return value
+
+
+@functools.cache
+def _exactly(precision: int) -> decimal.Context:
+    return decimal.Context(prec=precision, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
+
+
+def _decimal(data: Any, writer: dict[Any, Any] | None, _: object = None) -> decimal.Decimal:
+    """The decimal in these bytes. Fastavro's own reader rounds one with too many digits."""
+    assert writer is not None
+    precision, unscaled = writer["precision"], int.from_bytes(data, "big", signed=True)
+    if abs(unscaled) >= 10**precision:
+        raise ValueError(f"a decimal has more than {precision} digits")
+    return decimal.Decimal(unscaled).scaleb(-writer["scale"], _exactly(precision))
+
+
+for _kind in ("bytes", "fixed"):
+    fastavro.read.LOGICAL_READERS[f"{_kind}-{DECIMAL}"] = _decimal
