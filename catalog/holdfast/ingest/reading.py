@@ -178,6 +178,7 @@ class RangeReader:
             keys = self._decoded_keys(deleting)
             work.records.append(self._records(keys, deleting, wanted, deletes=True))
             work.bad += [self._error(wanted, each, deleting) for each in keys.bad]
+            deleting = deleting.take(pa.array(np.unique(keys.index)))
         good = messages.take(pa.array(np.unique(decoded.index)))
         work.good += [each.drop_columns(["value"]) for each in (good, deleting)]
         self._hide(decoded.bad, messages, wanted, work)

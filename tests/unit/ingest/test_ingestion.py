@@ -139,6 +139,15 @@ def test_a_bad_value_that_a_later_one_replaces_in_the_same_step_is_no_error(clie
     assert bad(client) == [("0", 3, "decode")]
 
 
+def test_a_deletion_whose_key_is_bad_is_an_error(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", row(1), None, key={"id": "one"})
+    topic.send("0", None, key={"id": 1})
+    drained(pipeline(client, topic, envelope="Upsert"))
+    assert rows(client) == Counter()
+    assert bad(client) == [("0", 1, "decode")]
+
+
 def test_another_source_is_refused(client: PersistClient) -> None:
     topic = Topic()
     topic.send("0", row(1))
