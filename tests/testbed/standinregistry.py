@@ -17,13 +17,18 @@ UNKNOWN: Final = b'{"error_code":40403,"message":"Schema not found"}'
 
 
 class StandInRegistry:
-    """As a context manager it is stopped at the end. `responses` replace the normal ones while they last."""
+    """As a context manager it is stopped at the end.
+
+    `responses` replace the normal ones while they last, and `always` replaces all. With `cut`, responses lack
+    their last byte.
+    """
 
     def __init__(self, user: str = "", password: str = "") -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
         self.responses: list[tuple[int, bytes]] = []
         self.always: tuple[int, bytes] | None = None
         self.delay_s = 0.0
+        self.cut = False
         self.asked: Counter[int] = Counter()
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._wanted = f"Basic {token}" if user else None
@@ -78,7 +83,7 @@ class StandInRegistry:
                     self.send_response(status)
                     self.send_header("Content-Length", str(len(body)))
                     self.end_headers()
-                    self.wfile.write(body)
+                    self.wfile.write(body[:-1] if registry.cut else body)
                 except OSError:
                     pass
 

@@ -1,0 +1,453 @@
+"""A pipeline asks the registry once, stores what it uses with it, and never takes a failure for bad records.
+
+The registry is a stand-in, and the topic is in memory.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.collections import Recipe, StorageController
+from holdfast.errors import AsOfNotYetAvailable, BadInput, SourceStalled, StorageError, StoreUnreachable
+from holdfast.ingest import Ingestion, parse, schema_texts
+from holdfast.ingest import registry as client_of_registry
+from holdfast.ingest.kept import offsets, schemas
+from holdfast.ingest.opened import format_of
+from holdfast.persist import PersistClient, Schema
+from testbed.faults import Fault, ProcessDeath, ScriptedPlan
+from testbed.standinregistry import StandInRegistry
+from unit.collections.stores import Stores
+from unit.ingest.avromessages import ORDER, ORDER_KEY, bare, wire
+from unit.ingest.pipelines import bad, created, drained, positions, row, rows
+from unit.ingest.topic import Topic
+
+LATER = {**ORDER, "fields": [*ORDER["fields"], {"name": "more", "type": "string", "default": ""}]}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for minutes."""
+    for name, seconds in (("OPEN_S", 0.5), ("PATIENCE_S", 0.5), ("_REQUEST_S", 0.3), ("PAUSE_S", 0.01)):
+        monkeypatch.setattr(client_of_registry, name, seconds)
+    monkeypatch.setattr(schema_texts, "PAUSE_S", 0.01)
+    monkeypatch.setattr(schema_texts, "_NEW_S", 0.1)
+
+
+@pytest.fixture
+def registry() -> Iterator[StandInRegistry]:
+    with StandInRegistry() as registry:
+        registry.register(1, ORDER)
+        yield registry
+
+
+@pytest.fixture
+def stores() -> Stores:
+    stores = Stores()
+    created(stores.open())
+    return stores
+
+
+@pytest.fixture
+def topic() -> Topic:
+    topic = Topic()
+    topic.send("0", wire(row(1)), wire(row(2)))
+    return topic
+
+
+def fed(client: PersistClient, topic: Topic, registry: StandInRegistry | str, **block: Any) -> int:
+    """Feed as a new process. Returns the number of steps."""
+    return drained(opened(client, topic, registry, **block))
+
+
+def opened(client: PersistClient, topic: Topic, registry: StandInRegistry | str, **block: Any) -> Ingestion:
+    kafka = {"bootstrapServers": "nowhere:1", "topic": "orders"}
+    url = registry if isinstance(registry, str) else registry.url
+    whole = {
+        "kafka": kafka,
+        "format": {"avro": {"registry": {"url": url}, "keys": "json"}},
+        "run": {"progressInterval": "0s"},
+    }
+    spec = parse({**whole, **block})
+    return Ingestion(StorageController(client), "orders", spec, topic, partial(format_of, spec))
+
+
+def kept(client: PersistClient, as_of: int | None = None) -> dict[str, str]:
+    return schemas(StorageController(client), "orders", as_of)[1]
+
+
+def ids(client: PersistClient) -> list[int]:
+    return sorted(id_ for id_, _ in rows(client).elements())
+
+
+def test_texts_are_stored_with_the_rows_that_need_them(
+    stores: Stores, topic: Topic, registry: StandInRegistry
+) -> None:
+    client = stores.open()
+    registry.register(2, LATER)
+    fed(client, topic, registry)
+    assert ids(client) == [1, 2]
+    assert kept(client) == {"1": json.dumps(ORDER)}
+    before = offsets(StorageController(client), "orders")[0]
+    topic.send("0", wire({**row(3), "more": "x"}, 2, LATER))
+    fed(client, topic, registry)
+    assert ids(client) == [1, 2, 3]
+    assert kept(client) == {"1": json.dumps(ORDER), "2": json.dumps(LATER)}
+    assert kept(client, before) == {"1": json.dumps(ORDER)}
+    # What shows the bindings shows no texts.
+    assert positions(client) == {"0": 3}
+
+
+@pytest.mark.parametrize("what", ["down", "forgets", "slow", "broken", "other text without meaning"])
+def test_stored_texts_are_enough(stores: Stores, topic: Topic, registry: StandInRegistry, what: str) -> None:
+    fed(stores.open(), topic, registry)
+    match what:
+        case "down":
+            registry.stop()
+        case "forgets":
+            registry.schemas.clear()
+        case "slow":
+            registry.delay_s = 10
+        case "broken":
+            registry.always = (200, b"<html>")
+        case _:
+            registry.schemas[1]["schema"] = json.dumps(ORDER, indent=2, sort_keys=True)
+    topic.send("0", wire(row(3)))
+    fed(stores.open(), topic, registry)
+    assert ids(stores.open()) == [1, 2, 3]
+
+
+def test_another_text_for_a_stored_id_stalls(stores: Stores, topic: Topic, registry: StandInRegistry) -> None:
+    running = opened(stores.open(), topic, registry)
+    drained(running)
+    registry.register(1, {**ORDER, "fields": list(reversed(ORDER["fields"]))})
+    topic.send("0", wire(row(3)))
+    # A process that runs has asked already.
+    drained(running)
+    with pytest.raises(SourceStalled, match="another text for schema 1") as caught:
+        fed(stores.open(), topic, registry)
+    assert "registry.url" in str(caught.value.hint)
+    assert ids(stores.open()) == [1, 2, 3]
+    registry.register(1, ORDER)
+    topic.send("0", wire(row(4)))
+    fed(stores.open(), topic, registry)
+    assert ids(stores.open()) == [1, 2, 3, 4]
+
+
+def test_two_instances_that_got_different_texts_do_not_both_commit(
+    stores: Stores, topic: Topic, registry: StandInRegistry
+) -> None:
+    topic.deletes = False
+    one, two = (opened(stores.open(), topic, registry) for _ in range(2))
+    for each in (one, two):
+        each.load()
+    read = two._runner.read
+
+    def late(*given: Any) -> Any:
+        """The other one commits between what this one reads and its commit."""
+        registry.register(1, {**ORDER, "fields": list(reversed(ORDER["fields"]))})
+        try:
+            return read(*given)
+        finally:
+            registry.register(1, ORDER)
+            drained(one)
+
+    two._runner.read = late  # type: ignore[method-assign]
+    assert two.step().outcome.value == "lost"
+    with pytest.raises(SourceStalled, match="another text for schema 1"):
+        two.step()
+    assert ids(stores.open()) == [1, 2]
+    assert kept(stores.open()) == {"1": json.dumps(ORDER)}
+
+
+@pytest.mark.parametrize("what", ["down", "503", "429", "slow", "cut"])
+def test_a_registry_that_is_down_is_an_error_and_no_bad_record(
+    stores: Stores, topic: Topic, registry: StandInRegistry, what: str
+) -> None:
+    client = stores.open()
+    match what:
+        case "down":
+            registry.stop()
+        case "slow":
+            registry.delay_s = 2
+        case "cut":
+            registry.cut = True
+        case _:
+            registry.always = (int(what), b"secret of the server")
+    running = opened(client, topic, registry)
+    began = time.monotonic()
+    with pytest.raises(
+        StoreUnreachable, match=f"can't find schema 1: the schema registry at {registry.url}"
+    ) as caught:
+        running.step()
+    assert 0.4 < time.monotonic() - began < 5
+    assert "secret" not in f"{caught.value} {caught.value.hint}"
+    check_nothing(client)
+    registry.always, registry.delay_s, registry.cut = None, 0, False
+    if what == "down":
+        registry.serve()
+    drained(running)
+    assert ids(client) == [1, 2]
+    assert not bad(client)
+
+
+def test_a_registry_that_comes_back_soon_is_waited_for(
+    stores: Stores, topic: Topic, registry: StandInRegistry
+) -> None:
+    registry.responses = [(500, b""), (503, b"x"), (429, b"")]
+    fed(stores.open(), topic, registry)
+    registry.register(2, LATER)
+    registry.stop()
+    threading.Timer(0.2, registry.serve).start()
+    topic.send("0", wire({**row(3), "more": ""}, 2, LATER))
+    fed(stores.open(), topic, registry)
+    assert ids(stores.open()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (404, b"<html>not found</html>", "status 404 and not as a schema registry does"),
+        (404, b'{"error_code":404}', "status 404 and not"),
+        (200, b"<html>log in</html>", "status 200 and not"),
+        (200, b'{"schema":7}', "status 200 and not"),
+        (200, b"[" * 100_000, "status 200 and not"),
+        (302, b"", "status 302 and not"),
+        (400, b"{}", "status 400 and not"),
+        (403, b"{}", "does not accept this client: status 403"),
+        (200, b"x" * (5 << 20), "its response is too large"),
+    ],
+)
+def test_an_answer_that_is_not_that_of_a_registry_is_an_error(
+    stores: Stores, topic: Topic, registry: StandInRegistry, status: int, body: bytes, told: str
+) -> None:
+    registry.always = (status, body)
+    with pytest.raises(StoreUnreachable, match=told):
+        fed(stores.open(), topic, registry)
+    check_nothing(stores.open())
+
+
+def test_what_the_registry_does_not_know_is_a_bad_record(
+    stores: Stores, topic: Topic, registry: StandInRegistry
+) -> None:
+    registry.register(3, ORDER, schemaType="PROTOBUF")
+    registry.register(4, {**ORDER, "fields": [{"name": "id", "type": "string"}]})
+    topic.send(
+        "0",
+        wire(row(5), 2),
+        wire(row(6), 3),
+        b"no magic",
+        b"",
+        wire({"id": "7"}, 4, {**ORDER, "fields": [{"name": "id", "type": "string"}]}),
+    )
+    topic.send("0", wire(row(8)))
+    client = stores.open()
+    running = opened(client, topic, registry)
+    drained(running)
+    assert ids(client) == [1, 2, 8]
+    assert bad(client) == [("0", position, "decode") for position in range(2, 7)]
+    # Nobody asks again for each message.
+    assert registry.asked[3] < 20
+    # Later it may know the id.
+    running._texts._refused_s = -100
+    registry.register(2, ORDER)
+    topic.send("0", wire(row(9), 2))
+    drained(running)
+    assert ids(client) == [1, 2, 8, 9]
+
+
+def test_a_schema_that_is_registered_a_moment_later_is_waited_for(
+    stores: Stores, topic: Topic, registry: StandInRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_texts, "_NEW_S", 5.0)
+    topic.send("0", wire({**row(3), "more": ""}, 2, LATER))
+    threading.Timer(0.3, registry.register, (2, LATER)).start()
+    fed(stores.open(), topic, registry)
+    assert ids(stores.open()) == [1, 2, 3]
+
+
+def test_a_schema_that_refers_to_others_stalls(
+    stores: Stores, topic: Topic, registry: StandInRegistry
+) -> None:
+    registry.register(1, ORDER, references=[{"name": "x", "subject": "x", "version": 1}])
+    with pytest.raises(SourceStalled, match=r"schema 1 .* refers to other schemas"):
+        fed(stores.open(), topic, registry)
+
+
+def test_a_password_reaches_the_registry_and_no_message(
+    stores: Stores, topic: Topic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "password").write_text("pa:ss-wörd\n")
+    with StandInRegistry("me", "pa:ss-wörd") as registry:
+        registry.register(1, ORDER)
+        block = {"registry": {"url": f"{registry.url}/", "user": "me"}, "keys": "json"}
+        with pytest.raises(StoreUnreachable, match="does not accept this client: status 401") as caught:
+            fed(stores.open(), topic, "", format={"avro": block})
+        assert "user and password" in str(caught.value.hint)
+        block["registry"] = {**block["registry"], "passwordEnv": "REGISTRY"}  # type: ignore[dict-item]
+        with pytest.raises(BadInput, match="the environment variable REGISTRY with the password"):
+            fed(stores.open(), topic, "", format={"avro": block})
+        monkeypatch.setenv("REGISTRY", "wrong-secret")
+        with pytest.raises(StoreUnreachable) as caught:
+            fed(stores.open(), topic, "", format={"avro": block})
+        assert "wrong-secret" not in f"{caught.value!r} {caught.value.hint}"
+        block["registry"] = {"url": registry.url, "user": "me", "passwordFile": str(tmp_path / "password")}
+        fed(stores.open(), topic, "", format={"avro": block})
+    assert ids(stores.open()) == [1, 2]
+
+
+def test_upsert_with_keys_of_avro(stores: Stores, registry: StandInRegistry) -> None:
+    registry.register(2, ORDER_KEY)
+    registry.register(3, "long")
+    topic, client = Topic(), stores.open()
+    block = {"format": {"avro": {"registry": {"url": registry.url}}}, "envelope": "Upsert"}
+
+    def send(key: bytes, value: bytes | None) -> None:
+        topic.partitions.setdefault("0", []).append((key, value))
+
+    for id_ in (1, 2, 3):
+        send(wire({"id": id_}, 2, ORDER_KEY), wire(row(id_)))
+    fed(client, topic, "", **block)
+    send(wire({"id": 1}, 2, ORDER_KEY), None)
+    send(wire(2, 3, "long"), None)
+    send(wire({"id": 3}, 2, ORDER_KEY), b"bad")
+    send(b"no key", None)
+    fed(client, topic, "", **block)
+    assert ids(client) == []
+    assert bad(client) == [("0", 5, "decode"), ("0", 6, "decode")]
+    # The keys' schemas are stored too.
+    assert set(kept(client)) == {"1", "2", "3"}
+    send(wire({"id": 3}, 2, ORDER_KEY), wire(row(3, "good")))
+    fed(client, topic, "", **block)
+    assert ids(client) == [3]
+    assert bad(client) == [("0", 6, "decode")]
+
+
+def test_a_schema_file_is_stored_and_may_not_change(stores: Stores, tmp_path: Path) -> None:
+    file = tmp_path / "order.avsc"
+    file.write_text(json.dumps(ORDER))
+    topic, block = Topic(), {"format": {"avro": {"schemaFile": str(file)}}}
+    topic.send("0", bare(row(1)), b"\xff", bare(row(2)))
+    fed(stores.open(), topic, "", **block)
+    assert ids(stores.open()) == [1, 2]
+    assert bad(stores.open()) == [("0", 1, "decode")]
+    assert kept(stores.open()) == {"schemaFile": json.dumps(ORDER)}
+    file.write_text(json.dumps(ORDER, indent=1))
+    topic.send("0", bare(row(3)))
+    fed(stores.open(), topic, "", **block)
+    file.write_text(json.dumps({**ORDER, "fields": ORDER["fields"][:1]}))
+    with pytest.raises(SourceStalled, match="schemaFile has another schema"):
+        fed(stores.open(), topic, "", **block)
+    assert ids(stores.open()) == [1, 2, 3]
+    file.unlink()
+    with pytest.raises(BadInput, match=f"can't read source.format.avro.schemaFile {file}: No such file"):
+        fed(stores.open(), topic, "", **block)
+
+
+def test_another_rendition_takes_the_texts_of_the_first(
+    stores: Stores, topic: Topic, registry: StandInRegistry
+) -> None:
+    """A second decoder doesn't depend on the registry."""
+    client = stores.open()
+    topic.deletes = False
+    fed(client, topic, registry)
+    controller = StorageController(client)
+    controller.renditions.create("c1", shards=1, recipe=Recipe.SOURCE, pipeline=True, rendition_id="r2")
+    registry.stop()
+    texts = opened(client, topic, registry)._texts
+    texts.require(["1"])
+    assert texts.use("1") == json.dumps(ORDER)
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE])
+def test_a_fault_at_any_write_changes_nothing(fault: Fault, registry: StandInRegistry) -> None:
+    """Texts are there with the rows that need them, and never without."""
+    registry.register(2, LATER)
+    sent = [
+        wire(row(1)),
+        wire({**row(2), "more": ""}, 2, LATER),
+        wire(row(3)),
+        wire({**row(4), "more": ""}, 2, LATER),
+    ]
+    for number in range(60):
+        stores, topic = Stores(), Topic()
+        created(stores.open())
+        plan = ScriptedPlan({number: fault}, matches=lambda operation: operation.writes)
+        try:
+            feed_all(stores.open(plan), topic, sent, registry)
+        except (StorageError, ProcessDeath):
+            check_texts(stores.open())
+            feed_all(stores.open(), topic, sent, registry)
+        assert ids(stores.open()) == [1, 2, 3, 4]
+        assert kept(stores.open()) == {"1": json.dumps(ORDER), "2": json.dumps(LATER)}
+        if plan.seen <= number:
+            assert number > 3
+            return
+    raise AssertionError("the work never ends")
+
+
+def check_texts(client: PersistClient) -> None:
+    """The texts are those of the rows that are there: they came in the same commits."""
+    try:
+        found = ids(client)
+    except AsOfNotYetAvailable:
+        return
+    assert set(kept(client)) == {"2" if id_ % 2 == 0 else "1" for id_ in found}
+
+
+def check_nothing(client: PersistClient) -> None:
+    with pytest.raises(AsOfNotYetAvailable):
+        rows(client)
+
+
+def feed_all(client: PersistClient, topic: Topic, sent: list[bytes], registry: StandInRegistry) -> None:
+    """Send and feed one message at a time. What was sent before is not sent again."""
+    while True:
+        fed(client, topic, registry)
+        done = len(topic.partitions.get("0", []))
+        if done == len(sent):
+            return
+        topic.send("0", sent[done])
+
+
+@pytest.mark.parametrize(
+    ("avro", "told"),
+    [
+        ({}, "source.format.avro must have one of registry and schemaFile"),
+        ({"registry": {"url": "http://r"}, "schemaFile": "x"}, "must have one of registry and schemaFile"),
+        ({"registry": {}}, "source.format.avro.registry.url must be text"),
+        ({"registry": {"url": "kafka:8081"}}, "registry.url must be http://host:port"),
+        ({"registry": {"url": "http://r:x"}}, "registry.url must be http://host:port"),
+        ({"registry": {"url": "http://me:secret@r"}}, "a secret that a spec may not have"),
+        ({"registry": {"url": "http://r", "password": "secret"}}, "a secret, which a spec may not have"),
+        ({"registry": {"url": "http://r", "passwordEnv": "X"}}, "has a password but no user"),
+        ({"registry": {"url": "http://r", "x": 1}}, "unknown field 'x'"),
+        ({"registry": {"url": "http://r"}, "keys": "csv"}, "keys is 'csv', expected one of avro, json"),
+        ({"schemaFile": "f", "keys": "avro"}, "unknown field 'keys'"),
+    ],
+)
+def test_a_bad_field_is_named(avro: dict[str, Any], told: str) -> None:
+    kafka = {"bootstrapServers": "b:1", "topic": "t"}
+    with pytest.raises(BadInput, match=told) as caught:
+        parse({"kafka": kafka, "format": {"avro": avro}})
+    assert "secret@" not in str(caught.value)
+
+
+def test_files_have_their_schemas() -> None:
+    assert parse({"files": {"path": "/in"}, "format": {"avro": {}}}).format == "avro"
+    with pytest.raises(BadInput, match=r"source\.format\.avro\.schemaFile is not for files"):
+        parse({"files": {"path": "/in"}, "format": {"avro": {"schemaFile": "x"}}})
+
+
+def test_a_ca_file_must_exist(tmp_path: Path) -> None:
+    registry = {"url": "https://r", "caFile": str(tmp_path / "no")}
+    spec = parse(
+        {"kafka": {"bootstrapServers": "b:1", "topic": "t"}, "format": {"avro": {"registry": registry}}}
+    )
+    with pytest.raises(BadInput, match=r"caFile .* can't be used: No such file"):
+        format_of(spec, Schema.of({"id": "int64"}, {}))
