@@ -5,6 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from holdfast.collections import CollectionSpec, JobState, StorageController
 from holdfast.errors import BadInput, Fenced, SourceStalled
 from holdfast.ingest import IngestStep, StepOutcome, ingest_source
-from holdfast.ingest.kept import errors, offsets
+from holdfast.ingest.kept import errors, offsets, schemas
 from holdfast.persist import Schema
 from holdfast.persist.ids import BLOB_NAME
 from holdfast.persist.rows.schema import DIFF
@@ -23,6 +24,8 @@ from holdfast.spark.jobs import ingest
 from holdfast.spark.jobs.spec import IngestJobSpec
 from spark.attempts import again, killed_at, record_of
 from testbed.kafka import Kafka
+from testbed.standinregistry import StandInRegistry
+from unit.ingest.avromessages import ORDER_KEY, wire
 from unit.ingest.kafkatopic import KafkaTopic
 
 pytestmark = pytest.mark.spark
@@ -213,6 +216,76 @@ def test_a_topic_is_read_by_executors(
     assert bound["position"].to_pylist() == [100, 101, 100]
     assert [(each["partition"], each["position"]) for each in bad.to_pylist()] == [("1", 100)]
     assert topic.committed() == {0: 100, 1: 101, 2: 100}
+
+
+@pytest.mark.parametrize("envelope", ["None", "Upsert"])
+@pytest.mark.kafka
+def test_only_the_driver_asks_the_schema_registry(
+    spark: SparkSession, controller: StorageController, url: str, kafka: Kafka, fed: Fed, envelope: str
+) -> None:
+    topic = KafkaTopic(kafka, partitions=3)
+    fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}, {"name": "x", "type": "double"}]
+    first = {"type": "record", "name": "R", "fields": fields}
+    later = {**first, "fields": [{"name": "name", "type": "string"}, *fields]}
+
+    def send(n: int, partition: int) -> None:
+        key = wire({"id": n}, 9, ORDER_KEY)
+        value = (
+            wire({"id": n, "x": n / 2, "name": str(n)}, 2, later)
+            if n % 10 == 7
+            else wire({"id": n, "x": n / 2}, 1, first)
+        )
+        topic.send(value, key=key, partition=partition)
+
+    for n in range(90):
+        send(n, n % 3)
+    topic.send(wire({"id": 1, "x": 0.0}, 3, first), b"no magic", key=wire({"id": 100}, 9, ORDER_KEY))
+    with StandInRegistry() as registry:
+        for id_, schema in ((1, first), (2, later), (9, ORDER_KEY)):
+            registry.register(id_, schema)
+        source = {
+            "kafka": topic.block(),
+            "format": {"avro": {"registry": {"url": registry.url}}},
+            "envelope": envelope,
+            "run": {"progressInterval": "0s"},
+        }
+        spec = fed(source)
+        ingest.run(spec, say=lambda _: None, spark=spark)
+        assert registry.asked[1] == registry.asked[2] == 1
+        assert registry.asked[9] == (envelope == "Upsert")
+        # One process comes to the same.
+        alone = created(controller)
+        ingest_source(url, alone, {**source, "kafka": topic.block(group="alone")}, once=True)
+        for here, there in zip(latest(controller, alone), latest(controller, spec.collection), strict=True):
+            assert here.num_rows
+            assert there.equals(here)
+    # The registry is gone. What was stored is enough for new executors and a new driver.
+    send(91, 0)
+    spec = again_after(controller, spec)
+    ingest.run(spec, say=lambda _: None, spark=spark)
+    at = upper_of(controller, spec) - 1
+    output, _, bad = contents(controller, spec.collection, at)
+    rows = {row["id"]: (row["x"], row["name"]) for row in output.to_pylist()}
+    assert rows == {n: (n / 2, str(n) if n % 10 == 7 else None) for n in [*range(90), 91]}
+    kept = schemas(controller, spec.collection, at)[1]
+    assert {id_: json.loads(text) for id_, text in kept.items() if id_ != "9"} == {"1": first, "2": later}
+    reasons = sorted(each["reason"] for each in bad.to_pylist())
+    # With Upsert, the second one replaces the first one of the same key.
+    assert reasons == ["the message has no schema id", "the schema registry has no schema 3"]
+
+
+def latest(controller: StorageController, name: str) -> list[pa.Table]:
+    """Output, bindings and errors now."""
+    rendition = controller.describe(name).holding.id
+    return contents(
+        controller, name, controller.rendition_writer(name, rendition, purpose="look").upper() - 1
+    )
+
+
+def again_after(controller: StorageController, spec: IngestJobSpec) -> IngestJobSpec:
+    """The next job after one that is done."""
+    record = controller.start_job(spec.collection, "ingest", "again", spec={})
+    return replace(spec, job_id=record.job_id, attempt=record.attempt)
 
 
 def test_too_many_bad_records_stall_it_and_leave_no_uploads(

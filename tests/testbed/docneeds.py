@@ -42,6 +42,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
         "make soak",
     ): _LONG,
     ("README.md", "pip install"): _INSTALLED,
+    ("docs/how-to/ingest-avro.md", "pip install"): _INSTALLED,
     ("docs/how-to/ingest-kafka.md", "pip install"): _INSTALLED,
     ("docs/how-to/ingest-postgres.md", "pip install"): _INSTALLED,
     ("docs/how-to/release.md", "make test"): _LONG,
@@ -67,6 +68,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
 
 RUN_ELSEWHERE: Final[Mapping[str, str]] = {
     "docs/how-to/compact-a-collection.md": "tests/spark/test_spark_page.py",
+    "docs/how-to/ingest-avro.md": "tests/unit/ingest/test_schema_registry.py",
     "docs/how-to/ingest-kafka.md": "tests/unit/ingest/test_kafka.py",
     "docs/how-to/ingest-postgres.md": "tests/unit/ingest/test_postgres.py",
     "docs/how-to/ingest-with-spark.md": "tests/spark/test_spark_page.py",

@@ -4,6 +4,9 @@ The registry is a stand-in, and the topic is in memory.
 """
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,12 +21,16 @@ from holdfast.errors import AsOfNotYetAvailable, BadInput, SourceStalled, Storag
 from holdfast.ingest import Ingestion, parse, schema_texts
 from holdfast.ingest import registry as client_of_registry
 from holdfast.ingest.kept import offsets, schemas
-from holdfast.ingest.opened import format_of
+from holdfast.ingest.opened import format_of, ingestion_of
 from holdfast.persist import PersistClient, Schema
+from testbed import docpages
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan
+from testbed.kafka import Kafka as Broker
+from testbed.pageruns import PageRun
 from testbed.standinregistry import StandInRegistry
 from unit.collections.stores import Stores
-from unit.ingest.avromessages import ORDER, ORDER_KEY, bare, wire
+from unit.ingest.avromessages import ORDER, ORDER_KEY, bare, container, wire
+from unit.ingest.kafkatopic import KafkaTopic
 from unit.ingest.pipelines import bad, created, drained, positions, row, rows
 from unit.ingest.topic import Topic
 
@@ -451,3 +458,37 @@ def test_a_ca_file_must_exist(tmp_path: Path) -> None:
     )
     with pytest.raises(BadInput, match=r"caFile .* can't be used: No such file"):
         format_of(spec, Schema.of({"id": "int64"}, {}))
+
+
+def test_container_files_feed_a_collection(stores: Stores, tmp_path: Path) -> None:
+    (tmp_path / "1.avro").write_bytes(container([row(1), row(2)], codec="deflate"))
+    (tmp_path / "2.avro").write_bytes(b"none")
+    spec = parse({"files": {"path": str(tmp_path), "pattern": "*.avro"}, "format": {"avro": {}}})
+    controller = StorageController(stores.open())
+    with ingestion_of(controller, "orders", spec) as ingestion:
+        drained(ingestion)
+    assert ids(stores.open()) == [1, 2]
+    assert bad(stores.open()) == [("2.avro", 0, "file")]
+    assert kept(stores.open()) == {}
+
+
+@pytest.mark.kafka
+def test_the_page_does_what_it_says(tmp_path: Path, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, name="avro-orders")
+    schema = {**ORDER, "fields": [{"name": "id", "type": "long"}, {"name": "item", "type": "string"}]}
+    for item in ("fig", "apple"):
+        topic.send(wire({"id": 1, "item": item}, 1, schema), key=wire({"id": 1}, 2, ORDER_KEY))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with StandInRegistry() as registry:
+        registry.register(1, schema)
+        registry.register(2, ORDER_KEY)
+        places = {"localhost:9092": kafka.servers, "http://localhost:8081": registry.url}
+        with PageRun(tmp_path, environment={**os.environ, "PATH": path}, places=places) as run:
+            (tmp_path / "data" / "orders").mkdir()
+            (tmp_path / "data" / "orders" / "monday.avro").write_bytes(container([row(1)]))
+            docpages.run("docs/how-to/ingest-avro.md", run)
+
+
+def test_nothing_imports_fastavro_before_it_is_needed() -> None:
+    code = "import sys, holdfast.ingest, holdfast.cli.ingest; assert 'fastavro' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
