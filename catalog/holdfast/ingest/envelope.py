@@ -4,6 +4,8 @@
 - UPSERT: each record replaces the row with its key, and a message without a value deletes it. If a step has
   several records for a key, the greatest (timestamp, partition, position) wins. What the output contains
   before the step is the state.
+- DEBEZIUM: each message is a change event of Debezium. It replaces or deletes rows by their keys, as UPSERT
+  does. One that truncates the table deletes all rows of earlier steps and of lesser records of this step.
 """
 
 from dataclasses import dataclass, field
@@ -26,6 +28,12 @@ class Envelope(Enum):
 
     NONE = "None"
     UPSERT = "Upsert"
+    DEBEZIUM = "Debezium"
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether records replace rows by their keys."""
+        return self is not Envelope.NONE
 
 
 @dataclass
@@ -67,6 +75,18 @@ class UpsertState:
             ]
         )
         return _table(updates, self.schema), pl.concat([after, added])
+
+
+def later_than(records: pa.Table, order: tuple[int, str, int]) -> pa.Table:
+    """The records of a step that are greater than this timestamp, partition and position."""
+    timestamp, partition, position = order
+    at, in_, offset = (pl.col(each) for each in ORDER)
+    at = at.fill_null(-1)
+    same = at == timestamp
+    is_later = (
+        (at > timestamp) | (same & (in_ > partition)) | (same & (in_ == partition) & (offset > position))
+    )
+    return records.filter(_frame(records).select(is_later).to_series().to_arrow())
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:

@@ -24,7 +24,7 @@ from holdfast.collections import RenditionInfo, RenditionState, StorageControlle
 from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
 from holdfast.collections.record.spec import PipelineShards
 from holdfast.errors import HandedOver, Indeterminate, SourceStalled, UpperMismatch
-from holdfast.ingest.envelope import Envelope, UpsertState
+from holdfast.ingest.envelope import UpsertState, later_than
 from holdfast.ingest.following import (
     Followed,
     FollowTarget,
@@ -119,9 +119,19 @@ class _Work:
     messages: int = 0
     bytes: int = 0
     clears: bool = False
+    cleared: tuple[int, str, int] | None = None
+
+    def forget_cleared(self) -> None:
+        """Leave out what a message has deleted that deletes all."""
+        if self.cleared is not None:
+            order, self.clears = self.cleared, True
+            self.records = [later_than(each, order) for each in self.records]
+            self.bad = [each for each in self.bad if order_of(each) > order]
 
     def add(self, done: RangeWork) -> None:
         self.clears |= done.clears
+        if done.cleared is not None:
+            self.cleared = max(self.cleared or done.cleared, done.cleared)
         self.bound[done.partition] = done.binding
         self.records += done.records
         self.bad += done.bad
@@ -185,7 +195,7 @@ class Ingestion:
         )
         self._upper = 0
         self._known = False
-        self._state = UpsertState(self.schema) if self._spec.envelope is Envelope.UPSERT else None
+        self._state = UpsertState(self.schema) if self._spec.envelope.is_keyed else None
         self._bound: dict[str, Binding] = {}
         self._standing: list[dict[str, Any]] = []
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
@@ -477,10 +487,13 @@ class Ingestion:
     def _commit(self, work: _Work, at: int) -> IngestStep:
         after = None
         work.bound = self._summed(work.bound)
+        work.forget_cleared()
         if self._state is not None and work.records:
             updates, after = self._state.changes(pa.concat_tables(work.records), clears=work.clears)
         else:
             updates = pa.concat_tables(work.records) if work.records else None
+        schemas = {each: text for each, text in work.schemas.items() if each not in self._texts.stored}
+        texts = [self._remap_row(each, Binding(0, text), SCHEMAS) for each, text in schemas.items()]
         ended, bad = self._judged(work)
         try:
             self._check_limit(bad, len(self._standing) - len(ended) + len(bad))
@@ -488,11 +501,9 @@ class Ingestion:
             self._discard(work)
             raise
         errors = _signed(ERRORS_SCHEMA, ended, bad)
-        schemas = {each: text for each, text in work.schemas.items() if each not in self._texts.stored}
-        unbound, begun = self._rebound(work.bound)
-        begun += [self._remap_row(each, Binding(0, text), SCHEMAS) for each, text in schemas.items()]
-        remap = _signed(REMAP_SCHEMA, unbound, begun)
+        remap = _signed(REMAP_SCHEMA, *self._rebound(work.bound))
         try:
+            remap = _joined(remap, _signed(REMAP_SCHEMA, (), texts))
             kept = (_at(at, remap), _at(at, errors))
             self._writer.append(_at(at, updates), self._upper, at + 1, kept=kept, uploads=work.uploads)
         except (UpperMismatch, HandedOver):
@@ -617,6 +628,11 @@ def _at(time_: int, updates: pa.Table | None) -> pa.Table | None:
     if updates is None:
         return None
     return updates.append_column(TIME, pa.repeat(pa.scalar(time_, pa.uint64()), updates.num_rows))
+
+
+def _joined(*updates: pa.Table | None) -> pa.Table | None:
+    some = [each for each in updates if each is not None]
+    return pa.concat_tables(some) if some else None
 
 
 def _within(found: Sequence[Range], within: Mapping[str, int] | None) -> list[Range]:

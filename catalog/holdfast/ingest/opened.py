@@ -1,7 +1,7 @@
 """Opens the source and the format that a spec names, and the collection that they feed."""
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from holdfast.collections import CollectionInfo, CollectionSpec, Recipe, Storage
 from holdfast.collections.record.spec import FIRST_RENDITION
 from holdfast.errors import BadInput, CollectionNotFound
 from holdfast.ingest.envelope import Envelope
+from holdfast.ingest.formats.debezium import DebeziumJson
 from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.formats.files import Csv, Parquet
 from holdfast.ingest.formats.json_lines import Json
@@ -193,9 +194,16 @@ def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> So
     return Bucket(place, pattern, whole=whole, on_changed=on_changed)
 
 
-def _avro(spec: IngestSpec, columns: pa.Schema, texts: SchemaTexts) -> Format:
+def _json(spec: IngestSpec, columns: pa.Schema, keys: Sequence[str]) -> Format:
+    if spec.envelope is Envelope.DEBEZIUM:
+        return DebeziumJson(columns, keys, most_bad=spec.error_limit)
+    return Json(columns, spec.include.get("record", ""), most_bad=spec.error_limit)
+
+
+def _avro(spec: IngestSpec, columns: pa.Schema, keys: Sequence[str], texts: SchemaTexts) -> Format:
     try:
         from holdfast.ingest.formats.avro import Avro, AvroFiles
+        from holdfast.ingest.formats.debezium_avro import DebeziumAvro
     except ImportError as error:
         raise BadInput(
             f"format avro needs a package that is not installed: {error}",
@@ -203,7 +211,10 @@ def _avro(spec: IngestSpec, columns: pa.Schema, texts: SchemaTexts) -> Format:
         ) from error
     if isinstance(spec.source, FilesSpec):
         return AvroFiles(columns, most_bad=spec.error_limit)
-    return Avro(columns, texts, head=spec.avro.registry is not None, most_bad=spec.error_limit)
+    head = spec.avro.registry is not None
+    if spec.envelope is Envelope.DEBEZIUM:
+        return DebeziumAvro(columns, keys, texts, head=head, most_bad=spec.error_limit)
+    return Avro(columns, texts, head=head, most_bad=spec.error_limit)
 
 
 def format_of(spec: IngestSpec, schema: Schema, texts: SchemaTexts | None = None) -> Format:
@@ -217,22 +228,24 @@ def format_of(spec: IngestSpec, schema: Schema, texts: SchemaTexts | None = None
             types = " or ".join(str(each) for each in _INCLUDE_TYPES[what])
             has = f"type {found[0]}" if found else "no such column"
             raise BadInput(f"source.include.{what} needs a column '{name}' of type {types}, found {has}")
-    if spec.envelope is Envelope.UPSERT and not schema.key_names:
-        raise BadInput("envelope Upsert needs a collection with a key")
+    if spec.envelope.is_keyed and not schema.key_names:
+        raise BadInput(f"envelope {spec.envelope.value} needs a collection with a key")
     taken = {name for what, name in spec.include.items() if what != "record"}
     columns = pa.schema([each for each in schema.arrow if each.name not in taken])
     most = spec.error_limit
     formats: Mapping[str, Callable[[], Format]] = {
-        "json": lambda: Json(columns, spec.include.get("record", ""), most_bad=most),
+        "json": lambda: _json(spec, columns, schema.key_names),
         "csv": lambda: Csv(columns, most_bad=most),
-        "avro": lambda: _avro(spec, columns, texts or SchemaTexts.of(spec.avro)),
+        "avro": lambda: _avro(spec, columns, schema.key_names, texts or SchemaTexts.of(spec.avro)),
         "parquet": lambda: Parquet(columns, most_bad=most),
         "raw": lambda: Raw(columns, most_bad=most),
     }
     form = formats[spec.format]()
     if form.whole and not isinstance(spec.source, FilesSpec):
         raise BadInput(f"format {spec.format} is for files")
-    if "record" in spec.include and spec.format != "json":
-        raise BadInput("source.include.record is for format json")
+    if spec.envelope is Envelope.DEBEZIUM and (form.whole or spec.format == "raw"):
+        raise BadInput(f"envelope Debezium is for messages of format json or avro, not for {spec.format}")
+    if "record" in spec.include and (spec.format != "json" or spec.envelope is Envelope.DEBEZIUM):
+        raise BadInput("source.include.record is for format json without envelope Debezium")
     form.check()
     return form

@@ -5,7 +5,7 @@ Spark's executors. The result is the same, because it depends only on the range,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.errors import SourceChanged, SourceStalled
 from holdfast.ingest.checksum import RangeSum
-from holdfast.ingest.envelope import DELETES, ORDER, Envelope
+from holdfast.ingest.envelope import DELETES, ORDER
 from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format, TooManyBad
 from holdfast.ingest.formats.keys import key_format
 from holdfast.ingest.schema_texts import SchemaTexts
@@ -34,7 +34,8 @@ class RangeWork:
 
     If the rows are uploaded already, `uploads` has them, one for each shard, and `records` is empty. For
     Upsert, `good` has the key, timestamp and position of each good message. If it `clears`, what the
-    collection had before is deleted. `schemas` are the texts of the schemas that were used.
+    collection had before is deleted. If a message deletes all, `cleared` is what orders the last such message
+    among the records of the step. `schemas` are the texts of the schemas that were used.
     """
 
     partition: str
@@ -46,10 +47,11 @@ class RangeWork:
     uploads: tuple[Upload, ...] = ()
     clears: bool = False
     schemas: dict[str, str] = field(default_factory=dict)
+    cleared: tuple[int, str, int] | None = None
 
     def clear(self) -> None:
         """Forget what came before, here and in the collection."""
-        self.records, self.bad, self.good, self.clears = [], [], [], True
+        self.records, self.bad, self.good, self.clears, self.cleared = [], [], [], True, None
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class RangeReader:
         self._source = source
         self._format = form
         self._keys = key_format(spec, schema, texts)
-        self._upsert = spec.envelope is Envelope.UPSERT
+        self._keyed = spec.envelope.is_keyed
 
     def read(self, wanted: Range, *, is_known: bool, max_bytes: int) -> RangeWork:
         """Read a range, or the beginning of one that can be split if it has more than `max_bytes`.
@@ -167,27 +169,42 @@ class RangeReader:
             messages = messages.filter(pa.array(good))
         empty = messages["value"].is_null()
         deleting = messages.filter(empty)
-        if self._upsert and deleting.num_rows:
+        if self._keyed and deleting.num_rows:
             messages = messages.filter(pc.invert(empty))
         decoded = self._checked(self._format.decode(messages), messages)
         work.records.append(self._records(decoded, messages, wanted, deletes=False))
         work.bad += [self._error(wanted, each, messages) for each in decoded.bad]
-        if not self._upsert:
+        if not self._keyed:
             return
+        if decoded.removed is not None:
+            removed = Decoded(decoded.removed, decoded.removed_index)
+            work.records.append(self._records(removed, messages, wanted, deletes=True))
+            deleting = pa.concat_batches([deleting, messages.take(pa.array(decoded.unkeyed))])
+            self._note_cleared(decoded, messages, wanted, work)
         if deleting.num_rows:
             keys = self._decoded_keys(deleting)
             work.records.append(self._records(keys, deleting, wanted, deletes=True))
             work.bad += [self._error(wanted, each, deleting) for each in keys.bad]
             deleting = deleting.take(pa.array(np.unique(keys.index)))
-        good = messages.take(pa.array(np.unique(decoded.index)))
+        others = [np.array([each.index for each in decoded.bad], np.int64), decoded.unkeyed]
+        good = messages.take(pa.array(np.setdiff1d(np.arange(messages.num_rows), np.concatenate(others))))
         work.good += [each.drop_columns(["value"]) for each in (good, deleting)]
         self._hide(decoded.bad, messages, wanted, work)
+
+    def _note_cleared(
+        self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, work: RangeWork
+    ) -> None:
+        """Find the greatest of the messages that delete all."""
+        for at in decoded.cleared.tolist():
+            timestamp, position = (messages[each][at].as_py() for each in ("timestamp", "position"))
+            order = (-1 if timestamp is None else timestamp, wanted.partition, position)
+            work.cleared = max(work.cleared or order, order)
 
     def _hide(
         self, bad: Sequence[BadRecord], messages: pa.RecordBatch, wanted: Range, work: RangeWork
     ) -> None:
         """A bad value hides the row of its key, if the message says which key that is."""
-        if not bad or not self._upsert:
+        if not bad or not self._keyed:
             return
         failed = messages.take(pa.array([each.index for each in bad]))
         failed = failed.filter(failed["key"].is_valid())
@@ -214,7 +231,7 @@ class RangeReader:
                 position = messages["position"][message].as_py()
                 bad.append(BadRecord(message, position, "null", f"column '{each.name}' is missing or null"))
             rows, index = rows.filter(pa.array(~null)), index[~null]
-        return Decoded(rows, index, bad)
+        return replace(decoded, rows=rows, index=index, bad=bad)
 
     def _records(
         self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, *, deletes: bool
@@ -232,7 +249,7 @@ class RangeReader:
             arrays[each.name] if each.name in arrays else pa.nulls(count, each.type)
             for each in self._schema.arrow
         ]
-        if not self._upsert:
+        if not self._keyed:
             return pa.table(columns, schema=self._schema.arrow)
         timestamp, partition, position = ORDER
         ordered = {

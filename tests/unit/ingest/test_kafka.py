@@ -616,6 +616,8 @@ def test_the_page_does_what_it_says(tmp_path: Path, kafka: Broker) -> None:
     topic = KafkaTopic(kafka, name="orders")
     topic.send({"id": 1, "item": "fig"}, {"id": 1, "item": "apple"}, key={"id": 1})
     topic.send({"id": 2, "item": "date"}, None, key={"id": 2})
+    customers = KafkaTopic(kafka, name="shop.public.customers")
+    customers.send({"before": None, "after": {"id": 1, "name": "Ada"}, "op": "c"}, key={"id": 1})
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     with PageRun(tmp_path, environment=environment, places={"localhost:9092": kafka.servers}) as run:

@@ -43,7 +43,7 @@ _SCHEMA: Final = "avro.schema"
 _CODEC: Final = "avro.codec"
 
 
-class _Layout:
+class Layout:
     """How records with one schema become rows."""
 
     def __init__(self, text: str, columns: pa.Schema, *, bare: bool = False) -> None:
@@ -61,6 +61,7 @@ class _Layout:
         self.records = AvroRecords(schema)
 
     def table(self, records: Sequence[Any]) -> pa.Table:
+        """The rows of records. Raises the errors of `CONVERSION`."""
         if self._bare:
             records = [{self._bare: each} for each in records]
         return as_table(records, self._ways, self._columns)
@@ -89,7 +90,7 @@ class Avro:
         self._texts = texts
         self._head = head
         self._most_bad = most_bad
-        self._layouts: dict[str, _Layout | str] = {}
+        self._layouts: dict[str, Layout | str] = {}
 
     def check(self) -> None:
         """Raise `BadInput` if the schema of the file can't fill the columns."""
@@ -162,7 +163,10 @@ class Avro:
         read = np.array(numbers, np.int64)
         return rows, read[kept], [*bad, *((numbers[at], reason) for at, reason in failed)]
 
-    def _layout(self, id_: str) -> _Layout | str:
+    def _layout_of(self, text: str) -> Layout:
+        return Layout(text, self._columns, bare=self._bare)
+
+    def _layout(self, id_: str) -> Layout | str:
         """How messages with this schema become rows, or why they don't."""
         try:
             text = self._texts.use(id_)
@@ -171,7 +175,7 @@ class Avro:
         found = self._layouts.get(id_)
         if found is None:
             try:
-                found = _Layout(text, self._columns, bare=self._bare)
+                found = self._layout_of(text)
             except UnreadableSchema as error:
                 found = f"its schema {'' if id_ == FILE else id_ + ' '}can't be used: {error}"
             self._layouts[id_] = found
@@ -201,7 +205,7 @@ class AvroFiles(WholeFiles):
             raise ValueError(f"its schema can't be used: {error}") from None
         return pa.concat_tables(tables), failed
 
-    def _opened(self, file: pa.Buffer) -> tuple[_Layout, Iterator[Any]]:
+    def _opened(self, file: pa.Buffer) -> tuple[Layout, Iterator[Any]]:
         """Open a file so that fastavro reads it with the rewritten schema."""
         stream = io.BytesIO(file)
         try:
@@ -211,7 +215,7 @@ class AvroFiles(WholeFiles):
         if header["magic"] != _MAGIC:
             raise ValueError("it is no object container file")
         schema = header["meta"].get(_SCHEMA, b"").decode()
-        layout = _Layout(schema, self._columns)
+        layout = Layout(schema, self._columns)
         if not parse_schema(schema).takes_bytes:
             raise UnreadableSchema("its records take no bytes")
         meta = {name: each for name, each in header["meta"].items() if name == _CODEC}

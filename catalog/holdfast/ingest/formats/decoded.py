@@ -26,6 +26,10 @@ class BadRecord:
     reason: str
 
 
+def _none() -> np.ndarray:
+    return np.empty(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """Rows of the collection's columns, the index of the message of each row, and the bad records."""
@@ -33,6 +37,13 @@ class Decoded:
     rows: pa.Table
     index: np.ndarray
     bad: list[BadRecord] = field(default_factory=list)
+    removed: pa.Table | None = None
+    """Keys that messages delete, of the messages in `removed_index`."""
+    removed_index: np.ndarray = field(default_factory=_none)
+    unkeyed: np.ndarray = field(default_factory=_none)
+    """Messages that delete the key that they have as messages."""
+    cleared: np.ndarray = field(default_factory=_none)
+    """Messages that delete all rows."""
 
 
 class Format(Protocol):

@@ -6,6 +6,7 @@ field is null. Fields without a column are ignored.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,10 @@ class Json:
         self._most_bad = most_bad
         self._record = record
         fields = [each for each in columns if each.name != record]
-        read = pa.schema([pa.field(each.name, _read_as(each.type)) for each in fields])
+        self._read(pa.schema([pa.field(each.name, read_as(each.type)) for each in fields]))
+
+    def _read(self, read: pa.Schema) -> None:
+        """Read these fields of each object."""
         self._options = pyarrow.json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
 
     def check(self) -> None:
@@ -62,21 +66,28 @@ class Json:
         )
         if table.num_rows != len(values):
             return table
-        arrays = []
-        for each in self._columns:
-            if each.name == self._record:
-                arrays.append(pa.chunked_array([text]).cast(each.type))
-            else:
-                arrays.append(_converted(table[each.name], each.type))
-        return pa.table(arrays, schema=pa.schema([each.with_nullable(True) for each in self._columns]))
+        return pa.table(
+            self._arrays(table, text),
+            schema=pa.schema([each.with_nullable(True) for each in self._columns]),
+        )
+
+    def _arrays(self, table: pa.Table, text: pa.Array, /) -> Sequence[pa.Array | pa.ChunkedArray]:
+        """The columns, from the fields of the objects and their text."""
+        return [
+            pa.chunked_array([text]).cast(each.type)
+            if each.name == self._record
+            else converted(table[each.name], each.type)
+            for each in self._columns
+        ]
 
 
-def _read_as(type_: pa.DataType) -> pa.DataType:
+def read_as(type_: pa.DataType) -> pa.DataType:
     """The type in which Arrow reads a field of a column."""
     return pa.string() if pa.types.is_date(type_) or pa.types.is_binary(type_) else type_
 
 
-def _converted(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+def converted(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """The values in the type of their column."""
     if pa.types.is_binary(type_):
         decoded = pl.Series(column).str.decode("base64", strict=True)
         return pa.chunked_array([decoded.to_arrow().cast(type_)])
