@@ -1,4 +1,4 @@
-"""Change events of Debezium keep a collection equal to their table. They are made as its documentation says."""
+"""Change events of Debezium keep a collection equal to their table. They are made after its documentation."""
 
 import datetime as dt
 import json
@@ -263,6 +263,10 @@ def test_bad_events_say_why_and_hide_their_rows(client: PersistClient, encode: E
         ({"op": 1}, "op"),
         (
             {"op": "c", "after": {"id": 1, "name": "__debezium_unavailable_value"}},
+            "column 'name', which it left",
+        ),
+        (
+            {"op": "c", "after": {"id": 1, "name": '["__debezium_unavailable_value"]'}},
             "column 'name', which it left",
         ),
         ({"payload": {"op": "r"}}, "op 'r' and no 'after'"),

@@ -28,7 +28,8 @@ HAS_AFTER: Final = "_has_after"
 BEFORE: Final = "before."
 AFTER: Final = "after."
 _WRITES: Final = ("c", "r", "u")
-_UNAVAILABLE: Final = "__debezium_unavailable_value"
+_UNAVAILABLE: Final = ("__debezium_unavailable_value", '["__debezium_unavailable_value"]')
+"""Stands for a value that an update of Postgres left as it was, also in an array."""
 PAYLOAD: Final = "payload"
 
 
@@ -98,7 +99,7 @@ def _reasons(
         reasons[at] = f"the change has op '{op[at]}' and no 'after'"
     for each in after.schema:
         if pa.types.is_string(each.type) or pa.types.is_binary(each.type):
-            absent = pc.equal(after[each.name], pa.scalar(_UNAVAILABLE).cast(each.type)).fill_null(False)
+            absent = pc.is_in(after[each.name], pa.array(_UNAVAILABLE).cast(each.type))
             for at in np.flatnonzero(_mask(absent) & writes).tolist():
                 reasons[at] = (
                     f"the change does not have the value of column '{each.name}', which it left as it was"
