@@ -3,17 +3,25 @@
 import contextlib
 import json
 import random
+import re
 import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self
 
 import pytest
 
 import holdfast
+from holdfast.collections import StorageController
+from holdfast.errors import AsOfNotYetAvailable, CollectionNotFound
+from holdfast.ingest.kept import schemas as schemas_kept
+from holdfast.persist import PersistClient
 from testbed.kafka import Kafka as Broker
+from testbed.standinregistry import StandInRegistry
+from unit.ingest.avromessages import ORDER, wire
 from unit.ingest.kafkatopic import DEADLINE_S, KafkaTopic, put
 from unit.ingest.test_ingest_cli import ingested, started
 
@@ -25,9 +33,12 @@ PARTITIONS: Final = 3
 class Orders:
     """A producer that goes on in a thread, and which messages the broker acknowledged."""
 
-    def __init__(self, topic: KafkaTopic, keys: int = 0) -> None:
+    def __init__(
+        self, topic: KafkaTopic, keys: int = 0, encode: Callable[[dict[str, Any]], object] = lambda row: row
+    ) -> None:
         self._topic = topic
         self._keys = keys
+        self._encode = encode
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.acknowledged: list[int] = []
@@ -51,22 +62,23 @@ class Orders:
         while not self._ended.wait(0.02):
             for _ in range(1 + number % 7):
                 row = {"id": number % self._keys if self._keys else number, "name": str(number)}
-                put(producer, self._topic.name, row["id"] % PARTITIONS, row, {"id": row["id"]})  # type: ignore[operator]
+                partition = row["id"] % PARTITIONS  # type: ignore[operator]
+                put(producer, self._topic.name, partition, self._encode(row), {"id": row["id"]})
                 number += 1
             producer.poll(0)
         assert producer.flush(DEADLINE_S) == 0
 
     def _note(self, error: Any, message: Any) -> None:
         if error is None:
-            self.acknowledged.append(int(json.loads(message.value())["name"]))
+            self.acknowledged.append(int(re.findall(rb"\d+", message.value())[-1]))
         else:
             self.failed.append(str(error))
 
 
-def location(folder: Path, topic: KafkaTopic, envelope: str) -> None:
+def location(folder: Path, topic: KafkaTopic, envelope: str, form: dict[str, Any] | None = None) -> None:
     block = {
         "kafka": topic.block(),
-        "format": {"json": {}},
+        "format": form or {"json": {}},
         "envelope": envelope,
         "run": {"interval": "20ms"},
         "batch": {"maxRows": 200},
@@ -89,24 +101,71 @@ def rows(folder: Path) -> Counter[tuple[int, str]]:
 @pytest.mark.parametrize("envelope", ["None", "Upsert"])
 @pytest.mark.long
 def test_kills_of_instances_lose_and_repeat_nothing(tmp_path: Path, kafka: Broker, envelope: str) -> None:
-    seed = random.randrange(2**32)
-    draw = random.Random(seed)
     topic = KafkaTopic(kafka, PARTITIONS)
     keys = 20 if envelope == "Upsert" else 0
     location(tmp_path, topic, envelope)
-    processes = [started(tmp_path) for _ in range(2)]
-    with Orders(topic, keys) as orders, contextlib.ExitStack() as stack:
+    with Orders(topic, keys) as orders:
+        seed = kill_instances(tmp_path, topic)
+    check(tmp_path, orders, keys, f"seed {seed}")
+
+
+def test_kills_while_schemas_change_and_the_registry_forgets(tmp_path: Path, kafka: Broker) -> None:
+    """The registry has each schema only until the collection has it."""
+    topic = KafkaTopic(kafka, PARTITIONS)
+    schemas = [
+        {**ORDER, "fields": [*({"name": f"x{n}", "type": "null"} for n in range(id_)), *ORDER["fields"]]}
+        for id_ in range(1, 40)
+    ]
+
+    def encode(row: dict[str, Any]) -> bytes:
+        id_ = min(int(row["name"]) // 100 + 1, len(schemas))
+        return wire(row, id_, schemas[id_ - 1])
+
+    with StandInRegistry() as registry:
+        for id_, schema in enumerate(schemas, 1):
+            registry.register(id_, schema)
+        location(tmp_path, topic, "None", {"avro": {"registry": {"url": registry.url}, "keys": "json"}})
+        with Orders(topic, encode=encode) as orders:
+            seed = kill_instances(tmp_path, topic, forgetting(tmp_path, registry))
+        check(tmp_path, orders, 0, f"seed {seed}")
+    assert len(stored(tmp_path)) > 1
+
+
+def forgetting(folder: Path, registry: StandInRegistry) -> Callable[[], None]:
+    def forget() -> None:
+        for id_ in stored(folder):
+            registry.schemas.pop(int(id_), None)
+
+    return forget
+
+
+def stored(folder: Path) -> dict[str, str]:
+    """The schema texts in the collection."""
+    with PersistClient.open(f"file://{folder}/location") as client:
+        try:
+            return schemas_kept(StorageController(client), "orders")[1]
+        except (AsOfNotYetAvailable, CollectionNotFound):
+            return {}
+
+
+def kill_instances(folder: Path, topic: KafkaTopic, between: Callable[[], None] = lambda: None) -> int:
+    """Kill one of two instances again and again, at random times. Returns the seed."""
+    seed = random.randrange(2**32)
+    draw = random.Random(seed)
+    processes = [started(folder) for _ in range(2)]
+    with contextlib.ExitStack() as stack:
         stack.callback(lambda: [(each.kill(), each.communicate()) for each in processes])
         for _ in range(8):
             time.sleep(0.5 + draw.random() * 1.5)
             victim = draw.randrange(2)
-            check_alive(tmp_path, processes[victim])
+            check_alive(folder, processes[victim])
             processes[victim].kill()
             processes[victim].communicate()
-            processes[victim] = started(tmp_path)
+            between()
+            processes[victim] = started(folder)
             # What was acknowledged to Kafka may be deleted at any time.
             topic.delete_below({name: each for name, each in topic.committed().items() if each > 0})
-    check(tmp_path, orders, keys, f"seed {seed}")
+    return seed
 
 
 def test_a_killed_broker_loses_and_repeats_nothing(tmp_path: Path, kafka: Broker) -> None:

@@ -23,6 +23,7 @@ from holdfast.ingest import registry as client_of_registry
 from holdfast.ingest.kept import offsets, schemas
 from holdfast.ingest.opened import format_of, ingestion_of
 from holdfast.persist import PersistClient, Schema
+from holdfast.persist.rows.schema import DIFF
 from testbed import docpages
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan
 from testbed.kafka import Kafka as Broker
@@ -106,8 +107,21 @@ def test_texts_are_stored_with_the_rows_that_need_them(
     assert ids(client) == [1, 2, 3]
     assert kept(client) == {"1": json.dumps(ORDER), "2": json.dumps(LATER)}
     assert kept(client, before) == {"1": json.dumps(ORDER)}
+    # A process that uses one in several steps stores it once.
+    running = opened(client, topic, registry, batch={"maxRows": 1})
+    registry.register(3, LATER)
+    for id_ in (4, 5):
+        topic.send("0", wire({**row(id_), "more": "x"}, 3, LATER))
+        drained(running)
+    topic.send("0", wire(row(6)))
+    fed(client, topic, registry)
+    remap = StorageController(client).describe("orders").holding.pipeline
+    assert remap is not None
+    with client.reader(remap.remap, purpose="check") as reader:
+        stored = reader.snapshot(reader.upper() - 1).to_table()
+    assert (stored.num_rows, set(stored[DIFF].to_pylist())) == (4, {1})
     # What shows the bindings shows no texts.
-    assert positions(client) == {"0": 3}
+    assert positions(client) == {"0": 6}
 
 
 @pytest.mark.parametrize("what", ["down", "forgets", "slow", "broken", "other text without meaning"])
