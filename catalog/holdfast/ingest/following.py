@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.collections import RenditionInfo
+from holdfast.collections.pipeline import SCHEMAS
 from holdfast.ingest.source import Binding, Range
 from holdfast.persist import PersistClient
 from holdfast.persist.handles.read import Listen, Updates
@@ -91,7 +92,7 @@ class Followed:
         }
 
     def _take(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        for row in rows:
+        for row in (each for each in rows if each["source"] != SCHEMAS):
             at = row[TIME]
             if not self._pending or self._pending[-1][0] != at:
                 self._pending.append((at, {}))
@@ -99,8 +100,8 @@ class Followed:
                 self._pending[-1][1][row["partition"]] = binding_of(row)
 
     def _rows(self, at: int) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._reader.snapshot(at).to_table().to_pylist()
-        return found
+        rows = self._reader.snapshot(at).to_table().to_pylist()
+        return [each for each in rows if each["source"] != SCHEMAS]
 
     def close(self) -> None:
         """Give up the lease."""
@@ -108,8 +109,8 @@ class Followed:
 
 
 def bindings(rows: Iterable[Mapping[str, Any]]) -> dict[str, Binding]:
-    """The bindings in rows of a remap, by partition."""
-    return {each["partition"]: binding_of(each) for each in rows}
+    """The bindings in rows of a remap, by partition, without the texts of schemas."""
+    return {each["partition"]: binding_of(each) for each in rows if each["source"] != SCHEMAS}
 
 
 def binding_of(row: Mapping[str, Any]) -> Binding:

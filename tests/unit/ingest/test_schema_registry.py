@@ -73,7 +73,13 @@ def fed(client: PersistClient, topic: Topic, registry: StandInRegistry | str, **
     return drained(opened(client, topic, registry, **block))
 
 
-def opened(client: PersistClient, topic: Topic, registry: StandInRegistry | str, **block: Any) -> Ingestion:
+def opened(
+    client: PersistClient,
+    topic: Topic,
+    registry: StandInRegistry | str,
+    rendition: str = "",
+    **block: Any,
+) -> Ingestion:
     kafka = {"bootstrapServers": "nowhere:1", "topic": "orders"}
     url = registry if isinstance(registry, str) else registry.url
     whole = {
@@ -82,7 +88,8 @@ def opened(client: PersistClient, topic: Topic, registry: StandInRegistry | str,
         "run": {"progressInterval": "0s"},
     }
     spec = parse({**whole, **block})
-    return Ingestion(StorageController(client), "orders", spec, topic, partial(format_of, spec))
+    form = partial(format_of, spec)
+    return Ingestion(StorageController(client), "orders", spec, topic, form, rendition=rendition)
 
 
 def kept(client: PersistClient, as_of: int | None = None) -> dict[str, str]:
@@ -91,6 +98,29 @@ def kept(client: PersistClient, as_of: int | None = None) -> dict[str, str]:
 
 def ids(client: PersistClient) -> list[int]:
     return sorted(id_ for id_, _ in rows(client).elements())
+
+
+def test_a_follower_decodes_with_the_texts_that_the_other_rendition_stored(
+    stores: Stores, topic: Topic, registry: StandInRegistry
+) -> None:
+    topic.deletes = False
+    client = stores.open()
+    registry.register(2, LATER)
+    feed = opened(client, topic, registry)
+    drained(feed)
+    controller = StorageController(client)
+    controller.renditions.create("orders", shards=1, recipe=Recipe.SOURCE, pipeline=True, rendition_id="r2")
+    follower = opened(client, topic, registry, "r2")
+    drained(follower)
+    topic.send("0", wire({**row(3), "more": "x"}, 2, LATER))
+    drained(feed)
+    # The registry is gone before the follower has seen the second schema.
+    drained(opened(client, topic, "http://127.0.0.1:1", "r2"))
+    two = controller.describe("orders").rendition("r2")
+    upper = client.recent_upper(two.shards[0])
+    assert upper == controller.frontiers("orders").upper
+    with client.reader(two.shards[0], purpose="check") as reader:
+        assert sorted(reader.snapshot(upper - 1).to_table()["id"].to_pylist()) == [1, 2, 3]
 
 
 def test_texts_are_stored_with_the_rows_that_need_them(

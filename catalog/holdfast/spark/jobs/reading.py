@@ -62,9 +62,7 @@ def read_task(
     wanted, is_known = task
     client = _kept_open(ingesting.place, ingesting.location_id)
     try:
-        with closing(
-            source_of(ingesting.spec, ingesting.reader, ingesting.schema, client.clock)
-        ) as source:
+        with closing(source_of(ingesting.spec, ingesting.reader, ingesting.schema, client.clock)) as source:
             form = format_of(ingesting.spec, ingesting.schema, ingesting.texts)
             reader = RangeReader(
                 ingesting.collection, ingesting.spec, ingesting.schema, source, form, ingesting.texts
