@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 REASON_CHARS: Final = 500
 MOST_BAD: Final = 1000
@@ -105,3 +106,11 @@ def joined(good: list[tuple[int, pa.Table]], columns: pa.Schema) -> tuple[pa.Tab
         return columns.empty_table(), np.empty(0, np.int64)
     numbers = [np.arange(begin, begin + table.num_rows) for begin, table in good]
     return pa.concat_tables([table for _, table in good]), np.concatenate(numbers)
+
+
+def stripped(values: pa.Array) -> pa.Array:
+    """Bytes without white space at both ends, which includes the end of a line."""
+    try:
+        return pc.ascii_trim_whitespace(values.cast(pa.string())).cast(pa.binary())
+    except pa.ArrowInvalid:
+        return pa.array([each if each is None else each.strip() for each in values.to_pylist()], pa.binary())

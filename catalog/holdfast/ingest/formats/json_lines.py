@@ -15,7 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, TooManyBad, decode_good, joined
+from holdfast.ingest.formats.decoded import (
+    MOST_BAD,
+    BadRecord,
+    Decoded,
+    TooManyBad,
+    decode_good,
+    joined,
+    stripped,
+)
 
 _ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError, pl.exceptions.ComputeError)
 
@@ -96,10 +104,10 @@ def converted(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
 
 def _objects(values: pa.Array) -> tuple[pa.Array, np.ndarray, list[tuple[int, str]]]:
     """The values that look like one object on one line, their indexes, and the others with the reason."""
-    texts = pl.Series(values)
-    plain = texts.bin.starts_with(b"{") & texts.bin.ends_with(b"}")
-    plain &= ~(texts.bin.contains(b"\n") | texts.bin.contains(b"\r"))
-    plain = plain.fill_null(value=False)
+    plain = _plain(values)
+    if not plain.all():
+        values = stripped(values)
+        plain = _plain(values)
     if plain.all():
         return values, np.arange(len(values)), []
     changed: dict[int, bytes] = {}
@@ -113,6 +121,13 @@ def _objects(values: pa.Array) -> tuple[pa.Array, np.ndarray, list[tuple[int, st
     index = np.array([at for at in range(len(values)) if at not in refused], np.int64)
     kept = [changed[at] if at in changed else values[at].as_py() for at in index.tolist()]
     return pa.array(kept, pa.binary()), index, bad
+
+
+def _plain(values: pa.Array) -> pl.Series:
+    texts = pl.Series(values)
+    plain = texts.bin.starts_with(b"{") & texts.bin.ends_with(b"}")
+    plain &= ~(texts.bin.contains(b"\n") | texts.bin.contains(b"\r"))
+    return plain.fill_null(value=False)
 
 
 def _on_one_line(value: bytes | None) -> bytes:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadInput, SourceChanged
+from holdfast.ingest.formats.decoded import stripped
 from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
 
 MAX_FILE_BYTES: Final = 1 << 30
@@ -121,18 +122,10 @@ def _lines(contents: bytes) -> pa.RecordBatch:
     # Offsets are where lines start, so each line has its "\n". It is stripped like other white space.
     offsets = pa.array(np.append(starts, len(contents)), pa.int32()).buffers()[1]
     lines = pa.Array.from_buffers(pa.binary(), len(starts), [None, offsets, pa.py_buffer(contents)])
-    lines = _stripped(lines)
+    lines = stripped(lines)
     numbers = pa.array(np.arange(1, len(starts) + 1), pa.int64())
     filled = pc.greater(pc.binary_length(lines), 0)
     return _messages(numbers.filter(filled), lines.filter(filled))
-
-
-def _stripped(lines: pa.Array) -> pa.Array:
-    """Without white space at both ends, which includes the line's end."""
-    try:
-        return pc.ascii_trim_whitespace(lines.cast(pa.string())).cast(pa.binary())
-    except pa.ArrowInvalid:
-        return pa.array([each.as_py().strip() for each in lines], pa.binary())
 
 
 def _messages(positions: pa.Array, values: pa.Array) -> pa.RecordBatch:
