@@ -27,7 +27,7 @@ REMAP_SCHEMA: Final = Schema(
     ),
 )
 """`position` is the next address to read. `identity` is empty, or says which contents the partition had.
-`total` messages from `begin` on are bound. The last range had `rows` of them."""
+The last range had `rows` messages, and all ranges `total`. From `begin` on there is no gap between them."""
 
 SCHEMAS: Final = "schema"
 """The `source` of rows that are no bindings, but texts of schemas."""

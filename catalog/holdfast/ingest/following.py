@@ -124,10 +124,11 @@ def is_beyond(target: FollowTarget, bound: Mapping[str, Binding]) -> bool:
 
     That is so for a while if another rendition took over, which lags behind the one before.
     """
-    return any(
-        partition not in target.bound or each.position > target.bound[partition].position
-        for partition, each in bound.items()
-    )
+    for partition, mine in bound.items():
+        theirs = target.bound.get(partition)
+        if theirs is None or (theirs.identity == mine.identity and theirs.position < mine.position):
+            return True
+    return False
 
 
 def missing(target: FollowTarget, bound: Mapping[str, Binding], *, whole: bool) -> list[Range]:
@@ -138,10 +139,17 @@ def missing(target: FollowTarget, bound: Mapping[str, Binding], *, whole: bool) 
         is_same = mine is not None and (mine.position, mine.identity) == (theirs.position, theirs.identity)
         if is_same and not target.next:
             continue
-        begin = theirs.begin if mine is None else mine.position
+        begin = theirs.begin if mine is None or not _continues(theirs, mine) else mine.position
         size = theirs.position - begin if whole else 0
         ranges.append(Range(partition, begin, theirs.position, theirs.identity, whole, size))
     return ranges
+
+
+def _continues(theirs: Binding, mine: Binding) -> bool:
+    """Whether their messages follow on mine. They don't after a gap, and in a topic that was made again."""
+    if theirs.begin != mine.begin or theirs.position < mine.position:
+        return False
+    return theirs.identity == mine.identity or theirs.position == mine.position
 
 
 def differing(target: FollowTarget, bound: Mapping[str, Binding]) -> str:
@@ -152,8 +160,8 @@ def differing(target: FollowTarget, bound: Mapping[str, Binding]) -> str:
             return f"partition {partition} can't be read up to {theirs.position}"
         if mine.total != theirs.total:
             return (
-                f"partition {partition} has {mine.total:,} messages from {theirs.begin} to"
-                f" {theirs.position - 1}, and had {theirs.total:,}"
+                f"partition {partition} has {mine.total:,} messages up to {theirs.position - 1}, and had"
+                f" {theirs.total:,}"
             )
         if target.next and (mine.rows, mine.checksum) != (theirs.rows, theirs.checksum):
             return (

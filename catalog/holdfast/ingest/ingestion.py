@@ -551,9 +551,11 @@ class Ingestion:
         return {name: self._continued(self._bound.get(name), each) for name, each in bound.items()}
 
     def _continued(self, before: Binding | None, binding: Binding) -> Binding:
-        if before is None or before.position != binding.begin:
+        if before is None:
             return binding
-        return replace(binding, begin=before.begin, total=before.total + binding.total)
+        # After a gap, and in a topic that was made again, it begins anew.
+        begin = before.begin if before.position == binding.begin else binding.begin
+        return replace(binding, begin=begin, total=before.total + binding.total)
 
     def _rebound(self, bound: Mapping[str, Binding]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The remap rows that end, and those that begin."""

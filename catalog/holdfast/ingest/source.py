@@ -28,8 +28,8 @@ class Binding:
     """How far a collection contains a partition: all messages below `position`.
 
     `identity` says which contents the partition had, where a partition can be replaced. `rows` and `checksum`
-    describe the messages of the range that was bound last. In all, `total` messages from `begin` on are
-    bound.
+    describe the messages of the range that was bound last. In all, `total` messages are bound. Those from
+    `begin` on follow each other without a gap.
     """
 
     position: int

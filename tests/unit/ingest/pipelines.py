@@ -22,11 +22,12 @@ def created(client: PersistClient, shards: int = 2, schema: Schema = SCHEMA) -> 
     return controller
 
 
-def pipeline(client: PersistClient, source: Source, **block: Any) -> Ingestion:
-    """The pipeline of the collection. A block that is None is left out."""
+def pipeline(client: PersistClient, source: Source, rendition: str = "", **block: Any) -> Ingestion:
+    """The pipeline of the collection, or of a rendition. A block that is None is left out."""
     whole = {"generator": GENERATOR, "format": {"json": {}}, "run": {"progressInterval": "0s"}, **block}
     spec = parse({name: each for name, each in whole.items() if each is not None})
-    return Ingestion(StorageController(client), "orders", spec, source, partial(format_of, spec))
+    form = partial(format_of, spec)
+    return Ingestion(StorageController(client), "orders", spec, source, form, rendition=rendition)
 
 
 def drained(ingestion: Ingestion) -> int:

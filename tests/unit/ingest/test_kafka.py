@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli import main
-from holdfast.collections import StorageController
+from holdfast.collections import Recipe, StorageController
 from holdfast.errors import BadInput, SourceChanged, SourceStalled
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source, ingestion_of, parse
 from holdfast.ingest.kept import offsets
@@ -357,6 +357,46 @@ def test_only_committed_transactions_are_read(client: PersistClient, kafka: Brok
     topic.send(row(4))
     assert fed(client, topic) == 1
     assert ids(client) == [1, 2, 3, 4]
+
+
+@pytest.mark.long
+def test_a_follower_passes_a_gap_and_a_new_topic_with_the_other_rendition(
+    client: PersistClient, kafka: Broker
+) -> None:
+    topic = KafkaTopic(kafka)
+    controller = StorageController(client)
+    controller.renditions.create("orders", shards=1, recipe=Recipe.SOURCE, pipeline=True, rendition_id="r2")
+
+    def follow() -> None:
+        source = topic.source(onReset="NewEpoch")
+        try:
+            drained(pipeline(client, source, rendition="r2"))
+        finally:
+            source.close()
+
+    topic.send(*(row(number) for number in range(6)))
+    fed(client, topic)
+    follow()
+    topic.send(row(6), row(7))
+    topic.delete_below({0: 7})
+    fed(client, topic, onReset="NewEpoch")
+    follow()
+    topic.recreate()
+    topic.send(*(row(number) for number in range(10, 14)))
+    fed(client, topic, onReset="NewEpoch")
+    follow()
+    two = controller.describe("orders").rendition("r2")
+    upper = client.recent_upper(two.shards[0])
+    assert upper == controller.frontiers("orders").upper
+    with client.reader(two.shards[0], purpose="check") as reader:
+        found = sorted(reader.snapshot(upper - 1).to_table()["id"].to_pylist())
+    assert found == ids(client) == [0, 1, 2, 3, 4, 5, 7, 10, 11, 12, 13]
+    # One that begins now can't read what is gone.
+    controller.renditions.create("orders", shards=1, recipe=Recipe.SOURCE, pipeline=True, rendition_id="r3")
+    source = topic.source()
+    with pytest.raises(SourceStalled, match=r"partition 0 has 4 messages up to 3, and had 11"):
+        drained(pipeline(client, source, rendition="r3"))
+    source.close()
 
 
 @pytest.mark.long
