@@ -82,12 +82,20 @@ class View:
         self._exposure.before("source", "acknowledge", writes=False)
         self._topic.acknowledge(bound)
 
+    def forget(self) -> None:
+        self._exposure.before("source", "forget", writes=False)
+
     def close(self) -> None:
         pass
 
 
+ACTIONS = {"step": 8, "send": 5, "look": 2, "copy": 0.4, "begin anew": 0.5}
+
+
 class IngestWorld(OneLocation):
     """The stores, the source, and the pipelines."""
+
+    choices: Mapping[str, float] = ACTIONS
 
     def __init__(self, seed: int) -> None:
         self.scheduler = Scheduler(seed)
@@ -128,6 +136,7 @@ class IngestWorld(OneLocation):
         self.looks: list[tuple[int, Positions, Rows, Bad]] = []
         """What processes read at a time."""
         self.older: tuple[MemoryBlob, MemoryConsensus] | None = None
+        self.is_restored = False
 
     def told(self) -> list[str]:
         """What the seed has chosen, for people."""
@@ -166,12 +175,25 @@ class IngestWorld(OneLocation):
         view = View(self.topic, exposure)
         return Ingestion(StorageController(client), NAME, spec, view, partial(format_of, spec))
 
+    def last_pipeline(self, client: PersistClient, exposure: Exposure) -> Ingestion:
+        """The pipeline that goes on when all others have ended."""
+        return self.pipeline(client, exposure)
+
+    def partition_of(self, _: int, partition: str) -> str:
+        """The partition of a message with a key. By default any."""
+        return partition
+
+    def act(self, action: str, controller: StorageController) -> None:
+        """Do what only worlds of another kind do."""
+        raise AssertionError(action)
+
     def send(self, chance: random.Random) -> None:
         """Somebody writes a few messages to a partition, perhaps a new one."""
         partition = str(chance.randint(0, len(self.topic.partitions)) if chance.random() < 0.2 else 0)
         for _ in range(chance.randint(1, 4)):
             self.sent += 1
             id_ = chance.randint(0, 5)
+            partition = self.partition_of(id_, partition)
             kind = chance.random()
             row: object = {"id": id_, "name": f"{self.sent}"}
             if kind < 0.1:
@@ -231,16 +253,16 @@ class IngestWorld(OneLocation):
 
     def _times(self, client: PersistClient, controller: StorageController) -> list[int]:
         """The times at which bindings changed."""
-        pipeline = controller.describe(NAME).holding.pipeline
-        assert pipeline is not None
-        with client.reader(pipeline.remap, purpose="judge") as reader:
-            listen, upper = reader.listen(0), reader.upper()
-            times: set[int] = set()
-            while listen.frontier < upper:
-                for event in listen.next(0.0):
-                    if isinstance(event, Updates):
-                        times.update(event.table[TIME].to_pylist())
-            return sorted(times)
+        times: set[int] = set()
+        for each in controller.describe(NAME).held:
+            assert each.pipeline is not None
+            with client.reader(each.pipeline.remap, purpose="judge") as reader:
+                listen, upper = reader.listen(0), reader.upper()
+                while listen.frontier < upper:
+                    for event in listen.next(0.0):
+                        if isinstance(event, Updates):
+                            times.update(at for at in event.table[TIME].to_pylist() if each.holds_at(at))
+        return sorted(times)
 
     def _check_bindings(self, controller: StorageController, time: int, before: Positions) -> None:
         """Each binding describes the messages since the binding before it."""
@@ -259,7 +281,7 @@ class IngestWorld(OneLocation):
 
     def _finish(self, client: PersistClient, exposure: Exposure) -> None:
         """Step until nothing is new."""
-        feed = self.pipeline(client, exposure)
+        feed = self.last_pipeline(client, exposure)
         while feed.step().outcome is not StepOutcome.IDLE:
             pass
 
@@ -268,6 +290,7 @@ class IngestWorld(OneLocation):
         assert self.older is not None
         self.blob, self.consensus = self.older
         self.auditor = _Blind(self.blob, 0, lambda _: None)
+        self.is_restored = True
         client, exposure = self.client(SOUND, None, "restored")
         controller = StorageController(client)
         try:
@@ -378,15 +401,14 @@ class Process:
         feed: Ingestion | None = None
         while self.left > 0:
             self.left -= 1
-            action = self.random.choices(("step", "send", "look", "copy", "begin anew"), (8, 5, 2, 0.4, 0.5))[
-                0
-            ]
+            (action,) = self.random.choices(list(world.choices), list(world.choices.values()))
             world.scheduler.head(action)
             try:
                 match action:
                     case "step":
                         feed = feed or world.pipeline(client, exposure)
-                        self._step(feed)
+                        if self._step(feed) is StepOutcome.HANDED_OVER:
+                            feed = None
                     case "send":
                         world.send(self.random)
                     case "look":
@@ -395,6 +417,8 @@ class Process:
                         world.keep_copy()
                     case "begin anew":
                         feed = None
+                    case _:
+                        world.act(action, StorageController(client))
             except AsOfNotYetAvailable:
                 world.scheduler.note("nothing is readable yet")
             except (Determinate, Indeterminate) as error:
@@ -402,9 +426,10 @@ class Process:
                 if self.random.random() < 0.5:
                     feed = None
 
-    def _step(self, feed: Ingestion) -> None:
+    def _step(self, feed: Ingestion) -> StepOutcome:
         step = feed.step()
         what = step.outcome.value
         self.world.scheduler.meet(f"steps {what}", f"{step.messages} messages, {step.errors} errors")
         if step.errors:
             self.world.scheduler.met["bad records"] += step.errors
+        return step.outcome

@@ -11,8 +11,9 @@ LOG: Final = "log"
 COLLECTIONS: Final = "collections"
 FAILOVER: Final = "failover"
 INGEST: Final = "ingest"
+FOLLOW: Final = "follow"
 
-SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 150}
+SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 150, FOLLOW: 60}
 """Hunts for planted bugs run the worlds of the seeds below this. The tests run them too, of persist fewer."""
 
 _CLASSES: Final = {
@@ -21,6 +22,7 @@ _CLASSES: Final = {
     COLLECTIONS: ("sim.collectionworld", "CollectionWorld"),
     FAILOVER: ("sim.failoverworld", "FailoverWorld"),
     INGEST: ("sim.ingestworld", "IngestWorld"),
+    FOLLOW: ("sim.followworld", "FollowWorld"),
 }
 
 

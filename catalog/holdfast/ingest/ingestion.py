@@ -150,7 +150,7 @@ class Ingestion:
     over. What a step does depends on the rendition:
 
     - If it is being filled, the step reads what the pipeline of the current rendition has bound
-      (`holdfast.ingest.following`), or the source itself if that can't be followed.
+      (`holdfast.ingest.following`), or the source itself if that can't be followed, or with `anew`.
     - If it has taken over, it goes on like that up to its first time. From then on it binds what is new.
     - If another one has taken over from it, it is written up to its last time.
     """
@@ -164,6 +164,8 @@ class Ingestion:
         form: "FormatOf",
         runner: Runner | None = None,
         rendition: str = "",
+        *,
+        anew: bool = False,
     ) -> None:
         self._controller = controller
         self._client = controller.client
@@ -173,6 +175,7 @@ class Ingestion:
         self._form = form
         self._runner = runner or LocalRunner()
         self._id = rendition
+        self._anew = anew
         self._followed: Followed | None = None
         self._texts = SchemaTexts.of(spec.avro)
         self._texts.elsewhere = self._kept_schemas
@@ -201,7 +204,7 @@ class Ingestion:
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
         self._filling = InitialFill()
         self._is_complete_before = False
-        self._follows = self._spec.source.REPLAYABLE and may_follow(rendition)
+        self._follows = self._spec.source.REPLAYABLE and may_follow(rendition) and not self._anew
         self._is_open = True
 
     @property
@@ -398,11 +401,18 @@ class Ingestion:
 
     def _unled(self, why: str) -> SourceStalled:
         """The error of a rendition that can't get the messages of the one before it."""
+        hint = "to go on without them, feed it with --anew"
+        if self.rendition.state is RenditionState.HYDRATING:
+            # Nobody may hand over to it.
+            self._controller.renditions.suspect(self.info.collection_id, self._id, why)
+            hint = (
+                f"abort it: 'holdfast collection handover {self.info.name} --abort --rendition {self._id}';"
+                " and feed another one that begins anew, with --rendition NEW --anew"
+            )
         return SourceStalled(
             f"rendition {self._id} of collection {self.info.name} can't get the same messages as the one"
             f" before it: {why} ({self._source.name})",
-            hint=f"abort it: 'holdfast collection handover {self.info.name} --abort --rendition {self._id}';"
-            " and feed another one that begins anew, with --rendition NEW --anew",
+            hint=hint,
         )
 
     def _complete_before(self) -> bool:
@@ -428,10 +438,13 @@ class Ingestion:
 
     def _acknowledge(self) -> None:
         """Tell the source what is durable, up to the slowest rendition that needs it."""
-        mine = self.rendition
-        if not self._bound or self._upper < mine.held_from:
+        if not self._bound or self._upper < self.rendition.held_from:
             return
         durable = self._bound
+        if self._spec.source.REPLAYABLE:
+            # Later than the commit: a rendition that is created after this look has to read it all anyway.
+            self.info = self._controller.describe(self.info.collection_id)
+        mine = self.rendition
         for each in self.info.live:
             if each.held_from > mine.held_from and each.pipeline is not None and self._spec.source.REPLAYABLE:
                 theirs = self._bound_by(each.pipeline)

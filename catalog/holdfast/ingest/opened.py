@@ -58,8 +58,8 @@ def ingest_source(
 
     It feeds the current rendition, until another one takes over. With the id of another `rendition` it feeds
     that one, and creates it if there is none. That reads the same messages as the current rendition, for the
-    same times, until it takes over (`StorageController.renditions.hand_over`). If it is created `anew`, it
-    begins as the block says, whatever the current rendition has.
+    same times, until it takes over (`StorageController.renditions.hand_over`). With `anew`, it reads the
+    source by itself: a new one begins as the block says, and another one goes on from what it has.
 
     Raises `BadInput` if the block or the collection doesn't fit, and `SourceStalled` if the source can't go
     on without losing something.
@@ -99,7 +99,9 @@ def ingestion_of(
         elif found.find(id_) is None:
             _create_rendition(controller, found, id_, made_from(spec, follows=not anew))
         form = partial(format_of, spec)
-        with closing(Ingestion(controller, found.collection_id, spec, source, form, runner, id_)) as opened:
+        with closing(
+            Ingestion(controller, found.collection_id, spec, source, form, runner, id_, anew=anew)
+        ) as opened:
             yield opened
 
 

@@ -292,7 +292,7 @@ def test_a_follower_of_messages_that_are_deleted_says_so() -> None:
     with pytest.raises(SourceStalled, match=r"messages 0 to 1 of partition 0 are gone .*topic") as caught:
         drained(world.pipeline("r2"))
     assert "--anew" in str(caught.value.hint)
-    with pytest.raises(NotCaughtUp, match="r2 of collection orders is not filled yet"):
+    with pytest.raises(BadInput, match="r2 of collection orders is suspect: messages 0 to 1"):
         world.hand_over()
 
 
