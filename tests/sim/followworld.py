@@ -20,6 +20,8 @@ from sim.audit import Violation
 from sim.ingestworld import ACTIONS, NAME, IngestWorld, View
 from sim.weather import Exposure
 
+_FILLED = 1_000_000
+"""While a rendition is filled, its upper is less than this."""
 _MOST = 5
 """So many renditions are created."""
 
@@ -35,7 +37,9 @@ class Feed(Ingestion):
         except SourceStalled as stalled:
             if self.world.is_restored:
                 raise
-            if self.rendition.state is not RenditionState.HYDRATING or not self.world.topic.low:
+            # Once it has joined, the source is told only what it has.
+            is_new = self.rendition.state is RenditionState.HYDRATING and self._upper < _FILLED
+            if not is_new or not self.world.topic.low:
                 raise Violation(f"{self.rendition.id} is stalled: {stalled}") from stalled
             self.world.scheduler.meet("followers given up", str(stalled))
             self.world.given_up.add(self.rendition.id)
@@ -52,7 +56,7 @@ class FollowWorld(IngestWorld):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.actions *= 2
-        self.topic.deletes = self.random.random() < 0.3
+        self.topic.deletes = self.random.random() < 0.5
         self.given_up: set[str] = set()
 
     def pipeline(self, client: PersistClient, exposure: Exposure) -> Ingestion:
