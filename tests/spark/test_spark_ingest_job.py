@@ -282,6 +282,43 @@ def latest(controller: StorageController, name: str) -> list[pa.Table]:
     )
 
 
+@pytest.mark.kafka
+def test_debezium_with_spark_comes_to_the_same_as_one_process(
+    spark: SparkSession, controller: StorageController, url: str, kafka: Kafka, fed: Fed
+) -> None:
+    topic = KafkaTopic(kafka, partitions=3)
+
+    def change(id_: int, op: str, at: int, **event: Any) -> None:
+        topic.send({"op": op, **event}, key={"id": id_}, partition=id_ % 3, at=at)
+
+    for id_ in range(30):
+        change(id_, "c", 1000 + id_, after={"id": id_, "name": "lost"})
+    change(1, "t", 2000)
+    for id_ in range(30):
+        change(id_, "c", 3000 + id_, after={"id": id_, "name": "first"})
+    for id_ in range(0, 30, 2):
+        change(id_, "u", 4000 + id_, before={"id": id_, "name": None}, after={"id": id_, "name": "second"})
+    for id_ in range(0, 30, 5):
+        change(id_, "d", 5000 + id_, before={"id": id_})
+        topic.send(None, key={"id": id_}, partition=id_ % 3, at=6000)
+    change(1, "?", 7000)
+    source = {
+        "kafka": topic.block(),
+        "format": {"json": {}},
+        "envelope": "Debezium",
+        "run": {"progressInterval": "0s"},
+    }
+    spec = fed(source)
+    ingest.run(spec, say=lambda _: None, spark=spark)
+    alone = created(controller)
+    ingest_source(url, alone, {**source, "kafka": topic.block(group="alone")}, once=True)
+    for here, there in zip(latest(controller, alone), latest(controller, spec.collection), strict=True):
+        assert here.num_rows
+        assert there.equals(here)
+    rows = {row["id"]: row["name"] for row in latest(controller, alone)[0].to_pylist()}
+    assert rows == {id_: "first" if id_ % 2 else "second" for id_ in range(30) if id_ % 5 and id_ != 1}
+
+
 def again_after(controller: StorageController, spec: IngestJobSpec) -> IngestJobSpec:
     """The next job after one that is done."""
     record = controller.start_job(spec.collection, "ingest", "again", spec={})

@@ -5,6 +5,7 @@ It is not Confluent's registry. It keeps what a test says, and has no subjects, 
 
 import base64
 import json
+import ssl
 import threading
 import time
 from collections import Counter
@@ -23,7 +24,8 @@ class StandInRegistry:
     their last byte.
     """
 
-    def __init__(self, user: str = "", password: str = "") -> None:
+    def __init__(self, user: str = "", password: str = "", tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.schemas: dict[int, dict[str, Any]] = {}
         self.responses: list[tuple[int, bytes]] = []
         self.always: tuple[int, bytes] | None = None
@@ -38,7 +40,7 @@ class StandInRegistry:
     @property
     def url(self) -> str:
         """Where it listens, also while it is stopped."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
     def register(self, id_: int, schema: object, **fields: Any) -> int:
         """Give an id this schema, whatever it had before."""
@@ -49,6 +51,8 @@ class StandInRegistry:
         """Listen, on the same port as before."""
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), self._handler())
         self._port = self._server.server_address[1]
+        if self._tls is not None:
+            self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:

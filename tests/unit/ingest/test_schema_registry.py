@@ -5,6 +5,7 @@ The registry is a stand-in, and the topic is in memory.
 
 import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from holdfast.ingest.kept import offsets, schemas
 from holdfast.ingest.opened import format_of, ingestion_of
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.rows.schema import DIFF
-from testbed import docpages
+from testbed import docpages, pki
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan
 from testbed.kafka import Kafka as Broker
 from testbed.pageruns import PageRun
@@ -536,3 +537,19 @@ def test_the_page_does_what_it_says(tmp_path: Path, kafka: Broker) -> None:
 def test_nothing_imports_fastavro_before_it_is_needed() -> None:
     code = "import sys, holdfast.ingest, holdfast.cli.ingest; assert 'fastavro' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_tls_needs_an_authority_that_is_trusted(stores: Stores, topic: Topic, tmp_path: Path) -> None:
+    keys = pki.create(tmp_path, names=("localhost",), addresses=("127.0.0.1",))
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(keys.server_certificate, keys.server_key)
+    with StandInRegistry(tls=serving) as registry:
+        registry.register(1, ORDER)
+        trusting = {"registry": {"url": registry.url, "caFile": str(keys.ca)}, "keys": "json"}
+        began = time.monotonic()
+        with pytest.raises(StoreUnreachable, match="certificate"):
+            fed(stores.open(), topic, registry)
+        # Time changes nothing about that.
+        assert time.monotonic() - began < 0.4
+        fed(stores.open(), topic, "", format={"avro": trusting})
+    assert ids(stores.open()) == [1, 2]
