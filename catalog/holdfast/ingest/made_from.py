@@ -17,6 +17,9 @@ def made_from(spec: IngestSpec, *, follows: bool = True) -> str:
     before has bound.
     """
     found: dict[str, Any] = {"format": spec.format, "envelope": spec.envelope.value}
+    if spec.avro.registry is not None or spec.avro.schema_file is not None:
+        found["schemas"] = "registry" if spec.avro.registry is not None else "schemaFile"
+        found["keys"] = spec.avro.keys
     if spec.include:
         found["include"] = dict(spec.include)
     if not follows:

@@ -22,6 +22,7 @@ from holdfast.errors import AsOfNotYetAvailable, BadInput, SourceStalled, Storag
 from holdfast.ingest import Ingestion, parse, schema_texts
 from holdfast.ingest import registry as client_of_registry
 from holdfast.ingest.kept import offsets, schemas
+from holdfast.ingest.made_from import made_from
 from holdfast.ingest.opened import format_of, ingestion_of
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.rows.schema import DIFF
@@ -488,6 +489,20 @@ def test_a_bad_field_is_named(avro: dict[str, Any], told: str) -> None:
     with pytest.raises(BadInput, match=told) as caught:
         parse({"kafka": kafka, "format": {"avro": avro}})
     assert "secret@" not in str(caught.value)
+
+
+def test_what_a_rendition_is_made_from_says_where_schemas_and_keys_are(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(json.dumps(ORDER))
+    forms = [
+        {"registry": {"url": "http://r"}},
+        {"registry": {"url": "http://r"}, "keys": "json"},
+        {"schemaFile": str(tmp_path / "f")},
+    ]
+    kafka = {"bootstrapServers": "b:1", "topic": "t"}
+    assert len({made_from(parse({"kafka": kafka, "format": {"avro": each}})) for each in forms}) == 3
+    # Another address of the registry changes nothing.
+    other = parse({"kafka": kafka, "format": {"avro": {"registry": {"url": "http://other"}}}})
+    assert made_from(other) == made_from(parse({"kafka": kafka, "format": {"avro": forms[0]}}))
 
 
 def test_files_have_their_schemas() -> None:
