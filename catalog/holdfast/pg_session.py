@@ -244,6 +244,8 @@ def open_hint(error: psycopg.Error) -> str:
     """What to do about an error while a store is opened."""
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return RIGHTS_HINT
+    if isinstance(error, psycopg.errors.QueryCanceled):
+        return "raise statement_timeout for the role or the database, or find out who cancels statements"
     return "check host, port, database, user and password, and that the server runs as a primary"
 
 

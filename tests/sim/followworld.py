@@ -82,6 +82,11 @@ class FollowWorld(IngestWorld):
         """A key is in one partition. A follower can't know in which order others read several."""
         return str(id_ % 3)
 
+    def begin(self, controller: StorageController) -> None:
+        """A follower that is there from the beginning can have it all."""
+        if self.random.random() < 0.7:
+            self.act("create", controller)
+
     def act(self, action: str, controller: StorageController) -> None:
         """Create a rendition, hand over to one, or let time pass."""
         info = controller.describe(NAME)

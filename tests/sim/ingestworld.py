@@ -162,6 +162,7 @@ class IngestWorld(OneLocation):
             spec = CollectionSpec("c1", NAME, SCHEMA, shards=self.shards, source_fed=True)
             controller.create_collection(spec)
             controller.set_retention_hold(NAME, 0)
+            self.begin(controller)
             self.keep_copy()
             self.scheduler.run({process.name: process.main for process in processes})
             self.scheduler.land_all()
@@ -178,6 +179,9 @@ class IngestWorld(OneLocation):
     def last_pipeline(self, client: PersistClient, exposure: Exposure) -> Ingestion:
         """The pipeline that goes on when all others have ended."""
         return self.pipeline(client, exposure)
+
+    def begin(self, controller: StorageController) -> None:
+        """Do what comes before the first message."""
 
     def partition_of(self, _: int, partition: str) -> str:
         """The partition of a message with a key. By default any."""

@@ -17,6 +17,7 @@ from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.names import ANNOTATION_ABANDON, FINALIZER, ConditionType, Kind, Reason
 from holdfast_operator.engine.clock import Clock
 from holdfast_operator.engine.events import Note, transitions
+from holdfast_operator.engine.failures import RETRIES
 from holdfast_operator.engine.health import Phase
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.status_writer import shown, shown_with, timestamp
@@ -85,7 +86,9 @@ def asks_to_delete(body: Json) -> bool:
 
 def left(what: str, deletion: Deletion) -> Note:
     """Returns the Event about abandoned data."""
-    why = f"; the last attempt to delete failed: {deletion.last_failure}" if deletion.last_failure else ""
+    # Nobody retries any more.
+    failure = deletion.last_failure.partition(f"; {RETRIES}")[0]
+    why = f"; the last attempt to delete failed: {failure}" if failure else ""
     text = f"abandoned by the annotation {ANNOTATION_ABANDON}: {what}{why}"
     return Note(Reason.DELETION_INCOMPLETE, text, warning=True)
 

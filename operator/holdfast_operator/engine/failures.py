@@ -34,16 +34,18 @@ from holdfast_operator.api.names import Reason
 from holdfast_operator.engine.logging import redact
 from holdfast_operator.engine.steps import Settle, reconciling, stalled
 
+RETRIES: Final = "the operator retries by itself"
+
 _NEXT = {
-    Reason.STORE_UNREACHABLE: "the operator retries by itself; check the store and its credentials",
+    Reason.STORE_UNREACHABLE: f"{RETRIES}; check the store and its credentials",
     Reason.STORE_INCONSISTENT: "check spec.storage and the version of the operator",
     Reason.DATA_DELETED: "create another resource, with another organizationId or another location",
     Reason.INVALID_SPEC: "correct the spec",
     Reason.SCHEMA_MISMATCH: "correct the spec, or create another collection",
     Reason.FENCE_REGRESSED: "stop all writers and repair the fence",
-    Reason.INTERNAL_ERROR: "the operator retries by itself; its log has the details",
+    Reason.INTERNAL_ERROR: f"{RETRIES}; its log has the details",
     Reason.CATALOG_OUT_OF_SYNC: "the operator reads it again by itself",
-    Reason.MIGRATION_IN_PROGRESS: "the operator retries by itself",
+    Reason.MIGRATION_IN_PROGRESS: RETRIES,
     Reason.LINK_CONFLICT: "check that spec.stash and spec.storage name the two stores of this catalog",
 }
 _ABOUT_CREDENTIALS: Final = re.compile(r"credential|password|AWS_ACCESS_KEY_ID", re.IGNORECASE)

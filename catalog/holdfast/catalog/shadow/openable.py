@@ -36,7 +36,8 @@ def shadow_catalog(
 
     A difference is logged, passed to `on_diverged` and kept in `diverged` of the open handle. Results
     continue to come from the primary. With `strict`, for tests, a difference raises `ShadowDiverged`, and
-    everything in the stores is compared after every call, not only at the open.
+    everything in the stores is compared after every call, not only at the open. If another process takes the
+    secondary over and changes it, that is no difference: it is logged once, and nothing is compared any more.
     """
     if not isinstance(primary, StoredCatalog):
         raise BadInput(

@@ -140,6 +140,9 @@ class Schema:
     codec: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
+        # A list would make the schema unhashable.
+        object.__setattr__(self, "key", tuple(self.key))
+        object.__setattr__(self, "value", tuple(self.value))
         if not self.columns:
             raise BadInput("a schema needs at least one column")
         seen: set[str] = set()

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast_operator.api.names import FINALIZER, Kind, Reason
 from holdfast_operator.engine.clock import SystemClock
-from holdfast_operator.engine.deletion import LIMIT, Deletions, deletion_of, left_at_once
+from holdfast_operator.engine.deletion import LIMIT, Deletion, Deletions, deletion_of, left, left_at_once
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.status_writer import shown
 from holdfast_operator.engine.steps import Settle, reconciling, stalled
@@ -178,3 +178,10 @@ def test_a_collection_that_waits_for_its_catalog_shows_the_whole_command_to_aban
     )
     assert step.notes == ()
     assert deletions.account(key, body("Retain"), waits).health == waits.health
+
+
+def test_the_event_about_abandoned_data_does_not_say_that_somebody_retries() -> None:
+    failure = "the store is gone; the operator retries by itself; check the store and its credentials"
+    note = left("catalog shop", Deletion(60, failure))
+    assert "the store is gone" in note.message
+    assert "retries" not in note.message

@@ -16,7 +16,7 @@ from holdfast.errors import Determinate, Indeterminate, StorageError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Entry, Put
 from holdfast.persist.stores.postgres import PostgresConsensus
-from holdfast.pg_session import PostgresAddress, Sessions
+from holdfast.pg_session import PostgresAddress, Sessions, open_hint
 from holdfast.stash import Stash, StashUpdate, open_stash
 from testbed.postgres import PostgresServer
 from unit.persist.open_stores import SCHEMA, SHARD, contents, rows
@@ -255,3 +255,8 @@ def test_a_cancelled_statement_before_the_commit_changes_nothing(
         other.rollback()
     assert store.compare_and_set([Put("a", 2, b"other")])
     store.close()
+
+
+def test_a_statement_timeout_is_named_when_a_store_is_opened() -> None:
+    cancelled = psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+    assert "statement_timeout" in open_hint(cancelled)
