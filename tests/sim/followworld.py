@@ -58,6 +58,7 @@ class FollowWorld(IngestWorld):
         self.actions *= 2
         self.topic.deletes = self.random.random() < 0.5
         self.given_up: set[str] = set()
+        self.feeds: list[Feed] = []
 
     def pipeline(self, client: PersistClient, exposure: Exposure) -> Ingestion:
         """One instance of the pipeline of any rendition."""
@@ -76,6 +77,8 @@ class FollowWorld(IngestWorld):
         view, form = View(self.topic, exposure), partial(format_of, spec)
         feed = Feed(StorageController(client), NAME, spec, view, form, rendition=rendition)
         feed.world = self
+        # One that is collected as garbage would close its reader then, at any time.
+        self.feeds.append(feed)
         return feed
 
     def partition_of(self, id_: int, _: str) -> str:
