@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, CollectionSpec, Recipe, StorageController
 from holdfast.collections.record.spec import FIRST_RENDITION
-from holdfast.errors import BadInput, CollectionNotFound
+from holdfast.errors import BadInput, CollectionNotFound, SourceStalled, UniquenessViolation
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.debezium import DebeziumJson
 from holdfast.ingest.formats.decoded import Format
@@ -89,20 +89,36 @@ def ingestion_of(
     `runner` reads the ranges of each step. Default: this process does.
     """
     found = _collection(controller, name, spec, schema)
+    if isinstance(found, CollectionSpec) and not _is_created(controller, found, spec):
+        # Another instance was faster.
+        found = _collection(controller, name, spec, None)
     id_ = rendition or (found.holding.id if isinstance(found, CollectionInfo) else FIRST_RENDITION)
     reader = reader_id(found.collection_id, id_)
     with closing(source_of(spec, reader, found.schema, controller.client.clock)) as source:
-        if isinstance(found, CollectionSpec):
-            # A source that can't be used leaves no collection behind.
-            source.probe({})
-            controller.create_collection(found)
-        elif found.find(id_) is None:
+        if isinstance(found, CollectionInfo) and found.find(id_) is None:
             _create_rendition(controller, found, id_, made_from(spec, follows=not anew))
         form = partial(format_of, spec)
         with closing(
             Ingestion(controller, found.collection_id, spec, source, form, runner, id_, anew=anew)
         ) as opened:
             yield opened
+
+
+def _is_created(controller: StorageController, wanted: CollectionSpec, spec: IngestSpec) -> bool:
+    """Create the collection, unless the source can't be used. False if it is there by now."""
+    reader = reader_id(wanted.collection_id, FIRST_RENDITION)
+    try:
+        with closing(source_of(spec, reader, wanted.schema, controller.client.clock)) as source:
+            # A source that can't be used leaves no collection behind.
+            source.probe({})
+        controller.create_collection(wanted)
+    except (SourceStalled, UniquenessViolation):
+        # The source may have told this one what the other instance has bound.
+        with suppress(CollectionNotFound):
+            controller.describe(wanted.name)
+            return False
+        raise
+    return True
 
 
 def reader_id(collection_id: str, rendition_id: str) -> str:
