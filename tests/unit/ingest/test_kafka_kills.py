@@ -109,6 +109,7 @@ def test_kills_of_instances_lose_and_repeat_nothing(tmp_path: Path, kafka: Broke
     check(tmp_path, orders, keys, f"seed {seed}")
 
 
+@pytest.mark.long
 def test_kills_while_schemas_change_and_the_registry_forgets(tmp_path: Path, kafka: Broker) -> None:
     """The registry has each schema only until the collection has it."""
     topic = KafkaTopic(kafka, PARTITIONS)
