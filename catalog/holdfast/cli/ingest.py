@@ -58,7 +58,7 @@ def ingest(
     command that fed the old rendition then ends.
     """  # noqa: D301 - the escape is for the formatter of the help
     name, schema, spec = _read(spec_file)
-    from holdfast.ingest import StepOutcome, ingestion_of
+    from holdfast.ingest import ingestion_of
     from holdfast.ingest.ingestion import IngestTotal
 
     ended = threading.Event()
@@ -69,11 +69,9 @@ def ingest(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
         total = IngestTotal()
-        last: list[IngestStep] = []
 
         def told(step: "IngestStep") -> None:
             total.add(step)
-            last[:] = [step]
             if not quiet:
                 _show_step(step)
 
@@ -83,7 +81,7 @@ def ingest(
     upper = f": complete up to {shown(total.upper)}" if total.upper else ""
     what = f"{count(total.messages, 'message')}, {count(total.updates, 'update')}"
     click.echo(f"fed {name} with {what}{bad}{upper}")
-    if last and last[0].outcome is StepOutcome.HANDED_OVER:
+    if total.upper >= fed.held_to:
         click.echo(f"{name} was handed over at {shown_moment(fed.held_to)}: rendition {fed.id} has ended")
 
 
@@ -91,8 +89,8 @@ def _show_step(step: "IngestStep") -> None:
     if step.messages:
         bad = f", {count(step.errors, 'bad record')}" if step.errors else ""
         what = f"{count(step.messages, 'message')} ({size(step.bytes)}), {count(step.updates, 'update')}"
-        upper = "of those there were before" if step.fills else f": complete up to {shown(step.upper)}"
-        click.echo(f"{what}{bad}{' ' if step.fills else ''}{upper}", err=True)
+        upper = " of those there were before" if step.fills else f": complete up to {shown(step.upper)}"
+        click.echo(f"{what}{bad}{upper}", err=True)
 
 
 def _read(file: Path) -> "tuple[str, Schema | None, IngestSpec]":

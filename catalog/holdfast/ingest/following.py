@@ -20,7 +20,7 @@ from holdfast.collections import RenditionInfo
 from holdfast.collections.pipeline import SCHEMAS
 from holdfast.ingest.source import Binding, Range
 from holdfast.persist import PersistClient
-from holdfast.persist.handles.read import Listen, Updates
+from holdfast.persist.handles.read import Listen, ReadHandle, Updates
 from holdfast.persist.rows.schema import DIFF, TIME
 
 _PURPOSE: Final = "following"
@@ -51,24 +51,20 @@ class Followed:
         self._pending: deque[tuple[int, dict[str, Binding]]] = deque()
         self._sources: set[str] = set()
 
-    def upper(self) -> int:
-        """Return its upper, at most `until`."""
-        return min(self._reader.upper(), self.until)
-
     def is_fed_from(self, source: str) -> bool:
         """Return whether all that it has bound is from this source, or nothing is bound yet."""
-        if not self._sources and (upper := self._reader.upper()):
-            self._sources = {each["source"] for each in self._rows(upper - 1)}
+        if not self._sources:
+            self._sources = {each["source"] for each in newest_rows(self._reader)} - {SCHEMAS}
         return self._sources <= {source}
 
     def target(self, upper: int, bound: Mapping[str, Binding]) -> FollowTarget | None:
         """Return what a follower with these bindings reads next. None if it has everything."""
-        limit = self.upper()
+        limit = min(self._reader.upper(), self.until)
         if upper >= limit:
             return None
         if self._listen is None:
             if not self._is_joined(upper, bound):
-                return FollowTarget(limit - 1, bindings(self._rows(limit - 1)), next=False)
+                return FollowTarget(limit - 1, bindings(rows_at(self._reader, limit - 1)), next=False)
             self._listen = self._reader.listen(upper - 1)
         while self._listen.frontier < limit:
             for event in self._listen.next():
@@ -86,7 +82,7 @@ class Followed:
         """Whether the follower has exactly what it had before `upper`, so that it can replay."""
         if not upper or upper - 1 < self._reader.since():
             return False
-        theirs = bindings(self._rows(upper - 1))
+        theirs = bindings(rows_at(self._reader, upper - 1))
         return {name: (each.position, each.identity) for name, each in theirs.items()} == {
             name: (each.position, each.identity) for name, each in bound.items()
         }
@@ -99,13 +95,21 @@ class Followed:
             if row[DIFF] > 0:
                 self._pending[-1][1][row["partition"]] = binding_of(row)
 
-    def _rows(self, at: int) -> list[dict[str, Any]]:
-        rows = self._reader.snapshot(at).to_table().to_pylist()
-        return [each for each in rows if each["source"] != SCHEMAS]
-
     def close(self) -> None:
         """Give up the lease."""
         self._reader.close()
+
+
+def newest_rows(remap: ReadHandle) -> list[dict[str, Any]]:
+    """The rows of a remap at the latest time. Empty if there is none yet."""
+    upper = remap.upper()
+    return rows_at(remap, upper - 1) if upper else []
+
+
+def rows_at(remap: ReadHandle, at: int) -> list[dict[str, Any]]:
+    """The rows of a remap at a time: bindings, and the texts of schemas."""
+    rows: list[dict[str, Any]] = remap.snapshot(at).to_table().to_pylist()
+    return rows
 
 
 def bindings(rows: Iterable[Mapping[str, Any]]) -> dict[str, Binding]:

@@ -34,6 +34,7 @@ from holdfast.ingest.following import (
     differing,
     is_beyond,
     missing,
+    newest_rows,
 )
 from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.made_from import check_fed, may_follow
@@ -261,10 +262,13 @@ class Ingestion:
         kept: dict[str, str] = {}
         for each in self._controller.describe(self.info.collection_id).live:
             if each.pipeline is not None:
-                with self._client.reader(each.pipeline.remap, purpose=PURPOSE) as reader:
-                    if upper := reader.upper():
-                        kept |= stored_texts(reader.snapshot(upper - 1).to_table().to_pylist())
+                kept |= stored_texts(self._remap_of(each.pipeline))
         return kept
+
+    def _remap_of(self, pipeline: PipelineShards) -> list[dict[str, Any]]:
+        """What a rendition has bound by now, and the texts that it has stored."""
+        with self._client.reader(pipeline.remap, purpose=PURPOSE) as reader:
+            return newest_rows(reader)
 
     def _contents(self, shards: Iterable[str]) -> pa.Table:
         tables = []
@@ -369,23 +373,24 @@ class Ingestion:
         if target is None or (not target.next and is_beyond(target, self._bound)):
             return IngestStep(StepOutcome.IDLE, self._upper)
         wanted = missing(target, self._bound, whole=isinstance(self._spec.source, FilesSpec))
-        if target.next:
-            work = self._read_all(wanted, target)
-        elif wanted:
-            if self._upper + 1 >= followed.until:
-                raise self._unled("the rendition before it is not readable at the times that are missing")
-            chosen = plan(wanted, self._spec.max_rows, self._spec.max_bytes)
-            work = _Work()
-            self._read(work, chosen, self._upper, self._spec.max_bytes)
-            if not work.bound:
-                raise self._unled(_gone(chosen[0]))
-            return self._commit(work, self._upper)
-        else:
-            work = _Work()
+        if wanted and not target.next:
+            return self._fill(wanted, followed.until)
+        work = self._read_all(wanted, target)
         if why := differing(target, self._bound | self._summed(work.bound)):
             self._discard(work)
             raise self._unled(why)
         return self._commit(work, target.at)
+
+    def _fill(self, wanted: Sequence[Range], until: int) -> IngestStep:
+        """Read a part of what is missing."""
+        if self._upper + 1 >= until:
+            raise self._unled("the rendition before it is not readable at the times that are missing")
+        chosen = plan(wanted, self._spec.max_rows, self._spec.max_bytes)
+        work = _Work()
+        self._read(work, chosen, self._upper, self._spec.max_bytes)
+        if not work.bound:
+            raise self._unled(_gone(chosen[0]))
+        return self._commit(work, self._upper)
 
     def _read_all(self, wanted: Sequence[Range], target: FollowTarget) -> _Work:
         """Read ranges that have one time."""
@@ -441,25 +446,21 @@ class Ingestion:
         if not self._bound or self._upper < self.rendition.held_from:
             return
         durable = self._bound
-        if self._spec.source.REPLAYABLE:
-            # Later than the commit: a rendition that is created after this look has to read it all anyway.
-            self.info = self._controller.describe(self.info.collection_id)
-        mine = self.rendition
-        for each in self.info.live:
-            if each.held_from > mine.held_from and each.pipeline is not None and self._spec.source.REPLAYABLE:
-                theirs = self._bound_by(each.pipeline)
-                durable = {
-                    name: min(binding, theirs[name], key=lambda one: one.position)
-                    for name, binding in durable.items()
-                    if name in theirs
-                }
+        for follower in self._followers() if self._spec.source.REPLAYABLE else ():
+            theirs = bindings(self._remap_of(follower))
+            durable = {
+                name: min(binding, theirs[name], key=lambda one: one.position)
+                for name, binding in durable.items()
+                if name in theirs
+            }
         self._source.acknowledge(durable)
 
-    def _bound_by(self, pipeline: PipelineShards) -> Mapping[str, Binding]:
-        """What another rendition has bound by now."""
-        with self._client.reader(pipeline.remap, purpose=PURPOSE) as reader:
-            upper = reader.upper()
-            return bindings(reader.snapshot(upper - 1).to_table().to_pylist()) if upper else {}
+    def _followers(self) -> list[PipelineShards]:
+        """What later renditions keep, which need the messages that this one has."""
+        # Later than the commit: a rendition that is created after this look has to read it all anyway.
+        self.info = self._controller.describe(self.info.collection_id)
+        first = self.rendition.held_from
+        return [each.pipeline for each in self.info.live if each.pipeline and each.held_from > first]
 
     def _discard(self, work: _Work) -> None:
         self._client.discard(each for of_range in work.uploads for each in of_range)

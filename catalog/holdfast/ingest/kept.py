@@ -12,9 +12,10 @@ from holdfast.ingest.schema_texts import stored_texts
 def offsets(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:
     """The bindings of a collection at one time: exactly what its contents at that time were made from.
 
-    Columns: source, partition, position (the next to read), identity, rows and checksum of the last range.
-    Returns the time, which is the latest complete one if `as_of` is None. Raises `BadInput` for a collection
-    that was not fed from a source at that time, and like `CollectionReader.snapshot`.
+    Columns: source, partition, position (the next to read), identity, rows and checksum of the last range,
+    where the messages without a gap begin, and the total of all messages. Returns the time, which is the
+    latest complete one if `as_of` is None. Raises `BadInput` for a collection that was not fed from a source
+    at that time, and like `CollectionReader.snapshot`.
     """
     time, rows = _kept(controller, name, as_of, "remap")
     return time, rows.filter(pc.not_equal(rows["source"], SCHEMAS))

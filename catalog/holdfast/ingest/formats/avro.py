@@ -57,7 +57,7 @@ class Layout:
             self._ways = {self._bare: way_of(schema, columns[0])}
         else:
             raise UnreadableSchema(f"it is of type {schema.kind}, and not a record")
-        self.inner = schema.inner
+        self.schema = schema
         self.records = AvroRecords(schema)
 
     def table(self, records: Sequence[Any]) -> pa.Table:
@@ -216,10 +216,10 @@ class AvroFiles(WholeFiles):
             raise ValueError("it is no object container file")
         schema = header["meta"].get(_SCHEMA, b"").decode()
         layout = Layout(schema, self._columns)
-        if not parse_schema(schema).takes_bytes:
+        if not layout.schema.takes_bytes:
             raise UnreadableSchema("its records take no bytes")
         meta = {name: each for name, each in header["meta"].items() if name == _CODEC}
-        meta[_SCHEMA] = json.dumps(layout.inner).encode()
+        meta[_SCHEMA] = json.dumps(layout.schema.inner).encode()
         whole = io.BytesIO()
         fastavro.schemaless_writer(whole, _HEADER, {**header, "meta": meta})
         whole.write(stream.getbuffer()[stream.tell() :])

@@ -131,10 +131,9 @@ def _plain(values: pa.Array) -> pl.Series:
 
 
 def _on_one_line(value: bytes | None) -> bytes:
-    """The object with spaces instead of line breaks. Raises `ValueError` if it is none."""
-    if value is None or not value.strip():
+    """A stripped object with spaces instead of line breaks. Raises `ValueError` if it is none."""
+    if not value:
         raise ValueError("the message is empty")
-    value = value.strip()
     if not (value.startswith(b"{") and value.endswith(b"}")):
         raise ValueError("the message is not a JSON object")
     # Line breaks may stand only between tokens. This raises if one is in a string.
