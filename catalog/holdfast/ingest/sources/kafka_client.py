@@ -164,7 +164,7 @@ class KafkaClient:
                 raise UnknownTopic
             now_s = time.monotonic()
             if not is_passing(found) or now_s > began_s + self.patience_s:
-                raise self.failure(what, found) from KafkaException(found)
+                raise self.failure(what, found)
             if found.code() == KafkaError._TIMED_OUT or now_s > renewed_s + REQUEST_S:
                 # This client may never find a broker that came back. Its requests may be under way.
                 self._retired.append(self.admin)
@@ -174,16 +174,16 @@ class KafkaClient:
     def forget_group(self, group: str) -> None:
         """Delete a consumer group. Does nothing if there is none."""
         what = f"delete the consumer group {group}"
-        try:
-            self.asked(
-                what,
-                lambda: list(self.admin.delete_consumer_groups([group], request_timeout=REQUEST_S).values()),
-            )
-        except StoreUnreachable as error:
-            if not isinstance(error.__cause__, KafkaException) or (
-                error.__cause__.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND
-            ):
-                raise
+
+        def delete() -> None:
+            try:
+                for each in self.admin.delete_consumer_groups([group], request_timeout=REQUEST_S).values():
+                    self._result(what, each)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                    raise
+
+        self.retried(what, delete)
 
     def failure(self, what: str, error: KafkaError | None) -> StoreUnreachable:
         """The error that says what failed. None: nothing came in time."""
