@@ -541,7 +541,7 @@ def test_what_others_have_put_under_no_key_is_not_listed(minio: Minio, bucket: s
 
 @pytest.mark.usefixtures("bucket")
 def test_of_a_part_no_more_is_read_than_tells_that_it_is_too_large(tmp_path: Path) -> None:
-    """The state has the size of the part. The service answers with 1 GiB instead."""
+    """The state has the size of the part, and the service answers with 1 GiB."""
     with PersistClient.open(tmp_path.as_uri(), config=PersistConfig(inline_max_bytes=0)) as client:
         writer = client.writer(SHARD, SCHEMA, purpose="test")
         writer.compare_and_append(rows(0), 0, 1)

@@ -9,22 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.campaign import run_all
 from sim.collectionworld import CollectionWorld
-from sim.coverage import table
 from sim.kinds import COLLECTIONS
-from sim.kinds import SEEDS as CI_SEEDS
-from sim.report import tell
+from sim.worlds import check_repeatable, check_worlds, spans
 
-SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS[COLLECTIONS]))
-SHORT = min(15, SEEDS)
-"""`make test` runs this number of worlds, and `make test-all` runs the others."""
-ENOUGH = 90
-"""This number of worlds must meet everything that is wanted."""
-SPANS = [
-    pytest.param(range(SHORT), id="short"),
-    pytest.param(range(SHORT, SEEDS), id="rest", marks=pytest.mark.long),
-]
 WANTED = {
     "handovers to COPY",
     "handovers to SOURCE",
@@ -63,23 +51,14 @@ WANTED = {
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seeds", SPANS)
+@pytest.mark.parametrize("seeds", spans(COLLECTIONS, 15))
 def test_every_world_keeps_the_promises(seeds: range, request: pytest.FixtureRequest) -> None:
-    outcome = run_all(seeds.start, len(seeds), kind=COLLECTIONS)
-    assert not outcome.failures, outcome.told()
-    assert outcome.worlds == len(seeds)
-    tell(request.config, ["collections", *table(outcome)])
-    if len(seeds) >= ENOUGH:
-        assert {what for what in WANTED if not outcome.met[what]} == set()
+    check_worlds(COLLECTIONS, seeds, request.config, WANTED, enough=90)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
     for seed in range(2):
-        first, second = CollectionWorld(seed), CollectionWorld(seed)
-        first.run()
-        second.run()
-        assert first.scheduler.trace == second.scheduler.trace
-        assert len(first.scheduler.trace) > 50
+        check_repeatable(COLLECTIONS, seed)
 
 
 def test_a_run_depends_on_no_other_thread_of_its_process() -> None:

@@ -1,25 +1,16 @@
 """No client mixes two histories if the consensus store fails over to a lagging copy."""
 
-import os
 from collections import Counter
 
 import pytest
 
 from sim.failoverworld import FailoverWorld
 from sim.kinds import FAILOVER
-from sim.kinds import SEEDS as CI_SEEDS
-
-SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS[FAILOVER]))
-SHORT = min(20, SEEDS)
-"""`make test` runs this number of worlds, and `make test-all` runs the others."""
-SPANS = [
-    pytest.param(range(SHORT), id="short"),
-    pytest.param(range(SHORT, SEEDS), id="rest", marks=pytest.mark.long),
-]
+from sim.worlds import spans
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seeds", SPANS)
+@pytest.mark.parametrize("seeds", spans(FAILOVER, 20))
 def test_every_client_sees_one_history(seeds: range) -> None:
     met: Counter[str] = Counter()
     for seed in seeds:

@@ -26,10 +26,14 @@ class NoWait(Clock):
 
 
 class Stores:
-    """What outlives every process. `open` is a new process; one that meets a death is simply left behind."""
+    """What outlives every process. `open` is a new process; one that meets a death is simply left behind.
 
-    def __init__(self) -> None:
-        self.blob = MemoryBlob()
+    `clock` is that of the stores and of all processes. Default: real time.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or NoWait()
+        self.blob = MemoryBlob(clock=self.clock.wall_ms)
         self.consensus = MemoryConsensus()
         self.open().close()
 
@@ -45,7 +49,7 @@ class Stores:
                 **settings,
             }
         )
-        return PersistClient(location, mode=mode, config=config, clock=NoWait())
+        return PersistClient(location, mode=mode, config=config, clock=self.clock)
 
 
 def updates(rows: Sequence[tuple[int, str | None, int, int]]) -> pa.RecordBatch:

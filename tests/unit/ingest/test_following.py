@@ -13,11 +13,11 @@ from holdfast.errors import BadInput, HandoverInProgress, NotCaughtUp, SourceSta
 from holdfast.ingest import Ingestion, StepOutcome, parse
 from holdfast.ingest.made_from import made_from
 from holdfast.ingest.opened import format_of
-from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist import PersistClient
 from holdfast.persist.clock import Clock
 from holdfast.persist.rows.schema import DIFF
-from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
-from testbed.faults import Fault, FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath, ScriptedPlan
+from testbed.faults import Fault, FaultPlan, ProcessDeath, ScriptedPlan
+from unit.collections.stores import Stores
 from unit.ingest.pipelines import bad, created, drained, positions, row, rows
 from unit.ingest.topic import Topic
 
@@ -46,19 +46,12 @@ class World:
 
     def __init__(self, envelope: str = "None", **topic: Any) -> None:
         self.clock = Moved()
-        self.blob = MemoryBlob(clock=self.clock.wall_ms)
-        self.consensus = MemoryConsensus()
+        self.open = Stores(self.clock).open
         self.topic = Topic(**{"deletes": False, **topic})
         self.client = self.open()
         created(self.client)
         self.controller = StorageController(self.client)
         self.block = UPSERT if envelope == "Upsert" else NONE
-
-    def open(self, plan: FaultPlan | None = None) -> PersistClient:
-        faults = plan or ScriptedPlan({})
-        location = Location.of(FaultyBlob(self.blob, faults), FaultyConsensus(self.consensus, faults))
-        config = PersistConfig(debug_validate=True, maintenance="off", retry_deadline_s=0.2, gc_grace_s=0.0)
-        return PersistClient(location, config=config, clock=self.clock)
 
     def pipeline(self, rendition: str = "", client: PersistClient | None = None, **changes: Any) -> Ingestion:
         spec = parse({**self.block, **changes})
