@@ -3,9 +3,10 @@
 import json
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from holdfast.ingest.sources.kafka import Kafka
@@ -60,16 +61,25 @@ class KafkaTopic:
 
     def committed(self) -> dict[int, int]:
         """The offsets of the consumer group."""
-        asked = [ConsumerGroupTopicPartitions(self.group)]
         deadline = time.monotonic() + DEADLINE_S
         while True:
-            (future,) = self.broker.admin.list_consumer_group_offsets(asked, request_timeout=5).values()
             try:
-                return {each.partition: each.offset for each in future.result(DEADLINE_S).topic_partitions}
+                partitions = self.broker.admin.list_topics(self.name, 5).topics[self.name].partitions
+                wanted = [TopicPartition(self.name, each) for each in partitions]
+                found = self._of_group.committed(wanted, timeout=5)
+                return {each.partition: each.offset for each in found if each.offset >= 0}
             except KafkaException:
                 # A broker that has just started may not have read its groups yet.
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
+
+    @cached_property
+    def _of_group(self) -> Consumer:
+        """A consumer that only asks. An admin client that asks ends its process if the broker restarts.
+
+        librdkafka 2.16 then looks for the group of the client, and an admin client has none.
+        """
+        return Consumer({"bootstrap.servers": self.broker.servers, "group.id": self.group, "log_level": 0})
 
     def add_partitions(self, total: int) -> None:
         """Give it more partitions."""

@@ -169,9 +169,35 @@ def kill_instances(folder: Path, topic: KafkaTopic, between: Callable[[], None] 
     return seed
 
 
+def test_a_killed_broker_loses_and_repeats_nothing(tmp_path: Path, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka, PARTITIONS)
+    location(tmp_path, topic, "None")
+    process = started(tmp_path)
+    try:
+        with Orders(topic) as orders:
+            for _ in range(2):
+                wait_for_more(tmp_path, topic, process)
+                kafka.kill()
+                kafka.serve()
+            wait_for_more(tmp_path, topic, process)
+    finally:
+        process.kill()
+        process.communicate()
+    check(tmp_path, orders, 0, "after the broker came back")
+
+
 def check_alive(folder: Path, process: subprocess.Popen[str]) -> None:
     """Fail with the last words of a process that ended by itself."""
     assert process.poll() is None, (folder / "stderr").read_text()[-2000:]
+
+
+def wait_for_more(folder: Path, topic: KafkaTopic, process: subprocess.Popen[str]) -> None:
+    """Wait until something is read and acknowledged."""
+    before, deadline = sum(topic.committed().values()), time.monotonic() + DEADLINE_S
+    while sum(topic.committed().values()) <= before + 20:
+        check_alive(folder, process)
+        assert time.monotonic() < deadline, f"nothing was read: {(folder / 'stderr').read_text()[-2000:]}"
+        time.sleep(0.1)
 
 
 def check(folder: Path, orders: Orders, keys: int, told: str) -> None:
