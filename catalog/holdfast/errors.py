@@ -329,6 +329,12 @@ class ShardFinalized(HoldfastError):
     """The shard was finalized. Its data is permanently gone."""
 
 
+class NotErased(HoldfastError):
+    """The data of a dropped collection can't be deleted now, because a shard of it has two histories."""
+
+    hint = "'holdfast persist recover' with --accept shows both histories and lets you choose one"
+
+
 class HandleExpired(HoldfastError):
     """The lease of the handle was lost. Open a new handle."""
 

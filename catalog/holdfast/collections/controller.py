@@ -43,6 +43,7 @@ from holdfast.collections.restore import Restores, RestoreSource
 from holdfast.collections.retention import RETENTION_PURPOSE, move_retention
 from holdfast.collections.writer import CollectionWriter
 from holdfast.errors import (
+    BadInput,
     CollectionInUse,
     CollectionNotFound,
     ShardFinalized,
@@ -125,12 +126,15 @@ class StorageController(JobCommands):
     def drop_collection(
         self, id_or_name: str, *, command_id: str | None = None, force: bool = False
     ) -> CollectionInfo:
-        """Drop a collection. Nobody can open it any more, and its data is deleted when its readers are gone.
+        """Drop a collection. Nobody can open it any more.
 
-        With `force` it doesn't wait for them, and its jobs end. Otherwise it raises `CollectionInUse` while
-        anybody holds the collection or a job of it runs. Then the collection stays in state Dropping and no
-        new job of it begins. Call this again to continue. Raises `CollectionNotFound` if there never was such
-        a collection.
+        Its data is deleted after the `gc_grace_s` of the client, by any client of the location that runs
+        then. `erase_collection` deletes it at once.
+
+        With `force` it doesn't wait for readers, and its jobs end. Otherwise it raises `CollectionInUse`
+        while anybody holds the collection or a job of it runs. Then the collection stays in state Dropping
+        and no new job of it begins. Call this again to continue. Raises `CollectionNotFound` if there never
+        was such a collection.
         """
         origin = self._origin(command_id)
         info = self._log.commit(lambda state: transitions.begin_drop(state, id_or_name, origin))
@@ -139,14 +143,39 @@ class StorageController(JobCommands):
         if not force:
             self._refuse_while_held(info)
         now_ms = self.client.clock.wall_ms()
-        shards = {info.metadata_shard, *info.data_shards}
         return self._log.commit(
             lambda state: transitions.finish_drop(state, info.collection_id, now_ms, force=force),
-            lambda _: [
-                self.client.prepare_finalize(shard)
-                for shard in sorted(shards.union(difference_shards(self.client, info, info.renditions)))
-            ],
+            lambda _: [self.client.prepare_finalize(shard) for shard in self._shards(info)],
         )
+
+    def erase_collection(self, collection_id: str) -> None:
+        """Delete the data of a dropped collection now, for all its renditions.
+
+        It doesn't wait for readers without a lease, and not for `gc_grace_s`. So if the consensus store then
+        loses the drop in a failover, the collection is back without its data. `retain_for_s` still keeps
+        data. Does nothing if that was done before. An interrupted call can be repeated.
+
+        Raises `BadInput` if the collection is not dropped, `NotErased` if a shard has two histories, and
+        `CollectionNotFound` if there never was such a collection.
+        """
+        info = self._dropped(collection_id)
+        for shard in self._shards(info):
+            self.client.erase(shard)
+
+    def is_erased(self, collection_id: str) -> bool:
+        """Whether a dropped collection has no data any more. Raises like `erase_collection`."""
+        return all(map(self.client.is_erased, self._shards(self._dropped(collection_id))))
+
+    def _dropped(self, collection_id: str) -> CollectionInfo:
+        info = self.describe(collection_id)
+        if info.state is not CollectionState.DROPPED:
+            raise BadInput(f"collection {info.name} ({collection_id}) is not dropped", hint="drop it first")
+        return info
+
+    def _shards(self, info: CollectionInfo) -> list[str]:
+        """All shards that a collection has or had, sorted."""
+        shards = {info.metadata_shard, *info.data_shards}
+        return sorted(shards.union(difference_shards(self.client, info, info.renditions)))
 
     def evolve_collection(
         self, id_or_name: str, schema: Schema, *, command_id: str | None = None

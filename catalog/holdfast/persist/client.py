@@ -57,6 +57,7 @@ from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, st
 from holdfast.persist.state.machine import refresh_all
 from holdfast.persist.state.state import WriteMode
 from holdfast.persist.stores import CacheConfig, Location, StoreMetrics
+from holdfast.persist.upkeep.garbage import erase, is_erased
 from holdfast.persist.upkeep.survey import HEADS
 
 
@@ -277,8 +278,30 @@ class PersistClient:
         return prepare_finalize(self.session, shard_id)
 
     def finalize(self, shard_id: str) -> None:
-        """Finalize a shard. Its data is deleted for ever."""
+        """Finalize a shard. Nobody can read it any more.
+
+        Its data is deleted after `gc_grace_s`, by a client that runs then, or at once by `erase`.
+        """
         self.multi_write([self.prepare_finalize(shard_id)])
+
+    def erase(self, shard_id: str) -> None:
+        """Delete the data of a finalized shard now, except for what `retain_for_s` keeps.
+
+        Does nothing if that was done before. An interrupted call can be repeated.
+
+        Raises:
+            BadInput: the shard does not exist, or is not finalized.
+            NotErased: the shard has two histories, so nothing of it may be deleted.
+        """
+        self.session.check_writable()
+        machine = self.session.existing(shard_id)
+        if not machine.state.finalized:
+            raise BadInput(f"shard {shard_id} is not finalized", hint="finalize it first")
+        erase(machine)
+
+    def is_erased(self, shard_id: str) -> bool:
+        """Whether a shard is finalized and has no data any more. Raises `BadInput` if it does not exist."""
+        return is_erased(self.session.existing(shard_id).state)
 
     def multi_write(self, commands: Sequence[Prepared]) -> None:
         """Commit prepared commands on shards of this location: all of them or none.

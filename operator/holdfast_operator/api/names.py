@@ -172,8 +172,11 @@ class Reason(StrEnum):
     """The store can be reached, but its contents are corrupt, from a newer version or from another
     location."""
 
+    DELETING = "Deleting"
+    """The resource's data is being deleted, as its deletionPolicy asks."""
+
     DATA_DELETED = "DataDeleted"
-    """The resource's data existed once and was deleted for ever."""
+    """The resource's data existed once and was deleted for ever. Also an Event, when it is deleted."""
 
     STORAGE_NOT_SHARED = "StorageNotShared"
     """The data is on the operator's own volume, which Spark pods can't see."""

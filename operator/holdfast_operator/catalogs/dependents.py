@@ -31,6 +31,7 @@ class Dependent:
     """A collection that refers to a Catalog."""
 
     name: str
+    deleting: bool
     doomed: bool
     """Whether it is being deleted together with its data."""
     busy: bool
@@ -72,6 +73,7 @@ def _dependent(collection: Json) -> Dependent:
     deleting = is_deleting(collection)
     return Dependent(
         collection["metadata"]["name"],
+        deleting=deleting,
         doomed=deleting and collection["spec"].get("deletionPolicy") == DeletionPolicy.DELETE,
         busy=deleting and bool(shown_running(collection.get("status", {}))),
     )

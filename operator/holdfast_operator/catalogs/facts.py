@@ -272,6 +272,8 @@ class CatalogView:
     """Unfinished CatalogMigrations of the Catalog. Read while it is being deleted."""
     dependents: tuple[str, ...] = ()
     """StorageCollections that refer to the Catalog. Read while it is being deleted."""
+    kept_dependents: tuple[str, ...] = ()
+    """Those of them that are not being deleted."""
     doomed_dependents: bool = False
     """Whether one of them must be dropped from the catalog."""
     busy_dependents: bool = False

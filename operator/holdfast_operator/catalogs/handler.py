@@ -159,6 +159,7 @@ class CatalogHandler(Handler[CatalogView]):
             handled_truth=handled_truth(body),
             migrations=await unfinished_migrations(self.services.kube, key) if deleting else (),
             dependents=tuple(each.name for each in dependents),
+            kept_dependents=tuple(each.name for each in dependents if not each.deleting),
             doomed_dependents=any(each.doomed for each in dependents),
             busy_dependents=any(each.busy for each in dependents),
             holder=self._settings.holder,
@@ -188,6 +189,9 @@ class CatalogHandler(Handler[CatalogView]):
                 self._wake_dependents(key)
             case Destroy():
                 await self._stores.destroy(key)
+                note = Note(Reason.DATA_DELETED, "the catalog and its data are deleted")
+                log.info(note.message)
+                await self.services.events.post(key, body["metadata"]["uid"], note)
             case _:
                 raise AssertionError(step)
 

@@ -133,15 +133,18 @@ class OpenCatalog:
             self._guard()
 
     def destroy(self) -> None:
-        """Finalizes the catalog's shard. Its organization can never have a catalog in this location again.
+        """Finalizes the catalog's shard and deletes its data.
 
-        Raises `Fenced` if another process has taken the catalog over.
+        The organization can never have a catalog in this location again.
+
+        Raises `Fenced` if another process has taken the catalog over, and `NotErased`.
         """
         with self._lock:
             # An attempt of unknown outcome or another process may have finalized it. Both are final.
             with contextlib.suppress(ShardFinalized):
                 self._finalize()
             self._destroyed = True
+            self.client.erase(catalog_shard_id(self.opening.organization_id))
 
     def close(self) -> None:
         """Closes the handles. The token stays in the store."""

@@ -24,7 +24,7 @@ from holdfast.catalog.config import LINK, USER_VERSION
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.truth import Backend
 from holdfast.catalog.upgrade_check import check_upgrade
-from holdfast.errors import CorruptBlob, HoldfastError, NoLocation, StorageError
+from holdfast.errors import CorruptBlob, HoldfastError, NoLocation, ShardFinalized, StorageError
 from holdfast.persist import PersistClient
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE
 from holdfast_operator.catalogs.facts import (
@@ -206,6 +206,12 @@ def open_writable(
             start = replace(start, upgraded=report, kept=kept)
         # The token is in both stores, so the source of truth can't move unless this handle is fenced.
         link = in_two(closed)
+    except ShardFinalized:
+        with client:
+            # The deletion of this catalog may have been interrupted before its data was deleted.
+            if opening.existing_only:
+                client.erase(catalog_shard_id(opening.organization_id))
+        raise
     except BaseException:
         client.close()
         raise

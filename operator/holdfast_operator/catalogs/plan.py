@@ -199,7 +199,9 @@ def _plan_waiting(seen: CatalogView, rhythm: Rhythm) -> Decision:
     spec = seen.spec if seen.spec is not None and _is_managed(seen.spec) else None
     if needed and seen.opened is None and isinstance(seen.storage, Storage) and spec is not None:
         return Open(_last_opening(seen, spec, seen.storage, dropping=seen.doomed_dependents))
-    return Settle(waiting_for_collections(seen.dependents), requeue_after=rhythm.unsteady)
+    return Settle(
+        waiting_for_collections(seen.dependents, seen.kept_dependents), requeue_after=rhythm.unsteady
+    )
 
 
 def _plan_late_destruction(seen: CatalogView) -> Decision:
@@ -209,7 +211,9 @@ def _plan_late_destruction(seen: CatalogView) -> Decision:
     operator retries until somebody abandons the data.
     """
     if seen.deletion.abandoned:
-        place = seen.storage if isinstance(seen.storage, Storage) else "its store"
+        place = str(seen.storage) if isinstance(seen.storage, Storage) else "its store"
+        if seen.spec is not None and seen.spec.stash is not None:
+            place = f"{place} and in the stash {seen.spec.stash.url}"
         what = "the catalog" if seen.initialized else "a catalog, if there is one,"
         return Release((left(f"{what} in {place} stays", seen.deletion),))
     if isinstance(seen.storage, RefusedLocation):

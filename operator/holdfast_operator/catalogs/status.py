@@ -119,14 +119,24 @@ def waiting_for_migrations(migrations: tuple[str, ...]) -> Health:
     return reconciling(Reason.WAITING_FOR_MIGRATIONS, f"{text}; delete them, or let them finish")
 
 
-def waiting_for_collections(dependents: tuple[str, ...]) -> Health:
-    """Returns the health of a Catalog whose deletion waits for StorageCollections."""
-    named = ", ".join(dependents[:_NAMED])
-    more = f" and {len(dependents) - _NAMED} more" if len(dependents) > _NAMED else ""
-    return reconciling(
-        Reason.WAITING_FOR_COLLECTIONS,
-        f"deletion waits for StorageCollections {named}{more}; delete them",
-    )
+def waiting_for_collections(dependents: tuple[str, ...], kept: tuple[str, ...]) -> Health:
+    """Returns the health of a Catalog whose deletion waits for StorageCollections.
+
+    `kept` are those that nobody has asked to delete.
+    """
+    text = f"deletion waits for StorageCollections {_some(dependents)}"
+    if not kept:
+        text = f"{text}, which are being deleted; their conditions show what they wait for"
+    elif kept == dependents:
+        text = f"{text}; delete them"
+    else:
+        text = f"{text}; delete {_some(kept)}, which nobody has deleted yet"
+    return reconciling(Reason.WAITING_FOR_COLLECTIONS, text)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def unknown_dependents(definition: str) -> Health:

@@ -78,6 +78,8 @@ class CollectionFacts:
     schema: Schema
     shards: int
     dropped: bool
+    erased: bool = False
+    """Whether it is dropped, and its data deleted."""
     comments: Comments = field(default_factory=dict)
     """The comments of its columns."""
     since: int = 0

@@ -33,7 +33,13 @@ from holdfast_operator.collections.spark_work import (
     wants_jobs,
 )
 from holdfast_operator.collections.status import lag, shown_phases
-from holdfast_operator.collections.steps import AbortRendition, DropCollection, EvolveColumns, LongChange
+from holdfast_operator.collections.steps import (
+    AbortRendition,
+    DropCollection,
+    DropItem,
+    EvolveColumns,
+    LongChange,
+)
 from holdfast_operator.engine.cache import ObjectCache
 from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
 from holdfast_operator.engine.events import Note
@@ -281,6 +287,10 @@ class CollectionHandler(Handler[CollectionView]):
                 raise AssertionError(step)
         if isinstance(step, EvolveColumns):
             note = Note(Reason.COLUMNS_ADDED, change_message(step.before, step.schema))
+            await self.services.events.post(key, body["metadata"]["uid"], note)
+        if isinstance(step, DropItem):
+            note = Note(Reason.DATA_DELETED, f"collection {step.item} and its data are deleted")
+            log.info(note.message)
             await self.services.events.post(key, body["metadata"]["uid"], note)
 
     async def _launch(

@@ -29,6 +29,7 @@ from holdfast_operator.collections.steps import (
     DropCollection,
     DropItem,
     EnsureItem,
+    Erase,
     EvolveColumns,
     LongChange,
     Retain,
@@ -381,7 +382,7 @@ def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Decision:
         return Settle(stalled(Reason.CATALOG_NOT_FOUND, text), requeue_after=rhythm.steady)
     if not seen.catalog_open:
         return _waiting_for_catalog(seen.spec, rhythm)
-    return _plan_drop(seen, seen.spec, item)
+    return _plan_drop(seen, seen.spec, item, rhythm)
 
 
 def _plan_unread(seen: CollectionView) -> Decision:
@@ -434,7 +435,7 @@ def _waiting_for_catalog(spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle:
     return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
 
 
-def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName) -> Decision:
+def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName, rhythm: Rhythm) -> Decision:
     """Decides by what the store holds, because a status may never have been written."""
     facts = seen.facts
     if facts is not None and not seen.created and not _is_as_asked(facts, spec):
@@ -445,6 +446,9 @@ def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     if seen.collection_id is not None and facts is not None and not facts.dropped:
         return _without_driver(seen, _DELETED) or DropCollection(seen.collection_id)
+    if facts is not None and facts.dropped and not facts.erased:
+        health = reconciling(Reason.DELETING, f"collection {item} is dropped, and its data is being deleted")
+        return Erase(facts.collection_id, "", health, Settle(health, requeue_after=rhythm.unsteady))
     return DropItem(item) if seen.item_id is not None else Release()
 
 

@@ -117,8 +117,9 @@ def _collection(
     """Returns what storage holds of a collection."""
     if info.dropped:
         # A collection whose drop waits for readers can't be opened, but its data still exists.
-        gone = info.state is CollectionState.DROPPED
-        return CollectionFacts(info.collection_id, info.name, info.schema, info.shards, dropped=gone)
+        id_, gone = info.collection_id, info.state is CollectionState.DROPPED
+        erased = gone and controller.is_erased(id_)
+        return CollectionFacts(id_, info.name, info.schema, info.shards, dropped=gone, erased=erased)
     return _facts(client, controller, info)
 
 

@@ -138,6 +138,13 @@ class Advance(LongChange):
 
 
 @dataclass(frozen=True)
+class Erase(LongChange):
+    """Delete the data of a dropped collection. `rendition_id` is empty."""
+
+    irreversible: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class MakeDifference(LongChange):
     """Store the difference of the last handover, so that listeners needn't compare the two renditions.
 

@@ -31,6 +31,7 @@ from holdfast_operator.collections.steps import (
     DropCollection,
     DropItem,
     EnsureItem,
+    Erase,
     EvolveColumns,
     HandOver,
     Hydrate,
@@ -124,6 +125,8 @@ def take_long(handle: OpenCatalog, step: LongChange, stopped: Callable[[], bool]
             restore(handle, step, stopped, bounds)
         case Advance():
             handle.controller.advance(step.collection_id)
+        case Erase():
+            handle.controller.erase_collection(step.collection_id)
         case MakeDifference():
             handle.controller.renditions.make_difference(step.collection_id)
         case _:

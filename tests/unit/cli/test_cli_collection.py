@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -118,9 +119,20 @@ def test_a_list_and_a_description_tell_the_frontiers(flights: Shell) -> None:
 def test_a_dropped_collection_is_gone(flights: Shell) -> None:
     refused = flights.run("drop", "flights")
     assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
+    lines = "".join(f"{number},{uuid4()}\n" for number in range(100, 9000))
+    flights.out("write", "flights", flights.file("many.csv", f"id,name\n{lines}"))
+    assert len(parts(flights)) > 0
     flights.out("drop", "flights", "--yes")
     assert json.loads(flights.out("list", "--format", "json")) == []
     assert "Dropped" in flights.out("describe", "c1")
+    assert parts(flights) == []
+    # Again, by its id: a drop that was killed before it deleted the data.
+    assert flights.out("drop", "c1", "--yes") == "dropped flights (c1)\n"
+
+
+def parts(stores: Shell) -> list[Path]:
+    """The files of rows in the location."""
+    return [path for path in Path(stores.folder).rglob("*") if path.is_file() and path.name.startswith("p")]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_a_collection_whose_shards_come_back_apart_can_be_read_and_its_lost_time
     found = contents(url)
     assert set(range(20)) < set(found) < set(range(40))
     again = run("persist", "recover", url, "--yes")
-    assert (again.exit_code, again.stdout) == (2, ""), "all is done"
+    assert (again.exit_code, again.stdout) == (0, ""), "all is done"
     # Of a collection with a shard that never comes back nothing is made up.
     shutil.rmtree(old / "blob" / first)
     dry = run("persist", "recover", f"file://{old}")
@@ -498,13 +498,34 @@ def test_a_host_name_stays_on_its_line(url: str, shard: str, hostname: str) -> N
     assert len(shown.stdout.splitlines()) == 3
 
 
+@pytest.mark.parametrize("yes", [(), ("--yes",)])
+def test_a_healthy_location_needs_no_recovery(
+    url: str, folder: Path, shard: str, yes: tuple[str, ...]
+) -> None:
+    def stored() -> dict[Path, bytes]:
+        return {
+            path: path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file() and path.suffix != ".sqlite-shm"
+        }
+
+    before = stored()
+    shown = run("persist", "recover", url, *yes)
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert "the consensus store is healthy: there is nothing to recover" in shown.stderr
+    told = run("persist", "recover", url, *yes, "--json")
+    assert told.exit_code == 0
+    assert json.loads(told.stdout)["done"] is False
+    assert stored() == before
+
+
 @pytest.mark.parametrize("number", ["9" * 20, "9" * 19, str(1 << 63), str((1 << 63) - 1), str(1 << 64)])
 def test_a_foreign_object_with_an_impossible_number_blocks_no_recovery(
     url: str, folder: Path, shard: str, number: str
 ) -> None:
     name = f"v{number}-00000000-0000-4000-8000-000000000001"
     (folder / "blob" / shard / name).write_bytes(b"not ours")
-    assert run("persist", "recover", url).exit_code == 2, "healthy"
+    assert run("persist", "recover", url).exit_code == 0, "healthy"
     assert json.loads(run("persist", "recover", url, "--accept", "--json").stdout)["histories"] == []
     lose_consensus(folder)
     done = run("persist", "recover", url, "--yes")

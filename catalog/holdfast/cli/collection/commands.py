@@ -90,7 +90,7 @@ def create(
 @click.option("--force", is_flag=True, help="End its jobs, and don't wait for its readers.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def drop(location: LocationUrls, name: str, force: bool, yes: bool) -> None:
-    """Drop a collection and all its data, permanently.
+    """Drop a collection and delete all its data, permanently.
 
     Nobody can open it any more. While a job of it runs or somebody still reads it, its data stays: drop it
     again when they have ended.
@@ -103,6 +103,7 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool) -> None:
         confirm(f"Drop {info.name} ({info.collection_id}) and all its data?")
     with controller_of(location.open_to_write(create=False)) as controller:
         info = controller.drop_collection(info.collection_id, force=force)
+        controller.erase_collection(info.collection_id)
     click.echo(f"dropped {info.name} ({info.collection_id})")
 
 

@@ -111,10 +111,14 @@ def recover(
         torn = any(each.lagging for each in found.collections)
         if plan.healthy and not restored and not torn:
             _check_one_history(recovery.opened())
-            raise BadInput(
-                "the consensus store is healthy: there is nothing to recover",
-                hint="if it is an older copy all the same, pass --restored",
-            )
+            if as_json:
+                emit_json(
+                    {"done": False, "plan": plan, "collections": found.collections, "shards": found.shards}
+                )
+            else:
+                click.echo("the consensus store is healthy: there is nothing to recover", err=True)
+                click.echo("if it is an older copy all the same, pass --restored", err=True)
+            return
         done = yes and not undecided
         if done and not (plan.healthy and not restored):
             recovery.run(restored=restored)

@@ -31,22 +31,27 @@ are not asked. The following rules make sure that a slow reader still finds its 
    newest rollup no longer names it. A finalized shard needs no restore, so this rule does not apply to it.
 7. *The consensus store is restored from a backup.* The older log names blobs that are garbage by now. With
    `retain_for_s`, all garbage, including rollups, waits for so long that the backup stays usable.
-8. *The shard has two histories* (`holdfast.persist.state.divergence`). Nothing of it is deleted, because the
+8. *Somebody erases a finalized shard* (`erase`). Its data is deleted without waiting for rules 3 and 5. A
+   reader without a lease gets an error. If the store then fails over to a standby that lacks the end of the
+   shard, that standby names blobs that are gone. Rules 7 and 9 still apply.
+9. *The shard has two histories* (`holdfast.persist.state.divergence`). Nothing of it is deleted, because the
    other history may name it. This check lists blobs, so after it found something, the next check waits for up
    to a minute. Commits continue. Only a person can end this state.
 
 All waiting is measured by the store's own clock if it has one, because the clocks of hosts disagree.
 """
 
+from dataclasses import replace
 from typing import Final
 
+from holdfast.errors import NotErased
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.ids import rollup_seqno
+from holdfast.persist.ids import BLOB_NAME, rollup_seqno
 from holdfast.persist.state.command import ForgetGarbage
 from holdfast.persist.state.cuts import cut_finalized_log, cut_log
 from holdfast.persist.state.divergence import why_keep
 from holdfast.persist.state.machine import Machine, commit
-from holdfast.persist.state.state import Garbage, ShardState
+from holdfast.persist.state.state import Garbage, ShardState, live_keys
 from holdfast.persist.stores import LogRow
 from holdfast.persist.upkeep.rollup import rollup_due, write_rollup
 
@@ -125,12 +130,51 @@ def cover_and_collect(machine: Machine) -> None:
     collect_garbage(machine)
 
 
-def collect_garbage(machine: Machine) -> None:
-    """Delete garbage that is no longer needed, and truncate the log below the newest rollup."""
+def is_erased(state: ShardState) -> bool:
+    """Whether a shard is finalized, and neither its log nor its known blobs contain data any more."""
+    if not state.finalized:
+        return False
+    (end,) = state.batches
+    return state.gc_seqno > end.id and all(_is_tombstone(state, each) for each in state.garbage.values())
+
+
+def erase(machine: Machine) -> None:
+    """Delete all data of a finalized shard now. What `retain_for_s` keeps stays.
+
+    Only the record that the shard was finalized stays. An upload that is in progress may leave one blob,
+    which the sweeper finds. Does nothing if the data is gone.
+
+    Raises:
+        NotErased: the shard has two histories, so nothing of it may be deleted.
+    """
+    config = replace(machine.config, gc_grace_s=0.0)
+    if is_erased(machine.refresh()):
+        return
+    if rollup_due(machine.state, config):
+        write_rollup(machine)
+    machine.look_again()
+    collect_garbage(machine, config)
+    if machine.kept_because:
+        raise NotErased(f"nothing of {machine.shard_id} is deleted: {machine.kept_because}")
+    if config.retain_for_s:
+        return
+    # Nobody can commit to the shard any more, so uploads that no version names are not needed either.
+    state = machine.state
+    named = live_keys(state).union(state.garbage)
+    for meta in machine.location.blob.list(f"{machine.shard_id}/"):
+        if meta.key not in named and BLOB_NAME.fullmatch(meta.key):
+            machine.location.blob.delete(meta.key)
+
+
+def collect_garbage(machine: Machine, config: PersistConfig | None = None) -> None:
+    """Delete garbage that is no longer needed, and truncate the log below the newest rollup.
+
+    `config` says how long garbage waits. It defaults to that of the machine.
+    """
     # The cached version may belong to a history that the store has lost.
     machine.refresh()
     state, digest = machine.version
-    dead = deletable(state, machine.config, now_for(machine))
+    dead = deletable(state, config or machine.config, now_for(machine))
     newest = state.latest_rollup
     gc_seqno = newest.seqno + state.finalized if newest else 0
     waiting = state.garbage.values()

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.catalog import catalog_shard_id
 from holdfast.collections import CollectionState, JobState, StorageController
 from holdfast.errors import CollectionInUse, Fenced, ShardFinalized
 from holdfast.persist import Clock, PersistClient, Schema
+from holdfast_operator.api.names import Reason
 from holdfast_operator.catalogs.facts import NothingThere, Opening
 from holdfast_operator.catalogs.open_catalog import OpenCatalog
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName
-from holdfast_operator.collections.steps import CreateCollection, DropCollection, EnsureItem, Retain
+from holdfast_operator.collections.steps import CreateCollection, DropCollection, EnsureItem, Erase, Retain
+from holdfast_operator.engine.steps import reconciling
 from holdfast_operator.jobs.steps import ForgetRuns, RetryJob, StartJob
+from holdfast_operator.places.bounds import Bounds
 from holdfast_operator.places.storage import Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
@@ -130,10 +134,36 @@ def test_no_job_keeps_what_the_operator_drops(open_catalog: Open) -> None:
 
 def test_what_was_destroyed_is_destroyed(open_catalog: Open) -> None:
     catalog = open_catalog("first")
+    client = catalog.client
     catalog.destroy()
     catalog.destroy()
     with pytest.raises(ShardFinalized):
         open_catalog("second")
+    assert client.is_erased(catalog_shard_id(ORGANIZATION))
+
+
+def test_a_deletion_that_was_killed_before_the_data_was_gone_goes_on(open_catalog: Open) -> None:
+    catalog = open_catalog("first")
+    client, shard = catalog.client, catalog_shard_id(ORGANIZATION)
+    client.finalize(shard)
+    with pytest.raises(ShardFinalized):
+        open_catalog("second", existing_only=True)
+    assert client.is_erased(shard)
+
+
+def test_the_data_of_a_dropped_collection_is_deleted_before_its_item(open_catalog: Open) -> None:
+    catalog = open_catalog("first")
+    collection_id, _ = created(catalog)
+    store.take(catalog, DropCollection(collection_id))
+    facts = store.look(catalog, NAME).facts
+    assert facts is not None
+    assert (facts.dropped, facts.erased) == (True, False)
+    health = reconciling(Reason.DELETING, "its data is being deleted")
+    store.take_long(catalog, Erase(collection_id, "", health), lambda: False, Bounds("demo", None, ()))
+    facts = store.look(catalog, NAME).facts
+    assert facts is not None
+    assert (facts.dropped, facts.erased) == (True, True)
+    assert store.look(catalog, NAME).item_id is not None
 
 
 def test_nothing_is_made_where_only_what_exists_is_asked_for(open_catalog: Open) -> None:

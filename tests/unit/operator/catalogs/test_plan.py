@@ -400,9 +400,16 @@ DOOMED = replace(DELETING, spec=spec(deletionPolicy="Delete"), initialized=True)
 
 
 def test_a_deletion_waits_for_the_collections_and_names_them() -> None:
-    step = rest(replace(DELETING, dependents=("a", "b", "c", "d", "e")))
+    names = ("a", "b", "c", "d", "e")
+    step = rest(replace(DELETING, dependents=names, kept_dependents=names))
     assert (step.health.phase, step.health.reason) == (Phase.RECONCILING, Reason.WAITING_FOR_COLLECTIONS)
-    assert "a, b, c and 2 more" in step.health.message
+    assert step.health.message.endswith("StorageCollections a, b, c and 2 more; delete them")
+    some = rest(replace(DELETING, dependents=names, kept_dependents=("b",))).health.message
+    assert some.endswith("a, b, c and 2 more; delete b, which nobody has deleted yet")
+    none = rest(replace(DELETING, dependents=names)).health.message
+    assert none.endswith(
+        "a, b, c and 2 more, which are being deleted; their conditions show what they wait for"
+    )
 
 
 def test_retain_needs_no_store() -> None:
@@ -449,6 +456,12 @@ def test_delete_leaves_what_somebody_abandons_and_says_what_is_left() -> None:
     assert (note.reason, note.warning) == (Reason.DELETION_INCOMPLETE, True)
     assert "file:///data/here" in note.message
     assert note.message.endswith("the last attempt to delete failed: no answer")
+    doomed_in_two = spec(
+        deletionPolicy="Delete", stash={"url": "sqlite:///a"}, migrationStrategy="TwoTombstones"
+    )
+    linked = decided(replace(DOOMED, spec=doomed_in_two, opened=None, deletion=ABANDONED))
+    assert isinstance(linked, Release)
+    assert "file:///data/here and in the stash sqlite:///a stays" in linked.notes[0].message
     unknown = decided(replace(DOOMED, opened=None, deletion=ABANDONED, initialized=False))
     assert isinstance(unknown, Release)
     assert [each.reason for each in unknown.notes] == [Reason.DELETION_INCOMPLETE]

@@ -25,6 +25,7 @@ from holdfast_operator.collections.steps import (
     DropCollection,
     DropItem,
     EnsureItem,
+    Erase,
     Retain,
 )
 from holdfast_operator.engine.deletion import LIMIT, Deletion
@@ -329,7 +330,12 @@ def test_retain_does_not_wait_where_nobody_can_end_an_attempt(seen: CollectionVi
 
 def test_delete_drops_in_reverse() -> None:
     assert decided(DOOMED) == DropCollection("c1")
-    assert decided(replace(DOOMED, facts=replace(FACTS, dropped=True))) == DropItem(ITEM)
+    step = decided(replace(DOOMED, facts=replace(FACTS, dropped=True)))
+    assert isinstance(step, Erase)
+    assert step.collection_id == FACTS.collection_id
+    assert step.resting is not None
+    assert (step.resting.health.phase, step.resting.health.reason) == (Phase.RECONCILING, Reason.DELETING)
+    assert decided(replace(DOOMED, facts=replace(FACTS, dropped=True, erased=True))) == DropItem(ITEM)
     assert decided(replace(DOOMED, facts=None)) == DropItem(ITEM)
     assert decided(replace(DOOMED, item_id=None, collection_id=None, facts=None)) == Release()
 
