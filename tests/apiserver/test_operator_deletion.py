@@ -1,7 +1,9 @@
 """The order of deletions, what they keep and what they delete. No deletion blocks another for ever."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -44,13 +46,26 @@ def test_delete_drops_the_collection_and_ends_the_catalog(
     url = world.volume(there["spec"]["organizationId"])
     collection_id = world.status("storagecollection/flights")["collectionId"]
     shard = world.status("catalog/demo")["shardId"]
+    with world.controller(url) as controller:
+        writer = controller.writer(collection_id, purpose="test")
+        names = [str(uuid4()) for _ in range(9000)]
+        writer.append(pa.table({"id": range(9000), "note": names}), writer.upper(), 11)
+    blobs = Path(url.removeprefix("file://"), "blob")
+    assert any(path.name.startswith("p") for path in blobs.glob("*/*/*"))
     world.delete("storagecollection/flights")
+    assert not any(path.name.startswith("p") for path in blobs.glob("*/*/*")), "no blob outlives the resource"
     world.wait_for("catalog/demo", ".status.objectCounts.items", 0)
     with world.controller(url) as controller:
         assert controller.describe(collection_id).state is CollectionState.DROPPED
+        assert controller.is_erased(collection_id)
     world.delete("catalog/demo")
     with world.store(url) as client:
-        assert client.inspect(shard).finalized
+        assert client.is_erased(shard)
+    told = {event["involvedObject"]["kind"]: event["message"] for event in world.events("DataDeleted", 2)}
+    assert told == {
+        "StorageCollection": "collection holdfast.public.flights and its data are deleted",
+        "Catalog": "the catalog and its data are deleted",
+    }
     # The same organization can't be here again, and the resource says so.
     world.apply(there)
     message = world.wait_stalled("catalog/demo", "DataDeleted")
