@@ -40,6 +40,11 @@ def kill_at_work(world: Any, logs: Path, application: str) -> None:
     while not any("tasks into" in log.read_text() for log in logs.glob(f"*/{application}-*/driver.log")):
         assert time.monotonic() < deadline, "the driver doesn't begin"
         threading.Event().wait(0.05)
+    kill_driver(application)
+
+
+def kill_driver(application: str) -> None:
+    """Kill the driver of an application, which runs."""
     (driver,) = (
         int(process.name)
         for process in Path("/proc").iterdir()

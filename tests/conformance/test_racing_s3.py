@@ -24,6 +24,7 @@ def opened(url: str) -> Consensus:
     return open_consensus(url, create=True, read_only=False)
 
 
+@pytest.mark.long
 def test_processes_that_race_on_one_bucket(minio: Minio, bucket: str) -> None:
     url = f"s3://{bucket}/log?endpoint={minio.endpoint}"
     processes = [_start(url, f"w{number}", 25, KEYS) for number in range(3)]

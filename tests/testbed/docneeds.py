@@ -175,6 +175,7 @@ END
     ("docs/how-to/choose-what-runs-spark.md", "helm template spark"): "kubectl create namespace team",
     ("docs/how-to/snapshot-on-a-schedule.md", "kubectl patch coll flights"): _FLIGHTS,
     ("docs/how-to/compact-with-the-operator.md", "kubectl holdfast compact flights"): _FLIGHTS,
+    ("docs/how-to/ingest-with-the-operator.md", "kubectl create secret generic kafka"): _DEMO,
     ("docs/how-to/let-one-process-write.md", "kubectl annotate --overwrite catalog/demo"): _DEMO,
     ("docs/how-to/move-a-catalog.md", "kubectl apply -f to-persist.yaml"): f"""
         {_STASH_SECRET}

@@ -1,12 +1,47 @@
 """Reads what pipelines keep besides the contents: positions in the source, and bad records."""
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.collections import StorageController
+from holdfast.collections import RenditionInfo, StorageController
 from holdfast.collections.pipeline import SCHEMAS
 from holdfast.errors import BadInput
 from holdfast.ingest.schema_texts import stored_texts
+from holdfast.persist import PersistClient, SnapshotPart
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """How far a pipeline is: the next position of each partition, all messages, and standing bad records.
+
+    `complete_before` is the upper of the output.
+    """
+
+    complete_before: int
+    positions: tuple[tuple[str, int], ...]
+    messages: int
+    errors: int
+
+
+def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress | None:
+    """Return how far the pipeline of a rendition is, or None if it has no pipeline or no step yet.
+
+    It takes no lease, so it writes nothing. Raises like `PersistClient.read_snapshot_part`.
+    """
+    if rendition.pipeline is None:
+        return None
+    upper = min(client.recent_upper(shard) for shard in rendition.content_shards)
+    if upper == 0:
+        return None
+    bound, bad = (
+        client.read_snapshot_part(SnapshotPart(shard, upper - 1)).to_table()
+        for shard in (rendition.pipeline.remap, rendition.pipeline.errors)
+    )
+    bound = bound.filter(pc.not_equal(bound["source"], SCHEMAS))
+    positions = zip(bound["partition"].to_pylist(), bound["position"].to_pylist(), strict=True)
+    return SourceProgress(upper, tuple(sorted(positions)), pc.sum(bound["total"]).as_py() or 0, bad.num_rows)
 
 
 def offsets(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -124,6 +125,30 @@ def _is_created(controller: StorageController, wanted: CollectionSpec, spec: Ing
 def reader_id(collection_id: str, rendition_id: str) -> str:
     """What the source calls the reader of a rendition."""
     return collection_id if rendition_id == FIRST_RENDITION else f"{collection_id}-{rendition_id}"
+
+
+def left_in_source(spec: IngestSpec, collection_id: str) -> str:
+    """Return what a source keeps for a collection, and how to delete it there. Empty if it keeps nothing."""
+    match spec.source:
+        case KafkaSpec() as topic:
+            group = topic.group or f"holdfast-{collection_id}"
+            return (
+                f"the consumer group {group} at {topic.bootstrap_servers}: the brokers delete it after"
+                " offsets.retention.minutes, or delete it with kafka-consumer-groups.sh --delete"
+            )
+        case PostgresSpec() as table:
+            try:
+                from holdfast.ingest.sources.postgres import slot_of
+            except ImportError:
+                return "its replication slots, which keep WAL: drop them with pg_drop_replication_slot"
+            parts = urlsplit(table.url)
+            return (
+                f"replication slots at {parts.hostname}{parts.path} that begin with"
+                f" {slot_of(collection_id, table.slot)}: they keep WAL until you drop them there with"
+                " pg_drop_replication_slot"
+            )
+        case _:
+            return ""
 
 
 def _create_rendition(

@@ -35,6 +35,7 @@ from holdfast_operator.api.rendition import (
     RenditionStatus,
 )
 from holdfast_operator.api.settings import ICEBERG
+from holdfast_operator.api.source import SOURCE_RULES, CollectionSource, SourceScheduleStatus, SourceStatus
 from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 from holdfast_operator.api.urls import NO_SECRETS, without_secrets
 
@@ -251,6 +252,13 @@ class StorageCollectionSpec(ApiModel):
         description="How new renditions of recipe Copy are filled.",
         json_schema_extra={"default": {}} | HYDRATION_RULES,
     )
+    source: CollectionSource | None = Field(
+        default=None,
+        description="What feeds the collection: a Spark job reads it, and nobody else can write to the "
+        "collection. It can't be added or removed once the collection exists. Without it, applications "
+        "write.",
+        json_schema_extra=SOURCE_RULES,
+    )
     max_bytes: int | None = Field(
         default=None,
         ge=1,
@@ -417,6 +425,10 @@ class StorageCollectionStatus(Status):
     last_compaction: CompactionStatus | None = Field(
         default=None, description="The last compaction that finished."
     )
+    source: SourceStatus | None = Field(default=None, description="How far spec.source is read.")
+    source_schedule: SourceScheduleStatus | None = Field(
+        default=None, description="State of spec.source.run.cron."
+    )
 
 
 class StorageCollection(Resource):
@@ -452,6 +464,21 @@ class StorageCollection(Resource):
                 ".spec.key",
             ),
             ("has(self.spec.key) == has(oldSelf.spec.key)", "key is immutable", ".spec.key"),
+            (
+                f"{_UNBORN} || has(self.spec.source) == has(oldSelf.spec.source)",
+                "source can't be added or removed once the collection exists; create another collection",
+                ".spec.source",
+            ),
+            (
+                f"{_UNBORN} || !has(self.spec.source) || self.spec.rendition == oldSelf.spec.rendition",
+                "the layout of a collection with a source can't change; create another collection",
+                ".spec.rendition",
+            ),
+            (
+                "!has(self.spec.source) || !has(self.spec.restoreFrom)",
+                "a collection with a source can't be restored: the source feeds it",
+                ".spec.restoreFrom",
+            ),
             (
                 _KNOWN_HASH_COLUMNS,
                 "spec.rendition.hashColumns names a column that isn't in spec.columns",

@@ -65,7 +65,7 @@ LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
 """On a Spark job: the number of its attempt at the JobRecord, from 1."""
 
 LABEL_JOB_KIND: Final = f"{GROUP}/job-kind"
-"""On a Spark job: its kind: `snapshot`, `compact` or `hydrate`."""
+"""On a Spark job: its kind: `snapshot`, `compact`, `hydrate` or `ingest`."""
 
 
 class Kind(StrEnum):
@@ -107,6 +107,20 @@ class ConditionType(StrEnum):
     SCHEDULED_COMPACTION_COMPLETED = "ScheduledCompactionCompleted"
     """For the last run of `spec.compactionSchedule`. True: it is done. Unknown: it is in progress, or no run
     has started yet. False: it was given up, or the schedule is invalid."""
+
+    SOURCE_STALLED = "SourceStalled"
+    """For `spec.source`. True: nothing is read from the source, and the message says why and what to do.
+    False: a job reads it. Unknown: a job is starting, or waits."""
+
+    SCHEDULED_INGESTION_COMPLETED = "ScheduledIngestionCompleted"
+    """For the last run of `spec.source.run.cron`. True: it is done. Unknown: it is in progress, or no run has
+    started yet. False: it was given up, or the schedule is invalid."""
+
+    LAGGING = "Lagging"
+    """For `spec.source`. True: the collection is far behind its source. False: it is not."""
+
+    ERRORS_COLLECTED = "ErrorsCollected"
+    """For `spec.source`. True: bad records stand in the collection of errors. False: there are none."""
 
     OVER_MAX_BYTES = "OverMaxBytes"
     """For `spec.maxBytes`. True: the collection holds more. False: it does not."""
@@ -429,6 +443,42 @@ class Reason(StrEnum):
 
     RUNS_MISSED = "RunsMissed"
     """Event: runs of a schedule were missed. Of several, the latest may have been made up for."""
+
+    INGESTION_RUNNING = "IngestionRunning"
+    """A Spark job reads the source."""
+
+    INGESTION_QUEUED = "IngestionQueued"
+    """The job that reads the source waits for other Spark jobs to end."""
+
+    INGESTION_RETRYING = "IngestionRetrying"
+    """An attempt to read the source failed. The next one follows by itself."""
+
+    INGESTION_FAILED = "IngestionFailed"
+    """A scheduled job that reads the source was given up."""
+
+    INGESTION_SUCCEEDED = "IngestionSucceeded"
+    """A scheduled job read up to the end that the source had."""
+
+    INGESTION_SCHEDULED = "IngestionScheduled"
+    """No run of `spec.source.run.cron` has started yet."""
+
+    NOT_SOURCE_FED = "NotSourceFed"
+    """`spec.source` is set, but the collection was created without a source."""
+
+    SOURCE_BEHIND = "SourceBehind"
+    """The collection is far behind its source."""
+
+    SOURCE_CURRENT = "SourceCurrent"
+    """The collection is not far behind its source."""
+
+    BAD_RECORDS = "BadRecords"
+    """Bad records stand in the collection of errors."""
+
+    NO_BAD_RECORDS = "NoBadRecords"
+    """No bad record stands."""
+
+    SOURCE_LEFT = "SourceLeft"
+    """Event: the collection is deleted. The message names what its source still keeps for it."""
 
     HYDRATING_RENDITION = "HydratingRendition"
     """A new rendition is being filled. You can read and write the collection as usual."""

@@ -8,10 +8,12 @@ from enum import Enum, auto
 from holdfast.collections import CollectionInfo, JobRecord, Recipe, RenditionState
 from holdfast.collections.record.comments import Comments
 from holdfast.errors import CLOSED, BadInput, HoldfastError
+from holdfast.ingest.kept import SourceProgress
 from holdfast.persist import Schema, StoredSize
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.engine.deletion import NO_DELETION, Deletion
 from holdfast_operator.jobs.hydration import HydrationsView
+from holdfast_operator.jobs.ingestion import SourceView
 from holdfast_operator.jobs.requested import RequestedView
 
 
@@ -93,6 +95,8 @@ class CollectionFacts:
     """The holds that keep retired renditions, without the collection's own holds."""
     due: tuple[str, ...] = ()
     """The upkeep that `StorageController.advance` would do, except for `lacks_difference`."""
+    fed: bool = False
+    """Whether a pipeline writes its active rendition."""
     lacks_difference: bool = False
     """Whether the difference of the last handover isn't stored yet. Listeners use it."""
 
@@ -235,6 +239,10 @@ class CollectionView:
     asked: tuple[RequestedView, ...] = ()
     """The requested jobs, by kind."""
     hydrations: HydrationsView | None = None
+    source: SourceView | None = None
+    """The jobs that feed it. None without `spec.source`."""
+    progress: SourceProgress | None = None
+    """How far its source is read. None if nothing has been read."""
     shown: Mapping[str, str] = field(default_factory=dict)
     """The phases of its renditions in the current status, by id."""
     shown_running: tuple[str, ...] = ()

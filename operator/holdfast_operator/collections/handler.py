@@ -9,6 +9,7 @@ from typing import ClassVar
 from holdfast.collections import JobState, RenditionState
 from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import AsOfTooEarly, CollectionInUse, UniquenessViolation
+from holdfast.ingest.kept import SourceProgress
 from holdfast.persist import StoredSize
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
@@ -20,7 +21,7 @@ from holdfast_operator.collections import plan as collection
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, NoSuchSchema
 from holdfast_operator.collections.long_steps import LongSteps
-from holdfast_operator.collections.plan import change_message, item_name
+from holdfast_operator.collections.plan import change_message, item_name, source_left
 from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.spark_work import (
@@ -29,6 +30,7 @@ from holdfast_operator.collections.spark_work import (
     hydrations_view,
     may_have_driver,
     requested_view,
+    source_view,
     template_of,
     wants_jobs,
 )
@@ -61,7 +63,14 @@ from holdfast_operator.jobs.course import (
 )
 from holdfast_operator.jobs.scheduled import shown_in
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
-from holdfast_operator.sparkapps.adapter import AppState, Launch, LaunchRefused, NotInstalled, SparkAdapter
+from holdfast_operator.sparkapps.adapter import (
+    INGEST,
+    AppState,
+    Launch,
+    LaunchRefused,
+    NotInstalled,
+    SparkAdapter,
+)
 from holdfast_operator.sparkapps.objects import in_a_line
 from holdfast_operator.sparkapps.slots import Slots
 
@@ -91,8 +100,10 @@ class CollectionHandler(Handler[CollectionView]):
         self._spark = spark
         self._slots = slots
         self._long = LongSteps(stores, settings.data_dir, settings.allowed_locations)
+        self._read: dict[ObjectKey, tuple[int, SourceProgress | None]] = {}
+        """How far the source of each collection is read, and the upper of the collection then."""
         for job, step in itertools.product(
-            (SNAPSHOT, HYDRATE), ("launched", "failed", "stopped", "cancelled")
+            (SNAPSHOT, HYDRATE, INGEST), ("launched", "failed", "stopped", "cancelled")
         ):
             services.metrics.spark_jobs.labels(job, step)
         services.metrics.missed_runs.labels(SNAPSHOT)
@@ -171,6 +182,7 @@ class CollectionHandler(Handler[CollectionView]):
         self.services.metrics.forget(key.namespace, key.name)
         self._long.stop(key)
         self._watchlist.forget(key)
+        self._read.pop(key, None)
         for other in (*rivals, *((catalog,) if catalog else ())):
             self.services.enqueue(other, 0.0)
 
@@ -246,7 +258,27 @@ class CollectionHandler(Handler[CollectionView]):
             hydrations=hydrations_view(shared, spec, look.jobs, here, takes),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
             asked=tuple(requested_view(view, shared, spec, status, look.jobs, takes) for view in VIEWS),
+            source=source_view(shared, spec, status, look.jobs, takes, fed=facts.fed),
+            progress=await self._progress(key, _catalog_key(key, spec), spec, facts),
         )
+
+    async def _progress(
+        self, key: ObjectKey, catalog: ObjectKey, spec: StorageCollectionSpec, facts: CollectionFacts
+    ) -> SourceProgress | None:
+        """Returns how far the source is read. Reads that again only if the collection has moved."""
+        if spec.source is None or not facts.fed or facts.dropped:
+            return None
+        read_at, found = self._read.get(key, (0, None))
+        if read_at != facts.upper:
+            id_ = facts.collection_id
+            found = await self._stores.read(catalog, "progress", lambda handle: store.progress(handle, id_))
+            self._read[key] = facts.upper, found
+        if found is not None:
+            complete_s = found.complete_before / 1000
+            self.services.metrics.show_source(
+                key.namespace, key.name, complete_s, found.messages, found.errors
+            )
+        return found
 
     async def _applications(
         self, key: ObjectKey, body: Json, spec: StorageCollectionSpec
@@ -272,6 +304,8 @@ class CollectionHandler(Handler[CollectionView]):
         match step:
             case LongChange():
                 await self._long.take(key, step, catalog)
+            case StartJob() | RetryJob() | LaunchAttempt() if not step.limited:
+                await self._launch(key, body, catalog, step)
             case StartJob() | RetryJob() | LaunchAttempt():
                 with self._slots.taken(key) as there:
                     # If another job has taken the last slot, the next reconciliation shows that it waits.
@@ -290,8 +324,13 @@ class CollectionHandler(Handler[CollectionView]):
             await self.services.events.post(key, body["metadata"]["uid"], note)
         if isinstance(step, DropItem):
             note = Note(Reason.DATA_DELETED, f"collection {step.item} and its data are deleted")
-            log.info(note.message)
-            await self.services.events.post(key, body["metadata"]["uid"], note)
+            notes = [
+                note,
+                *source_left(StorageCollectionSpec.model_validate(body["spec"]), step.collection_id),
+            ]
+            for each in notes:
+                log.info(each.message)
+                await self.services.events.post(key, body["metadata"]["uid"], each)
 
     async def _launch(
         self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
@@ -323,7 +362,7 @@ class CollectionHandler(Handler[CollectionView]):
             job_kind=job.kind,
             job_id=job.job_id,
             attempt=job.attempt,
-            arguments=arguments(place, collection_id, job, {**order, "partitions": step.tasks}),
+            arguments=arguments(place, collection_id, job, {"partitions": step.tasks, **order}),
             template=template,
             secrets=tuple(dict.fromkeys(each.name for each in references)),
         )

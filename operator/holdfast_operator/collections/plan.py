@@ -12,8 +12,12 @@ from typing import Any, Final, Literal, assert_never
 from holdfast.collections import RenditionState
 from holdfast.collections.frontiers import retained_since
 from holdfast.errors import HoldfastError
+from holdfast.ingest.made_from import made_from
+from holdfast.ingest.opened import left_in_source
+from holdfast.ingest.spec import parse
 from holdfast.persist import Schema
 from holdfast.persist.rows.evolution import evolution_fault
+from holdfast.text import one_line
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Reason
@@ -22,7 +26,13 @@ from holdfast_operator.collections.facts import CatalogState, CollectionFacts, C
 from holdfast_operator.collections.item_definition import is_out_of_date
 from holdfast_operator.collections.renditions import RenditionReport, RenditionsView, has_layout
 from holdfast_operator.collections.restore import restore_asked, restore_notes
-from holdfast_operator.collections.status import collection_conditions, rendition_notes, status_fields
+from holdfast_operator.collections.status import (
+    collection_conditions,
+    rendition_notes,
+    source_conditions,
+    source_fields,
+    status_fields,
+)
 from holdfast_operator.collections.steps import (
     CommentColumns,
     CreateCollection,
@@ -51,9 +61,10 @@ from holdfast_operator.engine.steps import (
     reconciling,
     stalled,
 )
-from holdfast_operator.jobs import hydration
+from holdfast_operator.jobs import hydration, ingestion
 from holdfast_operator.jobs import requested as askedjobs
 from holdfast_operator.jobs.course import stopped
+from holdfast_operator.jobs.ingestion import SourceReport
 from holdfast_operator.jobs.requested import RequestedReport
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 
@@ -82,6 +93,35 @@ def changed_comments(facts: CollectionFacts, spec: StorageCollectionSpec) -> dic
     """Returns the comments, by column, that differ between spec and collection. None removes a comment."""
     wanted = {column.name: column.comment or None for column in spec.columns}
     return {name: text for name, text in wanted.items() if text != facts.comments.get(name)}
+
+
+def source_fault(spec: StorageCollectionSpec) -> str:
+    """Returns what is wrong with `spec.source`, or empty."""
+    try:
+        made_of(spec)
+    except HoldfastError as error:
+        return one_line(str(error))
+    return ""
+
+
+def made_of(spec: StorageCollectionSpec) -> str:
+    """Returns what the source makes rows from, for the record of the collection. Empty without a source.
+
+    Raises `BadInput` if the source is invalid.
+    """
+    return "" if spec.source is None else made_from(parse(spec.source.block, "spec.source"))
+
+
+def source_left(spec: StorageCollectionSpec, collection_id: str) -> tuple[Note, ...]:
+    """Returns an Event about what the source of a deleted collection still keeps for it."""
+    if spec.source is None or source_fault(spec):
+        return ()
+    text = left_in_source(parse(spec.source.block), collection_id)
+    if not text:
+        return ()
+    return (
+        Note(Reason.SOURCE_LEFT, f"the operator can't reach the source, which keeps {text}", warning=True),
+    )
 
 
 def item_name(spec: StorageCollectionSpec, name: str) -> ItemName:
@@ -140,14 +180,15 @@ def _plan_suspended(seen: CollectionView, spec: StorageCollectionSpec) -> Decisi
     fields = dict(_fields(seen, spec, seen.facts))
     for each in seen.asked:
         fields |= askedjobs.job_fields(each)
-    return Settle(SUSPENDED, fields=fields)
+    return Settle(SUSPENDED, fields={**fields, **source_fields(seen.source, seen.progress, {})})
 
 
 def _without_driver(seen: CollectionView, why: str) -> FailAttempt | None:
     """Returns a step that ends a Spark attempt, or None if there is none or another process must end it."""
     if seen.catalog_observed:
         return None
-    ends = (stopped(each, each.running, why) for each in (seen.hydrations, *seen.asked) if each is not None)
+    jobs = (seen.hydrations, seen.source, *seen.asked)
+    ends = (stopped(each, each.running, why) for each in jobs if each is not None)
     return next((ended for ended in ends if ended is not None), None)
 
 
@@ -184,11 +225,13 @@ def _plan_create(
     item, shards = item_name(spec, seen.name), spec.rendition.shards
     if seen.catalog_observed and seen.facts is None:
         return Settle(_left_to_writer(seen, spec, item), requeue_after=rhythm.steady)
+    if fault := source_fault(spec):
+        return Settle(stalled(Reason.INVALID_SPEC, f"{fault}; correct spec.source"))
     if seen.item_id is None or seen.collection_id is None:
         return EnsureItem(item, schema, shards)
     facts = seen.facts
     if facts is None:
-        return CreateCollection(seen.collection_id, item, schema, shards)
+        return CreateCollection(seen.collection_id, item, schema, shards, made_of(spec))
     if facts.dropped or not facts.renditions:
         text = (
             f"{item} was dropped from storage, but is still in the catalog; remove the item from the catalog"
@@ -224,6 +267,9 @@ def _plan_there(
                 return report
             reports.append(report)
             told.update(report.fields)
+    fed = ingestion.plan(seen.source) if seen.source is not None else SourceReport()
+    if isinstance(fed, Decision):
+        return fed
     shape = renditions.plan(
         RenditionsView(
             facts=facts, spec=spec, hydrations=seen.hydrations, shown=dict(seen.shown), now=seen.now
@@ -232,8 +278,8 @@ def _plan_there(
     if isinstance(shape, Decision) and not isinstance(shape, LongChange):
         return shape
     # The next poll notices changes in the store.
-    due = [report.requeue_after for report in reports]
-    if any(report.asks_again for report in reports):
+    due = [fed.requeue_after, *(report.requeue_after for report in reports)]
+    if fed.asks_again or any(report.asks_again for report in reports):
         due.append(rhythm.steady)
     if isinstance(shape, LongChange) or shape.soon:
         due.append(rhythm.unsteady)
@@ -241,14 +287,21 @@ def _plan_there(
         due.append(shape.after)
     settle = Settle(
         shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
-        fields={**_fields(seen, spec, facts), **told},
+        fields={
+            **_fields(seen, spec, facts),
+            **told,
+            **source_fields(seen.source, seen.progress, fed.fields),
+        },
         conditions=(
             *(report.condition for report in reports if report.condition is not None),
+            *fed.conditions,
+            *source_conditions(spec, seen.progress, seen.now),
             *collection_conditions(facts, spec),
         ),
         requeue_after=min((each for each in due if each is not None), default=None),
         notes=(
             *(note for report in reports for note in report.notes),
+            *fed.notes,
             *rendition_notes(seen.shown, facts),
             *restore_notes(seen.shown, facts, spec),
         ),
@@ -272,9 +325,12 @@ def _plan_bound(
         ConditionType.SCHEDULED_SNAPSHOT_COMPLETED: spec.snapshot_schedule,
         ConditionType.COMPACTION_COMPLETED: spec.compaction,
         ConditionType.SCHEDULED_COMPACTION_COMPLETED: spec.compaction_schedule,
+        ConditionType.SOURCE_STALLED: spec.source,
     }
     refused = [
-        WantedCondition(type_, "False", Reason.CATALOG_OBSERVED, text)
+        WantedCondition(
+            type_, "True" if type_ is ConditionType.SOURCE_STALLED else "False", Reason.CATALOG_OBSERVED, text
+        )
         for type_, field in asked.items()
         if field is not None
     ]
@@ -449,7 +505,7 @@ def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName
     if facts is not None and facts.dropped and not facts.erased:
         health = reconciling(Reason.DELETING, f"collection {item} is dropped, and its data is being deleted")
         return Erase(facts.collection_id, "", health, Settle(health, requeue_after=rhythm.unsteady))
-    return DropItem(item) if seen.item_id is not None else Release()
+    return DropItem(item, seen.collection_id or "") if seen.item_id is not None else Release()
 
 
 def _is_as_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:

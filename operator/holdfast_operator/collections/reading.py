@@ -148,6 +148,7 @@ def _facts(client: PersistClient, controller: StorageController, info: Collectio
         active_rendition=info.holding.id,
         renditions=found,
         holds=tuple(_hold(info, each) for each in holds if each.keeps and not each.own),
+        fed=info.holding.pipeline is not None,
         due=tuple(str(step) for step in steps if step.kind is not StepKind.DIFFERENCE),
         lacks_difference=any(step.kind is StepKind.DIFFERENCE for step in steps),
     )

@@ -7,15 +7,19 @@ from typing import Any, Final, TypeVar
 from holdfast.collections import JobRecord, JobState
 from holdfast.collections.hydration import HYDRATE
 from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.kube import Json
-from holdfast_operator.jobs import hydration, snapshot
+from holdfast_operator.jobs import hydration, ingestion, snapshot
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.course import COMPACT, SNAPSHOT, SparkView
 from holdfast_operator.jobs.hydration import HydrationsView
+from holdfast_operator.jobs.ingestion import SourceRuns, SourceView, earlier_of, slot_of
 from holdfast_operator.jobs.requested import RequestedKind, RequestedView, jobs_of, runs_of
 from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
 from holdfast_operator.jobs.snapshot import SnapshotView
+from holdfast_operator.sparkapps.adapter import INGEST
 
 V = TypeVar("V", bound=RequestedView)
 Objection = Callable[[SparkTemplate], str | None]
@@ -93,6 +97,66 @@ def requested_view(
     )
 
 
+def source_view(
+    shared: SparkView,
+    spec: StorageCollectionSpec,
+    status: Json,
+    jobs: Sequence[JobRecord],
+    objection: Objection,
+    *,
+    fed: bool,
+) -> SourceView | None:
+    """Returns the view for the plan of the jobs that feed the collection. None without a source."""
+    source = spec.source
+    if source is None:
+        return None
+    scheduled, slot = None, slot_of(source)
+    if source.run.cron is not None:
+        runs = SourceRuns(**source.run.cron.model_dump(), spark=source.spark)
+        scheduled = Scheduled(
+            spec=runs,
+            shown=shown_in(status, SourceView.kind.schedule_field),
+            runs=runs_of(SourceView.kind, jobs),
+            objection=objection(source.spark),
+        )
+    known = [job for job in jobs if job.kind == INGEST]
+    continuous = source.run.mode == "Continuous"
+    shown = (each for each in status.get("conditions") or [] if each["type"] == SourceView.kind.shown)
+    return SourceView(
+        collection_id=shared.collection_id,
+        reachable=shared.reachable,
+        missing=shared.missing,
+        objection=objection(source.spark),
+        full=shared.full,
+        apps=tuple(app for app in shared.apps if app.kind == INGEST),
+        launched=shared.launched,
+        stored=shared.stored,
+        since=shared.since,
+        upper=shared.upper,
+        now=shared.now,
+        request=None,
+        job=next((job for job in known if continuous and job.slot == slot), None),
+        last=max(
+            (job for job in known if job.state is JobState.DONE), key=lambda j: j.finished_ms, default=None
+        ),
+        running=tuple(job for job in known if job.state is JobState.RUNNING),
+        scheduled=scheduled,
+        source=source,
+        fed=fed,
+        earlier=earlier_of(jobs, slot),
+        shown=next((_as_wanted(each) for each in shown), None),
+    )
+
+
+def _as_wanted(condition: Json) -> WantedCondition:
+    return WantedCondition(
+        ConditionType(condition["type"]),
+        condition["status"],
+        Reason(condition["reason"]),
+        condition["message"],
+    )
+
+
 def template_of(
     spec: StorageCollectionSpec, job: JobRecord
 ) -> tuple[SparkTemplate, Mapping[str, Any]] | None:
@@ -100,6 +164,12 @@ def template_of(
     if job.kind == HYDRATE:
         template = spec.hydration.spark
         return None if template is None else (template, hydration.work_order(job))
+    if job.kind == INGEST:
+        if spec.source is None:
+            return None
+        template = spec.source.spark
+        cores = template.executor.instances * template.executor.cores
+        return template, {**ingestion.work_order(job), "partitions": cores}
     request, schedule = asked_for(spec)[job.kind]
     asked = request if time_of(job.slot) is None else schedule
     order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}
@@ -129,7 +199,7 @@ def waits_for(kind: RequestedKind, jobs: Sequence[JobRecord]) -> str | None:
 
 def wants_jobs(spec: StorageCollectionSpec) -> bool:
     """Returns whether a spec requests any Spark job."""
-    asked = (*chain.from_iterable(asked_for(spec).values()), spec.hydration.spark)
+    asked = (*chain.from_iterable(asked_for(spec).values()), spec.hydration.spark, spec.source)
     return any(each is not None for each in asked)
 
 
@@ -137,4 +207,6 @@ def may_have_driver(spec: StorageCollectionSpec, status: Json) -> bool:
     """Returns whether a Spark job may be running, or may have run."""
     asked = chain.from_iterable(asked_for(spec).values())
     fields = {field for kind in KINDS for field in (kind.job_field, kind.schedule_field)}
-    return any(asked) or bool(fields & status.keys()) or hydration.may_have_driver(status)
+    fields |= {"source", SourceView.kind.schedule_field}
+    has_source = spec.source is not None
+    return has_source or any(asked) or bool(fields & status.keys()) or hydration.may_have_driver(status)

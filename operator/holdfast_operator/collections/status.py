@@ -13,8 +13,9 @@ from typing import Any, Final, assert_never
 
 from holdfast.collections import Recipe, RenditionState
 from holdfast.collections.renditions import MAX_LAG_MS
+from holdfast.ingest.kept import SourceProgress
 from holdfast.text import cut
-from holdfast_operator.api.base import frontier
+from holdfast_operator.api.base import frontier, milliseconds
 from holdfast_operator.api.collection import StorageCollectionSpec, StorageCollectionStatus
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.rendition import (
@@ -25,11 +26,14 @@ from holdfast_operator.api.rendition import (
     RenditionPhase,
     RenditionStatus,
 )
+from holdfast_operator.api.source import CollectionSource, SourcePartition, SourceStatus
+from holdfast_operator.api.spark import SparkJobStatus
 from holdfast_operator.collections.facts import CollectionFacts, HoldFacts, RenditionFacts
 from holdfast_operator.collections.restore import restore_status
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.status_writer import timestamp
+from holdfast_operator.jobs.ingestion import SourceView
 
 _GONE_SHOWN: Final = 3
 """The number of newest renditions to show that are gone."""
@@ -39,6 +43,9 @@ _HOLDS_TOLD: Final = 3
 _HOLDS_SHOWN: Final = 50
 """The number of holds to show. Those at the oldest times keep the most history."""
 _KEPT_SHOWN: Final = 10
+_PARTITIONS_SHOWN: Final = 20
+_LAG_S: Final = 300.0
+"""A collection that is this far behind its source is Lagging, or later if the source is read less often."""
 _MAX_NAME: Final = 255
 """Owners choose the purpose, name and host of a hold. The status shows at most this many characters of
 each."""
@@ -311,3 +318,79 @@ def collection_conditions(facts: CollectionFacts, spec: StorageCollectionSpec) -
             WantedCondition(ConditionType.RENDITION_SUSPECT, "True", Reason.RENDITION_SUSPECT, text)
         )
     return tuple(conditions)
+
+
+def source_fields(
+    seen: SourceView | None, progress: SourceProgress | None, told: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Returns the status fields of a source. `told` are those of its jobs: `job` and `sourceSchedule`."""
+    if seen is None:
+        return {}
+    status = SourceStatus(job=SparkJobStatus(**told["job"]) if "job" in told else None)
+    if progress is not None:
+        first = progress.positions[:_PARTITIONS_SHOWN]
+        total = len(progress.positions)
+        status = status.model_copy(
+            update={
+                "complete_before": frontier(progress.complete_before),
+                "messages": progress.messages,
+                "errors": progress.errors,
+                "partitions": tuple(SourcePartition(partition=name, position=at) for name, at in first),
+                "partitions_total": total if total > len(first) else None,
+            }
+        )
+    shown = {"source": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
+    return {**{name: each for name, each in told.items() if name != "job"}, **shown}
+
+
+def source_conditions(
+    spec: StorageCollectionSpec, progress: SourceProgress | None, now: datetime
+) -> tuple[WantedCondition, ...]:
+    """Returns the conditions that tell how well a source is read."""
+    if spec.source is None or progress is None:
+        return ()
+    conditions = []
+    if progress.errors:
+        text = (
+            f"{progress.errors} bad records stand, at most {spec.source.on_error.collect.limit} may: "
+            "'holdfast collection errors' shows them; correct them in the source, or correct the columns"
+        )
+        conditions.append(WantedCondition(ConditionType.ERRORS_COLLECTED, "True", Reason.BAD_RECORDS, text))
+    else:
+        text = "no bad record stands"
+        conditions.append(
+            WantedCondition(ConditionType.ERRORS_COLLECTED, "False", Reason.NO_BAD_RECORDS, text)
+        )
+    if (most := most_lag_s(spec.source)) is not None:
+        if lag_s(progress, now) > most:
+            text = (
+                f"the collection contains what the source had before {_moment(progress.complete_before)}, "
+                f"more than {most:.0f} s ago: see the condition SourceStalled and the log of its job; if the "
+                "job is too slow, raise spec.source.spark.executor"
+            )
+            conditions.append(WantedCondition(ConditionType.LAGGING, "True", Reason.SOURCE_BEHIND, text))
+        else:
+            text = f"the collection is at most {most:.0f} s behind its source"
+            conditions.append(WantedCondition(ConditionType.LAGGING, "False", Reason.SOURCE_CURRENT, text))
+    return tuple(conditions)
+
+
+def lag_s(progress: SourceProgress, now: datetime) -> float:
+    """Returns how many seconds ago the source had everything that the collection contains."""
+    return max(0.0, now.timestamp() - progress.complete_before / 1000)
+
+
+def most_lag_s(source: CollectionSource) -> float | None:
+    """Returns the seconds behind its source after which a collection is Lagging, or None if nobody knows.
+
+    Without messages, upper moves only once in a `progressInterval`.
+    """
+    run = source.run
+    idle = milliseconds(run.progress_interval) / 1000
+    if run.mode != "Continuous" or not idle or run.suspend:
+        return None
+    return max(_LAG_S, 3 * idle, 3 * milliseconds(run.interval) / 1000)
+
+
+def _moment(time_ms: int) -> str:
+    return timestamp(datetime.fromtimestamp(time_ms / 1000, UTC))

@@ -30,6 +30,8 @@ class CreateCollection(StoreChange):
     item: ItemName
     schema: Schema
     shards: int
+    made_from: str = ""
+    """What its source makes rows from. Empty without a source."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class DropItem(StoreChange):
 
     call: ClassVar[str] = "drop_item"
     item: ItemName
+    collection_id: str = ""
 
 
 @dataclass(frozen=True)

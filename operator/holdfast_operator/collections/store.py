@@ -15,6 +15,8 @@ from typing import Protocol
 from holdfast.collections import CollectionSpec, JobRecord, JobState, Recipe, RenditionState
 from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import BadInput, CollectionNotFound, CorruptBlob, Fenced, HoldfastError, VersionTooNew
+from holdfast.ingest.kept import SourceProgress
+from holdfast.ingest.kept import progress as ingest_progress
 from holdfast_operator.catalogs.facts import RestoreFailed
 from holdfast_operator.catalogs.observed_catalog import ObservedCatalog
 from holdfast_operator.catalogs.open_catalog import OpenCatalog
@@ -61,6 +63,12 @@ def look(handle: OpenCatalog | ObservedCatalog, name: ItemName) -> CollectionLoo
     return replace(found, ahead_ms=max(ahead_ms, 0))
 
 
+def progress(handle: OpenCatalog | ObservedCatalog, collection_id: str) -> SourceProgress | None:
+    """Returns how far the source of a collection is read. Writes nothing."""
+    info = handle.controller.describe(collection_id)
+    return None if info.dropped else ingest_progress(handle.client, info.holding)
+
+
 def take(handle: OpenCatalog, step: StoreChange) -> None:
     """Applies a step that has no result. Does nothing if the step was applied before.
 
@@ -78,7 +86,14 @@ def take(handle: OpenCatalog, step: StoreChange) -> None:
         case DropItem(item=item):
             handle.edit(lambda catalog: catalog.drop_item(item.database, item.schema, item.name))
         case CreateCollection(collection_id=id_):
-            spec = CollectionSpec(id_, str(step.item), step.schema, shards=step.shards)
+            spec = CollectionSpec(
+                id_,
+                str(step.item),
+                step.schema,
+                shards=step.shards,
+                source_fed=bool(step.made_from),
+                made_from=step.made_from,
+            )
             controller.create_collection(spec, command_id=f"create/{id_}")
         case EvolveColumns():
             controller.evolve_collection(step.collection_id, step.schema)

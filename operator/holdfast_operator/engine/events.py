@@ -46,8 +46,19 @@ _TOLD_BY_READY: Final = frozenset(
 )
 """Conditions of a CatalogMigration that need no Event, because Ready shows the same."""
 _RETRYING: Final = frozenset({Reason.SNAPSHOT_RETRYING, Reason.COMPACTION_RETRYING})
+_QUIET_AT_FIRST: Final = frozenset(
+    {Reason.WITHIN_MAX_BYTES, Reason.NO_BAD_RECORDS, Reason.SOURCE_CURRENT, Reason.INGESTION_RUNNING}
+)
+"""Reasons of conditions that are no news when the condition appears."""
 _BAD_IF_TRUE: Final = frozenset(
-    {ConditionType.SHADOW_DIVERGED, ConditionType.OVER_MAX_BYTES, ConditionType.RENDITION_SUSPECT}
+    {
+        ConditionType.SHADOW_DIVERGED,
+        ConditionType.OVER_MAX_BYTES,
+        ConditionType.RENDITION_SUSPECT,
+        ConditionType.SOURCE_STALLED,
+        ConditionType.LAGGING,
+        ConditionType.ERRORS_COLLECTED,
+    }
 )
 
 
@@ -80,7 +91,7 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[WantedCond
             condition.reason not in _RETRYING or said[condition.type.value] == shown(condition.message)
         ):
             continue
-        if condition.reason is Reason.WITHIN_MAX_BYTES and condition.type.value not in before:
+        if condition.reason in _QUIET_AT_FIRST and condition.type.value not in before:
             continue
         bad = "True" if condition.type in _BAD_IF_TRUE else "False"
         note = Note(condition.reason, condition.message, warning=condition.status == bad)

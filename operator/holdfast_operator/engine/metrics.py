@@ -80,6 +80,24 @@ class Metrics:
             ["namespace", "name", "rendition"],
             registry=self.registry,
         )
+        self.source_complete = Gauge(
+            "holdfast_source_complete_before_seconds",
+            "A collection contains what its source had before this time (seconds since 1970).",
+            ["namespace", "name"],
+            registry=self.registry,
+        )
+        self.source_messages = Gauge(
+            "holdfast_source_messages",
+            "Messages of the source that a collection contains or has recorded as bad.",
+            ["namespace", "name"],
+            registry=self.registry,
+        )
+        self.source_errors = Gauge(
+            "holdfast_source_bad_records",
+            "Bad records of a source that stand in the collection of errors.",
+            ["namespace", "name"],
+            registry=self.registry,
+        )
         self._lagging: dict[tuple[str, str], frozenset[str]] = {}
         self.upgrade_rows = Gauge(
             "holdfast_catalog_upgrade_rows",
@@ -157,9 +175,16 @@ class Metrics:
         if lags:
             self._lagging[namespace, name] = frozenset(lags)
 
+    def show_source(self, namespace: str, name: str, complete_s: float, messages: int, errors: int) -> None:
+        """Sets how far the source of a collection is read."""
+        self.source_complete.labels(namespace, name).set(complete_s)
+        self.source_messages.labels(namespace, name).set(messages)
+        self.source_errors.labels(namespace, name).set(errors)
+
     def forget(self, namespace: str, name: str) -> None:
         """Removes the series of an object that is gone."""
-        for gauge in (self.epoch, self.upper, self.since):
+        sources = self.source_complete, self.source_messages, self.source_errors
+        for gauge in (self.epoch, self.upper, self.since, *sources):
             with contextlib.suppress(KeyError):
                 gauge.remove(namespace, name)
         self.show_lags(namespace, name, {})

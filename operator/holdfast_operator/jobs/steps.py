@@ -19,6 +19,8 @@ class StartJob(StoreChange):
     slot: str
     spec: Mapping[str, Any]
     tasks: int
+    limited: bool = True
+    """Whether it counts against the limits of concurrent jobs."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class RetryJob(StoreChange):
     tasks: int
     abandoned: int | None = None
     """An attempt that is recorded as running, but that no process works on any more."""
+    limited: bool = True
+    """As for `StartJob`."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class LaunchAttempt(Decision):
     collection_id: str
     job: JobRecord
     tasks: int
+    limited: bool = True
+    """As for `StartJob`."""
 
 
 @dataclass(frozen=True)

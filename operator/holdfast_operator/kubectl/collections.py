@@ -1,4 +1,4 @@
-"""`kubectl holdfast snapshot`, `compact`, `handover` and `holds`: commands for StorageCollections."""
+"""`kubectl holdfast snapshot`, `compact`, `handover`, `holds` and `source`: StorageCollections."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ Json = dict[str, Any]
 _PLACES: Final = frozenset({"destination", "iceberg"})
 _SNAPSHOT: Final = "SnapshotCompleted"
 _COMPACTION: Final = "CompactionCompleted"
+_OF_SOURCE: Final = ("SourceStalled", "ScheduledIngestionCompleted", "Lagging", "ErrorsCollected")
 
 
 @click.command()
@@ -228,6 +229,51 @@ def holds(cluster: Cluster, collection: str, format_: str) -> None:
         click.echo(f"Nobody holds retired renditions of collection/{there['metadata']['name']}.")
     for line in lines[1:]:
         click.echo(line)
+
+
+@click.command()
+@click.argument("collection")
+@cluster_options()
+@output_option
+def source(cluster: Cluster, collection: str, format_: str) -> None:
+    """Show how far the source of a collection is read, and what is wrong with it."""
+    there = _collection(cluster, collection)
+    name = there["metadata"]["name"]
+    if "source" not in there["spec"]:
+        raise BadInput(f"collection/{name} has no source", hint="applications write it")
+    told = there.get("status", {}).get("source", {})
+    if format_ != "table":
+        emit(told, format_)
+        return
+    for line in source_lines(there, datetime.now(UTC)):
+        click.echo(line)
+
+
+def source_lines(body: Json, now: datetime) -> list[str]:
+    """Returns the lines that show a source: what it is, its job, how far it is read, and its conditions."""
+    told, spec = body.get("status", {}).get("source", {}), body["spec"]["source"]
+    kind = next(each for each in ("kafka", "files", "postgres", "generator") if each in spec)
+    name = spec[kind].get("topic") or spec[kind].get("path") or spec[kind].get("table") or ""
+    lines = [f"SOURCE    {kind} {name}".rstrip()]
+    if job := told.get("job"):
+        application = f", {job['application']}" if "application" in job else ""
+        lines.append(f"JOB       attempt {job['attempt']}, {job['state']}{application}")
+    if (complete := told.get("completeBefore")) is not None:
+        ago = max(0, int(now.timestamp() - complete / 1000)) if isinstance(complete, int) else 0
+        lines.append(f"COMPLETE  before {moment(complete)}, {ago:,} s ago")
+        lines.append(f"MESSAGES  {told.get('messages', 0):,} read, {told.get('errors', 0):,} bad")
+    else:
+        lines.append("COMPLETE  nothing has been read yet")
+    shown = (condition(body, type_) for type_ in _OF_SOURCE)
+    lines += [f"{each['type']}: {each['status']}, {each['message']}" for each in shown if each is not None]
+    partitions = told.get("partitions", ())
+    if partitions:
+        wide = max(len("PARTITION"), *(len(each["partition"]) for each in partitions))
+        lines += ["", f"{'PARTITION'.ljust(wide)}  POSITION"]
+        lines += [f"{each['partition'].ljust(wide)}  {each['position']:,}" for each in partitions]
+        if (total := told.get("partitionsTotal")) is not None:
+            lines.append(f"... and {total - len(partitions):,} more")
+    return lines
 
 
 def _collection(cluster: Cluster, text: str) -> Json:

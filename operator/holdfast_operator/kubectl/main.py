@@ -27,6 +27,7 @@ _COMMANDS: Final = {
         "Restore a collection from a snapshot, or create a restored catalog.",
     ),
     "holds": ("collections:holds", "Show the holds that keep retired renditions of a collection."),
+    "source": ("collections:source", "Show how far the source of a collection is read."),
     "connection": ("connection_command:connection", "Show how an application opens a catalog."),
     "dump": ("connection_command:dump", "Show the command that dumps a catalog."),
     "fence": ("connection_command:fence", "Show the command that raises a catalog's fence token."),

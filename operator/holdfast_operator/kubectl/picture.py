@@ -65,6 +65,8 @@ def remarks(body: Json) -> list[Json]:
     bad = {
         *(("ShadowDiverged", status) for status in ("True", "Unknown")),
         *((type_, "True") for type_ in ("OverMaxBytes", "RenditionSuspect")),
+        *((type_, "True") for type_ in ("SourceStalled", "Lagging", "ErrorsCollected")),
+        ("ScheduledIngestionCompleted", "False"),
         *((type_, "False") for type_ in ("ConnectionPublished", "ObjectsInStep", "SnapshotCompleted")),
         *((type_, "False") for type_ in ("CompactionCompleted", "ScheduledCompactionCompleted")),
         ("ScheduledSnapshotCompleted", "False"),

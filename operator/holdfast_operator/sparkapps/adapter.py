@@ -66,6 +66,8 @@ class Launch:
     """Names of the Secrets whose keys become environment variables."""
 
 
+INGEST: Final = "ingest"
+"""The kind of jobs that read a source. They don't count against the limits of concurrent jobs."""
 ATTEMPT_DEADLINE: Final = "attemptDeadlineSeconds"
 
 
@@ -107,7 +109,7 @@ class SparkAdapter(ABC):
     async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
         """Returns the number of unfinished applications by object, in these namespaces, or in all if empty.
 
-        Raises `NotInstalled`.
+        Leaves out those of kind `INGEST`. Raises `NotInstalled`.
         """
 
     @abstractmethod

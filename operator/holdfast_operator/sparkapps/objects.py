@@ -22,6 +22,7 @@ from holdfast_operator.api.names import (
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.kube import Exists, Forbidden, Invalid, Kube, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import (
+    INGEST,
     AppPhase,
     AppState,
     Launch,
@@ -96,7 +97,7 @@ class ObjectAdapter(SparkAdapter):
         for namespace in namespaces or (None,):
             for body in await self._list(namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"):
                 state = self.app_state(body)
-                if state is not None and not state.phase.over:
+                if state is not None and not state.phase.over and state.kind != INGEST:
                     counted[_owner(body)] += 1
         return counted
 

@@ -100,6 +100,8 @@ class Opened:
             "prepare_expect_upper": lambda c: c.prepare_expect_upper(shard, 3),
             "prepare_finalize": lambda c: c.prepare_finalize(shard),
             "finalize": lambda c: c.finalize(shard),
+            "erase": lambda c: c.erase(shard),
+            "is_erased": lambda c: c.is_erased(shard),
             "multi_write": lambda c: c.multi_write([self.append]),
             "create_or_load": lambda c: c.create_or_load("shard", schema),
             "names": lambda c: c.names(),

@@ -1,0 +1,348 @@
+"""The source of a StorageCollection: what feeds it, and how.
+
+The fields are those of the `source` block of `holdfast ingest`, in addition to the Spark job that does the
+work. `holdfast.ingest.spec` checks what a schema can't.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, WithJsonSchema, field_validator
+
+from holdfast_operator.api.base import PERIOD, ApiModel, Frontier, validations
+from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
+from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
+from holdfast_operator.api.urls import NO_SECRETS, without_secrets
+
+_ENV: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+_UNCHANGED: Final = (
+    "self == oldSelf",
+    "it decides which rows a message makes, so it can't change: create another collection",
+)
+_IMMUTABLE: Final = validations(_UNCHANGED)
+SOURCE_RULES: Final = validations(
+    (
+        "[has(self.kafka), has(self.files), has(self.postgres), has(self.generator)].exists_one(x, x)",
+        "give one of kafka, files, postgres and generator",
+    ),
+    (
+        "has(self.postgres) != has(self.format)",
+        "give a format, but not for postgres, whose columns have types",
+    ),
+)
+_ONE_FORMAT: Final = (
+    "[has(self.json), has(self.csv), has(self.avro), has(self.parquet), has(self.raw)].exists_one(x, x)",
+    "give one of json, csv, avro, parquet and raw",
+)
+_WITHOUT_SECRETS: Final = (
+    "!self.exists(k, k in ['sasl.password', 'ssl.key.password'])",
+    "must not contain a secret: put it into the Secret of envSecretRef, and name its key with passwordEnv",
+)
+
+
+class KafkaSource(ApiModel):
+    """A topic of Kafka."""
+
+    bootstrap_servers: str = Field(
+        min_length=1, max_length=2048, description="Brokers to begin with, e.g. kafka:9092."
+    )
+    topic: str = Field(min_length=1, max_length=249, description="Name of the topic.")
+    start: Annotated[Any, WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True})] = Field(
+        default="Earliest",
+        description="Where to begin: Earliest, Latest, {timestamp: 2026-01-31T00:00:00Z} or "
+        "{offsets: {0: 17}}. It is decided once, with the first step.",
+    )
+    on_reset: Literal["Stall", "NewEpoch"] = Field(
+        default="Stall",
+        description="What to do if messages are gone before they were read. Stall: stop and say so. "
+        "NewEpoch: go on with what is there.",
+    )
+    group: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=249,
+        description="Consumer group that shows in Kafka how far the collection is. The default is derived "
+        "from the id of the collection.",
+    )
+    security: dict[str, Annotated[str, Field(max_length=2048)]] = Field(
+        default={},
+        description="Properties such as security.protocol, sasl.mechanism, sasl.username and "
+        "ssl.ca.location. passwordEnv and keyPasswordEnv name the environment variables with the secrets, "
+        "which spark.envSecretRef sets.",
+        json_schema_extra={"maxProperties": 16} | validations(_WITHOUT_SECRETS),
+    )
+
+
+class FilesSource(ApiModel):
+    """Files of a folder or of a bucket."""
+
+    path: str = Field(
+        min_length=1,
+        max_length=2048,
+        description="A folder that the pods see, such as one of spark.volumes, or "
+        "s3://bucket/prefix?endpoint=...&region=... with credentials from spark.envSecretRef.",
+        json_schema_extra=validations(*NO_SECRETS),
+    )
+    pattern: str = Field(
+        default="*", min_length=1, max_length=1024, description="Pattern of the paths to read, e.g. *.jsonl."
+    )
+    on_changed: Literal["error", "ignore"] = Field(
+        default="error",
+        description="What to do with a file that changed after it was read: record an error, or ignore it.",
+    )
+    _no_secrets = field_validator("path")(without_secrets)
+
+
+class PostgresSource(ApiModel):
+    """A table of a Postgres database, by logical replication."""
+
+    url: str = Field(
+        min_length=1,
+        max_length=2048,
+        description="postgresql://user@host:port/database, without a password.",
+        json_schema_extra=validations(*NO_SECRETS),
+    )
+    table: str = Field(
+        pattern=r"^[^.]+\.[^.]+$", max_length=127, description="The table, with its schema: public.orders."
+    )
+    publication: str = Field(
+        min_length=1, max_length=63, description="The publication that contains the table."
+    )
+    slot: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9_]{1,45}$",
+        description="How the names of replication slots begin. The default is derived from the collection.",
+    )
+    on_reset: Literal["Stall", "NewEpoch"] = Field(
+        default="Stall",
+        description="What to do if changes are gone before they were read. Stall: stop and say so. "
+        "NewEpoch: read the whole table again.",
+    )
+    password_env: str | None = Field(
+        default=None,
+        pattern=_ENV,
+        description="Environment variable with the password, which spark.envSecretRef sets.",
+    )
+    password_file: str | None = Field(
+        default=None, max_length=1024, description="File with the password that the pods see."
+    )
+    _no_secrets = field_validator("url")(without_secrets)
+
+
+class GeneratorSource(ApiModel):
+    """Generated rows, for trials."""
+
+    rows: int = Field(default=0, ge=0, description="Number of rows. 0: no end.")
+    rows_per_second: int = Field(default=0, ge=0, description="Rows per second since the time `since`.")
+    since: int = Field(default=0, ge=0, description="A time in milliseconds since 1970.")
+    keys: int = Field(default=0, ge=0, description="Number of different ids. 0: each row has its own.")
+
+
+class PlainFormat(ApiModel):
+    """A format without options."""
+
+
+class AvroRegistry(ApiModel):
+    """A schema registry with Confluent's REST API."""
+
+    url: str = Field(
+        pattern=r"^https?://.+",
+        max_length=2048,
+        description="URL of the registry.",
+        json_schema_extra=validations(*NO_SECRETS),
+    )
+    user: str | None = Field(default=None, max_length=255, description="User of the registry.")
+    password_env: str | None = Field(
+        default=None,
+        pattern=_ENV,
+        description="Environment variable with the user's password, which spark.envSecretRef sets.",
+    )
+    password_file: str | None = Field(
+        default=None, max_length=1024, description="File with the password that the pods see."
+    )
+    ca_file: str | None = Field(
+        default=None, max_length=1024, description="File with the certificates to trust, which the pods see."
+    )
+    _no_secrets = field_validator("url")(without_secrets)
+
+
+class AvroFormat(ApiModel):
+    """Where the schemas of Avro messages are. Empty for files, which contain theirs."""
+
+    registry: AvroRegistry | None = Field(default=None, description="The registry of the messages.")
+    schema_file: str | None = Field(
+        default=None, max_length=1024, description="A file with the schema of all messages."
+    )
+    keys: Literal["avro", "json"] | None = Field(
+        default=None, description="Format of the messages' keys. With a registry, the default is avro."
+    )
+
+
+class SourceFormat(ApiModel):
+    """How a message becomes a row. Columns are found by their names."""
+
+    json_: PlainFormat | None = Field(default=None, alias="json", description="A JSON object.")
+    csv: PlainFormat | None = Field(default=None, description="Files of CSV with a header.")
+    avro: AvroFormat | None = Field(default=None, description="Avro.")
+    parquet: PlainFormat | None = Field(default=None, description="Files of Parquet.")
+    raw: PlainFormat | None = Field(
+        default=None, description="The bytes of a message, as they are, in the one binary column."
+    )
+
+
+class SourceInclude(ApiModel):
+    """What a message has besides its fields, and the columns that get it."""
+
+    partition: str | None = Field(default=None, max_length=128, description="Column for the partition.")
+    position: str | None = Field(default=None, max_length=128, description="Column for the position.")
+    timestamp: str | None = Field(default=None, max_length=128, description="Column for the timestamp.")
+    key: str | None = Field(default=None, max_length=128, description="Column for the key.")
+    record: str | None = Field(default=None, max_length=128, description="Column for the whole JSON object.")
+
+
+class SourceRun(ApiModel):
+    """When the source is read."""
+
+    mode: Literal["Continuous", "Scheduled"] = Field(
+        default="Continuous",
+        description="Continuous: a job follows the source all the time. Scheduled: at each time of cron, a "
+        "job reads up to the end that the source has then.",
+    )
+    cron: CronSchedule | None = Field(default=None, description="The times for mode Scheduled.")
+    interval: str = Field(
+        default="5s", pattern=PERIOD, description="Time from the beginning of one step to the next."
+    )
+    progress_interval: str = Field(
+        default="60s",
+        pattern=r"^[0-9]{1,9}(ms|s|m|h|d)$",
+        description="How often a step without new messages moves upper, so that readers know that there is "
+        "nothing new. 0s: never.",
+    )
+    suspend: bool = Field(
+        default=False,
+        description="If true, no job reads the source until it is false again. A running one is ended.",
+    )
+
+
+class SourceBatch(ApiModel):
+    """The size of a step."""
+
+    max_rows: int = Field(default=1_000_000, ge=1, description="The most messages of one step.")
+    max_bytes: str = Field(
+        default="256Mi", pattern=r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$", description="The most bytes of one step."
+    )
+
+
+class CollectErrors(ApiModel):
+    """Bad records are kept in a collection of errors."""
+
+    limit: int = Field(
+        default=1000,
+        ge=0,
+        description="The most bad records that may stand. With more, the source stops before it commits.",
+    )
+
+
+class SourceErrors(ApiModel):
+    """What happens to bad records."""
+
+    collect: CollectErrors = Field(
+        default=CollectErrors(),
+        description="Keep them, and go on.",
+        json_schema_extra={"default": {}},
+    )
+
+
+class CollectionSource(ApiModel):
+    """What feeds the collection. Nobody else can write to it."""
+
+    kafka: KafkaSource | None = Field(default=None, description="A topic of Kafka.")
+    files: FilesSource | None = Field(default=None, description="Files of a folder or of a bucket.")
+    postgres: PostgresSource | None = Field(default=None, description="A table of a Postgres database.")
+    generator: GeneratorSource | None = Field(default=None, description="Generated rows, for trials.")
+    format: SourceFormat | None = Field(
+        default=None,
+        description="How a message becomes a row. Immutable.",
+        json_schema_extra=validations(_ONE_FORMAT, _UNCHANGED),
+    )
+    envelope: Literal["None", "Upsert", "Debezium"] | None = Field(
+        default=None,
+        description="None: each message is a row. Upsert: a message replaces the row with its key, and one "
+        "without a value deletes it. Debezium: a message is a change with before and after. The default is "
+        "None, and Upsert for postgres. Immutable.",
+        json_schema_extra=_IMMUTABLE,
+    )
+    include: SourceInclude = Field(
+        default=SourceInclude(),
+        description="Columns for what a message has besides its fields. Immutable.",
+        json_schema_extra={"default": {}} | _IMMUTABLE,
+    )
+    run: SourceRun = Field(
+        default=SourceRun(),
+        description="When the source is read.",
+        json_schema_extra={"default": {}}
+        | validations(
+            (
+                "has(self.cron) == (has(self.mode) && self.mode == 'Scheduled')",
+                "cron belongs to mode Scheduled",
+            )
+        ),
+    )
+    batch: SourceBatch = Field(
+        default=SourceBatch(), description="The size of a step.", json_schema_extra={"default": {}}
+    )
+    on_error: SourceErrors = Field(
+        default=SourceErrors(), description="What happens to bad records.", json_schema_extra={"default": {}}
+    )
+    spark: SparkTemplate = Field(
+        default=SparkTemplate(),
+        description="Image, resources and settings of the Spark job. maxAttempts counts only in mode "
+        "Scheduled: a job that follows the source is started again and again, after 5 seconds to 5 minutes.",
+        json_schema_extra={"default": {}},
+    )
+
+    @property
+    def block(self) -> Mapping[str, Any]:
+        """The block that `holdfast.ingest` takes. It has no secrets, and no fields with their defaults."""
+        return self.model_dump(
+            mode="json",
+            by_alias=True,
+            exclude_none=True,
+            exclude_defaults=True,
+            exclude={"spark": True, "run": {"mode", "cron", "suspend"}},
+        )
+
+
+class SourcePartition(ApiModel):
+    """How far one partition of the source is read."""
+
+    partition: str = Field(description="Name of the partition: a number in Kafka, a path for files.")
+    position: int = Field(description="The next position to read.")
+
+
+class SourceScheduleStatus(ScheduleStatus):
+    """The state of the schedule of mode Scheduled."""
+
+    job: SparkJobStatus | None = Field(default=None, description="The job of the last run that started.")
+
+
+class SourceStatus(ApiModel):
+    """How far the collection is fed, as the store has it."""
+
+    job: SparkJobStatus | None = Field(default=None, description="The job that follows the source.")
+    complete_before: Frontier | None = Field(
+        default=None, description="The collection contains what the source had before this time."
+    )
+    lag_seconds: int | None = Field(
+        default=None, description="Seconds from then to now, when the status was written."
+    )
+    messages: int | None = Field(default=None, description="Number of messages that were read.")
+    errors: int | None = Field(default=None, description="Number of bad records that stand.")
+    partitions: tuple[SourcePartition, ...] | None = Field(
+        default=None,
+        description="The partitions, at most 20, in the order of their names.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["partition"]},
+    )
+    partitions_total: int | None = Field(
+        default=None, description="Number of partitions, if not all of them are shown."
+    )

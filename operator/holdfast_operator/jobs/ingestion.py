@@ -1,0 +1,245 @@
+"""The plan for the Spark jobs that feed a StorageCollection from its source: a pure function.
+
+Invariants
+- In mode Continuous, one job follows the source. Its attempts run like those of all Spark jobs (`course`),
+  but it is never given up: the next attempt follows after 5 seconds to 5 minutes. An attempt that ran for
+  long starts this count anew.
+- In mode Scheduled, each run is a job of its own (`scheduled`), which reads up to the end of the source.
+- The slot of a job contains a digest of the source. So if the source changes, its job is stopped and another
+  one starts. Attempts that overlap do no harm: the commits decide.
+- These jobs don't count against the limits of concurrent jobs, because one that follows a source never ends.
+- The condition stays as it is while a new attempt may still fail like the one before it. So a source that
+  fails again and again posts one Event, not one for each attempt.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final
+
+from holdfast.collections import JobRecord, JobState
+from holdfast_operator.api.cron import CronSchedule
+from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.source import CollectionSource, SourceScheduleStatus
+from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
+from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.health import WantedCondition
+from holdfast_operator.engine.steps import Decision
+from holdfast_operator.jobs.course import (
+    HINDRANCES,
+    JobPhase,
+    JobReport,
+    application_of,
+    ended,
+    failed,
+    hindrance,
+    job_status,
+    plan_job,
+    stopped,
+)
+from holdfast_operator.jobs.requested import Order, RequestedKind, RequestedView, plan_scheduled
+from holdfast_operator.jobs.steps import ForgetRuns, LaunchAttempt, RetryJob, StartJob
+from holdfast_operator.sparkapps.adapter import INGEST, AppPhase
+
+_CONTINUOUS: Final = "continuous:"
+"""Prefix of the slots of jobs that follow a source. No `requestId` can start with it."""
+_SUPERSEDED: Final = "spec.source has changed"
+_SUSPENDED: Final = "spec.source.run.suspend is true"
+_SETTLED_S: Final = 120.0
+"""An attempt that runs for so long has got over what ended the one before."""
+_LONG_MS: Final = 600_000
+"""After an attempt that ran for so long, the next one follows as after a first failure."""
+_KEPT: Final = 10
+"""Records of jobs of earlier sources to keep. Older ones go together when there are twice as many."""
+_NEVER: Final = 1 << 30
+"""More attempts than anybody sees."""
+
+
+class SourceRuns(CronSchedule):
+    """The runs of mode Scheduled, with the template of their jobs."""
+
+    spark: SparkTemplate
+
+
+def _start(seen: "SourceView", order: Order) -> StartJob:
+    return _started(seen, order.slot, once=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceView(RequestedView):
+    """Everything that the plan for the jobs of a source depends on. `job` follows it, in mode Continuous."""
+
+    kind: ClassVar[RequestedKind] = RequestedKind(
+        job=INGEST,
+        noun="source",
+        shown=ConditionType.SOURCE_STALLED,
+        scheduled=ConditionType.SCHEDULED_INGESTION_COMPLETED,
+        reasons={
+            **HINDRANCES,
+            JobPhase.QUEUED: Reason.INGESTION_QUEUED,
+            JobPhase.RUNNING: Reason.INGESTION_RUNNING,
+            JobPhase.RETRYING: Reason.INGESTION_RETRYING,
+            JobPhase.FAILED: Reason.INGESTION_FAILED,
+            JobPhase.DONE: Reason.INGESTION_SUCCEEDED,
+        },
+        awaited=Reason.INGESTION_SCHEDULED,
+        start=_start,
+        running=lambda _: "",
+        done=lambda job: f"{job.result.get('messages')} messages",
+        job_status=lambda seen, job: SparkJobStatus(**job_status(seen, job)),
+        schedule_status=lambda shown, job: SourceScheduleStatus(**shown.model_dump(), job=job),
+        last_status=lambda job: SparkJobStatus(job_id=job.job_id, attempt=job.attempt, state="Done"),
+    )
+    source: CollectionSource
+    fed: bool
+    """Whether the collection was created with a source."""
+    earlier: tuple[JobRecord, ...] = ()
+    """The jobs that followed earlier sources, and have ended."""
+    shown: WantedCondition | None = None
+    """The condition SourceStalled in the current status."""
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether one job follows the source."""
+        return self.source.run.mode == "Continuous"
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """Nothing to do now. Has what to show, and when to reconcile again."""
+
+    conditions: tuple[WantedCondition, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    requeue_after: float | None = None
+    asks_again: bool = False
+    notes: tuple[Note, ...] = ()
+
+
+def slot_of(source: CollectionSource) -> str:
+    """Returns the slot of the job that follows a source in mode Continuous."""
+    told = json.dumps([source.block, source.spark.model_dump(mode="json")], sort_keys=True)
+    return _CONTINUOUS + hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def is_continuous(slot: str) -> bool:
+    """Returns whether a slot belongs to a job that follows a source."""
+    return slot.startswith(_CONTINUOUS)
+
+
+def work_order(job: JobRecord) -> Mapping[str, Any]:
+    """Returns the arguments of the job in addition to its location and ids."""
+    return {name: job.spec[name] for name in ("source", "once") if name in job.spec}
+
+
+def plan(seen: SourceView) -> Decision | SourceReport:
+    """Returns the next step for the jobs that feed a collection, or what to show."""
+    step = _plan(replace(seen, full=None))
+    if isinstance(step, StartJob | RetryJob | LaunchAttempt):
+        return replace(step, limited=False)
+    return step
+
+
+def _plan(seen: SourceView) -> Decision | SourceReport:
+    if (ending := _plan_end(seen)) is not None:
+        return ending
+    if not seen.fed:
+        text = (
+            "the collection was created without a source, and its contents have no bindings: feed another "
+            "collection, or remove spec.source"
+        )
+        return SourceReport((_condition("True", Reason.NOT_SOURCE_FED, text),))
+    if seen.source.run.suspend:
+        return SourceReport((_condition("Unknown", Reason.SUSPENDED, _SUSPENDED),))
+    if not seen.is_continuous:
+        return _plan_runs(seen)
+    if len(seen.earlier) > 2 * _KEPT:
+        oldest = sorted(seen.earlier, key=lambda job: job.finished_ms)[:-_KEPT]
+        return ForgetRuns(tuple(job.job_id for job in oldest))
+    return _plan_follower(seen)
+
+
+def _plan_end(seen: SourceView) -> Decision | None:
+    """Returns a step that ends an attempt that is no longer needed, or None."""
+    if seen.source.run.suspend or not seen.fed:
+        return stopped(seen, seen.running, _SUSPENDED)
+    run = seen.scheduled.latest if seen.scheduled is not None else None
+    wanted = {job.job_id for job in (seen.job, run) if job is not None}
+    for app in seen.apps:
+        if app.job_id not in wanted and not app.phase.over:
+            return ended(app, _SUPERSEDED)
+    for job in seen.running:
+        if job.job_id not in wanted:
+            return failed(job, _SUPERSEDED, stopped=True)
+    return None
+
+
+def _plan_runs(seen: SourceView) -> Decision | SourceReport:
+    report = plan_scheduled(seen)
+    if isinstance(report, Decision):
+        return report
+    conditions = (report.condition,) if report.condition is not None else ()
+    return SourceReport(conditions, report.fields, report.requeue_after, report.asks_again, report.notes)
+
+
+def _plan_follower(seen: SourceView) -> Decision | SourceReport:
+    if seen.job is None:
+        hindered = hindrance(seen)
+        if hindered is None:
+            return _started(seen, slot_of(seen.source), once=False)
+        return SourceReport((_of_course(seen, None, hindered),), asks_again=True)
+    job = seen.job
+    if job.finished_ms - job.started_ms >= _LONG_MS:
+        job = replace(job, failures=min(job.failures, 1))
+    template = seen.source.spark.model_copy(update={"max_attempts": _NEVER})
+    course = plan_job(seen, job, template)
+    if isinstance(course, Decision):
+        return course
+    fields = {"job": job_status(seen, job)}
+    after = None if course.phase is JobPhase.RUNNING and _is_settled(seen, job) else course.requeue_after
+    return SourceReport((_of_course(seen, job, course),), fields, after, asks_again=True)
+
+
+def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> WantedCondition:
+    reason = seen.kind.reasons[course.phase]
+    match course.phase:
+        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
+            return _condition("True", reason, f"no Spark job can read the source: {course.text}")
+        case JobPhase.RUNNING if job is not None and (job.failures == 0 or _is_settled(seen, job)):
+            return _condition("False", reason, "a Spark job reads the source")
+        case JobPhase.RUNNING if seen.shown is not None:
+            return seen.shown
+        case JobPhase.RETRYING if job is not None and job.failures > 0:
+            text = f"the source can't be read: {job.error}; the operator tries again by itself"
+            return _condition("True", reason, text)
+        case _:
+            return _condition("Unknown", reason, course.text)
+
+
+def _is_settled(seen: SourceView, job: JobRecord) -> bool:
+    app = application_of(seen, job)
+    if app is None or app.phase is not AppPhase.RUNNING:
+        return False
+    return job.failures == 0 or (seen.now - app.created).total_seconds() >= _SETTLED_S
+
+
+def _started(seen: SourceView, slot: str, *, once: bool) -> StartJob:
+    executor = seen.source.spark.executor
+    spec = {"source": seen.source.block, "once": once}
+    return StartJob(seen.collection_id, INGEST, slot, spec, executor.instances * executor.cores)
+
+
+def _condition(status: Any, reason: Reason, message: str) -> WantedCondition:
+    return WantedCondition(ConditionType.SOURCE_STALLED, status, reason, message)
+
+
+def earlier_of(jobs: Sequence[JobRecord], slot: str) -> tuple[JobRecord, ...]:
+    """Returns the ended jobs of earlier sources among all recorded jobs of a collection."""
+    return tuple(
+        job
+        for job in jobs
+        if job.kind == INGEST
+        and is_continuous(job.slot)
+        and job.slot != slot
+        and job.state is not JobState.RUNNING
+    )

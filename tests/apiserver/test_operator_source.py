@@ -1,0 +1,199 @@
+"""Sources of StorageCollections: real drivers feed them, the operator starts and stops these."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apiserver.test_operator_hydration import is_driver, kill_driver
+from testbed.errors import KubectlError
+from testbed.kube import ControlPlane
+from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
+from testbed.sparkoperator import SparkOperatorStandIn, install_crd
+
+pytestmark = [pytest.mark.kube, pytest.mark.spark]
+
+Make = Callable[..., dict[str, Any]]
+FLIGHTS = "storagecollection/flights"
+STALLED = '.status.conditions[?(@.type=="SourceStalled")]'
+
+
+@pytest.fixture
+def face() -> Face:
+    """What runs Spark."""
+    return KUBEFLOW
+
+
+@pytest.fixture
+def drivers(control_plane: ControlPlane, namespace: str, tmp_path: Path, face: Face) -> Iterator[Path]:
+    """A running stand-in of what runs Spark; the folder with the logs of its drivers."""
+    if face is not PODS:
+        install_crd(control_plane, face)
+    logs = tmp_path / "spark"
+    with SparkOperatorStandIn(control_plane.kubeconfig, namespace=namespace, log_dir=logs, face=face):
+        yield logs
+
+
+def source(folder: Path, **fields: Any) -> dict[str, Any]:
+    return {
+        "files": {"path": str(folder), "pattern": "*.jsonl"},
+        "format": {"json": {}},
+        "run": {"interval": "200ms", "progressInterval": "1s"},
+        **fields,
+    }
+
+
+def put(folder: Path, name: str, *lines: object) -> None:
+    """Put a file with JSON objects, or with lines that are none, into the folder at once."""
+    folder.mkdir(exist_ok=True)
+    text = "".join(f"{each if isinstance(each, str) else json.dumps(each)}\n" for each in lines)
+    (folder / f".{name}").write_text(text)
+    (folder / f".{name}").rename(folder / f"{name}.jsonl")
+
+
+def contents(world: Any, organization: str) -> Counter[tuple[int, str | None]]:
+    with world.controller(world.volume(organization)) as controller:
+        id_ = world.status(FLIGHTS)["collectionId"]
+        with controller.reader(id_, purpose="look") as reader:
+            rows = reader.snapshot().to_table().to_pylist()
+    return Counter({(row["id"], row["note"]): row["_diff"] for row in rows})
+
+
+def applications(world: Any) -> Mapping[str, dict[str, Any]]:
+    return {app["metadata"]["name"]: app for app in world.objects.list("sparkapplications")}
+
+
+def states(world: Any) -> list[str]:
+    found = (app.get("status", {}).get("applicationState", {}) for app in applications(world).values())
+    return [each.get("state", "") for each in found]
+
+
+@pytest.mark.long
+def test_files_flow_in_through_bad_records_a_kill_and_a_change(
+    world: Any, drivers: Path, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    world.start("--storage-shared")
+    inbox, there = tmp_path / "in", make_catalog()
+    put(inbox, "1", {"id": 1, "note": "a"}, {"id": 2, "note": None})
+    wanted = make_collection(source=source(inbox), deletionPolicy="Delete")
+    world.apply(there, wanted)
+    organization = there["spec"]["organizationId"]
+    world.wait_for(FLIGHTS, ".status.source.messages", 2)
+    assert contents(world, organization) == {(1, "a"): 1, (2, None): 1}
+    world.wait_for(FLIGHTS, f"{STALLED}.status", "False")
+    assert world.condition(FLIGHTS, "ErrorsCollected")["status"] == "False"
+    assert world.condition(FLIGHTS, "Ready")["status"] == "True"
+
+    # A bad record stops nothing, and is told.
+    put(inbox, "2", {"id": 3, "note": "c"}, "no json")
+    world.wait_for(FLIGHTS, ".status.source.errors", 1)
+    assert contents(world, organization)[3, "c"] == 1
+    assert "1 bad records stand" in world.condition(FLIGHTS, "ErrorsCollected")["message"]
+    shown = world.status(FLIGHTS)["source"]
+    assert (shown["job"]["attempt"], shown["job"]["state"]) == (1, "Running")
+    assert [each["partition"].rsplit("/", 1)[-1] for each in shown["partitions"]] == ["1.jsonl", "2.jsonl"]
+
+    # A driver that is killed is followed by another attempt, which repeats nothing.
+    kill_driver(shown["job"]["application"])
+    world.wait_for(FLIGHTS, ".status.source.job.attempt", 2)
+    put(inbox, "3", {"id": 4, "note": "d"})
+    world.wait_for(FLIGHTS, ".status.source.messages", 5)
+    assert contents(world, organization).total() == 4
+
+    # A suspended source has no driver. Afterwards it goes on from where it was.
+    wanted["spec"]["source"]["run"]["suspend"] = True
+    world.apply(wanted)
+    world.wait_for(FLIGHTS, f"{STALLED}.reason", "Suspended")
+    world.settle(lambda: not any(is_live(name) for name in applications(world)), lambda: str(states(world)))
+    put(inbox, "4", {"id": 5, "note": "e"})
+    wanted["spec"]["source"]["run"] = {"interval": "100ms", "progressInterval": "1s"}
+    world.apply(wanted)
+    world.wait_for(FLIGHTS, ".status.source.messages", 6)
+    assert contents(world, organization).total() == 5
+    assert contents(world, organization)[5, "e"] == 1
+
+    # The deletion ends the driver.
+    world.delete(FLIGHTS)
+    world.settle(lambda: not applications(world), lambda: str(states(world)))
+    (event,) = world.events("DataDeleted")
+    assert "flights" in event["message"]
+
+
+def is_live(application: str) -> bool:
+    """Whether a driver of the application runs."""
+    processes = (each for each in Path("/proc").iterdir() if each.name.isdigit())
+    return any(is_driver(each, application) for each in processes)
+
+
+@pytest.mark.parametrize(
+    ("face", "adapter", "kind"),
+    [(APACHE, "apache", "sparkapplications.spark.apache.org"), (PODS, "job", "jobs")],
+    ids=("apache", "job"),
+)
+@pytest.mark.long
+def test_a_schedule_reads_up_to_the_end_whatever_runs_spark(
+    world: Any,
+    drivers: Path,
+    make_catalog: Make,
+    make_collection: Make,
+    tmp_path: Path,
+    adapter: str,
+    kind: str,
+) -> None:
+    world.start("--storage-shared", f"--spark-adapter={adapter}")
+    inbox, there = tmp_path / "in", make_catalog()
+    put(inbox, "1", {"id": 1, "note": "a"})
+    runs = {"mode": "Scheduled", "cron": {"schedule": "* * * * *"}}
+    wanted = make_collection(source=source(inbox, run=runs, spark={"serviceAccount": "default"}))
+    world.apply(there, wanted)
+    done = '.status.conditions[?(@.type=="ScheduledIngestionCompleted")].reason'
+    world.wait_for(FLIGHTS, done, "IngestionScheduled")
+    # The first minute may be almost over, and a driver takes a while to start.
+    world.settle(
+        lambda: world.status(FLIGHTS).get("source", {}).get("messages") == 1,
+        lambda: str(world.status(FLIGHTS)),
+    )
+    world.wait_for(FLIGHTS, done, "IngestionSucceeded")
+    assert any("1 messages" in event["message"] for event in world.events("IngestionSucceeded"))
+    assert world.status(FLIGHTS)["sourceSchedule"]["job"]["state"] == "Done"
+    assert contents(world, there["spec"]["organizationId"]) == {(1, "a"): 1}
+    owners = {each["metadata"]["ownerReferences"][0]["name"] for each in world.objects.list(kind)}
+    assert owners == {"flights"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kafka": {"bootstrapServers": "k:9092", "topic": "t"}}, "give one of kafka, files"),
+        ({"format": None}, "give a format"),
+        ({"format": {"json": {}, "raw": {}}}, "give one of json, csv"),
+        ({"run": {"mode": "Scheduled"}}, "cron belongs to mode Scheduled"),
+    ],
+)
+def test_a_source_that_makes_no_sense_is_refused(
+    world: Any, make_collection: Make, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    block = {name: each for name, each in (source(tmp_path) | change).items() if each is not None}
+    with pytest.raises(KubectlError, match=message):
+        world.apply(make_collection(source=block))
+
+
+def test_what_only_the_parser_knows_stalls_and_makes_nothing(
+    world: Any, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    world.start("--storage-shared")
+    block = source(tmp_path, run={"interval": "200ms"}) | {
+        "files": None,
+        "kafka": {"bootstrapServers": "k:9092", "topic": "t", "start": "Yesterday"},
+    }
+    wanted = make_collection(source={name: each for name, each in block.items() if each is not None})
+    world.apply(make_catalog(), wanted)
+    message = world.wait_stalled(FLIGHTS, "InvalidSpec")
+    assert "spec.source.kafka.start is 'Yesterday', expected one of Earliest, Latest" in message
+    assert "collectionId" not in world.status(FLIGHTS)
+    wanted["spec"]["source"]["kafka"]["security"] = {"sasl.password": "hunter2"}
+    with pytest.raises(KubectlError, match="must not contain a secret"):
+        world.apply(wanted)

@@ -1,0 +1,235 @@
+"""How the operator decides about the Spark job that feeds a collection: the record decides."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.collections import JobRecord, JobState, job_id
+from holdfast.ingest.spec import parse
+from holdfast.spark.jobs.spec import IngestJobSpec
+from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.source import CollectionSource
+from holdfast_operator.collections.spark_work import may_have_driver, source_view, template_of
+from holdfast_operator.engine.health import WantedCondition
+from holdfast_operator.engine.steps import Decision
+from holdfast_operator.jobs.course import SparkView, arguments, shown_running
+from holdfast_operator.jobs.ingestion import SourceReport, SourceView, plan, slot_of
+from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, LaunchAttempt, RetryJob, StartJob
+from holdfast_operator.sparkapps.adapter import AppPhase, AppState
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1000)
+COLLECTION = "6b1f9c52-3f0d-4d1c-9f39-1d8a3a4b2c10"
+TOPIC = {
+    "kafka": {"bootstrapServers": "kafka:9092", "topic": "orders", "start": {"offsets": {"0": 17}}},
+    "format": {"json": {}},
+    "envelope": "Upsert",
+    "include": {"position": "kafka_offset"},
+    "run": {"interval": "1s"},
+    "batch": {"maxBytes": "64Mi"},
+    "onError": {"collect": {"limit": 10}},
+}
+FOLDER = {"files": {"path": "/data/orders", "pattern": "*.jsonl"}, "format": {"json": {}}}
+HOURLY = {"mode": "Scheduled", "cron": {"schedule": "@hourly"}}
+
+
+def source(block: dict[str, Any] = TOPIC, **fields: Any) -> CollectionSource:
+    return CollectionSource.model_validate({**block, **fields})
+
+
+def spec(block: dict[str, Any] = TOPIC, **fields: Any) -> StorageCollectionSpec:
+    columns = [{"name": "id", "type": "int64"}, {"name": "kafka_offset", "type": "int64"}]
+    return StorageCollectionSpec.model_validate(
+        {"catalogRef": {"name": "demo"}, "columns": columns, "key": ["id"], "source": {**block, **fields}}
+    )
+
+
+def record(slot: str, state: JobState = JobState.RUNNING, attempt: int = 1, **fields: Any) -> JobRecord:
+    given_fields = {"by": "spark", "started_ms": NOW_MS - 60_000, "failures": attempt - 1, **fields}
+    id_ = job_id(COLLECTION, "ingest", slot)
+    return JobRecord(id_, COLLECTION, "ingest", slot, attempt, state, **given_fields)
+
+
+def app(job: JobRecord, phase: AppPhase, *, age: float = 10.0) -> AppState:
+    name = f"app-{job.attempt}"
+    return AppState(
+        name, "uid", job.job_id, job.attempt, phase, "", NOW - timedelta(seconds=age), kind="ingest"
+    )
+
+
+def view(
+    asked: StorageCollectionSpec,
+    *jobs: JobRecord,
+    apps: tuple[AppState, ...] = (),
+    status: dict[str, Any] | None = None,
+    fed: bool = True,
+    **fields: Any,
+) -> SourceView:
+    launched = frozenset((each.job_id, each.attempt) for each in apps)
+    shared = SparkView(
+        collection_id=COLLECTION, reachable=True, apps=apps, launched=launched, now=NOW, **fields
+    )
+    found = source_view(shared, asked, status or {}, jobs, lambda _: None, fed=fed)
+    assert found is not None
+    return found
+
+
+def stalled_condition(step: Decision | SourceReport) -> tuple[str, Reason]:
+    assert isinstance(step, SourceReport)
+    (found,) = step.conditions
+    assert found.type is ConditionType.SOURCE_STALLED
+    return found.status, found.reason
+
+
+@pytest.mark.parametrize("block", [TOPIC, FOLDER])
+def test_the_resource_and_the_command_take_the_same_block(block: dict[str, Any]) -> None:
+    assert parse(source(block).block) == parse(block)
+
+
+def test_the_work_order_is_a_spec_that_the_job_takes() -> None:
+    asked = spec(spark={"executor": {"instances": 2, "cores": 3}})
+    start = plan(view(asked))
+    assert isinstance(start, StartJob)
+    assert (start.kind, start.tasks, start.limited) == ("ingest", 6, False)
+    job = record(start.slot, spec=start.spec)
+    found = template_of(asked, job)
+    assert found is not None
+    (text,) = arguments({"url": "file:///data"}, COLLECTION, job, found[1])
+    parsed = IngestJobSpec.from_json(text)
+    assert (parsed.once, parsed.partitions) == (False, 6)
+    assert parsed.parsed == parse(TOPIC)
+    assert json.loads(text)["source"] == asked.source.block if asked.source else None
+
+
+def test_a_job_follows_the_source_and_is_never_given_up() -> None:
+    asked = spec()
+    assert asked.source is not None
+    slot = slot_of(asked.source)
+    job = record(slot)
+    launch = plan(view(asked, job))
+    assert launch == LaunchAttempt(COLLECTION, job, 1, limited=False)
+    running = view(asked, job, apps=(app(job, AppPhase.RUNNING),))
+    assert stalled_condition(plan(running)) == ("False", Reason.INGESTION_RUNNING)
+    ended = plan(view(asked, job, apps=(app(job, AppPhase.SUCCEEDED),)))
+    assert isinstance(ended, FailAttempt)
+    for attempt in (1, 30):
+        over = record(slot, JobState.FAILED, attempt, failures=attempt, error="no broker", finished_ms=NOW_MS)
+        report = plan(view(asked, over))
+        assert stalled_condition(report) == ("True", Reason.INGESTION_RETRYING)
+        assert isinstance(report, SourceReport)
+        assert "no broker" in report.conditions[0].message
+        later = replace(over, finished_ms=NOW_MS - 301_000)
+        assert plan(view(asked, later)) == RetryJob(COLLECTION, over.job_id, 1, limited=False)
+
+
+def test_an_attempt_that_ran_for_long_is_followed_soon() -> None:
+    asked = spec()
+    assert asked.source is not None
+    slot = slot_of(asked.source)
+    fields: dict[str, Any] = {"failures": 9, "error": "x", "finished_ms": NOW_MS - 6_000}
+    short = record(slot, JobState.FAILED, 9, **fields)
+    assert isinstance(plan(view(asked, short)), SourceReport)
+    long = replace(short, started_ms=NOW_MS - 3_600_000)
+    assert isinstance(plan(view(asked, long)), RetryJob)
+
+
+def test_a_new_attempt_changes_the_condition_only_when_it_has_run_for_a_while() -> None:
+    asked = spec()
+    assert asked.source is not None
+    job = record(slot_of(asked.source), attempt=3)
+    shown = {
+        "type": "SourceStalled",
+        "status": "True",
+        "reason": "IngestionRetrying",
+        "message": "the source can't be read: no broker; the operator tries again by itself",
+    }
+    status = {"conditions": [shown]}
+    young = view(asked, job, apps=(app(job, AppPhase.RUNNING, age=119),), status=status)
+    report = plan(young)
+    assert isinstance(report, SourceReport)
+    assert report.conditions == (
+        WantedCondition(ConditionType.SOURCE_STALLED, "True", Reason.INGESTION_RETRYING, shown["message"]),
+    )
+    old = view(asked, job, apps=(app(job, AppPhase.RUNNING, age=121),), status=status)
+    assert stalled_condition(plan(old)) == ("False", Reason.INGESTION_RUNNING)
+
+
+def test_another_source_stops_the_job_and_starts_another() -> None:
+    before, after = spec(), spec(run={"interval": "2s"})
+    assert before.source is not None
+    job = record(slot_of(before.source))
+    stop = plan(view(after, job, apps=(app(job, AppPhase.RUNNING),)))
+    assert isinstance(stop, FailAttempt)
+    assert (stop.attempt, stop.stopped, stop.app is not None) == (1, True, True)
+    over = replace(job, state=JobState.FAILED, finished_ms=NOW_MS)
+    start = plan(view(after, over))
+    assert isinstance(start, StartJob)
+    assert start.slot != job.slot
+    many = [replace(over, slot=f"continuous:{n:02}", finished_ms=n, job_id=f"j{n}") for n in range(21)]
+    assert plan(view(after, *many)) == ForgetRuns(tuple(f"j{n}" for n in range(11)))
+
+
+@pytest.mark.parametrize(("fields", "reason"), [({"run": {"suspend": True}}, Reason.SUSPENDED), ({}, None)])
+def test_suspended_or_not_made_for_it_no_job_runs(fields: dict[str, Any], reason: Reason | None) -> None:
+    asked = spec(**fields)
+    assert asked.source is not None
+    fed = reason is not None
+    job = record(slot_of(asked.source))
+    stop = plan(view(asked, job, apps=(app(job, AppPhase.RUNNING),), fed=fed))
+    assert isinstance(stop, FailAttempt)
+    assert stop.stopped
+    status = stalled_condition(plan(view(asked, fed=fed)))
+    assert status == (("Unknown", reason) if fed else ("True", Reason.NOT_SOURCE_FED))
+
+
+def test_what_hinders_all_spark_jobs_is_shown() -> None:
+    missing = plan(view(spec(), missing="no Spark operator is installed"))
+    assert stalled_condition(missing) == ("True", Reason.SPARK_NOT_INSTALLED)
+    full = plan(view(spec(), full="8 Spark jobs run"))
+    assert isinstance(full, StartJob), "jobs of sources don't count against the limit"
+
+
+def test_a_scheduled_run_reads_up_to_the_end() -> None:
+    asked = spec(run=HOURLY)
+    waiting = plan(view(asked))
+    assert isinstance(waiting, SourceReport)
+    assert waiting.fields["sourceSchedule"]["nextScheduleTime"] == "2026-01-02T13:00:00Z"
+    due = {"sourceSchedule": {"nextScheduleTime": "2026-01-02T12:00:00Z"}}
+    start = plan(view(asked, status=due))
+    assert isinstance(start, StartJob)
+    assert (start.spec["once"], start.limited) == (True, False)
+    done = record(start.slot, JobState.DONE, result={"messages": 4}, finished_ms=NOW_MS)
+    report = plan(view(asked, done, status=due))
+    assert isinstance(report, SourceReport)
+    (condition,) = report.conditions
+    assert (condition.type, condition.status) == (ConditionType.SCHEDULED_INGESTION_COMPLETED, "True")
+    assert "4 messages" in condition.message
+    follower = record(slot_of(asked.source) if asked.source else "")
+    assert isinstance(plan(view(asked, follower)), FailAttempt), "the job of mode Continuous ends"
+
+
+def test_the_status_tells_which_attempts_a_deletion_must_end() -> None:
+    job = {"jobId": "j", "attempt": 2, "state": "Running", "application": "a"}
+    for status in ({"source": {"job": job}}, {"sourceSchedule": {"job": job}}):
+        assert shown_running(status) == ("attempt 2 of job j",)
+        assert may_have_driver(spec(), status)
+
+
+@given(st.sampled_from(list(JobState)), st.integers(1, 5), st.sampled_from([None, *AppPhase]), st.booleans())
+def test_no_two_attempts_are_wanted_at_once(
+    state: JobState, attempt: int, phase: AppPhase | None, running: bool
+) -> None:
+    asked = spec()
+    assert asked.source is not None
+    job = record(slot_of(asked.source), state, attempt, finished_ms=NOW_MS - 400_000, error="x")
+    apps = () if phase is None else (app(job, phase, age=400),)
+    step = plan(view(asked, job, apps=apps))
+    if isinstance(step, StartJob | RetryJob | LaunchAttempt):
+        assert all(each.phase.over or each.attempt != attempt for each in apps)
+    assert running or not isinstance(step, StartJob)
