@@ -20,6 +20,9 @@ _FLUX: Final = "takes Flux; tests/unit/operator/api/test_gitops.py evaluates the
 _RELEASE: Final = "it publishes a release; tests/unit/release checks the versions, CI runs make release-check"
 _HYDRATE: Final = "a job of Spark, with the id of a record: tests/spark/test_spark_hydrate_job.py runs it"
 
+_NO_SOURCE: Final = "its collection has no source; docs/how-to/ingest-with-the-operator.md runs the command"
+_ERRORS: Final = "it takes a bucket; docs/how-to/ingest-files.md runs the command on files"
+
 NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
     (
         "docs/how-to/backup-and-restore.md",
@@ -53,6 +56,8 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
     ("docs/tutorial/on-kubernetes.md", "pip install"): _INSTALLED,
     ("docs/how-to/alerts.md", "kubectl logs"): _NO_PODS,
     ("docs/how-to/alerts.md", "kubectl describe sparkapplications"): _NO_PODS,
+    ("docs/how-to/alerts.md", "kubectl holdfast source"): _NO_SOURCE,
+    ("docs/how-to/alerts.md", "holdfast collection errors"): _ERRORS,
     ("docs/how-to/install-on-s3-and-postgres.md", "docker build"): _IMAGE,
     ("docs/how-to/use-gitops.md", "kubectl apply -f shop-kustomization.yaml"): _FLUX,
     (

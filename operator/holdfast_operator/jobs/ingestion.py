@@ -205,9 +205,9 @@ def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> Wa
     match course.phase:
         case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
             return _condition("True", reason, f"no Spark job can read the source: {course.text}")
-        case JobPhase.RUNNING if job is not None and (job.failures == 0 or _is_settled(seen, job)):
+        case JobPhase.RUNNING if job is not None and _is_settled(seen, job):
             return _condition("False", reason, "a Spark job reads the source")
-        case JobPhase.RUNNING if seen.shown is not None:
+        case JobPhase.RUNNING if job is not None and job.failures > 0 and seen.shown is not None:
             return seen.shown
         case JobPhase.RETRYING if job is not None and job.failures > 0:
             text = f"the source can't be read: {job.error}; the operator tries again by itself"
@@ -217,6 +217,7 @@ def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> Wa
 
 
 def _is_settled(seen: SourceView, job: JobRecord) -> bool:
+    """Returns whether a driver runs, and has got over what ended the attempt before."""
     app = application_of(seen, job)
     if app is None or app.phase is not AppPhase.RUNNING:
         return False

@@ -114,6 +114,8 @@ def test_a_job_follows_the_source_and_is_never_given_up() -> None:
     job = record(slot)
     launch = plan(view(asked, job))
     assert launch == LaunchAttempt(COLLECTION, job, 1, limited=False)
+    waiting = view(asked, job, apps=(app(job, AppPhase.PENDING),))
+    assert stalled_condition(plan(waiting)) == ("Unknown", Reason.INGESTION_RUNNING)
     running = view(asked, job, apps=(app(job, AppPhase.RUNNING),))
     assert stalled_condition(plan(running)) == ("False", Reason.INGESTION_RUNNING)
     ended = plan(view(asked, job, apps=(app(job, AppPhase.SUCCEEDED),)))
