@@ -10,9 +10,11 @@ import pytest
 
 from apiserver.test_operator_hydration import is_driver, kill_driver
 from testbed.errors import KubectlError
+from testbed.kafka import Kafka as Broker
 from testbed.kube import ControlPlane
 from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
 from testbed.sparkoperator import SparkOperatorStandIn, install_crd
+from unit.ingest.kafkatopic import KafkaTopic
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
 
@@ -126,6 +128,31 @@ def is_live(application: str) -> bool:
     """Whether a driver of the application runs."""
     processes = (each for each in Path("/proc").iterdir() if each.name.isdigit())
     return any(is_driver(each, application) for each in processes)
+
+
+@pytest.mark.kafka
+@pytest.mark.long
+def test_a_deleted_collection_leaves_no_consumer_group(
+    world: Any, drivers: Path, make_catalog: Make, make_collection: Make, kafka: Broker
+) -> None:
+    world.start("--storage-shared")
+    topic = KafkaTopic(kafka, 2)
+    topic.send({"id": 1, "note": "a"}, {"id": 2, "note": "b"})
+    topic.send({"id": 1, "note": "c"}, partition=1)
+    block = {name: each for name, each in topic.block().items() if name != "group"}
+    run = {"interval": "200ms", "progressInterval": "1s"}
+    fed = {"kafka": block, "format": {"json": {}}, "run": run}
+    there = make_catalog()
+    world.apply(there, make_collection(source=fed, deletionPolicy="Delete"))
+    world.wait_for(FLIGHTS, ".status.source.messages", 3)
+    assert contents(world, there["spec"]["organizationId"]) == {(1, "a"): 1, (2, "b"): 1, (1, "c"): 1}
+    partitions = world.status(FLIGHTS)["source"]["partitions"]
+    assert [(each["partition"], each["position"]) for each in partitions] == [("0", 2), ("1", 1)]
+    group = f"holdfast-{world.status(FLIGHTS)['collectionId']}"
+    world.settle(lambda: group in kafka.groups(), lambda: str(kafka.groups()))
+    world.delete(FLIGHTS)
+    assert group not in kafka.groups()
+    assert not world.objects.list("events", fieldSelector="reason=SourceLeft")
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,10 @@ class Kafka:
         self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
         return name
 
+    def groups(self) -> set[str]:
+        """The names of all consumer groups."""
+        return {each.group_id for each in self.admin.list_consumer_groups().result(30).valid}
+
     def producer(self, on_delivery: Callable[..., None] = lambda *_: None, **settings: Any) -> Any:
         """A new producer. Dots in names of settings are written as underscores."""
         from confluent_kafka import Producer

@@ -128,13 +128,15 @@ def reader_id(collection_id: str, rendition_id: str) -> str:
 
 
 def left_in_source(spec: IngestSpec, collection_id: str) -> str:
-    """Return what a source keeps for a collection, and how to delete it there. Empty if it keeps nothing."""
+    """Return what a source keeps for a collection, and how to delete it there. Empty if it keeps nothing.
+
+    A consumer group that the spec names belongs to the user.
+    """
     match spec.source:
-        case KafkaSpec() as topic:
-            group = topic.group or f"holdfast-{collection_id}"
+        case KafkaSpec() as topic if not topic.group:
             return (
-                f"the consumer group {group} at {topic.bootstrap_servers}: the brokers delete it after"
-                " offsets.retention.minutes, or delete it with kafka-consumer-groups.sh --delete"
+                f"the consumer group holdfast-{collection_id} at {topic.bootstrap_servers}: the brokers"
+                " delete it after offsets.retention.minutes, or delete it with kafka-consumer-groups.sh"
             )
         case PostgresSpec() as table:
             try:

@@ -21,7 +21,7 @@ from holdfast_operator.collections import plan as collection
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, NoSuchSchema
 from holdfast_operator.collections.long_steps import LongSteps
-from holdfast_operator.collections.plan import change_message, item_name, source_left
+from holdfast_operator.collections.plan import change_message, item_name
 from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.spark_work import (
@@ -324,10 +324,10 @@ class CollectionHandler(Handler[CollectionView]):
             await self.services.events.post(key, body["metadata"]["uid"], note)
         if isinstance(step, DropItem):
             note = Note(Reason.DATA_DELETED, f"collection {step.item} and its data are deleted")
-            notes = [
-                note,
-                *source_left(StorageCollectionSpec.model_validate(body["spec"]), step.collection_id),
-            ]
+            notes = [note]
+            if step.left:
+                text = f"the source could not be reached, and keeps {step.left}"
+                notes.append(Note(Reason.SOURCE_LEFT, text, warning=True))
             for each in notes:
                 log.info(each.message)
                 await self.services.events.post(key, body["metadata"]["uid"], each)

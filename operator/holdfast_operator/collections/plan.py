@@ -112,16 +112,11 @@ def made_of(spec: StorageCollectionSpec) -> str:
     return "" if spec.source is None else made_from(parse(spec.source.block, "spec.source"))
 
 
-def source_left(spec: StorageCollectionSpec, collection_id: str) -> tuple[Note, ...]:
-    """Returns an Event about what the source of a deleted collection still keeps for it."""
+def _left_in_source(spec: StorageCollectionSpec, collection_id: str) -> str:
+    """Returns what the source of a deleted collection still keeps for it, or empty."""
     if spec.source is None or source_fault(spec):
-        return ()
-    text = left_in_source(parse(spec.source.block), collection_id)
-    if not text:
-        return ()
-    return (
-        Note(Reason.SOURCE_LEFT, f"the operator can't reach the source, which keeps {text}", warning=True),
-    )
+        return ""
+    return left_in_source(parse(spec.source.block), collection_id)
 
 
 def item_name(spec: StorageCollectionSpec, name: str) -> ItemName:
@@ -501,11 +496,17 @@ def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName
         )
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     if seen.collection_id is not None and facts is not None and not facts.dropped:
-        return _without_driver(seen, _DELETED) or DropCollection(seen.collection_id)
+        if (ended := _without_driver(seen, _DELETED)) is not None:
+            return ended
+        forgetting = ingestion.plan_forget(seen.source) if seen.source is not None else None
+        return forgetting or DropCollection(seen.collection_id)
     if facts is not None and facts.dropped and not facts.erased:
         health = reconciling(Reason.DELETING, f"collection {item} is dropped, and its data is being deleted")
         return Erase(facts.collection_id, "", health, Settle(health, requeue_after=rhythm.unsteady))
-    return DropItem(item, seen.collection_id or "") if seen.item_id is not None else Release()
+    if seen.item_id is None:
+        return Release()
+    left = "" if ingestion.is_forgotten(seen.source) else _left_in_source(spec, seen.collection_id or "")
+    return DropItem(item, left)
 
 
 def _is_as_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:

@@ -15,7 +15,7 @@ from holdfast_operator.jobs import hydration, ingestion, snapshot
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.course import COMPACT, SNAPSHOT, SparkView
 from holdfast_operator.jobs.hydration import HydrationsView
-from holdfast_operator.jobs.ingestion import SourceRuns, SourceView, earlier_of, slot_of
+from holdfast_operator.jobs.ingestion import FORGET, SourceRuns, SourceView, earlier_of, slot_of
 from holdfast_operator.jobs.requested import RequestedKind, RequestedView, jobs_of, runs_of
 from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
 from holdfast_operator.jobs.snapshot import SnapshotView
@@ -119,7 +119,9 @@ def source_view(
             runs=runs_of(SourceView.kind, jobs),
             objection=objection(source.spark),
         )
-    known = [job for job in jobs if job.kind == INGEST]
+    apps = [app for app in shared.apps if app.kind == INGEST]
+    forgetting = next((job for job in jobs if job.kind == INGEST and job.slot == FORGET), None)
+    known = [job for job in jobs if job.kind == INGEST and job is not forgetting]
     continuous = source.run.mode == "Continuous"
     shown = (each for each in status.get("conditions") or [] if each["type"] == SourceView.kind.shown)
     return SourceView(
@@ -128,7 +130,9 @@ def source_view(
         missing=shared.missing,
         objection=objection(source.spark),
         full=shared.full,
-        apps=tuple(app for app in shared.apps if app.kind == INGEST),
+        apps=tuple(app for app in apps if forgetting is None or app.job_id != forgetting.job_id),
+        forgetting=forgetting,
+        forget_apps=tuple(app for app in apps if forgetting and app.job_id == forgetting.job_id),
         launched=shared.launched,
         stored=shared.stored,
         since=shared.since,

@@ -76,7 +76,8 @@ class DropItem(StoreChange):
 
     call: ClassVar[str] = "drop_item"
     item: ItemName
-    collection_id: str = ""
+    left: str = ""
+    """What its source still keeps for it."""
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from holdfast.collections import JobRecord, JobState
+from holdfast.ingest.opened import left_in_source
+from holdfast.ingest.spec import parse
 from holdfast_operator.api.cron import CronSchedule
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.source import CollectionSource, SourceScheduleStatus
 from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.health import WantedCondition
-from holdfast_operator.engine.steps import Decision
+from holdfast_operator.engine.steps import Decision, Settle, reconciling
 from holdfast_operator.jobs.course import (
     HINDRANCES,
     JobPhase,
@@ -40,8 +42,12 @@ from holdfast_operator.jobs.course import (
 )
 from holdfast_operator.jobs.requested import Order, RequestedKind, RequestedView, plan_scheduled
 from holdfast_operator.jobs.steps import ForgetRuns, LaunchAttempt, RetryJob, StartJob
-from holdfast_operator.sparkapps.adapter import INGEST, AppPhase
+from holdfast_operator.sparkapps.adapter import INGEST, AppPhase, AppState
 
+FORGET: Final = "forget:"
+"""The slot of the job that deletes what a source keeps. No `requestId` can contain a colon."""
+_FORGET_S: Final = 120
+"""Seconds within which that job must start, and end. It has one attempt."""
 _CONTINUOUS: Final = "continuous:"
 """Prefix of the slots of jobs that follow a source. No `requestId` can start with it."""
 _SUPERSEDED: Final = "spec.source has changed"
@@ -94,6 +100,10 @@ class SourceView(RequestedView):
     source: CollectionSource
     fed: bool
     """Whether the collection was created with a source."""
+    forgetting: JobRecord | None = None
+    """The job that deletes what the source keeps, if the collection is being deleted."""
+    forget_apps: tuple[AppState, ...] = ()
+    """Its applications, which `apps` leaves out."""
     earlier: tuple[JobRecord, ...] = ()
     """The jobs that followed earlier sources, and have ended."""
     shown: WantedCondition | None = None
@@ -129,7 +139,7 @@ def is_continuous(slot: str) -> bool:
 
 def work_order(job: JobRecord) -> Mapping[str, Any]:
     """Returns the arguments of the job in addition to its location and ids."""
-    return {name: job.spec[name] for name in ("source", "once") if name in job.spec}
+    return {name: job.spec[name] for name in ("source", "once", "forget") if name in job.spec}
 
 
 def plan(seen: SourceView) -> Decision | SourceReport:
@@ -157,6 +167,37 @@ def _plan(seen: SourceView) -> Decision | SourceReport:
         oldest = sorted(seen.earlier, key=lambda job: job.finished_ms)[:-_KEPT]
         return ForgetRuns(tuple(job.job_id for job in oldest))
     return _plan_follower(seen)
+
+
+def plan_forget(seen: SourceView) -> Decision | Settle | None:
+    """Returns the next step so that the source forgets a collection that is being deleted, or what to show.
+
+    Returns None if it has forgotten the collection, or if the one attempt failed or can't be started.
+    """
+    job = seen.forgetting
+    if not left_in_source(parse(seen.source.block), seen.collection_id) or not seen.fed:
+        return None
+    seen = replace(seen, full=None, apps=seen.forget_apps)
+    if job is None:
+        if hindrance(seen) is not None:
+            return None
+        order = {"source": seen.source.block, "forget": True}
+        return StartJob(seen.collection_id, INGEST, FORGET, order, 1, limited=False)
+    if job.state is not JobState.RUNNING:
+        return None
+    limits = {"start_deadline_seconds": _FORGET_S, "attempt_deadline_seconds": _FORGET_S}
+    course = plan_job(seen, job, seen.source.spark.model_copy(update=limits))
+    if isinstance(course, LaunchAttempt):
+        return replace(course, limited=False)
+    if isinstance(course, Decision):
+        return course
+    text = f"a Spark job deletes what the source keeps for the collection: {course.text}"
+    return Settle(reconciling(Reason.DELETING, text), requeue_after=2.0)
+
+
+def is_forgotten(seen: SourceView | None) -> bool:
+    """Returns whether the source keeps nothing for the collection any more."""
+    return seen is not None and seen.forgetting is not None and seen.forgetting.state is JobState.DONE
 
 
 def _plan_end(seen: SourceView) -> Decision | None:

@@ -13,6 +13,8 @@
 - The record of the job is not part of a commit. The driver looks every few seconds whether its attempt is
   still the recorded one, and ends if it isn't.
 
+- With `forget` the driver reads nothing. It deletes the consumer group or the replication slots.
+
 The record's result, with `once`: `upper`, below which the contents are complete, and the numbers of
 `messages`, `updates` and `errors`.
 
@@ -24,7 +26,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Final
 
@@ -35,10 +37,10 @@ from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
 from holdfast.ingest.ingestion import IngestTotal
-from holdfast.ingest.opened import reader_id
+from holdfast.ingest.opened import reader_id, source_of
 from holdfast.ingest.reading import Order, RangeReader, RangeWork
 from holdfast.ingest.schema_texts import MissingTexts, SchemaTexts
-from holdfast.ingest.spec import PostgresSpec
+from holdfast.ingest.spec import IngestSpec, PostgresSpec
 from holdfast.persist import PersistClient
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.program import Say, assigned, on_record, session, unless_committed
@@ -72,6 +74,11 @@ def run(
         controller = StorageController(client)
         if (info := assigned(controller, spec, say)) is None:
             return
+        if spec.forget:
+            with unless_committed(controller, spec, say), on_record(controller, spec):
+                forget(client, info, spec.parsed)
+                controller.finish_job(spec.job_id, spec.attempt, {})
+            return
         with unless_committed(controller, spec, say):
             with on_record(controller, spec), session(spec, spark) as running:
                 total = IngestTotal()
@@ -92,6 +99,14 @@ def run(
             if spec.once:
                 controller.finish_job(spec.job_id, spec.attempt, asdict(total))
             say(f"fed {info.name} with {total.messages:,} messages")
+
+
+def forget(client: PersistClient, info: CollectionInfo, source: IngestSpec) -> None:
+    """Delete what the source keeps for the renditions of a collection, which need nothing any more."""
+    for rendition in info.renditions:
+        reader = reader_id(info.collection_id, rendition.id)
+        with closing(source_of(source, reader, info.schema, client.clock)) as opened:
+            opened.forget()
 
 
 class SparkRunner:

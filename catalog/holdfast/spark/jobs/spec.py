@@ -229,14 +229,16 @@ class IngestJobSpec(JobSpec):
     """Feed a collection from a source. `source` is the block that `holdfast ingest` takes too.
 
     With `once` the job ends at the present end of the source. Otherwise it follows the source until it is
-    terminated or its attempt is replaced. `rendition` and `anew` are as for `holdfast.ingest_source`.
-    `partitions` is the maximum number of ranges that a step reads.
+    terminated or its attempt is replaced. With `forget` it reads nothing: it deletes what the source keeps
+    for the collection. `rendition` and `anew` are as for `holdfast.ingest_source`. `partitions` is the
+    maximum number of ranges that a step reads.
     """
 
     KIND: ClassVar[str] = "ingest"
 
     source: Mapping[str, Any]
     once: bool = False
+    forget: bool = False
     rendition: str = ""
     anew: bool = False
     kind: str = KIND
@@ -244,7 +246,7 @@ class IngestJobSpec(JobSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse(self.source)
-        for name in ("once", "anew"):
+        for name in ("once", "forget", "anew"):
             if not isinstance(getattr(self, name), bool):
                 raise BadInput(f"job spec: '{name}' must be true or false, not {getattr(self, name)!r}")
         if not isinstance(self.rendition, str):

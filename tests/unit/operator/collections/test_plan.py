@@ -335,15 +335,15 @@ def test_delete_drops_in_reverse() -> None:
     assert step.collection_id == FACTS.collection_id
     assert step.resting is not None
     assert (step.resting.health.phase, step.resting.health.reason) == (Phase.RECONCILING, Reason.DELETING)
-    assert decided(replace(DOOMED, facts=replace(FACTS, dropped=True, erased=True))) == DropItem(ITEM, "c1")
-    assert decided(replace(DOOMED, facts=None)) == DropItem(ITEM, "c1")
+    assert decided(replace(DOOMED, facts=replace(FACTS, dropped=True, erased=True))) == DropItem(ITEM)
+    assert decided(replace(DOOMED, facts=None)) == DropItem(ITEM)
     assert decided(replace(DOOMED, item_id=None, collection_id=None, facts=None)) == Release()
 
 
 def test_delete_believes_the_store_and_not_the_status() -> None:
     silent = replace(DOOMED, created=False)
     assert decided(silent) == DropCollection("c1")
-    assert decided(replace(silent, facts=None)) == DropItem(ITEM, "c1")
+    assert decided(replace(silent, facts=None)) == DropItem(ITEM)
     closed = replace(silent, catalog=CatalogState.CLOSED, catalog_open=False)
     assert rest(closed).health.reason is Reason.WAITING_FOR_CATALOG
     assert rest(replace(closed, deletion=Deletion(LIMIT, "no"))).health.reason is Reason.WAITING_FOR_CATALOG

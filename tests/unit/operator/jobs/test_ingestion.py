@@ -17,9 +17,16 @@ from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.source import CollectionSource
 from holdfast_operator.collections.spark_work import may_have_driver, source_view, template_of
 from holdfast_operator.engine.health import WantedCondition
-from holdfast_operator.engine.steps import Decision
+from holdfast_operator.engine.steps import Decision, Settle
 from holdfast_operator.jobs.course import SparkView, arguments, shown_running
-from holdfast_operator.jobs.ingestion import SourceReport, SourceView, plan, slot_of
+from holdfast_operator.jobs.ingestion import (
+    SourceReport,
+    SourceView,
+    is_forgotten,
+    plan,
+    plan_forget,
+    slot_of,
+)
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
@@ -214,6 +221,33 @@ def test_a_scheduled_run_reads_up_to_the_end() -> None:
     assert "4 messages" in condition.message
     follower = record(slot_of(asked.source) if asked.source else "")
     assert isinstance(plan(view(asked, follower)), FailAttempt), "the job of mode Continuous ends"
+
+
+def test_a_source_forgets_a_collection_before_it_is_dropped() -> None:
+    asked = spec()
+    start = plan_forget(view(asked))
+    assert isinstance(start, StartJob)
+    assert (start.slot, start.spec["forget"], start.limited) == ("forget:", True, False)
+    job = record("forget:", spec=start.spec)
+    found = template_of(asked, job)
+    assert found is not None
+    (text,) = arguments({"url": "file:///data"}, COLLECTION, job, found[1])
+    assert IngestJobSpec.from_json(text).forget
+    launched = plan_forget(view(asked, job))
+    assert isinstance(launched, LaunchAttempt)
+    running = view(asked, job, apps=(app(job, AppPhase.RUNNING),))
+    assert running.apps == (), "nothing else stops it"
+    waits = plan_forget(running)
+    assert isinstance(waits, Settle)
+    assert "deletes what the source keeps" in waits.health.message
+    late = plan_forget(view(asked, job, apps=(app(job, AppPhase.PENDING, age=121),)))
+    assert isinstance(late, FailAttempt)
+    for over, forgotten in ((JobState.DONE, True), (JobState.FAILED, False)):
+        ended = view(asked, replace(job, state=over))
+        assert plan_forget(ended) is None
+        assert is_forgotten(ended) is forgotten
+    assert plan_forget(view(spec(FOLDER))) is None, "files keep nothing"
+    assert plan_forget(view(asked, missing="no Spark operator is installed")) is None
 
 
 def test_the_status_tells_which_attempts_a_deletion_must_end() -> None:
