@@ -31,6 +31,7 @@ from testbed.postgres import free_port
 from testbed.process import Child
 
 POM: Final = Path(__file__).parent / "tools" / "kafka" / "pom.xml"
+CONNECTOR_POM: Final = POM.parents[1] / "kafka-connector" / "pom.xml"
 USER: Final = "testbed"
 _LOOPBACK: Final = "127.0.0.1"
 _BOOT_SECONDS: Final = 120.0
@@ -99,11 +100,19 @@ def provide() -> None:
             _build()
 
 
-def _jars() -> Path:
-    return cache_folder() / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+def connector() -> list[Path]:
+    """The jars of Spark's connector for Kafka, which are got if they are missing. Raises like `provide`."""
+    with locked("kafka"):
+        if not _jars(CONNECTOR_POM).exists():
+            _build(CONNECTOR_POM)
+    return sorted(_jars(CONNECTOR_POM).glob("*.jar"))
 
 
-def _build() -> None:
+def _jars(pom: Path = POM) -> Path:
+    return cache_folder() / f"{pom.parent.name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+
+
+def _build(pom: Path = POM) -> None:
     print("getting Kafka with Maven (about a minute, once) ...", file=sys.stderr, flush=True)
     folder = _jars().parent
     for leftover in folder.glob(".kafka-*"):
@@ -112,7 +121,7 @@ def _build() -> None:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".kafka-") as scratch:
         result = Path(scratch) / "jars"
         done = subprocess.run(
-            ["mvn", "-B", "-q", "-f", POM, "dependency:copy-dependencies", f"-DoutputDirectory={result}"],
+            ["mvn", "-B", "-q", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={result}"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -122,7 +131,7 @@ def _build() -> None:
         if done.returncode != 0 or not result.is_dir():
             last = "\n".join((done.stdout + done.stderr).strip().splitlines()[:5])
             raise Unavailable(f"Maven can't get Kafka; is Maven Central reachable? It says:\n{last}")
-        result.rename(_jars())
+        result.rename(_jars(pom))
 
 
 class Kafka:
