@@ -202,9 +202,10 @@ def crds(control_plane: ControlPlane) -> None:
     if control_plane.kubeconfig in _SERVING:
         return
     control_plane.kubectl("apply", "-k", CRDS)
-    control_plane.kubectl(
-        "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/name=holdfast", WAIT
-    )
+    ours = ("crd", "-l", "app.kubernetes.io/name=holdfast")
+    # Before anybody has written a status, `--for=condition` is an error.
+    control_plane.kubectl("wait", "--for=jsonpath={.status.conditions}", *ours, WAIT)
+    control_plane.kubectl("wait", "--for=condition=Established", *ours, WAIT)
     _SERVING.add(control_plane.kubeconfig)
 
 

@@ -221,6 +221,15 @@ def test_what_only_the_parser_knows_stalls_and_makes_nothing(
     message = world.wait_stalled(FLIGHTS, "InvalidSpec")
     assert "spec.source.kafka.start is 'Yesterday', expected one of Earliest, Latest" in message
     assert "collectionId" not in world.status(FLIGHTS)
+    # The collection doesn't exist yet, so everything can be corrected.
+    wanted["spec"]["source"] |= {"include": {"key": "nope"}, "format": {"raw": {}}, "envelope": "Upsert"}
+    wanted["spec"]["source"]["kafka"]["start"] = "Latest"
+    world.apply(wanted)
+    world.settle(
+        lambda: "needs a column 'nope'" in world.condition(FLIGHTS, "Stalled")["message"],
+        lambda: str(world.status(FLIGHTS)),
+    )
+    assert "collectionId" not in world.status(FLIGHTS)
     wanted["spec"]["source"]["kafka"]["security"] = {"sasl.password": "hunter2"}
-    with pytest.raises(KubectlError, match="must not contain a secret"):
+    with pytest.raises(KubectlError, match="put secrets into the Secret"):
         world.apply(wanted)

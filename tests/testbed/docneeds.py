@@ -166,6 +166,7 @@ END
     # In a namespace that no operator looks at.
     (_UNINSTALL, "kubectl patch catalog/demo"): """
         kubectl apply -k crds
+        kubectl wait --for=jsonpath={.status.conditions} crd -l app.kubernetes.io/name=holdfast --timeout=1m
         kubectl wait --for=condition=Established crd -l app.kubernetes.io/name=holdfast --timeout=1m
         kubectl create namespace left
         kubectl config set-context --current --namespace=left

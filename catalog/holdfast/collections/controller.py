@@ -166,6 +166,13 @@ class StorageController(JobCommands):
         """Whether a dropped collection has no data any more. Raises like `erase_collection`."""
         return all(map(self.client.is_erased, self._shards(self._dropped(collection_id))))
 
+    def unerased(self, name: str) -> tuple[CollectionInfo, ...]:
+        """The dropped collections that had this name and still have data, oldest first."""
+        known = self._log.sync().collections.values()
+        named = (info for info in known if info.name == name and info.state is CollectionState.DROPPED)
+        left = (info for info in named if not self.is_erased(info.collection_id))
+        return tuple(sorted(left, key=lambda info: info.dropped_ms))
+
     def _dropped(self, collection_id: str) -> CollectionInfo:
         info = self.describe(collection_id)
         if info.state is not CollectionState.DROPPED:

@@ -35,7 +35,13 @@ from holdfast_operator.api.rendition import (
     RenditionStatus,
 )
 from holdfast_operator.api.settings import ICEBERG
-from holdfast_operator.api.source import SOURCE_RULES, CollectionSource, SourceScheduleStatus, SourceStatus
+from holdfast_operator.api.source import (
+    SOURCE_RULES,
+    UNCHANGED,
+    CollectionSource,
+    SourceScheduleStatus,
+    SourceStatus,
+)
 from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 from holdfast_operator.api.urls import NO_SECRETS, without_secrets
 
@@ -467,6 +473,11 @@ class StorageCollection(Resource):
             (
                 f"{_UNBORN} || has(self.spec.source) == has(oldSelf.spec.source)",
                 "source can't be added or removed once the collection exists; create another collection",
+                ".spec.source",
+            ),
+            (
+                f"{_UNBORN} || !has(self.spec.source) || !has(oldSelf.spec.source) || ({UNCHANGED})",
+                "format, envelope and include can't change once the collection exists: create another one",
                 ".spec.source",
             ),
             (

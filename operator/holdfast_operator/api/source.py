@@ -9,17 +9,19 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator
 
+from holdfast.ingest.spec import SECRETS, SECURITY
 from holdfast_operator.api.base import PERIOD, ApiModel, Frontier, validations
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
 from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 from holdfast_operator.api.urls import NO_SECRETS, without_secrets
 
 _ENV: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
-_UNCHANGED: Final = (
-    "self == oldSelf",
-    "it decides which rows a message makes, so it can't change: create another collection",
+UNCHANGED: Final = " && ".join(
+    f"has(self.spec.source.{name}) == has(oldSelf.spec.source.{name}) && (!has(self.spec.source.{name}) || "
+    f"self.spec.source.{name} == oldSelf.spec.source.{name})"
+    for name in ("format", "envelope", "include")
 )
-_IMMUTABLE: Final = validations(_UNCHANGED)
+"""A CEL rule of the resource: what decides which rows a message makes is as it was."""
 SOURCE_RULES: Final = validations(
     (
         "[has(self.kafka), has(self.files), has(self.postgres), has(self.generator)].exists_one(x, x)",
@@ -34,9 +36,17 @@ _ONE_FORMAT: Final = (
     "[has(self.json), has(self.csv), has(self.avro), has(self.parquet), has(self.raw)].exists_one(x, x)",
     "give one of json, csv, avro, parquet and raw",
 )
-_WITHOUT_SECRETS: Final = (
-    "!self.exists(k, k in ['sasl.password', 'ssl.key.password'])",
-    "must not contain a secret: put it into the Secret of envSecretRef, and name its key with passwordEnv",
+_SETTINGS: Final = ", ".join(
+    repr(each) for each in (*SECURITY, *(f"{name}{how}" for name in SECRETS for how in ("Env", "File")))
+)
+_ONLY_THESE: Final = (
+    f"may contain {_SETTINGS}; put secrets into the Secret of spark.envSecretRef, and name their keys with "
+    "passwordEnv and keyPasswordEnv"
+)
+_KNOWN_SECURITY: Final = (f"self.all(k, k in [{_SETTINGS}])", _ONLY_THESE)
+_HOW: Final = "put them into the Secret of spark.envSecretRef, as PGUSER and PGPASSWORD for Postgres"
+_NO_SECRETS: Final = tuple(
+    (rule, message.replace("name a Secret in credentialsSecretRef", _HOW)) for rule, message in NO_SECRETS
 )
 
 
@@ -69,7 +79,7 @@ class KafkaSource(ApiModel):
         description="Properties such as security.protocol, sasl.mechanism, sasl.username and "
         "ssl.ca.location. passwordEnv and keyPasswordEnv name the environment variables with the secrets, "
         "which spark.envSecretRef sets.",
-        json_schema_extra={"maxProperties": 16} | validations(_WITHOUT_SECRETS),
+        json_schema_extra={"maxProperties": 16} | validations(_KNOWN_SECURITY),
     )
 
 
@@ -81,7 +91,7 @@ class FilesSource(ApiModel):
         max_length=2048,
         description="A folder that the pods see, such as one of spark.volumes, or "
         "s3://bucket/prefix?endpoint=...&region=... with credentials from spark.envSecretRef.",
-        json_schema_extra=validations(*NO_SECRETS),
+        json_schema_extra=validations(*_NO_SECRETS),
     )
     pattern: str = Field(
         default="*", min_length=1, max_length=1024, description="Pattern of the paths to read, e.g. *.jsonl."
@@ -99,8 +109,9 @@ class PostgresSource(ApiModel):
     url: str = Field(
         min_length=1,
         max_length=2048,
-        description="postgresql://user@host:port/database, without a password.",
-        json_schema_extra=validations(*NO_SECRETS),
+        description="postgresql://host:port/database. User and password come from the environment: PGUSER "
+        "and PGPASSWORD, or passwordEnv, in the Secret of spark.envSecretRef.",
+        json_schema_extra=validations(*_NO_SECRETS),
     )
     table: str = Field(
         pattern=r"^[^.]+\.[^.]+$", max_length=127, description="The table, with its schema: public.orders."
@@ -149,7 +160,7 @@ class AvroRegistry(ApiModel):
         pattern=r"^https?://.+",
         max_length=2048,
         description="URL of the registry.",
-        json_schema_extra=validations(*NO_SECRETS),
+        json_schema_extra=validations(*_NO_SECRETS),
     )
     user: str | None = Field(default=None, max_length=255, description="User of the registry.")
     password_env: str | None = Field(
@@ -262,20 +273,20 @@ class CollectionSource(ApiModel):
     generator: GeneratorSource | None = Field(default=None, description="Generated rows, for trials.")
     format: SourceFormat | None = Field(
         default=None,
-        description="How a message becomes a row. Immutable.",
-        json_schema_extra=validations(_ONE_FORMAT, _UNCHANGED),
+        description="How a message becomes a row. Immutable once the collection exists.",
+        json_schema_extra=validations(_ONE_FORMAT),
     )
     envelope: Literal["None", "Upsert", "Debezium"] | None = Field(
         default=None,
         description="None: each message is a row. Upsert: a message replaces the row with its key, and one "
         "without a value deletes it. Debezium: a message is a change with before and after. The default is "
-        "None, and Upsert for postgres. Immutable.",
-        json_schema_extra=_IMMUTABLE,
+        "None, and Upsert for postgres. Immutable once the collection exists.",
     )
     include: SourceInclude = Field(
         default=SourceInclude(),
-        description="Columns for what a message has besides its fields. Immutable.",
-        json_schema_extra={"default": {}} | _IMMUTABLE,
+        description="Columns for what a message has besides its fields. Immutable once the collection "
+        "exists.",
+        json_schema_extra={"default": {}},
     )
     run: SourceRun = Field(
         default=SourceRun(),

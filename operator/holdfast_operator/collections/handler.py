@@ -140,7 +140,7 @@ class CollectionHandler(Handler[CollectionView]):
         if spec is None or catalog is None:
             return blank
         if spec.suspend or blank.deleting:
-            self._long.stop(key)
+            self._long.make_way(key)
         blank = await self._with_catalog(blank, catalog)
         # Nothing is created before the finalizer is set that a deletion needs.
         waits = blank.asks_to_delete and not blank.has_finalizer and not blank.deleting
@@ -237,7 +237,7 @@ class CollectionHandler(Handler[CollectionView]):
             return seen
         self._measure(key, facts)
         if is_long_over(facts, spec):
-            self._long.stop(key)
+            self._long.make_way(key)
         status = body.get("status", {})
         shared = SparkView(
             collection_id=facts.collection_id,

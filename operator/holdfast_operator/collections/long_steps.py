@@ -26,7 +26,7 @@ from holdfast_operator.catalogs.facts import NotAllowed, RestoreFailed
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import Superseded
-from holdfast_operator.collections.steps import Hydrate, LongChange, MakeDifference, Restore
+from holdfast_operator.collections.steps import Erase, Hydrate, LongChange, MakeDifference, Restore
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt
 from holdfast_operator.engine.kube import ObjectKey
@@ -65,6 +65,11 @@ class LongSteps:
         """By collection: set if its running step is no longer needed."""
         self._restoring: dict[ObjectKey, str] = {}
         """By collection: the rendition to restore into."""
+
+    def make_way(self, key: ObjectKey) -> None:
+        """Stops the running step of a collection that no longer needs it, unless it deletes the data."""
+        if self._stores.asked(key, _name(Erase)) is None:
+            self.stop(key)
 
     def stop(self, key: ObjectKey) -> None:
         """Stops the running step of a collection. It ends as soon as it notices."""

@@ -13,7 +13,7 @@ from holdfast.collections import RenditionState
 from holdfast.collections.frontiers import retained_since
 from holdfast.errors import HoldfastError
 from holdfast.ingest.made_from import made_from
-from holdfast.ingest.opened import left_in_source
+from holdfast.ingest.opened import format_of, left_in_source
 from holdfast.ingest.spec import parse
 from holdfast.persist import Schema
 from holdfast.persist.rows.evolution import evolution_fault
@@ -95,10 +95,15 @@ def changed_comments(facts: CollectionFacts, spec: StorageCollectionSpec) -> dic
     return {name: text for name, text in wanted.items() if text != facts.comments.get(name)}
 
 
-def source_fault(spec: StorageCollectionSpec) -> str:
+def source_fault(spec: StorageCollectionSpec, schema: Schema) -> str:
     """Returns what is wrong with `spec.source`, or empty."""
+    if spec.source is None:
+        return ""
     try:
-        made_of(spec)
+        source = parse(spec.source.block, "spec.source")
+        # A file with a schema is only where the job runs.
+        if source.format != "avro":
+            format_of(source, schema)
     except HoldfastError as error:
         return one_line(str(error))
     return ""
@@ -114,7 +119,7 @@ def made_of(spec: StorageCollectionSpec) -> str:
 
 def _left_in_source(spec: StorageCollectionSpec, collection_id: str) -> str:
     """Returns what the source of a deleted collection still keeps for it, or empty."""
-    if spec.source is None or source_fault(spec):
+    if spec.source is None:
         return ""
     return left_in_source(parse(spec.source.block), collection_id)
 
@@ -220,7 +225,7 @@ def _plan_create(
     item, shards = item_name(spec, seen.name), spec.rendition.shards
     if seen.catalog_observed and seen.facts is None:
         return Settle(_left_to_writer(seen, spec, item), requeue_after=rhythm.steady)
-    if fault := source_fault(spec):
+    if fault := source_fault(spec, schema):
         return Settle(stalled(Reason.INVALID_SPEC, f"{fault}; correct spec.source"))
     if seen.item_id is None or seen.collection_id is None:
         return EnsureItem(item, schema, shards)

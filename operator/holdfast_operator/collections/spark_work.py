@@ -123,7 +123,7 @@ def source_view(
     forgetting = next((job for job in jobs if job.kind == INGEST and job.slot == FORGET), None)
     known = [job for job in jobs if job.kind == INGEST and job is not forgetting]
     continuous = source.run.mode == "Continuous"
-    shown = (each for each in status.get("conditions") or [] if each["type"] == SourceView.kind.shown)
+    shown = [each for each in status.get("conditions") or [] if each["type"] == SourceView.kind.shown]
     return SourceView(
         collection_id=shared.collection_id,
         reachable=shared.reachable,
@@ -148,17 +148,16 @@ def source_view(
         source=source,
         fed=fed,
         earlier=earlier_of(jobs, slot),
-        shown=next((_as_wanted(each) for each in shown), None),
+        shown=_as_wanted(shown[0]) if shown else None,
     )
 
 
-def _as_wanted(condition: Json) -> WantedCondition:
-    return WantedCondition(
-        ConditionType(condition["type"]),
-        condition["status"],
-        Reason(condition["reason"]),
-        condition["message"],
-    )
+def _as_wanted(condition: Json) -> WantedCondition | None:
+    """Returns a condition of a status, or None if an operator of another version wrote it."""
+    if condition["reason"] not in set(Reason):
+        return None
+    type_, reason = ConditionType(condition["type"]), Reason(condition["reason"])
+    return WantedCondition(type_, condition["status"], reason, condition["message"])
 
 
 def template_of(

@@ -52,6 +52,8 @@ _CONTINUOUS: Final = "continuous:"
 """Prefix of the slots of jobs that follow a source. No `requestId` can start with it."""
 _SUPERSEDED: Final = "spec.source has changed"
 _SUSPENDED: Final = "spec.source.run.suspend is true"
+_NO_FAILURES: Final = frozenset({_SUPERSEDED, _SUSPENDED, "spec.suspend is true"})
+"""The errors of attempts that the operator itself stopped."""
 _SETTLED_S: Final = 120.0
 """An attempt that runs for so long has got over what ended the one before."""
 _LONG_MS: Final = 600_000
@@ -250,8 +252,8 @@ def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> Wa
             return _condition("False", reason, "a Spark job reads the source")
         case JobPhase.RUNNING if job is not None and job.failures > 0 and seen.shown is not None:
             return seen.shown
-        case JobPhase.RETRYING if job is not None and job.failures > 0:
-            text = f"the source can't be read: {job.error}; the operator tries again by itself"
+        case JobPhase.RETRYING if job is not None and job.failures > 0 and job.error not in _NO_FAILURES:
+            text = f"the source can't be read: {job.error}; the operator tries again every few minutes"
             return _condition("True", reason, text)
         case _:
             return _condition("Unknown", reason, course.text)

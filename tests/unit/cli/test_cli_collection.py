@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
+from holdfast.collections import StorageController
+from holdfast.persist import PersistClient
 
 
 class Shell:
@@ -126,8 +128,21 @@ def test_a_dropped_collection_is_gone(flights: Shell) -> None:
     assert json.loads(flights.out("list", "--format", "json")) == []
     assert "Dropped" in flights.out("describe", "c1")
     assert parts(flights) == []
-    # Again, by its id: a drop that was killed before it deleted the data.
     assert flights.out("drop", "c1", "--yes") == "dropped flights (c1)\n"
+    assert "no collection" in flights.run("drop", "flights", "--yes").stderr
+
+
+def test_a_drop_that_was_killed_is_ended_by_its_name(flights: Shell) -> None:
+    lines = "".join(f"{number},{uuid4()}\n" for number in range(100, 9000))
+    flights.out("write", "flights", flights.file("many.csv", f"id,name\n{lines}"))
+    with PersistClient.open(flights.url) as client:
+        StorageController(client).drop_collection("c1")
+    assert len(parts(flights)) > 0
+    flights.out("create", "flights", "--id", "c2", "--key", "id:int64")
+    flights.out("drop", "flights", "--yes")
+    assert len(parts(flights)) > 0, "this name has a new owner"
+    assert flights.out("drop", "flights", "--yes") == "dropped flights (c1)\n"
+    assert parts(flights) == []
 
 
 def parts(stores: Shell) -> list[Path]:

@@ -58,6 +58,7 @@ def test_a_kill_at_any_operation_leaves_what_the_next_call_erases(stores: Stores
         here = Stores()
         client = filled(here, inline_max_bytes=0)
         client.finalize(SHARD)
+        here.blob.put(part_key(SHARD, new_id("w"), new_id("p")), SECRET.encode())
         plan = ScriptedPlan({died: Fault.DEATH_AFTER}, matches=lambda each: each.writes)
         try:
             here.open(plan, **KEEPING).erase(SHARD)

@@ -19,7 +19,7 @@ from holdfast.cli.collection.show import describe, holds, jobs, list_
 from holdfast.cli.collection.source import errors, offsets
 from holdfast.cli.collection.write import write
 from holdfast.cli.location import LocationUrls
-from holdfast.errors import BadInput, NotWritable, StoreUnreachable
+from holdfast.errors import BadInput, CollectionNotFound, NotWritable, StoreUnreachable
 
 if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo, CollectionSpec
@@ -96,15 +96,24 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool) -> None:
     again when they have ended.
     """
     with controller_of(location.open_to_look()) as controller:
-        info = controller.describe(name)
+        try:
+            infos = [controller.describe(name)]
+        except CollectionNotFound:
+            # A drop that was interrupted may have left data.
+            infos = [*controller.unerased(name)]
+            if not infos:
+                raise
     if not yes:
         if not somebody_answers():
-            raise BadInput(f"dropping {info.name} needs confirmation", hint="pass --yes")
-        confirm(f"Drop {info.name} ({info.collection_id}) and all its data?")
+            raise BadInput(f"dropping {name} needs confirmation", hint="pass --yes")
+        confirm(
+            f"Drop {', '.join(f'{each.name} ({each.collection_id})' for each in infos)} and all its data?"
+        )
     with controller_of(location.open_to_write(create=False)) as controller:
-        info = controller.drop_collection(info.collection_id, force=force)
-        controller.erase_collection(info.collection_id)
-    click.echo(f"dropped {info.name} ({info.collection_id})")
+        for each in infos:
+            controller.drop_collection(each.collection_id, force=force)
+            controller.erase_collection(each.collection_id)
+            click.echo(f"dropped {each.name} ({each.collection_id})")
 
 
 @collection.command(short_help="Release a hold that outlives its process.")

@@ -11,6 +11,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Final
 
 from holdfast.collections.record.jobs import Json
 from holdfast.collections.record.spec import CollectionInfo, CollectionState, RenditionInfo, RenditionState
@@ -24,6 +25,9 @@ from holdfast.collections.record.state import (
 )
 from holdfast.collections.record.transitions import Origin, expired, seen_before
 from holdfast.errors import CLOSED, BadInput, UpperMismatch
+
+_ENDED_KEPT: Final = 8
+"""The number of ended renditions whose shards are still recorded: those that ended last."""
 
 
 def next_rendition_id(info: CollectionInfo) -> str:
@@ -100,8 +104,7 @@ def abort_rendition(
                 hint="hand the collection over to another rendition; then it retires",
             )
         )
-    gone = _gone(known, RenditionState.ABORTED)
-    return _changed(state, info, [gone], kind, origin)
+    return _changed(state, info, _gone(info, known, RenditionState.ABORTED), kind, origin)
 
 
 def begin_rendition(
@@ -186,7 +189,7 @@ def drop_rendition(
         return RecordReject(
             BadInput(f"rendition {rendition_id} of collection {info.name} is {known.state.name}, not RETIRED")
         )
-    gone = [_gone(known, RenditionState.DROPPED)]
+    gone = _gone(info, known, RenditionState.DROPPED)
     if (follower := info.held_after(known)) is not None:
         # Nobody needs the difference from a dropped rendition.
         gone.append(replace(follower, difference_shard=""))
@@ -263,5 +266,15 @@ def _form(rendition: RenditionInfo) -> tuple[object, ...]:
     return (shards, rendition.hash_columns, rendition.recipe, has_pipeline, rendition.made_from)
 
 
-def _gone(rendition: RenditionInfo, state: RenditionState) -> RenditionInfo:
-    return replace(rendition, state=state, shards=(), difference_shard="")
+def _gone(info: CollectionInfo, rendition: RenditionInfo, state: RenditionState) -> list[RenditionInfo]:
+    """The rendition after its end. It keeps the ids of its shards, and one that ended long before loses them.
+
+    The data of its shards is deleted later. If the collection is dropped before that, `erase_collection`
+    needs the ids.
+    """
+    ended = [each for each in info.renditions if each.dropped and each.shards]
+    forgotten = ended[: max(0, len(ended) + 1 - _ENDED_KEPT)]
+    return [
+        replace(rendition, state=state, difference_shard=""),
+        *(replace(each, shards=(), pipeline=None) for each in forgotten),
+    ]

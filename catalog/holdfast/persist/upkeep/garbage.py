@@ -153,12 +153,18 @@ def erase(machine: Machine) -> None:
     if rollup_due(machine.state, config):
         write_rollup(machine)
     machine.look_again()
+    if why := why_keep(machine):
+        raise NotErased(f"nothing of {machine.shard_id} is deleted: {why}")
+    if not config.retain_for_s:
+        _delete_uploads(machine)
+    # This commits that the shard is erased, so it comes last.
     collect_garbage(machine, config)
     if machine.kept_because:
         raise NotErased(f"nothing of {machine.shard_id} is deleted: {machine.kept_because}")
-    if config.retain_for_s:
-        return
-    # Nobody can commit to the shard any more, so uploads that no version names are not needed either.
+
+
+def _delete_uploads(machine: Machine) -> None:
+    """Delete what no version of a finalized shard names. Nobody can commit it any more."""
     state = machine.state
     named = live_keys(state).union(state.garbage)
     for meta in machine.location.blob.list(f"{machine.shard_id}/"):
