@@ -29,6 +29,15 @@ def consensus_option(blob: str, **attributes: Any) -> Callable[[_F], _F]:
     )
 
 
+retain_option = click.option(
+    "--retain",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Keep garbage this long for a restore. Give the retain_for_s of the clients.",
+)
+
+
 @dataclass(frozen=True)
 class LocationUrls:
     """How the user named a location: by its URL, or by the URLs of its blob store and its consensus store."""
@@ -40,9 +49,9 @@ class LocationUrls:
         """Open a client that writes nothing. Raises `NoLocation` if there is no location."""
         return open_to_look(self.url, self.consensus)
 
-    def open_to_write(self, *, create: bool) -> "PersistClient":
+    def open_to_write(self, *, create: bool, retain_for_s: float = 0.0) -> "PersistClient":
         """Open a client that writes. Without `create`, a missing location raises `NoLocation`."""
-        return open_to_write(self.url, self.consensus, create=create)
+        return open_to_write(self.url, self.consensus, create=create, retain_for_s=retain_for_s)
 
 
 def open_to_look(url: str, consensus: str | None = None) -> "PersistClient":

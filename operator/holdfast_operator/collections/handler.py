@@ -34,7 +34,7 @@ from holdfast_operator.collections.spark_work import (
     template_of,
     wants_jobs,
 )
-from holdfast_operator.collections.status import lag, shown_phases
+from holdfast_operator.collections.status import lag, most_lag_s, shown_phases
 from holdfast_operator.collections.steps import (
     AbortRendition,
     DropCollection,
@@ -253,12 +253,16 @@ class CollectionHandler(Handler[CollectionView]):
         )
         here = self._long.filling(key, facts.collection_id)
         takes = self._spark.objection
+        source = source_view(shared, spec, status, look.jobs, takes, fed=facts.fed)
+        if source is not None:
+            is_stalled = source.shown is not None and source.shown.status == "True"
+            self.services.metrics.source_stalled.labels(key.namespace, key.name).set(is_stalled)
         return replace(
             seen,
             hydrations=hydrations_view(shared, spec, look.jobs, here, takes),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
             asked=tuple(requested_view(view, shared, spec, status, look.jobs, takes) for view in VIEWS),
-            source=source_view(shared, spec, status, look.jobs, takes, fed=facts.fed),
+            source=source,
             progress=await self._progress(key, _catalog_key(key, spec), spec, facts),
         )
 
@@ -274,7 +278,8 @@ class CollectionHandler(Handler[CollectionView]):
             found = await self._stores.read(catalog, "progress", lambda handle: store.progress(handle, id_))
             self._read[key] = facts.upper, found
         if found is not None:
-            complete_s = found.complete_before / 1000
+            follows = most_lag_s(spec.source) is not None
+            complete_s = found.complete_before / 1000 if follows else None
             self.services.metrics.show_source(
                 key.namespace, key.name, complete_s, found.messages, found.errors
             )

@@ -92,6 +92,12 @@ class Metrics:
             ["namespace", "name"],
             registry=self.registry,
         )
+        self.source_stalled = Gauge(
+            "holdfast_source_stalled",
+            "1 if nothing can be read from the source of a collection, 0 otherwise.",
+            ["namespace", "name"],
+            registry=self.registry,
+        )
         self.source_errors = Gauge(
             "holdfast_source_bad_records",
             "Bad records of a source that stand in the collection of errors.",
@@ -175,15 +181,21 @@ class Metrics:
         if lags:
             self._lagging[namespace, name] = frozenset(lags)
 
-    def show_source(self, namespace: str, name: str, complete_s: float, messages: int, errors: int) -> None:
-        """Sets how far the source of a collection is read."""
-        self.source_complete.labels(namespace, name).set(complete_s)
+    def show_source(
+        self, namespace: str, name: str, complete_s: float | None, messages: int, errors: int
+    ) -> None:
+        """Sets how far the source of a collection is read. `complete_s` is None if no job follows it."""
+        if complete_s is not None:
+            self.source_complete.labels(namespace, name).set(complete_s)
+        else:
+            with contextlib.suppress(KeyError):
+                self.source_complete.remove(namespace, name)
         self.source_messages.labels(namespace, name).set(messages)
         self.source_errors.labels(namespace, name).set(errors)
 
     def forget(self, namespace: str, name: str) -> None:
         """Removes the series of an object that is gone."""
-        sources = self.source_complete, self.source_messages, self.source_errors
+        sources = self.source_complete, self.source_messages, self.source_errors, self.source_stalled
         for gauge in (self.epoch, self.upper, self.since, *sources):
             with contextlib.suppress(KeyError):
                 gauge.remove(namespace, name)

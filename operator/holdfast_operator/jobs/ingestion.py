@@ -234,6 +234,8 @@ def _plan_follower(seen: SourceView) -> Decision | SourceReport:
     job = seen.job
     if job.finished_ms - job.started_ms >= _LONG_MS:
         job = replace(job, failures=min(job.failures, 1))
+    if job.error in _NO_FAILURES:
+        job = replace(job, failures=0)
     template = seen.source.spark.model_copy(update={"max_attempts": _NEVER})
     course = plan_job(seen, job, template)
     if isinstance(course, Decision):
@@ -252,7 +254,7 @@ def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> Wa
             return _condition("False", reason, "a Spark job reads the source")
         case JobPhase.RUNNING if job is not None and job.failures > 0 and seen.shown is not None:
             return seen.shown
-        case JobPhase.RETRYING if job is not None and job.failures > 0 and job.error not in _NO_FAILURES:
+        case JobPhase.RETRYING if job is not None and job.failures > 0:
             text = f"the source can't be read: {job.error}; the operator tries again every few minutes"
             return _condition("True", reason, text)
         case _:

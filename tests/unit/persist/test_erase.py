@@ -7,7 +7,12 @@ import pytest
 from holdfast.errors import BadInput, NotErased, ShardFinalized
 from holdfast.persist import PersistClient
 from holdfast.persist.ids import new_id, part_key, rollup_key
-from testbed.faults import Fault, ProcessDeath, ScriptedPlan
+from holdfast.persist.rows.part import checksum
+from holdfast.persist.state.codec import encode_state
+from holdfast.persist.state.command import AddRollup
+from holdfast.persist.state.machine import commit, load_rollup
+from holdfast.persist.state.state import Rollup
+from testbed.faults import Fault, Operation, ProcessDeath, ScriptedPlan
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
 
 SECRET = "what nobody may find again"
@@ -126,3 +131,37 @@ def test_only_a_finalized_shard_can_be_erased(stores: Stores) -> None:
         client.erase(new_id("s"))
     assert not client.is_erased(SHARD)
     assert stores.stored() == before
+
+
+def test_a_rollup_that_another_process_is_about_to_record_is_spared() -> None:
+    """It was uploaded before the listing, and is recorded after it."""
+    stores = Stores()
+    filled(stores).finalize(SHARD)
+    stores.open(**KEEPING).maintain(SHARD)
+    uploaded: list[Rollup] = []
+
+    class Beside:
+        """The other process."""
+
+        def decide(self, operation: Operation) -> Fault:
+            machine = stores.open(**KEEPING).session.machine(SHARD)
+            if operation.name == "blob.list" and operation.keys == (f"{SHARD}/",) and not uploaded:
+                state = machine.refresh()
+                data = encode_state(state)
+                uploaded.append(
+                    Rollup(state.seqno, rollup_key(SHARD, state.seqno), len(data), checksum(data))
+                )
+                stores.blob.put(uploaded[0].blob_key, data)
+            elif operation.name == "blob.delete" and len(uploaded) == 1:
+                machine.refresh()
+                assert commit([(machine, AddRollup(uploaded[0], machine.store_ms()))]) == [True]
+                uploaded.append(uploaded[0])
+            return Fault.NONE
+
+    client = stores.open(Beside(), **KEEPING)
+    client.erase(SHARD)
+    assert len(uploaded) == 2
+    assert stores.state().finalized
+    newest = stores.state().latest_rollup
+    assert newest is not None
+    assert load_rollup(stores.open().location, newest) is not None

@@ -18,7 +18,7 @@ from holdfast.cli.collection.rows import diff, read, tail
 from holdfast.cli.collection.show import describe, holds, jobs, list_
 from holdfast.cli.collection.source import errors, offsets
 from holdfast.cli.collection.write import write
-from holdfast.cli.location import LocationUrls
+from holdfast.cli.location import LocationUrls, retain_option
 from holdfast.errors import BadInput, CollectionNotFound, NotWritable, StoreUnreachable
 
 if TYPE_CHECKING:
@@ -89,11 +89,13 @@ def create(
 @click.argument("name")
 @click.option("--force", is_flag=True, help="End its jobs, and don't wait for its readers.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-def drop(location: LocationUrls, name: str, force: bool, yes: bool) -> None:
+@retain_option
+def drop(location: LocationUrls, name: str, force: bool, yes: bool, retain: float) -> None:
     """Drop a collection and delete all its data, permanently.
 
     Nobody can open it any more. While a job of it runs or somebody still reads it, its data stays: drop it
-    again when they have ended.
+    again when they have ended. With --retain, the data stays for so long, and 'holdfast persist gc' or any
+    client deletes it afterwards.
     """
     with controller_of(location.open_to_look()) as controller:
         try:
@@ -109,7 +111,7 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool) -> None:
         confirm(
             f"Drop {', '.join(f'{each.name} ({each.collection_id})' for each in infos)} and all its data?"
         )
-    with controller_of(location.open_to_write(create=False)) as controller:
+    with controller_of(location.open_to_write(create=False, retain_for_s=retain)) as controller:
         for each in infos:
             controller.drop_collection(each.collection_id, force=force)
             controller.erase_collection(each.collection_id)

@@ -3,19 +3,11 @@
 import click
 
 from holdfast.cli.facts import age, count, emit_json, json_option, size
-from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.location import open_to_look, open_to_write, retain_option
 from holdfast.cli.persist.arguments import chosen, location_arguments
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import render
 from holdfast.text import one_line
-
-retain_option = click.option(
-    "--retain",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="SECONDS",
-    help="Keep garbage this long for a restore. Give the retain_for_s of the clients.",
-)
 
 
 @click.command(short_help="Delete garbage.")

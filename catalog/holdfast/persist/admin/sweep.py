@@ -21,13 +21,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from holdfast.errors import BadInput, CorruptBlob
-from holdfast.persist.ids import BLOB_NAME, CUT_NAME
+from holdfast.persist.ids import BLOB_NAME
 from holdfast.persist.multi_write import LONGEST_UPLOAD_S
 from holdfast.persist.state.command import CondemnOrphans
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import ShardState, live_keys
 from holdfast.persist.stores import BlobMeta
-from holdfast.persist.upkeep.garbage import collect_garbage, now_for, uncovered
+from holdfast.persist.upkeep.garbage import collect_garbage, is_homeless, now_for, uncovered
 from holdfast.persist.upkeep.rollup import write_rollup
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def sweep_shard(
     suspects = [
         meta
         for meta in metas
-        if meta.key not in named and meta.key not in state.garbage and _homeless(state, meta.key)
+        if meta.key not in named and meta.key not in state.garbage and is_homeless(state, meta.key)
     ]
     orphans = [
         Orphan(meta.key, meta.size, (now_ms - meta.modified_ms) / 1000)
@@ -123,22 +123,6 @@ def _refusal(state: ShardState, metas: list[BlobMeta]) -> str:
 
 def _parsed(metas: list[BlobMeta]) -> Iterator[re.Match[str]]:
     return (found for meta in metas if (found := BLOB_NAME.fullmatch(meta.key)))
-
-
-def _homeless(state: ShardState, key: str) -> bool:
-    """Whether no known process can still commit a blob. Names of another form don't belong to Holdfast."""
-    cut = CUT_NAME.fullmatch(key)
-    if cut is not None:
-        # The digests of an earlier cut. The newest digests contain them.
-        return int(cut["seqno"]) < state.gc_seqno
-    found = BLOB_NAME.fullmatch(key)
-    if found is None:
-        return False
-    if found["writer"] is not None:
-        return found["writer"] not in state.writers
-    # A rollup of a later version may still be recorded, even if its writer slept for long.
-    newest = state.latest_rollup
-    return newest is not None and int(found["seqno"]) <= newest.seqno
 
 
 def _condemn(machine: Machine, orphans: list[Orphan], now_ms: int) -> list[Orphan]:

@@ -46,7 +46,7 @@ from typing import Final
 
 from holdfast.errors import NotErased
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.ids import BLOB_NAME, rollup_seqno
+from holdfast.persist.ids import BLOB_NAME, CUT_NAME, rollup_seqno
 from holdfast.persist.state.command import ForgetGarbage
 from holdfast.persist.state.cuts import cut_finalized_log, cut_log
 from holdfast.persist.state.divergence import why_keep
@@ -164,12 +164,33 @@ def erase(machine: Machine) -> None:
 
 
 def _delete_uploads(machine: Machine) -> None:
-    """Delete what no version of a finalized shard names. Nobody can commit it any more."""
-    state = machine.state
+    """Delete what no version of a finalized shard names, and nobody can commit any more."""
+    listed = [meta.key for meta in machine.location.blob.list(f"{machine.shard_id}/")]
+    # Another process may have recorded a rollup since.
+    state = machine.refresh()
     named = live_keys(state).union(state.garbage)
-    for meta in machine.location.blob.list(f"{machine.shard_id}/"):
-        if meta.key not in named and BLOB_NAME.fullmatch(meta.key):
-            machine.location.blob.delete(meta.key)
+    for key in listed:
+        if key not in named and is_homeless(state, key):
+            machine.location.blob.delete(key)
+
+
+def is_homeless(state: ShardState, key: str) -> bool:
+    """Whether no process can still commit a blob that `state` does not name, and that was listed before.
+
+    Names of another form don't belong to Holdfast.
+    """
+    cut = CUT_NAME.fullmatch(key)
+    if cut is not None:
+        # The digests of an earlier cut. The newest digests contain them.
+        return int(cut["seqno"]) < state.gc_seqno
+    found = BLOB_NAME.fullmatch(key)
+    if found is None:
+        return False
+    if found["writer"] is not None:
+        return found["writer"] not in state.writers
+    # A rollup of a later version may still be recorded, even if its writer slept for long.
+    newest = state.latest_rollup
+    return newest is not None and int(found["seqno"]) <= newest.seqno
 
 
 def collect_garbage(machine: Machine, config: PersistConfig | None = None) -> None:

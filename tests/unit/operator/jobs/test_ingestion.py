@@ -148,6 +148,16 @@ def test_an_attempt_that_ran_for_long_is_followed_soon() -> None:
     assert isinstance(plan(view(asked, long)), RetryJob)
 
 
+def test_a_job_that_was_suspended_after_failures_goes_on_soon() -> None:
+    asked = spec()
+    assert asked.source is not None
+    fields: dict[str, Any] = {"failures": 7, "error": "spec.source.run.suspend is true"}
+    job = record(slot_of(asked.source), JobState.FAILED, 8, finished_ms=NOW_MS - 1_000, **fields)
+    assert stalled_condition(plan(view(asked, job))) == ("Unknown", Reason.INGESTION_RETRYING)
+    later = replace(job, finished_ms=NOW_MS - 6_000)
+    assert isinstance(plan(view(asked, later)), RetryJob)
+
+
 def test_a_new_attempt_changes_the_condition_only_when_it_has_run_for_a_while() -> None:
     asked = spec()
     assert asked.source is not None
