@@ -11,7 +11,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.collections.record.spec import PipelineShards
+from holdfast.collections.record.spec import PipelineShards, RenditionInfo
 from holdfast.persist import PersistClient, Prepared
 from holdfast.persist.rows.schema import Column, Schema
 
@@ -45,6 +45,15 @@ ERRORS_SCHEMA: Final = Schema(
 
 PIPELINE_SCHEMAS: Final = (REMAP_SCHEMA, ERRORS_SCHEMA)
 """The schemas of the shards, in the order of `PipelineShards.all`."""
+
+
+def written_shards(rendition: RenditionInfo, schema: Schema) -> list[tuple[str, Schema]]:
+    """The shards of a rendition that move together, each with its schema. `schema` is the collection's."""
+    kept = rendition.pipeline.all if rendition.pipeline else ()
+    return [
+        *((shard, schema) for shard in rendition.shards),
+        *zip(kept, PIPELINE_SCHEMAS, strict=bool(kept)),
+    ]
 
 
 def prepare_pipeline(

@@ -37,7 +37,8 @@ wait until both have arrived. If only the new rendition has a pipeline, that pip
 `t_h` too.
 
 A restored rendition has the contents of its snapshot from `t_h` on. What the old one had is given up, and the
-difference is visible at `t_h`.
+difference is visible at `t_h`. If it has a pipeline, the handover seals the old one all the same, so that
+nobody waits for a pipeline. The tail reaches past `t_h`, and its pipeline writes it from `t_h + 1` on.
 
 A retired rendition is dropped once nobody can read its times: the since is past them.
 """
@@ -52,7 +53,7 @@ from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.differences import difference_shards, make_difference
 from holdfast.collections.frontiers import CollectionView, common_upper, look
 from holdfast.collections.metadata import METADATA_SCHEMA, handover
-from holdfast.collections.pipeline import prepare_pipeline
+from holdfast.collections.pipeline import prepare_pipeline, written_shards
 from holdfast.collections.record import rendition_transitions as transitions
 from holdfast.collections.record.spec import (
     CollectionInfo,
@@ -373,8 +374,11 @@ class Renditions:
             return steps
         upper = view.uppers[old.id]
         if upper == at:
-            return [*steps, *(client.prepare_expect_upper(shard, at) for shard in old.shards)]
-        writers = [client.writer(shard, info.schema, purpose=_HANDOVER_PURPOSE) for shard in old.shards]
+            return [*steps, *(client.prepare_expect_upper(shard, at) for shard in old.written_shards)]
+        writers = [
+            client.writer(shard, schema, purpose=_HANDOVER_PURPOSE)
+            for shard, schema in written_shards(old, info.schema)
+        ]
         return [*steps, *(writer.prepare_seal(upper, at) for writer in writers)]
 
     def _own_times(self, view: CollectionView, rendition_id: str) -> list[int]:
