@@ -233,9 +233,14 @@ class StorageController(JobCommands):
         command for the same snapshot while the rendition is being filled. `progress` is called with the
         number of rows read.
 
-        Raises `BadInput` if the schema doesn't fit or the command id was used for something else, and
-        `CorruptBlob` if a file does not match the manifest; nothing is changed then. Raises
-        `HandoverInProgress` if an earlier handover waits for its source, and like `describe`.
+        A collection that a pipeline of `holdfast.ingest` feeds, or that was created `source_fed`, also gets
+        the bindings and the errors of the snapshot. Its pipeline continues from there. Any other
+        collection gets only the rows.
+
+        Raises `BadInput` if the schema doesn't fit, if the collection is fed and the snapshot has no
+        bindings, or if the command id was used for something else, and `CorruptBlob` if a file does not match
+        the manifest; nothing is changed then. Raises `HandoverInProgress` if an earlier handover waits for
+        its source, and like `describe`.
         """
         return self._restores.restore(
             id_or_name, source, rendition_id=rendition_id, command_id=command_id, progress=progress
@@ -328,7 +333,7 @@ class StorageController(JobCommands):
     def rendition_writer(
         self, id_or_name: str, rendition_id: str, *, purpose: str, replicated: bool = False
     ) -> RenditionWriter:
-        """Open a handle that appends to one rendition of recipe SOURCE, for the pipeline that writes it.
+        """Open a handle that appends to one rendition, for the pipeline that feeds it.
 
         With `replicated` it is one of several identical pipelines. Raises like `describe`, and `BadInput` if
         there is no such rendition.

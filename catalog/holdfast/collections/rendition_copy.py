@@ -15,6 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from holdfast.collections.frontiers import CollectionView, common_upper
+from holdfast.collections.pipeline import written_shards
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo
 from holdfast.collections.routing import split_rows
@@ -112,7 +113,10 @@ def prepared_copy(
     hold = hold_moved(client, info, rendition, upper)
     with ExitStack() as stack:
         if rendition.recipe is Recipe.RESTORED:
-            writers = [client.writer(shard, info.schema, purpose=purpose) for shard in rendition.shards]
+            writers = [
+                client.writer(shard, schema, purpose=purpose)
+                for shard, schema in written_shards(rendition, info.schema)
+            ]
             yield lambda: [*(writer.prepare_seal(lower, upper) for writer in writers), hold]
             return
         reader = stack.enter_context(CollectionReader(client, info, describe, purpose=purpose))

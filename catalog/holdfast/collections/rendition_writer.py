@@ -1,4 +1,4 @@
-"""Writing a rendition of recipe SOURCE: by its pipeline, before, while and after it is current.
+"""Writing a rendition that a pipeline feeds, before, while and after it is current.
 
 - While it is being filled, each append expects the promise where it was read, so that a handover in between
   is noticed.
@@ -6,6 +6,8 @@
   over: nobody else copies missing rows into it.
 - After it retired, it is written up to the time at which the next one took over, and never past it.
 - It may begin at any time. Its source need not know anything about earlier times.
+- One that was restored from a snapshot has the contents of the snapshot at its handover. It is written only
+  at later times.
 """
 
 import threading
@@ -17,6 +19,7 @@ from holdfast.collections.frontiers import common_upper
 from holdfast.collections.metadata import METADATA_SCHEMA
 from holdfast.collections.pipeline import PIPELINE_SCHEMAS
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
+from holdfast.collections.rendition_copy import copy_until
 from holdfast.collections.sharded_append import Route, ShardedAppend, checked_updates, promise_moved
 from holdfast.errors import (
     CLOSED,
@@ -40,7 +43,7 @@ class Begin(Protocol):
 
 
 class RenditionWriter:
-    """Appends to a rendition of recipe SOURCE. Thread-safe. See `StorageController.rendition_writer`.
+    """Appends to a rendition that a pipeline feeds. Thread-safe. See `StorageController.rendition_writer`.
 
     `schema` is the collection's schema at the time when the writer was opened.
     """
@@ -216,6 +219,10 @@ class RenditionWriter:
         if upper == CLOSED:
             # The shards may have been finalized since the record was read.
             info, rendition = self._described()
+        if rendition.recipe is Recipe.RESTORED and upper < rendition.held_from:
+            # The process that restored it has ended before it was complete at that time.
+            copy_until(self._client, info, rendition, rendition.held_from + 1, self._describe)
+            return self._find()
         self._empty = upper == 0
         if self._route is None:
             try:
@@ -250,11 +257,17 @@ class RenditionWriter:
 def _fed(info: CollectionInfo, rendition_id: str) -> RenditionInfo:
     """The rendition. Raises `BadInput` if a pipeline can't write it."""
     known = info.known(rendition_id)
-    if known.recipe is not Recipe.SOURCE:
+    if not known.is_fed:
         raise BadInput(
             f"rendition {rendition_id} of collection {info.name} is not written by a pipeline: its recipe is"
             f" {known.recipe.name}",
             hint="write to the collection, or create a rendition of recipe SOURCE",
+        )
+    if known.recipe is Recipe.RESTORED and known.state is RenditionState.HYDRATING:
+        raise BadInput(
+            f"rendition {rendition_id} of collection {info.name} is being restored from a snapshot: no"
+            " pipeline can write it yet",
+            hint="restore again to continue that, or abort the rendition",
         )
     if known.dropped:
         raise BadInput(

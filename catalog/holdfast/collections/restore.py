@@ -8,9 +8,12 @@
   That time is complete after the tail, which reaches past it.
 - One snapshot fills a rendition. If several processes fill it, they have the same rows and one append
   succeeds. So any process can continue what another one began.
+- A collection that a pipeline feeds also gets the bindings and the errors of the snapshot, in the append of
+  the rows. So its pipeline continues exactly from there. A snapshot that has only rows is refused for it:
+  nobody could know from where to continue.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +23,16 @@ import pyarrow as pa
 
 from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.frontiers import common_upper
+from holdfast.collections.pipeline import PIPELINE_SCHEMAS, written_shards
 from holdfast.collections.record import collection_transitions as transitions
 from holdfast.collections.record.jobs import Json
-from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
+from holdfast.collections.record.spec import (
+    CollectionInfo,
+    PipelineShards,
+    Recipe,
+    RenditionInfo,
+    RenditionState,
+)
 from holdfast.collections.record.transitions import Origin
 from holdfast.collections.rendition_copy import rendition_hold
 from holdfast.collections.renditions import RESTORED_UPPER, Renditions
@@ -30,6 +40,7 @@ from holdfast.collections.routing import split_rows
 from holdfast.collections.snapshots.folder import SnapshotFolder
 from holdfast.collections.snapshots.locate import folder_at
 from holdfast.collections.snapshots.manifest import (
+    SnapshotFile,
     SnapshotManifest,
     checksum_text,
     read_manifest,
@@ -65,12 +76,16 @@ class RestoreSource:
 
     @property
     def told(self) -> Json:
-        """The facts that the history keeps. `rows` and `checksum` distinguish it from other snapshots."""
+        """The facts that the history keeps. The rows and checksums distinguish it from other snapshots."""
+        pipeline = self.manifest.pipeline
+        names = ("remap", "errors") if pipeline else ()
+        kept = zip(names, pipeline.files if pipeline else (), strict=True)
         return {
             "snapshot": str(self.folder),
             "as_of": self.manifest.as_of,
             "rows": self.manifest.rows,
             "checksum": checksum_text(self.manifest.checksum),
+            **{name: checksum_text(file.checksum) for name, file in kept},
         }
 
     def check_schema(self, name: str, schema: Schema) -> None:
@@ -84,6 +99,17 @@ class RestoreSource:
                 hint="restore it into a collection with its columns",
             )
 
+    def check_fits(self, info: CollectionInfo) -> None:
+        """Raise `BadInput` unless the collection can get the contents of the snapshot."""
+        self.check_schema(info.name, info.schema)
+        if info.holding.pipeline is not None and self.manifest.pipeline is None:
+            raise BadInput(
+                f"a source feeds collection {info.name}, but the snapshot in {self.folder} has only rows: it"
+                " doesn't say which messages they were made from, so the source can't continue from there",
+                hint="use a snapshot that this version took from a collection that a source feeds; or restore"
+                " the rows into another collection, which no source feeds",
+            )
+
     def verify(self) -> None:
         """Read all files. Raises `CorruptBlob`, naming the first file that does not match the manifest."""
         verify_snapshot(self.folder)
@@ -94,7 +120,19 @@ class RestoreSource:
         Raises `CorruptBlob` at the end of a file that does not match the manifest.
         """
         for file in self.manifest.files:
-            yield from read_rows(self.folder, file, self.manifest.schema, batch_rows=_BATCH_ROWS)
+            yield from self._read(file, self.manifest.schema)
+
+    def kept(self) -> Sequence[Iterator[pa.RecordBatch]]:
+        """Return the rows of each shard of a pipeline, in the order of `PipelineShards.all`.
+
+        None for a snapshot that has only rows. Raises like `batches`.
+        """
+        pipeline = self.manifest.pipeline
+        files = zip(pipeline.files, PIPELINE_SCHEMAS, strict=True) if pipeline else ()
+        return [self._read(file, schema) for file, schema in files]
+
+    def _read(self, file: SnapshotFile, schema: Schema) -> Iterator[pa.RecordBatch]:
+        return read_rows(self.folder, file, schema, batch_rows=_BATCH_ROWS)
 
 
 class Restores:
@@ -143,15 +181,18 @@ class Restores:
     def _begin(
         self, info: CollectionInfo, source: RestoreSource, rendition_id: str, origin: Origin
     ) -> RenditionInfo:
-        source.check_schema(info.name, info.schema)
+        source.check_fits(info)
         source.verify()
-        holding = info.holding
+        holding, new_id = info.holding, self._client.new_shard_id
+        fed_on = source.manifest.pipeline if info.source_fed or holding.pipeline is not None else None
         made = RenditionInfo(
             rendition_id,
-            tuple(self._client.new_shard_id() for _ in holding.shards),
+            tuple(new_id() for _ in holding.shards),
             0,
             holding.hash_columns,
             recipe=Recipe.RESTORED,
+            pipeline=None if fed_on is None else PipelineShards(new_id(), new_id()),
+            made_from="" if fed_on is None else fed_on.made_from,
         )
         named = bool(rendition_id)
         return self._log.commit(
@@ -187,13 +228,21 @@ class Restores:
     ) -> None:
         client = self._client
         with ExitStack() as stack:
-            writers = [client.writer(shard, schema, purpose=purpose) for shard in rendition.shards]
+            writers = [
+                client.writer(shard, each, purpose=purpose)
+                for shard, each in written_shards(rendition, schema)
+            ]
             memory = _MEMORY_BYTES // len(writers)
             builders = [stack.enter_context(writer.batch_builder(memory_bytes=memory)) for writer in writers]
+            of_rows = builders[: len(rendition.shards)]
+            of_pipeline = builders[len(rendition.shards) :]
+            for builder, batches in zip(of_pipeline, source.kept() if of_pipeline else (), strict=True):
+                for batch in batches:
+                    builder.add(_at_zero(batch))
             done = 0
             for batch in source.batches():
                 rows = seen_through(_at_zero(batch), schema)
-                for builder, part in zip(builders, split_rows(rendition, rows), strict=True):
+                for builder, part in zip(of_rows, split_rows(rendition, rows), strict=True):
                     if part.num_rows:
                         builder.add(part)
                 done += batch.num_rows

@@ -18,7 +18,7 @@ from typing import NoReturn
 from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.frontiers import CollectionView, look
 from holdfast.collections.metadata import METADATA_SCHEMA
-from holdfast.collections.record.spec import CollectionInfo, Recipe
+from holdfast.collections.record.spec import CollectionInfo
 from holdfast.collections.rendition_copy import copy_tail
 from holdfast.collections.sharded_append import (
     Position,
@@ -205,7 +205,7 @@ class CollectionWriter:
         Raises `BadInput` if only a pipeline writes it; a handover may change that any time.
         """
         view = self._look()
-        if view.info.holding.recipe is Recipe.SOURCE:
+        if view.info.holding.is_fed:
             # Only its pipeline knows its contents, also below the handover.
             raise BadInput(
                 f"collection {view.info.name} is written by a source: only the pipeline of its rendition"

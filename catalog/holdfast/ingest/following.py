@@ -143,13 +143,13 @@ def missing(target: FollowTarget, bound: Mapping[str, Binding], *, whole: bool) 
         is_same = mine is not None and (mine.position, mine.identity) == (theirs.position, theirs.identity)
         if is_same and not target.next:
             continue
-        begin = theirs.begin if mine is None or not _continues(theirs, mine) else mine.position
+        begin = theirs.begin if mine is None or not continues(theirs, mine) else mine.position
         size = theirs.position - begin if whole else 0
         ranges.append(Range(partition, begin, theirs.position, theirs.identity, whole, size))
     return ranges
 
 
-def _continues(theirs: Binding, mine: Binding) -> bool:
+def continues(theirs: Binding, mine: Binding) -> bool:
     """Whether their messages follow on mine. They don't after a gap, and in a topic that was made again."""
     if theirs.begin != mine.begin or theirs.position < mine.position:
         return False

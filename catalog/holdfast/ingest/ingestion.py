@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.collections import RenditionInfo, RenditionState, StorageController
+from holdfast.collections import Recipe, RenditionInfo, RenditionState, StorageController
 from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
 from holdfast.collections.record.spec import PipelineShards
 from holdfast.errors import HandedOver, Indeterminate, SourceStalled, UpperMismatch
@@ -49,9 +49,10 @@ from holdfast.ingest.reading import (
     order_of,
     too_many_errors,
 )
+from holdfast.ingest.restored import given_up
 from holdfast.ingest.schema_texts import SchemaTexts, stored_texts
 from holdfast.ingest.source import Binding, Range, Source
-from holdfast.ingest.spec import FilesSpec, IngestSpec
+from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
 from holdfast.persist import Schema, Upload
 from holdfast.persist.rows.schema import DIFF, TIME
 
@@ -154,6 +155,8 @@ class Ingestion:
       (`holdfast.ingest.following`), or the source itself if that can't be followed, or with `anew`.
     - If it has taken over, it goes on like that up to its first time. From then on it binds what is new.
     - If another one has taken over from it, it is written up to its last time.
+    - If it was restored from a snapshot, the step continues from the bindings of the snapshot, and first
+      reads again what the renditions before it had (`holdfast.ingest.restored`).
     """
 
     def __init__(
@@ -204,6 +207,7 @@ class Ingestion:
         self._standing: list[dict[str, Any]] = []
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
         self._filling = InitialFill()
+        self._given_up: dict[str, Binding] = {}
         self._is_complete_before = False
         self._follows = self._spec.source.REPLAYABLE and may_follow(rendition) and not self._anew
         self._is_open = True
@@ -248,6 +252,8 @@ class Ingestion:
                 self._contents(self.rendition.shards) if self._upper else self.schema.arrow.empty_table()
             )
             self._state.load(contents)
+        if self._must_read_again():
+            self._given_up = given_up(self._client, self.info, self.rendition, self._source.name, self._bound)
         self._known = True
         # The instance that committed them may have ended before it told the source.
         self._acknowledge()
@@ -324,17 +330,55 @@ class Ingestion:
         at = max(self._upper, self._client.now_ms())
         if self.rendition.state is RenditionState.HYDRATING and not self._filling.is_done(found):
             at = self._upper
-        chosen = plan([each for each in found if not each.waits], self._spec.max_rows, self._spec.max_bytes)
+        again = self._to_read_again()
+        chosen = plan(
+            again or [each for each in found if not each.waits], self._spec.max_rows, self._spec.max_bytes
+        )
         # Another instance may read what waits. An empty step would take its place.
         if not chosen and (found or not self._is_progress_due(at)):
             return IngestStep(StepOutcome.IDLE, self._upper)
         work = _Work()
         self._read(work, chosen, at, self._spec.max_bytes)
+        if again:
+            self._check_again(chosen[0], work)
         if chosen and not work.bound:
             return IngestStep(StepOutcome.IDLE, self._upper)
         if within is None and self._may_wait(chosen, work):
             return IngestStep(StepOutcome.IDLE, self._upper)
         return self._commit(work, at)
+
+    def _must_read_again(self) -> bool:
+        """Whether the messages after the snapshot of a restored rendition must all be there still."""
+        source = self._spec.source
+        may_be_gone = self._anew or (isinstance(source, KafkaSpec) and source.new_epoch)
+        return self.rendition.recipe is Recipe.RESTORED and source.REPLAYABLE and not may_be_gone
+
+    def _to_read_again(self) -> Sequence[Range]:
+        """What the renditions before a restored one had, and this one has not read so far."""
+        if not self._given_up:
+            return ()
+        again = missing(self._target_again, self._bound, whole=isinstance(self._spec.source, FilesSpec))
+        if not again:
+            self._given_up = {}
+        return again
+
+    @property
+    def _target_again(self) -> FollowTarget:
+        return FollowTarget(self._upper, self._given_up, next=False)
+
+    def _check_again(self, first: Range, work: _Work) -> None:
+        """Raise `SourceStalled` unless the messages came again, as many as there were."""
+        if not work.bound:
+            raise self._unled(_gone(first))
+        bound = self._summed(work.bound)
+        reached = {
+            name: theirs
+            for name, theirs in self._given_up.items()
+            if name in bound and bound[name].position == theirs.position
+        }
+        if why := differing(replace(self._target_again, bound=reached), bound):
+            self._discard(work)
+            raise self._unled(why)
 
     def _is_look_due(self) -> bool:
         is_old = self._client.clock.monotonic() - self._looked_s > _LOOK_S

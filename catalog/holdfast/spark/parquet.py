@@ -34,12 +34,24 @@ def write_rows(
     first = next(groups, None)
     if first is None:
         return None
-    return _write_file(first, groups, schema, folder, index, comments)
+    return _write_file(first, groups, schema, folder, part_name(index), comments)
+
+
+def write_named(
+    rows: Iterable[pa.RecordBatch], schema: Schema, folder: SnapshotFolder, name: str
+) -> SnapshotFile:
+    """Like `write_rows`, to a file with this name, which has only the columns if there are no rows.
+
+    Only one process may write it.
+    """
+    groups = groups_of(rows)
+    first = next(groups, schema.arrow.empty_table())
+    return _write_file(first, groups, schema, folder, name, NO_COMMENTS)
 
 
 def write_empty(schema: Schema, folder: SnapshotFolder, comments: Comments = NO_COMMENTS) -> SnapshotFile:
     """Write a file without rows, from which readers of an empty snapshot get its columns."""
-    return _write_file(schema.arrow.empty_table(), (), schema, folder, 0, comments)
+    return _write_file(schema.arrow.empty_table(), (), schema, folder, part_name(0), comments)
 
 
 def part_name(index: int) -> str:
@@ -86,10 +98,9 @@ def _write_file(
     more: Iterable[pa.Table],
     schema: Schema,
     folder: SnapshotFolder,
-    index: int,
+    name: str,
     comments: Comments,
 ) -> SnapshotFile:
-    name = part_name(index)
     with folder.writing(name) as out:
         count, checksum, _ = write_groups(out, first, more, schema, commented(schema.arrow, comments))
         size = out.tell()

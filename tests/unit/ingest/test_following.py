@@ -53,11 +53,18 @@ class World:
         self.controller = StorageController(self.client)
         self.block = UPSERT if envelope == "Upsert" else NONE
 
-    def pipeline(self, rendition: str = "", client: PersistClient | None = None, **changes: Any) -> Ingestion:
+    def pipeline(
+        self,
+        rendition: str = "",
+        client: PersistClient | None = None,
+        *,
+        anew: bool = False,
+        **changes: Any,
+    ) -> Ingestion:
         spec = parse({**self.block, **changes})
         controller = StorageController(client or self.client)
         form = partial(format_of, spec)
-        return Ingestion(controller, "orders", spec, self.topic, form, rendition=rendition)
+        return Ingestion(controller, "orders", spec, self.topic, form, rendition=rendition, anew=anew)
 
     def create(self, id_: str = "r2", *, follows: bool = True, **changes: Any) -> None:
         self.controller.renditions.create(

@@ -16,7 +16,9 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli import main
+from holdfast.persist import PersistClient
 from unit.cli.terminals import DEADLINE_S, HOLDFAST
+from unit.ingest.snapshots import taken
 
 SPEC = """
 collection: orders
@@ -183,3 +185,84 @@ def wait_for(folder: Path, count: int) -> None:
             pass
         time.sleep(0.1)
     raise AssertionError(f"{count} rows did not come")
+
+
+def shown(folder: Path, what: str, name: str = "orders") -> list[dict[str, object]]:
+    result = holdfast_(folder, "collection", what, name, "--format", "json")
+    return [json.loads(each) for each in result.stdout.splitlines()]
+
+
+def bound(folder: Path, name: str = "orders") -> list[tuple[object, ...]]:
+    """The files of a collection."""
+    return [(each["partition"], each["rows"], each["checksum"]) for each in shown(folder, "offsets", name)]
+
+
+def test_a_snapshot_is_restored_and_fed_on_from_there(folder: Path) -> None:
+    (folder / "in" / "a.jsonl").write_text('{"id": 1}\nbad\n')
+    assert ingested(folder).exit_code == 0
+    with PersistClient.open(f"file://{folder}/location") as client:
+        taken(client, folder / "snapshot")
+    (folder / "in" / "b.jsonl").write_text('{"id": 2}\n{"id": 3}\n')
+    assert ingested(folder).exit_code == 0
+    before = bound(folder)
+    snapshot = str(folder / "snapshot")
+    # Where there is no such collection, one is created only on request.
+    missing = holdfast_(folder, "collection", "restore", "copy", snapshot, "--yes")
+    assert (missing.exit_code, "copy" in missing.stderr) == (2, True)
+    assert holdfast_(folder, "collection", "restore", "orders", snapshot).exit_code == 2
+    for name, *options in (("orders", "--yes"), ("copy", "--create")):
+        told = holdfast_(folder, "collection", "restore", name, snapshot, *options)
+        assert told.exit_code == 0, told.stderr
+        assert "is r2, restored, from" in told.stdout
+        assert f"its source continues from where the snapshot was: 'holdfast collection offsets {name}'" in (
+            told.stdout
+        )
+        assert bound(folder, name) == before[:1]
+        spec = (folder / "orders.yaml").read_text().replace("collection: orders", f"collection: {name}")
+        (folder / f"{name}.yaml").write_text(spec)
+        again = holdfast_(folder, "ingest", str(folder / f"{name}.yaml"), "--once")
+        assert again.stdout.startswith(f"fed {name} with 2 messages, 2 updates: complete"), again.stderr
+        assert bound(folder, name) == before
+        assert [each["partition"] for each in shown(folder, "errors", name)] == ["a.jsonl"]
+    # What the snapshot lacks is missed if it is gone. In the copy nobody knows of it.
+    assert holdfast_(folder, "collection", "restore", "orders", snapshot, "--yes").exit_code == 0
+    (folder / "in" / "b.jsonl").unlink()
+    stalled = ingested(folder)
+    assert stalled.exit_code == 1
+    assert "messages as the one before it: messages 0 to 19 of partition b.jsonl are gone" in stalled.stderr
+    anew = ingested(folder, "--anew")
+    assert anew.stdout.startswith("fed orders with 0 messages"), anew.stderr
+
+
+def test_a_backup_while_it_is_fed_is_fed_on_from_there(folder: Path) -> None:
+    (folder / "in" / "0.jsonl").write_text('{"id": 0}\nbad\n')
+    assert ingested(folder).exit_code == 0
+    command = [HOLDFAST, "ingest", str(folder / "orders.yaml"), "--url", f"file://{folder}/location"]
+    (folder / "orders.yaml").write_text((folder / "orders.yaml").read_text() + "  run: {interval: 10ms}\n")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as feed:
+        for number in range(1, 60):
+            (folder / "in" / f"{number}.tmp").write_text(f'{{"id": {number}}}\nbad\n')
+            (folder / "in" / f"{number}.tmp").rename(folder / "in" / f"{number}.jsonl")
+            if number == 30:
+                runner = CliRunner()
+                copied = runner.invoke(
+                    main, ["persist", "backup", f"file://{folder}/location", str(folder / "backup")]
+                )
+                assert copied.exit_code == 0, copied.stderr
+            time.sleep(0.01)
+        feed.terminate()
+        feed.communicate(timeout=DEADLINE_S)
+    assert ingested(folder).exit_code == 0
+    wanted = bound(folder)
+    assert len(wanted) == 60
+    (folder / "location").rename(folder / "old")
+    restored = CliRunner().invoke(
+        main, ["persist", "restore", str(folder / "backup"), f"file://{folder}/location"]
+    )
+    assert restored.exit_code == 0, restored.stderr
+    files = len(bound(folder))
+    assert 0 < files < 60
+    assert [len(shown(folder, each)) for each in ("read", "errors")] == [files, files]
+    assert ingested(folder).exit_code == 0
+    assert bound(folder) == wanted
+    assert [len(shown(folder, each)) for each in ("read", "errors")] == [60, 60]

@@ -53,7 +53,7 @@ class Topic:
         for begin in range(first, last, self.piece):
             end = min(begin + self.piece, last)
             there = [each for each in range(begin, end) if (partition, each) not in self.holes]
-            keys, values = zip(*(messages[each] for each in there), strict=True)
+            keys, values = ([messages[each][column] for each in there] for column in (0, 1))
             arrays = [
                 pa.array(there, pa.int64()),
                 pa.nulls(len(there), pa.int64()),

@@ -3,6 +3,7 @@
 If a command is interrupted, run the same command again to continue it.
 """
 
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,16 @@ from holdfast.cli.collection.place import columns_of, controller_of, location_op
 from holdfast.cli.facts import count, shown_moment
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
-from holdfast.errors import BadInput, NotCaughtUp
+from holdfast.errors import BadInput, CollectionNotFound, NotCaughtUp
 
 if TYPE_CHECKING:
-    from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
+    from holdfast.collections import (
+        CollectionInfo,
+        CollectionSpec,
+        RenditionInfo,
+        RestoreSource,
+        StorageController,
+    )
 
 _TRIES = 5
 
@@ -94,22 +101,35 @@ def handover(
 @location_options
 @click.argument("name")
 @click.argument("snapshot")
+@click.option("--create", is_flag=True, help="Create the collection if there is none.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-def restore(location: LocationUrls, name: str, snapshot: str, yes: bool) -> None:
+def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes: bool) -> None:
     """Replace the contents of a collection by those of a snapshot. SNAPSHOT is the folder, or the s3:// URL,
     that the snapshot job wrote.
 
     Readers and writers continue. Rows written since the snapshot, and during the restore, are no longer in
     the collection after the restore. Earlier times keep their contents.
+
+    A collection that is fed from a source also gets the positions in the source and the bad records of the
+    snapshot. 'holdfast ingest' then continues from there.
+
+    With --create, a new collection gets the columns of the snapshot. It can be fed from a source if the
+    snapshot is of a collection that is.
     """
     from holdfast.collections import RestoreSource
 
     source = RestoreSource.open(snapshot if "://" in snapshot else Path(snapshot).absolute())
-    with controller_of(location.open_to_look()) as controller:
-        info = controller.describe(name)
+    opened = location.open_to_write(create=True) if create else location.open_to_look()
+    with controller_of(opened) as controller:
+        try:
+            info, is_new = controller.describe(name), False
+        except CollectionNotFound:
+            if not create:
+                raise
+            info, is_new = controller.create_collection(_new_for(name, source)), True
     refuse_dropped(info)
-    source.check_schema(info.name, info.schema)
-    if not yes:
+    source.check_fits(info)
+    if not (yes or is_new):
         if not somebody_answers():
             raise BadInput(f"restoring {info.name} needs confirmation", hint="pass --yes")
         as_of = shown_moment(source.manifest.as_of)
@@ -126,6 +146,8 @@ def restore(location: LocationUrls, name: str, snapshot: str, yes: bool) -> None
         # A listener that follows the restore reads this difference instead of both renditions.
         controller.renditions.make_difference(info.collection_id)
     click.echo(f"{info.name} is {restored.id}, restored, from {shown_moment(restored.held_from)} on")
+    if restored.pipeline is not None:
+        click.echo(f"its source continues from where the snapshot was: 'holdfast collection offsets {name}'")
 
 
 @click.command(short_help="Add columns, or widen column types.")
@@ -209,6 +231,20 @@ def advance(location: LocationUrls, name: str) -> None:
         click.echo(f"waits: {wait}")
     if not due.steps and not due.waits:
         click.echo(f"nothing is due for {info.name}")
+
+
+def _new_for(name: str, source: "RestoreSource") -> "CollectionSpec":
+    """The spec of a new collection that a snapshot is restored into."""
+    from holdfast.collections import CollectionSpec
+
+    pipeline = source.manifest.pipeline
+    return CollectionSpec(
+        str(uuid.uuid4()),
+        name,
+        source.manifest.schema,
+        source_fed=pipeline is not None,
+        made_from="" if pipeline is None else pipeline.made_from,
+    )
 
 
 def _meant(

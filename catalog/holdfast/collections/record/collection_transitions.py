@@ -7,6 +7,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from holdfast.collections.record.comments import changed_comments, check_comments
 from holdfast.collections.record.jobs import Json
@@ -24,6 +25,9 @@ from holdfast.collections.record.transitions import Origin, expired, seen_before
 from holdfast.errors import BadInput, CodecMismatch, HandleExpired
 from holdfast.persist.rows.evolution import check_evolution
 from holdfast.persist.rows.schema import Schema
+
+_DISTINGUISH: Final = ("rows", "checksum", "remap", "errors")
+"""What distinguishes two snapshots. The last two are the checksums of what a pipeline kept, if one fed it."""
 
 
 def evolve_collection(
@@ -123,7 +127,7 @@ def _restored(
     for command in state.commands.values():
         if command.kind is not CommandKind.RESTORE_COLLECTION or command.object_id != info.collection_id:
             continue
-        same = all(command.result.get(name) == snapshot[name] for name in ("rows", "checksum"))
+        same = all(command.result.get(name) == snapshot.get(name) for name in _DISTINGUISH)
         found = info.find(str(command.result.get("rendition")))
         if found is None or not same:
             continue

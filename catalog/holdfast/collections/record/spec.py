@@ -107,7 +107,7 @@ class Recipe(IntEnum):
 
     `COPY`: from the collection itself. `SOURCE`: from its own pipeline. Only that pipeline writes it, before
     and after it becomes current. `RESTORED`: from a snapshot. The other contents of the collection are given
-    up.
+    up. If the snapshot was of a rendition with a pipeline, a pipeline writes it from its handover on.
     """
 
     COPY = 0
@@ -174,13 +174,18 @@ class RenditionInfo:
         return (*self.content_shards, *(self.pipeline.all if self.pipeline else ()))
 
     @property
+    def is_fed(self) -> bool:
+        """Whether only its own pipeline writes it once it is current."""
+        return self.recipe is Recipe.SOURCE or self.pipeline is not None
+
+    @property
     def dropped(self) -> bool:
         """Whether its shards are gone."""
         return self.state in {RenditionState.DROPPED, RenditionState.ABORTED}
 
     def sealed_by(self, follower: "RenditionInfo") -> bool:
-        """Whether a handover to `follower` seals this one. It doesn't if each has its own pipeline."""
-        return self.recipe is not Recipe.SOURCE or follower.recipe is not Recipe.SOURCE
+        """Whether a handover to `follower` seals this one. It doesn't if pipelines fill both."""
+        return not self.is_fed or follower.recipe is not Recipe.SOURCE
 
     def copies(self, before: "RenditionInfo") -> bool:
         """Whether it took over with exactly the contents of `before`, so that the handover has no difference.

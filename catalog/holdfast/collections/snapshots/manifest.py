@@ -5,6 +5,9 @@ rows of a collection at one time, in no order and with the column types of the c
 times is written n times. `schema` names the types as `holdfast.persist.rows.schema` does. If there are no
 rows, one file has only the columns. Readers of a folder of Parquet files skip names that begin with `_`.
 
+A snapshot of a collection that a pipeline feeds also has the bindings and the errors of that time, in two
+Parquet files. Such a manifest has version 2, so that no earlier build restores the rows without them.
+
 The checksum shows whether two sets of rows are equal. Their order and their files don't matter. It
 is the sum, modulo 2^64, of the row hash of every row over all columns in the order of `schema`. The row hash
 is defined in FORMAT.md (xxh3_64, seed 0, over the canonical bytes). The checksum is written as 16 hexadecimal
@@ -22,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.collections.pipeline import PIPELINE_SCHEMAS
 from holdfast.collections.snapshots.folder import SnapshotFolder
 from holdfast.collections.snapshots.locate import folder_at
 from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
@@ -30,7 +34,10 @@ from holdfast.persist.rows.schema import Column, Schema
 
 MANIFEST_NAME: Final = "_manifest.json"
 MANIFEST_FORMAT: Final = "holdfast-snapshot"
-MANIFEST_VERSION: Final = 1
+MANIFEST_VERSION: Final = 2
+_ROWS_ONLY_VERSION: Final = 1
+PIPELINE_NAMES: Final = ("_remap", "_errors")
+"""The names of the files for the shards of a pipeline, in the order of `PipelineShards.all`."""
 _MODULUS: Final = 1 << 64
 _VERIFY_ROWS: Final = 262_144
 
@@ -48,8 +55,28 @@ class SnapshotFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SnapshotPipeline:
+    """What the pipeline of the collection kept: its bindings and errors at the time of the rows.
+
+    `made_from` is that of the rendition.
+    """
+
+    made_from: str
+    remap: SnapshotFile
+    errors: SnapshotFile
+
+    @property
+    def files(self) -> tuple[SnapshotFile, ...]:
+        """Both files, in the order of `PipelineShards.all`."""
+        return (self.remap, self.errors)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SnapshotManifest:
-    """What a snapshot was taken from, and what it contains."""
+    """What a snapshot was taken from, and what it contains.
+
+    `pipeline` is None if no pipeline fed the collection, or if an earlier build took the snapshot.
+    """
 
     location_id: str
     collection_id: str
@@ -60,6 +87,12 @@ class SnapshotManifest:
     schema: Schema
     files: tuple[SnapshotFile, ...]
     created_ms: int
+    pipeline: SnapshotPipeline | None = None
+
+    @property
+    def all_files(self) -> tuple[SnapshotFile, ...]:
+        """The files with rows, and those of the pipeline."""
+        return (*self.files, *(self.pipeline.files if self.pipeline else ()))
 
     @property
     def rows(self) -> int:
@@ -68,7 +101,7 @@ class SnapshotManifest:
 
     @property
     def bytes(self) -> int:
-        """The size of all files in bytes."""
+        """The size of the files with rows, in bytes."""
         return sum(file.bytes for file in self.files)
 
     @property
@@ -81,7 +114,7 @@ class SnapshotManifest:
         return json.dumps(
             {
                 "format": MANIFEST_FORMAT,
-                "version": MANIFEST_VERSION,
+                "version": MANIFEST_VERSION if self.pipeline else _ROWS_ONLY_VERSION,
                 "location_id": self.location_id,
                 "collection_id": self.collection_id,
                 "collection": self.collection,
@@ -95,11 +128,19 @@ class SnapshotManifest:
                 "rows": self.rows,
                 "bytes": self.bytes,
                 "checksum": checksum_text(self.checksum),
-                "files": [
-                    {**dataclasses.asdict(file), "checksum": checksum_text(file.checksum)}
-                    for file in self.files
-                ],
+                "files": [_file_to_json(file) for file in self.files],
                 "created_ms": self.created_ms,
+                **(
+                    {
+                        "pipeline": {
+                            "made_from": self.pipeline.made_from,
+                            "remap": _file_to_json(self.pipeline.remap),
+                            "errors": _file_to_json(self.pipeline.errors),
+                        }
+                    }
+                    if self.pipeline
+                    else {}
+                ),
             },
             indent=2,
         )
@@ -115,7 +156,10 @@ class SnapshotManifest:
             if given["format"] != MANIFEST_FORMAT:
                 raise BadInput(f"{where} is not a snapshot manifest: its format is {given['format']!r}")
             if given["version"] > MANIFEST_VERSION:
-                raise VersionTooNew(f"{where} has version {given['version']}, newer than {MANIFEST_VERSION}")
+                raise VersionTooNew(
+                    f"{where} has version {given['version']}, newer than {MANIFEST_VERSION}",
+                    hint="upgrade Holdfast to restore this snapshot",
+                )
             manifest = cls(
                 location_id=given["location_id"],
                 collection_id=given["collection_id"],
@@ -126,6 +170,9 @@ class SnapshotManifest:
                 schema=Schema(_columns(given["schema"]["key"]), _columns(given["schema"]["value"])),
                 files=tuple(_file(file, where) for file in given["files"]),
                 created_ms=_number(given["created_ms"]),
+                pipeline=_pipeline(given["pipeline"], where)
+                if given["version"] > _ROWS_ONLY_VERSION
+                else None,
             )
             claimed = (given["rows"], given["checksum"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -179,8 +226,11 @@ def verify_snapshot(location: str | Path | SnapshotFolder) -> SnapshotManifest:
     """
     folder = _folder(location)
     manifest = read_manifest(folder)
-    for file in manifest.files:
-        for _ in read_rows(folder, file, manifest.schema, batch_rows=_VERIFY_ROWS):
+    files = [(file, manifest.schema) for file in manifest.files]
+    if manifest.pipeline is not None:
+        files += zip(manifest.pipeline.files, PIPELINE_SCHEMAS, strict=True)
+    for file, schema in files:
+        for _ in read_rows(folder, file, schema, batch_rows=_VERIFY_ROWS):
             pass
     return manifest
 
@@ -223,6 +273,18 @@ def _folder(location: str | Path | SnapshotFolder) -> SnapshotFolder:
 
 def _columns(given: list[dict[str, Any]]) -> tuple[Column, ...]:
     return tuple(Column(**column) for column in given)
+
+
+def _file_to_json(file: SnapshotFile) -> dict[str, Any]:
+    return {**dataclasses.asdict(file), "checksum": checksum_text(file.checksum)}
+
+
+def _pipeline(given: dict[str, Any], where: str) -> SnapshotPipeline:
+    made_from = given["made_from"]
+    if type(made_from) is not str:
+        raise ValueError(f"{made_from!r} instead of a text")
+    remap, errors = (_file(given[name], where) for name in ("remap", "errors"))
+    return SnapshotPipeline(made_from=made_from, remap=remap, errors=errors)
 
 
 def _file(given: dict[str, Any], where: str) -> SnapshotFile:

@@ -43,7 +43,7 @@ def claim(destination: str, job_id: str, attempt: int) -> SnapshotFolder:
 def publish(folder: SnapshotFolder, manifest: SnapshotManifest) -> None:
     """Write the manifest, durable with everything that it names."""
     # A task that failed and ran again may have left a file that is not part of the snapshot.
-    folder.keep_only({file.name for file in manifest.files})
+    folder.keep_only({file.name for file in manifest.all_files})
     with folder.writing(MANIFEST_NAME) as out:
         out.write(manifest.to_json().encode())
 

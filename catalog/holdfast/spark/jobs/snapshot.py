@@ -4,6 +4,8 @@
 
 - It commits once, by the change of its JobRecord from Running(attempt) to Done. Files and manifest are
   durable before that. Without that change they don't count, and a later attempt removes them.
+- A collection that a pipeline feeds also gets its bindings and errors of that time into the folder, so that a
+  restored collection can be fed on from there. An Iceberg table has only the rows.
 - For an Iceberg table it first commits to the table, and then to the record. A job commits to the table once,
   even if it has several attempts. An attempt that finds the commit of an earlier one only records it.
 - An attempt that is no longer the recorded one is fenced. It removes its own files and changes nothing else.
@@ -120,6 +122,8 @@ def _write(
                 found,
                 progress=lambda done: say(f"{done} of {len(tasks)} tasks are done"),
             )
+        # Read the record after the time was complete: it has the rendition that was current then.
+        fed = controller.describe(info.collection_id)
         manifest = SnapshotManifest(
             location_id=str(client.location_id),
             collection_id=found.collection_id,
@@ -130,6 +134,7 @@ def _write(
             schema=found.schema,
             files=files,
             created_ms=time.time_ns() // 1_000_000,
+            pipeline=target.export_pipeline(client, fed, found.as_of),
         )
         result = target.publish(manifest)
     except BaseException:

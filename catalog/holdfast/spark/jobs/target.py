@@ -7,20 +7,24 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from holdfast.collections import CollectionInfo
 from holdfast.collections.record.jobs import one_line
 from holdfast.collections.snapshots.folder import SnapshotFolder
 from holdfast.collections.snapshots.manifest import (
     MANIFEST_NAME,
     SnapshotFile,
     SnapshotManifest,
+    SnapshotPipeline,
     checksum_text,
 )
 from holdfast.errors import StorageError
+from holdfast.persist import PersistClient
 from holdfast.spark import scan
 from holdfast.spark.jobs import folder as folders
 from holdfast.spark.jobs.export import export
 from holdfast.spark.jobs.program import Say
 from holdfast.spark.jobs.spec import SnapshotSpec
+from holdfast.spark.pipeline_files import write_pipeline
 
 
 class Target(ABC):
@@ -43,6 +47,15 @@ class Target(ABC):
         progress: Callable[[int], None],
     ) -> tuple[SnapshotFile, ...]:
         """Let tasks write the files. Raises `HoldfastError` with the message of a task that failed."""
+
+    def export_pipeline(
+        self,
+        client: PersistClient,  # noqa: ARG002 - only a folder has room for it
+        info: CollectionInfo,  # noqa: ARG002
+        as_of: int,  # noqa: ARG002
+    ) -> SnapshotPipeline | None:
+        """Write the bindings and errors of a collection that a pipeline feeds. None if there are none."""
+        return None
 
     @abstractmethod
     def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
@@ -82,6 +95,11 @@ class FolderTarget(Target):
         progress: Callable[[int], None],
     ) -> tuple[SnapshotFile, ...]:
         return export(context, tasks, found, self._claimed, progress=progress)
+
+    def export_pipeline(
+        self, client: PersistClient, info: CollectionInfo, as_of: int
+    ) -> SnapshotPipeline | None:
+        return write_pipeline(client, info, as_of, self._claimed)
 
     def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
         folders.publish(self._claimed, manifest)

@@ -1,0 +1,44 @@
+"""A rendition that was restored from a snapshot: its pipeline reads again what was bound after the snapshot.
+
+The renditions before it say which messages that is, as long as they can be read. All of them must come again.
+If the source no longer has some of them, it is stalled: a folder and a compacted topic never say so
+themselves.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from holdfast.collections import CollectionInfo, RenditionInfo
+from holdfast.errors import AsOfTooEarly, ShardFinalized
+from holdfast.ingest.following import bindings, continues, newest_rows
+from holdfast.ingest.source import Binding
+from holdfast.persist import PersistClient
+
+_PURPOSE = "restored ingestion"
+
+
+def given_up(
+    client: PersistClient,
+    info: CollectionInfo,
+    rendition: RenditionInfo,
+    source: str,
+    bound: Mapping[str, Binding],
+) -> dict[str, Binding]:
+    """Return how far the renditions before a restored one had bound partitions that it has not so far."""
+    found: dict[str, Binding] = {}
+    for each in info.held:
+        if each.pipeline is None or each.held_from >= rendition.held_from:
+            continue
+        # Nobody reads one that is dropped or compacted, so nobody knows what it had.
+        with (
+            suppress(AsOfTooEarly, ShardFinalized),
+            client.reader(each.pipeline.remap, purpose=_PURPOSE) as reader,
+        ):
+            rows = [row for row in newest_rows(reader) if row["source"] == source]
+            for partition, theirs in bindings(rows).items():
+                mine, other = bound.get(partition), found.get(partition)
+                if mine is not None and not (theirs.position > mine.position and continues(theirs, mine)):
+                    continue
+                if other is None or other.position < theirs.position:
+                    found[partition] = theirs
+    return found
