@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.collections import JobState, RestoreSource, StorageController
+from holdfast.collections import CollectionSpec, JobState, RestoreSource, StorageController
 from holdfast.collections.snapshots.manifest import verify_snapshot
 from holdfast.errors import AsOfTooEarly, BadInput, Fenced, HoldfastError
+from holdfast.ingest import ingest_source
+from holdfast.ingest.kept import errors, offsets
 from holdfast.persist import Schema
 from holdfast.spark.jobs import snapshot
 from holdfast.spark.jobs.folder import AttemptTaken
@@ -233,6 +235,52 @@ def test_the_contents_are_held_while_the_job_runs(
         snapshot.run(late, say=str)
     assert record_of(controller, late).error == "as_of 4 is before since 9; read at 9 or later"
     assert holds_of_jobs(controller, collection) == []
+
+
+def test_a_snapshot_has_what_the_pipeline_of_the_collection_keeps(
+    spark: SparkSession, controller: StorageController, url: str, order: Order, tmp_path: Path
+) -> None:
+    """Readers of its files see only the rows. A restored collection is fed on from there."""
+    folder, name = tmp_path / "in", f"fed {uuid.uuid4()}"
+    folder.mkdir()
+    schema = Schema.of(key={"id": "int64"}, value={"name": "string?"})
+    source = {"files": {"path": str(folder)}, "format": {"json": {}}, "envelope": "Upsert"}
+
+    def feed(name: str, file: str, *lines: str) -> tuple[list[Any], list[Any], list[Any]]:
+        (folder / file).write_text("".join(f"{each}\n" for each in lines))
+        ingest_source(url, name, source, schema=schema, once=True)
+        return contents(name)
+
+    def contents(name: str) -> tuple[list[Any], list[Any], list[Any]]:
+        with controller.reader(name, purpose="check") as reader:
+            found = [reader.snapshot().to_table(), *(each(controller, name)[1] for each in (offsets, errors))]
+        first, second, third = (table.drop_columns(["_diff"]).to_pylist() for table in found)
+        return sorted(first, key=str), second, third
+
+    then = feed(name, "a", '{"id": 1, "name": "a"}', "bad", '{"id": 2}')
+    spec = order(collection=controller.describe(name).collection_id, as_of=None)
+
+    def say(text: str) -> None:
+        if "tasks into" in text:
+            # The time is fixed, so this is not in the snapshot.
+            feed(name, "b", '{"id": 1, "name": "b"}', "worse")
+
+    snapshot.run(spec, say=say, spark=spark)
+    check_committed(controller, spec, rows=2)
+    path = folder_of(spec)
+    assert ds.dataset(str(path), format="parquet").to_table().num_rows == 2
+    assert spark.read.parquet(str(path)).count() == 2
+    assert len(list(path.glob("*.parquet"))) == len(verify_snapshot(path).files)
+    uninterrupted = contents(name)
+    snapshotted = RestoreSource.open(path)
+    for to in (name, f"copy {uuid.uuid4()}"):
+        if to != name:
+            new = CollectionSpec(str(uuid.uuid4()), to, schema, 2, source_fed=True)
+            controller.create_collection(new)
+        controller.restore_collection(to, snapshotted)
+        assert contents(to) == then
+        ingest_source(url, to, source, once=True)
+        assert contents(to) == uninterrupted
 
 
 def test_what_the_record_says_is_read_and_another_time_is_refused(

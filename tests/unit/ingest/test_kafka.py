@@ -30,6 +30,7 @@ from testbed.pageruns import PageRun
 from unit.collections.stores import Stores
 from unit.ingest.kafkatopic import DEADLINE_S, KafkaTopic
 from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, row, rows
+from unit.ingest.snapshots import taken
 
 pytestmark = pytest.mark.kafka
 
@@ -548,6 +549,48 @@ def test_a_location_restored_to_an_earlier_state_is_never_a_silent_gap(tmp_path:
     ingest_source(url, "orders", block, once=True)
     with holdfast.table(url, "orders") as table:
         assert sorted(table.read()["id"].to_pylist()) == [1, 2, 5]
+
+
+def test_a_collection_restored_from_a_snapshot_reads_again_what_kafka_still_has(
+    tmp_path: Path, kafka: Broker
+) -> None:
+    topic = KafkaTopic(kafka)
+    url = f"file://{tmp_path}/location"
+    named = topic.block()
+    own = {name: each for name, each in named.items() if name != "group"}
+
+    def fed_(block: dict[str, Any]) -> list[int]:
+        whole = {"kafka": block, "format": {"json": {}}}
+        ingest_source(url, "orders", whole, schema=SCHEMA, once=True)
+        with holdfast.table(url, "orders") as table:
+            return sorted(table.read()["id"].to_pylist())
+
+    def restored() -> None:
+        with PersistClient.open(url) as client:
+            StorageController(client).restore_collection("orders", source)
+
+    topic.send(row(1), row(2))
+    fed_(own)
+    with PersistClient.open(url) as client:
+        source = taken(client, tmp_path / "snapshot")
+    topic.send(row(3), row(4))
+    assert fed_(own) == [1, 2, 3, 4]
+    restored()
+    topic.send(row(5))
+    # Each rendition has a group of its own, so what the one before has acknowledged doesn't matter.
+    assert fed_(own) == [1, 2, 3, 4, 5]
+    # A group that the spec names is that of the rendition before, too.
+    assert fed_(named) == [1, 2, 3, 4, 5]
+    topic.send(row(6))
+    assert fed_(named) == [1, 2, 3, 4, 5, 6]
+    assert topic.committed() == {0: 6}
+    restored()
+    with pytest.raises(SourceStalled, match=r"has committed offset 6 .* Messages 2 to 5 may be lost"):
+        fed_(named)
+    topic.delete_below({0: 3})
+    with pytest.raises(SourceStalled, match=r"messages 2 to 2 of partition 0 of topic .* were deleted"):
+        fed_(own)
+    assert fed_({**own, "onReset": "NewEpoch"}) == [1, 2, 4, 5, 6]
 
 
 def test_a_new_collection_does_not_take_over_a_group(client: PersistClient, kafka: Broker) -> None:

@@ -36,6 +36,7 @@ from testbed.postgres import PostgresServer, find
 from unit.collections.stores import Stores
 from unit.ingest.pgtable import DEADLINE_S, ORDERS, PgTable
 from unit.ingest.pipelines import bad, created, drained, pipeline, positions, rows
+from unit.ingest.snapshots import taken
 
 pytestmark = pytest.mark.postgres
 
@@ -768,6 +769,33 @@ def test_a_location_restored_to_an_earlier_state_is_never_a_silent_gap(
         ):
             ingest_source(url, "orders", block, once=True)
     assert table.confirmed() == confirmed
+    block["postgres"] = table.block(onReset="NewEpoch")
+    ingest_source(url, "orders", block, once=True)
+    with holdfast.table(url, "orders") as found:
+        assert Counter((each["id"], each["name"]) for each in found.read().to_pylist()) == table.rows()
+
+
+def test_a_collection_restored_from_a_snapshot_stalls_until_the_table_is_read_again(
+    tmp_path: Path, table: PgTable
+) -> None:
+    block = {"postgres": table.block()}
+    url = f"file://{tmp_path}/location"
+    table.insert((1, "a"), (2, "b"))
+    ingest_source(url, "orders", block, schema=ORDERS, once=True)
+    with PersistClient.open(url) as client:
+        source = taken(client, tmp_path / "snapshot")
+    table.run("DELETE FROM orders WHERE id = 1")
+    ingest_source(url, "orders", block, once=True)
+    with PersistClient.open(url) as client:
+        StorageController(client).restore_collection("orders", source)
+    table.insert((3, "c"))
+    # The slot belongs to the rendition before, and has passed the snapshot.
+    for _ in range(2):
+        with pytest.raises(SourceStalled, match=r"slot .* changes from .* may be lost") as told:
+            ingest_source(url, "orders", block, once=True)
+    assert "onReset: NewEpoch" in str(told.value.hint)
+    with holdfast.table(url, "orders") as found:
+        assert sorted(found.read()["id"].to_pylist()) == [1, 2]
     block["postgres"] = table.block(onReset="NewEpoch")
     ingest_source(url, "orders", block, once=True)
     with holdfast.table(url, "orders") as found:
