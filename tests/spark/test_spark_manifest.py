@@ -176,7 +176,7 @@ FILE = {"name": "part-0.parquet", "rows": 3, "bytes": 1, "checksum": "00"}
         ({"rows": 4}, BadInput, "is inconsistent"),
         ({"checksum": "0" * 16}, BadInput, "is inconsistent"),
         ({"format": "other"}, BadInput, "its format is 'other'"),
-        ({"version": 2}, VersionTooNew, "newer than 1"),
+        ({"version": 3}, VersionTooNew, "newer than 2"),
         (
             {"files": [{"name": "../x", "rows": 3, "bytes": 1, "checksum": "00"}]},
             BadInput,

@@ -208,6 +208,7 @@ class Ingestion:
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
         self._filling = InitialFill()
         self._given_up: dict[str, Binding] = {}
+        self._reads_again = self._must_read_again(rendition)
         self._is_complete_before = False
         self._follows = self._spec.source.REPLAYABLE and may_follow(rendition) and not self._anew
         self._is_open = True
@@ -252,7 +253,7 @@ class Ingestion:
                 self._contents(self.rendition.shards) if self._upper else self.schema.arrow.empty_table()
             )
             self._state.load(contents)
-        if self._must_read_again():
+        if self._reads_again:
             self._given_up = given_up(self._client, self.info, self.rendition, self._source.name, self._bound)
         self._known = True
         # The instance that committed them may have ended before it told the source.
@@ -347,19 +348,18 @@ class Ingestion:
             return IngestStep(StepOutcome.IDLE, self._upper)
         return self._commit(work, at)
 
-    def _must_read_again(self) -> bool:
+    def _must_read_again(self, rendition: RenditionInfo) -> bool:
         """Whether the messages after the snapshot of a restored rendition must all be there still."""
         source = self._spec.source
         may_be_gone = self._anew or (isinstance(source, KafkaSpec) and source.new_epoch)
-        return self.rendition.recipe is Recipe.RESTORED and source.REPLAYABLE and not may_be_gone
+        return rendition.recipe is Recipe.RESTORED and source.REPLAYABLE and not may_be_gone
 
     def _to_read_again(self) -> Sequence[Range]:
         """What the renditions before a restored one had, and this one has not read so far."""
-        if not self._given_up:
+        if not self._reads_again:
             return ()
         again = missing(self._target_again, self._bound, whole=isinstance(self._spec.source, FilesSpec))
-        if not again:
-            self._given_up = {}
+        self._reads_again = bool(again)
         return again
 
     @property

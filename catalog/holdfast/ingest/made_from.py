@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from holdfast.collections import CollectionInfo, Recipe, RenditionInfo
+from holdfast.collections import CollectionInfo, RenditionInfo
 from holdfast.errors import BadInput
 from holdfast.ingest.spec import IngestSpec
 
@@ -28,8 +28,8 @@ def made_from(spec: IngestSpec, *, follows: bool = True) -> str:
 
 
 def may_follow(rendition: RenditionInfo) -> bool:
-    """Whether the rendition reads what the one before has bound, for the same times."""
-    return rendition.recipe is not Recipe.RESTORED and bool(_recorded(rendition).get(_FOLLOWS, True))
+    """Whether the rendition reads what the one before has bound."""
+    return bool(_recorded(rendition).get(_FOLLOWS, True))
 
 
 def check_fed(info: CollectionInfo, rendition: RenditionInfo, spec: IngestSpec) -> None:

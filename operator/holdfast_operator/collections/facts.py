@@ -33,6 +33,7 @@ class RenditionFacts:
     bytes: int = 0
     state: RenditionState = RenditionState.HOLDING
     recipe: Recipe = Recipe.COPY
+    is_fed: bool = False
     hash_columns: tuple[str, ...] = ()
     held_from: int = 0
     held_to: int = CLOSED

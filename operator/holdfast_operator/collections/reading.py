@@ -165,6 +165,7 @@ def _rendition(client: PersistClient, rendition: RenditionInfo) -> RenditionFact
         bytes=sum(shard.size_bytes for shard in shards),
         state=rendition.state,
         recipe=rendition.recipe,
+        is_fed=rendition.is_fed,
         hash_columns=rendition.hash_columns,
         held_from=rendition.held_from,
         held_to=rendition.held_to,

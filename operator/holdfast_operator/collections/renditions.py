@@ -109,8 +109,8 @@ def _has_layout(rendition: RenditionFacts, spec: StorageCollectionSpec) -> bool:
     wanted = spec.rendition
     if wanted.hash_columns is not None and rendition.hash_columns != wanted.hash_columns:
         return False
-    from_source = wanted.recipe == FillRecipe.SOURCE
-    return rendition.shards == wanted.shards and (rendition.recipe is Recipe.SOURCE or not from_source)
+    is_fed = rendition.recipe is Recipe.SOURCE or rendition.is_fed
+    return rendition.shards == wanted.shards and (is_fed or wanted.recipe != FillRecipe.SOURCE)
 
 
 def _is_ours(rendition: RenditionFacts) -> bool:

@@ -791,7 +791,7 @@ def test_a_collection_restored_from_a_snapshot_stalls_until_the_table_is_read_ag
     table.insert((3, "c"))
     # The slot belongs to the rendition before, and has passed the snapshot.
     for _ in range(2):
-        with pytest.raises(SourceStalled, match=r"slot .* changes from .* may be lost") as told:
+        with pytest.raises(SourceStalled, match=r"slot .* belongs to .* changes from .* may be lost") as told:
             ingest_source(url, "orders", block, once=True)
     assert "onReset: NewEpoch" in str(told.value.hint)
     with holdfast.table(url, "orders") as found:

@@ -399,7 +399,9 @@ class Postgres:
         slot = slots.get(identity.slot)
         until = f"changes from {_lsn(position)} to {_lsn(server.end)} may be lost"
         if slot is None:
-            raise self._gone(f"slot {identity.slot} doesn't exist any more: {until}")
+            ours = identity.slot.startswith(self._prefix)
+            what = "doesn't exist any more" if ours else "belongs to what the snapshot was taken from"
+            raise self._gone(f"slot {identity.slot} {what}: {until}")
         if slot.plugin != "pgoutput" or slot.database != self._database:
             raise self._gone(f"slot {slot.name} was made by somebody else: {until}")
         if slot.wal_status == "lost":

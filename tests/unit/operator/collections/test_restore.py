@@ -468,3 +468,10 @@ def test_who_listens_through_a_handover_is_spared_the_comparison(
     assert made
     store.hand_over(catalog, collection, "spec-3", None, never)
     assert controller.describe(collection).holding.difference_shard == made
+
+
+def test_a_restored_rendition_that_a_pipeline_feeds_fits_a_spec_with_recipe_source() -> None:
+    source = spec(None, rendition={"shards": 1, "recipe": "Source"})
+    made = replace(R1, id="r2", recipe=Recipe.RESTORED)
+    assert isinstance(decided(facts(replace(made, is_fed=True)), source), Settle)
+    assert isinstance(decided(facts(made), source), CreateRendition)
