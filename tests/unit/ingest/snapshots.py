@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.collections import RestoreSource, StorageController
-from holdfast.collections.snapshots.folder import LocalFolder
+from holdfast.collections.snapshots.locate import folder_at
 from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.persist import PersistClient
 from holdfast.spark.batches import rows_of
@@ -15,7 +15,7 @@ from holdfast.spark.pipeline_files import write_pipeline
 
 def taken(
     client: PersistClient,
-    folder: Path,
+    folder: Path | str,
     as_of: int | None = None,
     *,
     name: str = "orders",
@@ -23,7 +23,7 @@ def taken(
 ) -> RestoreSource:
     """Take a snapshot. `meanwhile` is called after its time is fixed, and before anything else is read."""
     controller = StorageController(client)
-    place = LocalFolder(folder)
+    place = folder_at(folder)
     assert place.claim()
     with controller.reader(name, purpose="snapshot") as reader:
         at = reader.readable(as_of)

@@ -8,14 +8,17 @@ import boto3
 import pytest
 
 import holdfast
-from holdfast.errors import BadInput, Determinate, SourceChanged, StoreUnreachable
+from holdfast.collections import StorageController
+from holdfast.collections.snapshots.manifest import verify_snapshot
+from holdfast.errors import BadInput, Determinate, SourceChanged, SourceStalled, StoreUnreachable
 from holdfast.ingest import ingest_source
 from holdfast.ingest.source import Piece
 from holdfast.ingest.sources.bucket import Bucket
 from holdfast.ingest.spec import parse
-from holdfast.persist import Schema
+from holdfast.persist import PersistClient, Schema
 from holdfast.persist.stores.s3_place import S3Place
 from testbed.minio import Minio
+from unit.ingest.snapshots import taken
 
 pytestmark = pytest.mark.s3
 
@@ -104,6 +107,27 @@ def test_a_bucket_feeds_a_collection_once(objects: Objects, tmp_path: Path) -> N
     assert objects.fed(tmp_path) == Counter({(1, None): 1, (2, None): 1, (3, None): 1})
     objects.put("b", b'{"id":4}\n')
     assert objects.fed(tmp_path) == Counter({(1, None): 1, (2, None): 1, (3, None): 1})
+
+
+def test_what_came_after_a_snapshot_in_a_bucket_is_read_again_or_missed(
+    objects: Objects, tmp_path: Path
+) -> None:
+    objects.put("a", b'{"id":1}\nnonsense\n')
+    objects.fed(tmp_path)
+    url = S3Place(bucket=objects.place.bucket, prefix="snapshot", endpoint=objects.place.endpoint).url
+    with PersistClient.open(f"file://{tmp_path}/store") as client:
+        source = taken(client, url)
+        verify_snapshot(url)
+        objects.put("b", b'{"id":2}\n')
+        objects.delete("a")
+        objects.fed(tmp_path)
+        StorageController(client).restore_collection("orders", source)
+        assert objects.fed(tmp_path) == Counter({(1, None): 1, (2, None): 1})
+        for change in (lambda: objects.put("b", b'{"id":3}\n'), lambda: objects.delete("b")):
+            StorageController(client).restore_collection("orders", source)
+            change()
+            with pytest.raises(SourceStalled, match="messages 0 to 8 of partition b are gone"):
+                objects.fed(tmp_path)
 
 
 def test_what_can_not_be_reached_is_one_clear_line(
