@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from holdfast.collections import JobState, RenditionState, StorageController
 from holdfast.collections.rendition_copy import rendition_hold
 from holdfast.errors import BadInput, Fenced, HoldfastError
+from holdfast.ingest import ingest_source
+from holdfast.ingest.kept import offsets
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.ids import BLOB_NAME
 from holdfast.spark.jobs import hydrate, snapshot
@@ -108,6 +110,36 @@ def spec_of(controller: StorageController, collection: str, **given: Any) -> Hyd
 
 def shards_of(controller: StorageController, spec: HydrateSpec) -> tuple[str, ...]:
     return controller.describe(spec.collection).rendition("r2").shards
+
+
+def test_a_copy_of_a_collection_that_a_source_feeds_is_fed_on(
+    spark: SparkSession, controller: StorageController, url: str
+) -> None:
+    name = f"fed-{uuid.uuid4()}"
+    schema = Schema.of(key={"id": "int64"}, value={"name": "string?"})
+
+    def feed(rows: int) -> None:
+        source = {"generator": {"rows": rows}, "format": {"json": {}}, "batch": {"maxRows": 40}}
+        ingest_source(url, name, source, schema=schema, once=True)
+
+    feed(100)
+    collection = controller.describe(name).collection_id
+
+    def say(text: str) -> None:
+        if "tasks into" in text:
+            # This is copied after the job, not by it.
+            feed(130)
+
+    controller.renditions.create(collection, shards=3, rendition_id="r2")
+    hydrate.run(spec_of(controller, collection, url=url), say=say, spark=spark)
+    feed(150)
+    controller.renditions.hand_over(collection, "r2")
+    feed(200)
+    with controller.reader(collection, purpose="check") as reader:
+        assert sorted(reader.snapshot().to_table()["id"].to_pylist()) == list(range(200))
+    (bound,) = offsets(controller, name)[1].to_pylist()
+    assert (bound["position"], bound["total"], bound["begin"]) == (200, 200, 0)
+    assert len(controller.describe(name).holding.shards) == 3
 
 
 def filled(controller: StorageController, spec: HydrateSpec, as_of: int) -> pa.Table:

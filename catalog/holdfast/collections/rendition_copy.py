@@ -6,6 +6,8 @@
   iteration. Rows that don't fit go to temporary files.
 - A rendition that is being filled holds the since of the collection, at the metadata shard, at the last time
   that it has. The hold moves in the same commit as the copied rows, and ends with the tail.
+- A copy that a pipeline continues also gets what the pipeline of the current rendition keeps at `upper - 1`,
+  in the same commits.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,15 +15,17 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.collections.frontiers import CollectionView, common_upper
-from holdfast.collections.pipeline import written_shards
+from holdfast.collections.pipeline import PIPELINE_SCHEMAS, written_shards
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo
 from holdfast.collections.routing import split_rows
 from holdfast.errors import (
     CLOSED,
     AsOfTooEarly,
+    BadInput,
     HandleExpired,
     HandoverInProgress,
     ShardFinalized,
@@ -35,7 +39,7 @@ from holdfast.persist import (
     WriteHandle,
 )
 from holdfast.persist.rows.evolution import seen_through
-from holdfast.persist.rows.schema import TIME
+from holdfast.persist.rows.schema import DIFF, TIME
 
 _MEMORY_BYTES: Final = 256 << 20
 
@@ -61,9 +65,26 @@ def copy_tail(client: PersistClient, view: CollectionView, describe: Callable[[]
             f"rendition {holding.id} of collection {view.info.name} took over at {first}, and"
             f" {lacking.id} is written up to {view.uppers[lacking.id]}"
         )
+    copy_until(client, view.info, holding, tail_end(holding), describe)
+
+
+def tail_end(rendition: RenditionInfo) -> int:
+    """The upper of a rendition that has taken over and has its tail."""
     # A restored rendition has different contents from its handover on. That time must become complete.
-    beyond = 1 if holding.recipe is Recipe.RESTORED else 0
-    copy_until(client, view.info, holding, holding.held_from + beyond, describe)
+    return rendition.held_from + (1 if rendition.recipe is Recipe.RESTORED else 0)
+
+
+def check_continues(info: CollectionInfo, copy: RenditionInfo, current: RenditionInfo) -> None:
+    """Raise `BadInput` if a pipeline is to continue a copy, and could not continue from `current`."""
+    if copy.recipe is not Recipe.COPY or copy.pipeline is None:
+        return
+    if current.pipeline is None or current.made_from != copy.made_from:
+        raise BadInput(
+            f"rendition {copy.id} of collection {info.name} was created as a copy that the pipeline of its"
+            f" current rendition continues, but now {current.id} is current, which has"
+            f" {'no pipeline' if current.pipeline is None else 'another one'}",
+            hint="abort it and create another one",
+        )
 
 
 def copy_until(
@@ -122,7 +143,10 @@ def prepared_copy(
         reader = stack.enter_context(CollectionReader(client, info, describe, purpose=purpose))
         schema, changes = _changes(client, reader, describe, lower, upper, progress)
         writers = [client.writer(shard, schema, purpose=purpose) for shard in rendition.shards]
-        builders = builders_of(stack, rendition, writers, changes, memory_bytes=_MEMORY_BYTES)
+        builders = [
+            *builders_of(stack, rendition, writers, changes, memory_bytes=_MEMORY_BYTES),
+            *kept_builders(stack, client, info, rendition, lower, upper),
+        ]
         appends: list[Prepared] = []
 
         def steps() -> list[Prepared]:
@@ -133,6 +157,42 @@ def prepared_copy(
         # Upload now: a commit that asks for the steps later holds up other commits meanwhile.
         steps()
         yield steps
+
+
+def kept_builders(
+    stack: ExitStack,
+    client: PersistClient,
+    info: CollectionInfo,
+    rendition: RenditionInfo,
+    lower: int,
+    upper: int,
+) -> list[BatchBuilder]:
+    """Batch builders for what a pipeline keeps, filled with the changes in `[lower, upper)`, at `upper - 1`.
+
+    None if no pipeline continues the rendition. Raises `BadInput` if it could not.
+    """
+    if rendition.pipeline is None:
+        return []
+    at, purpose = upper - 1, rendition_hold(rendition.id)
+    (current,) = (each for each in info.held if each.holds_at(at))
+    check_continues(info, rendition, current)
+    assert current.pipeline is not None
+    builders = []
+    shards = zip(current.pipeline.all, rendition.pipeline.all, PIPELINE_SCHEMAS, strict=True)
+    for theirs, mine, schema in shards:
+        builder = stack.enter_context(client.writer(mine, schema, purpose=purpose).batch_builder())
+        with client.reader(theirs, purpose=purpose) as reader:
+            builder.add(at_time(reader.snapshot(at), at))
+        if lower:
+            with client.reader(mine, purpose=purpose) as reader:
+                builder.add(at_time(map(_negated, reader.snapshot(lower - 1)), at))
+        builders.append(builder)
+    return builders
+
+
+def _negated(contents: pa.RecordBatch) -> pa.RecordBatch:
+    last = contents.num_columns - 1
+    return contents.set_column(last, contents.schema.field(last), pc.negate(contents[DIFF]))
 
 
 def hold_moved(client: PersistClient, info: CollectionInfo, rendition: RenditionInfo, upper: int) -> Prepared:

@@ -6,8 +6,7 @@
   over: nobody else copies missing rows into it.
 - After it retired, it is written up to the time at which the next one took over, and never past it.
 - It may begin at any time. Its source need not know anything about earlier times.
-- One that was restored from a snapshot has the contents of the snapshot at its handover. It is written only
-  at later times.
+- One that was copied, or restored from a snapshot, is written only from the end of its tail on.
 """
 
 import threading
@@ -19,7 +18,7 @@ from holdfast.collections.frontiers import common_upper
 from holdfast.collections.metadata import METADATA_SCHEMA
 from holdfast.collections.pipeline import PIPELINE_SCHEMAS
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
-from holdfast.collections.rendition_copy import copy_until
+from holdfast.collections.rendition_copy import copy_until, tail_end
 from holdfast.collections.sharded_append import Route, ShardedAppend, checked_updates, promise_moved
 from holdfast.errors import (
     CLOSED,
@@ -219,9 +218,9 @@ class RenditionWriter:
         if upper == CLOSED:
             # The shards may have been finalized since the record was read.
             info, rendition = self._described()
-        if rendition.recipe is Recipe.RESTORED and upper < rendition.held_from:
-            # The process that restored it has ended before it was complete at that time.
-            copy_until(self._client, info, rendition, rendition.held_from + 1, self._describe)
+        if rendition.recipe is not Recipe.SOURCE and upper < rendition.held_from:
+            # The process that handed over to it has ended before it had its tail.
+            copy_until(self._client, info, rendition, tail_end(rendition), self._describe)
             return self._find()
         self._empty = upper == 0
         if self._route is None:
@@ -263,11 +262,13 @@ def _fed(info: CollectionInfo, rendition_id: str) -> RenditionInfo:
             f" {known.recipe.name}",
             hint="write to the collection, or create a rendition of recipe SOURCE",
         )
-    if known.recipe is Recipe.RESTORED and known.state is RenditionState.HYDRATING:
+    if known.recipe is not Recipe.SOURCE and known.state is RenditionState.HYDRATING:
+        copied = known.recipe is Recipe.COPY
+        what = "filled from the collection" if copied else "restored from a snapshot"
         raise BadInput(
-            f"rendition {rendition_id} of collection {info.name} is being restored from a snapshot: no"
-            " pipeline can write it yet",
-            hint="restore again to continue that, or abort the rendition",
+            f"rendition {rendition_id} of collection {info.name} is being {what}: no pipeline can write it"
+            " yet",
+            hint="hand over to it, or abort it" if copied else "restore again to continue that, or abort it",
         )
     if known.dropped:
         raise BadInput(

@@ -65,7 +65,13 @@ from holdfast.collections.record.spec import (
 )
 from holdfast.collections.record.state import ControllerState
 from holdfast.collections.record.transitions import Origin
-from holdfast.collections.rendition_copy import OnProgress, copy_tail, copy_until, rendition_hold
+from holdfast.collections.rendition_copy import (
+    OnProgress,
+    check_continues,
+    copy_tail,
+    copy_until,
+    rendition_hold,
+)
 from holdfast.collections.retention import RETENTION_PURPOSE
 from holdfast.errors import (
     CLOSED,
@@ -116,7 +122,7 @@ class Renditions:
         shards: int,
         hash_columns: tuple[str, ...] = (),
         recipe: Recipe = Recipe.COPY,
-        pipeline: bool = False,
+        pipeline: bool | None = None,
         made_from: str = "",
         rendition_id: str = "",
         command_id: str | None = None,
@@ -126,7 +132,8 @@ class Renditions:
         `hash_columns` are as in `CollectionSpec`. Without an id it gets the next of "r2", "r3", ... Until it
         is current or aborted, it holds the times that it is filled from. A rendition of recipe SOURCE holds
         nothing. With `pipeline` it also gets the shards that a pipeline of `holdfast.ingest` needs, which
-        makes its rows as `made_from` says.
+        makes its rows as `made_from` says. Default: a copy of a rendition with a pipeline has one too, which
+        continues that one with the same `made_from`. A copy with `pipeline` false becomes a table.
 
         Raises `BadInput` if the id was used for a different rendition, and `CollectionNotFound`.
         """
@@ -134,6 +141,8 @@ class Renditions:
         # Checks the numbers and names, and chooses the hash columns if none are given.
         spec = CollectionSpec(info.collection_id, info.name, info.schema, shards, hash_columns)
         data = tuple(self._client.new_shard_id() for _ in range(shards))
+        if recipe is Recipe.COPY and pipeline is not False:
+            pipeline, made_from = info.holding.pipeline is not None, info.holding.made_from
         kept = PipelineShards(*(self._client.new_shard_id() for _ in range(2))) if pipeline else None
         made = RenditionInfo(
             rendition_id, data, 0, spec.hash_columns, recipe=recipe, pipeline=kept, made_from=made_from
@@ -394,6 +403,7 @@ class Renditions:
             return  # The transition refuses a rendition that can't take over.
         if known.recipe is Recipe.SOURCE and known.pipeline is None:
             return  # Its source decides when it may take over.
+        check_continues(view.info, known, view.info.holding)
         upper = common_upper(view.info, known, self._client.recent_uppers)
         if known.recipe is Recipe.RESTORED:
             # Its contents replace the collection's, so only the snapshot must be complete in it.
@@ -417,7 +427,7 @@ class Renditions:
             f"rendition {rendition_id} of collection {name} {what}",
             hint="let its pipeline run until it has caught up: 'holdfast ingest' with --rendition"
             f" {shlex.quote(rendition_id)}"
-            if known.pipeline
+            if known.recipe is Recipe.SOURCE
             else f"in Python, call renditions.catch_up({name!r}, {rendition_id!r}) and try again{more}; or"
             f" run: holdfast collection handover {shlex.quote(name)} --rendition {shlex.quote(rendition_id)}",
         )

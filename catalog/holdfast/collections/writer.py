@@ -210,7 +210,7 @@ class CollectionWriter:
             raise BadInput(
                 f"collection {view.info.name} is written by a source: only the pipeline of its rendition"
                 f" {view.info.holding.id} can write it",
-                hint="use a writer of the rendition, or hand the collection over to a copy",
+                hint="use a writer of the rendition, or hand over to a copy without a pipeline",
             )
         return view
 

@@ -234,6 +234,20 @@ def test_a_snapshot_is_restored_and_fed_on_from_there(folder: Path) -> None:
     assert anew.stdout.startswith("fed orders with 0 messages"), anew.stderr
 
 
+def test_more_shards_are_fed_on(folder: Path) -> None:
+    (folder / "in" / "a.jsonl").write_text('{"id": 1}\nbad\n')
+    assert ingested(folder).exit_code == 0
+    told = holdfast_(folder, "collection", "handover", "orders", "--shards", "3")
+    assert told.stdout.startswith("orders is r2 with 3 shards, from"), told.stderr
+    (folder / "in" / "a.jsonl").unlink()
+    (folder / "in" / "b.jsonl").write_text('{"id": 2}\n{"id": 3}\n')
+    again = ingested(folder)
+    assert again.stdout.startswith("fed orders with 2 messages, 2 updates: complete"), again.stderr
+    assert [(each[0], each[1]) for each in bound(folder)] == [("a.jsonl", 2), ("b.jsonl", 2)]
+    assert [each["partition"] for each in shown(folder, "errors")] == ["a.jsonl"]
+    assert len(shown(folder, "read")) == 3
+
+
 def test_a_backup_while_it_is_fed_is_fed_on_from_there(folder: Path) -> None:
     (folder / "in" / "0.jsonl").write_text('{"id": 0}\nbad\n')
     assert ingested(folder).exit_code == 0

@@ -277,7 +277,7 @@ def test_a_collection_that_is_not_fed_any_more_is_fed_again_from_a_snapshot(tmp_
     send(world, range(5))
     drained(world.pipeline())
     source = taken(world.client, tmp_path / "s")
-    world.controller.renditions.create("orders", shards=3, rendition_id="r2")
+    world.controller.renditions.create("orders", shards=3, pipeline=False, rendition_id="r2")
     world.controller.renditions.catch_up("orders", "r2")
     world.hand_over()
     # It is a table now, so it may get rows alone.
@@ -522,7 +522,7 @@ def test_a_copy_that_takes_over_from_a_pipeline_seals_all_that_it_keeps() -> Non
     send(world, range(5))
     feed = world.pipeline()
     drained(feed)
-    world.controller.renditions.create("orders", shards=3, rendition_id="r2")
+    world.controller.renditions.create("orders", shards=3, pipeline=False, rendition_id="r2")
     world.controller.renditions.catch_up("orders", "r2")
     at = world.hand_over().held_from
     assert positions(world.client, at - 1) == {"0": 2, "1": 2, "2": 1}

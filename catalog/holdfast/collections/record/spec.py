@@ -105,7 +105,8 @@ class RenditionState(IntEnum):
 class Recipe(IntEnum):
     """Where the contents of a rendition come from. The numbers are stored.
 
-    `COPY`: from the collection itself. `SOURCE`: from its own pipeline. Only that pipeline writes it, before
+    `COPY`: from the collection itself. If that has a pipeline, the pipeline may continue the copy from its
+    handover on. `SOURCE`: from its own pipeline. Only that pipeline writes it, before
     and after it becomes current. `RESTORED`: from a snapshot. The other contents of the collection are given
     up. If the snapshot was of a rendition with a pipeline, a pipeline writes it from its handover on.
     """

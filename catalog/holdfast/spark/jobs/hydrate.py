@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
 from holdfast.collections.hydration import Hydration
-from holdfast.collections.rendition_copy import OnProgress, hold_moved, rendition_hold
+from holdfast.collections.rendition_copy import OnProgress, hold_moved, kept_builders, rendition_hold
 from holdfast.errors import StorageError
 from holdfast.persist import PersistClient, Prepared, WriteHandle
 from holdfast.spark import scan
@@ -95,6 +95,11 @@ def _filled(
         appends = []
         for index, writer in enumerate(writers):
             append = writer.prepare_uploads([each[index] for each in uploads], 0, upper).keep()
+            stack.callback(append.abandon)
+            appends.append(append)
+        now = controller.describe(info.collection_id)
+        for builder in kept_builders(stack, client, now, rendition, 0, upper):
+            append = builder.prepare_append(0, upper).keep()
             stack.callback(append.abandon)
             appends.append(append)
         rows = sum(each.rows for of_task in uploads for each in of_task)
