@@ -71,7 +71,8 @@ def copy_tail(client: PersistClient, view: CollectionView, describe: Callable[[]
 def tail_end(rendition: RenditionInfo) -> int:
     """The upper of a rendition that has taken over and has its tail."""
     # A restored rendition has different contents from its handover on. That time must become complete.
-    return rendition.held_from + (1 if rendition.recipe is Recipe.RESTORED else 0)
+    beyond = 1 if rendition.recipe is Recipe.RESTORED else 0
+    return rendition.held_from + beyond
 
 
 def check_continues(info: CollectionInfo, copy: RenditionInfo, current: RenditionInfo) -> None:

@@ -113,7 +113,10 @@ def resharded(world: World, plan: ScriptedPlan | None) -> None:
     controller.renditions.hand_over("orders", "r2")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(each, marks=[] if each is Fault.DEATH_AFTER else pytest.mark.long) for each in FAULTS],
+)
 def test_a_fault_at_any_write_of_a_copy(fault: Fault) -> None:
     for number in range(200):
         world = World()
@@ -200,3 +203,29 @@ def test_any_order_of_steps_copies_and_handovers(seed: int) -> None:
             if at < min(each.held_to, world.upper(current.id)):
                 found = sum(positions(world.client, at).values())
                 assert sum(rows(world.client, at).values()) == found or "envelope" in world.block
+
+
+def test_the_tail_of_a_copy_comes_from_the_rendition_before_it_and_not_from_the_source() -> None:
+    for number in range(50):
+        world = World()
+        send(world, range(6))
+        feed = world.pipeline()
+        drained(feed)
+        world.controller.renditions.create("orders", shards=3, rendition_id="r2")
+        world.controller.hydrate("orders", "r2")
+        send(world, range(6, 12))
+        drained(feed)
+        plan = ScriptedPlan({number: Fault.DEATH_BEFORE}, matches=lambda operation: operation.writes)
+        with suppress(ProcessDeath):
+            StorageController(world.open(plan)).renditions.hand_over("orders", "r2")
+        at = world.controller.describe("orders").rendition("r2").held_from
+        if not 0 < world.upper("r2") < at < 1 << 62:
+            continue
+        world.topic.low = {"0": 4, "1": 4, "2": 4}
+        send(world, range(12, 15))
+        drained(world.pipeline())
+        assert positions(world.client) == {"0": 5, "1": 5, "2": 5}
+        assert world.of("r2", at - 1) == world.of("r1", at - 1)
+        assert kept_by(world, "r2", at - 1) == kept_by(world, "r1", at - 1)
+        return
+    raise AssertionError("the handover never lacks a tail")

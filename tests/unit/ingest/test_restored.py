@@ -360,7 +360,10 @@ def test_nobody_writes_a_rendition_that_is_being_restored(tmp_path: Path) -> Non
     assert world.topic.low == {"0": 4, "1": 4, "2": 4}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(each, marks=[] if each is Fault.DEATH_AFTER else pytest.mark.long) for each in FAULTS],
+)
 @pytest.mark.parametrize("next_", ["restore", "feed"])
 def test_a_fault_at_any_write_of_a_restore(fault: Fault, next_: str, tmp_path: Path) -> None:
     world = World()

@@ -400,7 +400,7 @@ class Postgres:
         until = f"changes from {_lsn(position)} to {_lsn(server.end)} may be lost"
         if slot is None:
             ours = identity.slot.startswith(self._prefix)
-            what = "doesn't exist any more" if ours else "belongs to what the snapshot was taken from"
+            what = "doesn't exist any more" if ours else "belongs to another rendition or collection"
             raise self._gone(f"slot {identity.slot} {what}: {until}")
         if slot.plugin != "pgoutput" or slot.database != self._database:
             raise self._gone(f"slot {slot.name} was made by somebody else: {until}")
