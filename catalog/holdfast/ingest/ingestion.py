@@ -49,7 +49,7 @@ from holdfast.ingest.reading import (
     order_of,
     too_many_errors,
 )
-from holdfast.ingest.restored import given_up
+from holdfast.ingest.restored import given_up, lacks
 from holdfast.ingest.schema_texts import SchemaTexts, stored_texts
 from holdfast.ingest.source import Binding, Range, Source
 from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
@@ -349,15 +349,20 @@ class Ingestion:
         return self._commit(work, at)
 
     def _must_read_again(self, rendition: RenditionInfo) -> bool:
-        """Whether the messages after the snapshot of a restored rendition must all be there still."""
-        source = self._spec.source
+        """Whether it was restored, or continues one that was, and all messages since must be there still."""
+        source, until = self._spec.source, rendition.held_from
+        restored = any(each.recipe is Recipe.RESTORED for each in self.info.held if each.held_from <= until)
+        continues = rendition.recipe is not Recipe.SOURCE or may_follow(rendition)
         may_be_gone = self._anew or (isinstance(source, KafkaSpec) and source.new_epoch)
-        return rendition.recipe is Recipe.RESTORED and source.REPLAYABLE and not may_be_gone
+        return restored and continues and source.REPLAYABLE and not may_be_gone
 
     def _to_read_again(self) -> Sequence[Range]:
         """What the renditions before a restored one had, and this one has not read so far."""
         if not self._reads_again:
             return ()
+        self._given_up = {
+            name: theirs for name, theirs in self._given_up.items() if lacks(self._bound.get(name), theirs)
+        }
         again = missing(self._target_again, self._bound, whole=isinstance(self._spec.source, FilesSpec))
         self._reads_again = bool(again)
         return again

@@ -36,9 +36,14 @@ def given_up(
         ):
             rows = [row for row in newest_rows(reader) if row["source"] == source]
             for partition, theirs in bindings(rows).items():
-                mine, other = bound.get(partition), found.get(partition)
-                if mine is not None and not (theirs.position > mine.position and continues(theirs, mine)):
-                    continue
-                if other is None or other.position < theirs.position:
+                other = found.get(partition)
+                if lacks(bound.get(partition), theirs) and (
+                    other is None or other.position < theirs.position
+                ):
                     found[partition] = theirs
     return found
+
+
+def lacks(mine: Binding | None, theirs: Binding) -> bool:
+    """Whether there are messages in their binding that are not in mine."""
+    return mine is None or (theirs.position > mine.position and continues(theirs, mine))

@@ -199,6 +199,34 @@ def test_a_restore_after_a_restore_still_misses_what_the_first_rendition_had(tmp
         drained(world.pipeline())
 
 
+@pytest.mark.parametrize("recipe", [Recipe.COPY, Recipe.SOURCE])
+def test_a_rendition_that_continues_a_restored_one_misses_the_same_messages(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    world = World(piece=100)
+    send(world, range(6))
+    feed = world.pipeline()
+    drained(feed)
+    source = taken(world.client, tmp_path / "s")
+    send(world, range(6, 18))
+    drained(feed)
+    world.topic.holes.add(("2", 5))
+    restored(world, source)
+    if recipe is Recipe.COPY:
+        world.controller.renditions.create("orders", shards=3, rendition_id="r3")
+        world.controller.hydrate("orders", "r3")
+    else:
+        world.create("r3")
+        drained(world.pipeline("r3"))
+    world.pass_to(world.hand_over("r3").held_from)
+    with pytest.raises(SourceStalled, match="partition 2 has 5 messages up to 5, and had 6"):
+        drained(world.pipeline())
+    world.topic.holes.clear()
+    drained(world.pipeline())
+    assert positions(world.client) == {"0": 6, "1": 6, "2": 6}
+    assert rows(world.client) == Counter((each % 7, str(each)) for each in range(18) if each != 9)
+
+
 def test_a_file_that_is_gone_or_changed_since_is_never_a_silent_gap(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
