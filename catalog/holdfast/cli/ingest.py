@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.persist import Schema
 
 
-@click.command(short_help="Feed a collection from files, Kafka, Postgres or a generator.")
+@click.command(short_help="Feed a collection from files, Kafka, Postgres, another collection.")
 @location_options
 @click.argument("spec_file", metavar="SPEC", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(

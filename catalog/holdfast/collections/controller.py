@@ -16,6 +16,7 @@ from holdfast.collections.capabilities import Capabilities, CollectionHold, Dura
 from holdfast.collections.controller_log import ControllerLog, Guard
 from holdfast.collections.differences import difference_shards
 from holdfast.collections.due_steps import AdvanceStep, Due, Situation, StepKind, advance
+from holdfast.collections.feeds import ended_feeds
 from holdfast.collections.frontiers import common_upper
 from holdfast.collections.hydration import Hydration
 from holdfast.collections.job_commands import JobCommands
@@ -141,6 +142,7 @@ class StorageController(JobCommands):
         if info.state is CollectionState.DROPPED:
             return info
         if not force:
+            self._release_ended_feeds(info.collection_id)
             self._refuse_while_held(info)
         now_ms = self.client.clock.wall_ms()
         return self._log.commit(
@@ -302,6 +304,7 @@ class StorageController(JobCommands):
         users must request. Raises like `describe`.
         """
         id_ = self.describe(id_or_name).collection_id
+        self._release_ended_feeds(id_)
         return advance(lambda: self._situation(id_), lambda step: self._do(id_, step))
 
     def stored(self, id_or_name: str) -> StoredSize:
@@ -384,6 +387,7 @@ class StorageController(JobCommands):
         Returns the since of the collection afterwards. Readers may hold it, and the data, further back.
         """
         info = self._open(id_or_name)
+        self._release_ended_feeds(info.collection_id)
         since = min(since, max(self.frontiers(info.collection_id).upper - 1, 0))
         return move_retention(self.client, self._log, info, since, lambda: self._open(info.collection_id))
 
@@ -449,6 +453,17 @@ class StorageController(JobCommands):
                 self.renditions.make_difference(collection_id)
             case _:
                 assert_never(step.kind)
+
+    def _release_ended_feeds(self, collection_id: str) -> None:
+        """Release the holds of pipelines of this location that need the collection no more."""
+        state = self._log.sync()
+        info = state.find(collection_id)
+
+        def upper(fed: CollectionInfo, rendition_id: str) -> int:
+            return common_upper(fed, fed.rendition(rendition_id), self.client.recent_uppers)
+
+        for purpose in ended_feeds(info, state, self.client.location_id, upper):
+            self.release_hold(collection_id, purpose)
 
     def _refuse_while_held(self, info: CollectionInfo) -> None:
         keepers = {str(hold) for hold in self.holds(info.collection_id) if not hold.own}

@@ -220,6 +220,15 @@ class CollectionReader:
                 reached, held = last, held + number
             return until
 
+    def changes_at(self, time: int, most: int) -> int:
+        """The number of updates at a time, or some number above `most` if there are more.
+
+        The difference at a handover isn't counted. `time` must be after the since, and complete.
+        """
+        self._check_open()
+        with self._there(time - 1):
+            return self._count_changes(time - 1, time, most).total
+
     def _pieces(self, after: int, until: int) -> Iterator[tuple[ReadHandle, int, int]]:
         """The shards that were current in `(after, until]`, each with the part of these times when it was."""
         for rendition in self._described().held:

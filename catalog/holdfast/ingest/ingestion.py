@@ -52,6 +52,7 @@ from holdfast.ingest.reading import (
 from holdfast.ingest.restored import given_up, lacks
 from holdfast.ingest.schema_texts import SchemaTexts, stored_texts
 from holdfast.ingest.source import Binding, Range, Source
+from holdfast.ingest.sources.collection import is_collection
 from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
 from holdfast.persist import Schema, Upload
 from holdfast.persist.rows.schema import DIFF, TIME
@@ -80,7 +81,10 @@ class StepOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IngestStep:
-    """A step: what it committed, and the upper after it. If it `fills`, the rendition has more to read."""
+    """A step: what it committed, and the upper after it. If it `fills`, the rendition has more to read.
+
+    `more` says that the source had more than the limits of the step allow.
+    """
 
     outcome: StepOutcome
     upper: int
@@ -89,6 +93,7 @@ class IngestStep:
     errors: int = 0
     bytes: int = 0
     fills: bool = False
+    more: bool = False
 
 
 @dataclass
@@ -245,7 +250,7 @@ class Ingestion:
         self._standing = []
         if self._upper:
             rows = self._contents([pipeline.remap]).to_pylist()
-            self._standing = self._contents([pipeline.errors]).drop_columns([DIFF]).to_pylist()
+            self._standing = self._contents([pipeline.errors]).to_pylist()
         self._texts.load(stored_texts(rows))
         self._bound = self._bindings([each for each in rows if each["source"] != SCHEMAS])
         if self._state is not None:
@@ -478,11 +483,15 @@ class Ingestion:
         if self._is_complete_before or not 0 < mine.held_from <= self._client.now_ms():
             return False
         before = self.info.held_before(mine)
-        if before is not None and before.pipeline is not None:
+        if before is not None and before.pipeline is not None and self._may_seal(before.pipeline):
             writer = self._controller.rendition_writer(self.info.collection_id, before.id, purpose=PURPOSE)
             writer.seal(mine.held_from)
         self._is_complete_before = True
         return True
+
+    def _may_seal(self, pipeline: PipelineShards) -> bool:
+        """Whether a rendition may stay as it is. If it is fed from a collection, only that decides."""
+        return not any(is_collection(each["source"]) for each in self._remap_of(pipeline))
 
     def _end(self) -> IngestStep:
         """Complete this rendition, which has no later times."""
@@ -663,7 +672,7 @@ class Ingestion:
             is_idle, follows = step.outcome is StepOutcome.IDLE, self.is_following
             if once and is_idle and (follows or not _within(self._probed(), ends)):
                 return
-            busy = step.outcome is StepOutcome.LOST or step.messages >= self._spec.max_rows
+            busy = step.more or step.outcome is StepOutcome.LOST or step.messages >= self._spec.max_rows
             rest = 0 if busy or ((once or follows) and not is_idle) else self._spec.interval_s
             if stopped(max(0, rest - (time.monotonic() - began))):
                 return

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.collections import CollectionInfo, RenditionInfo
 from holdfast.errors import BadInput
-from holdfast.ingest.spec import IngestSpec
+from holdfast.ingest.spec import CollectionSourceSpec, IngestSpec
 
 _FOLLOWS = "follows"
 
@@ -22,6 +22,8 @@ def made_from(spec: IngestSpec, *, follows: bool = True) -> str:
         found["keys"] = spec.avro.keys
     if spec.include:
         found["include"] = dict(spec.include)
+    if isinstance(spec.source, CollectionSourceSpec) and spec.source.columns:
+        found["columns"] = dict(spec.source.columns)
     if not follows:
         found[_FOLLOWS] = False
     return json.dumps(found, separators=(",", ":"), sort_keys=True)

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, CollectionSpec, Recipe, StorageController
+from holdfast.collections.feeds import FedRendition
 from holdfast.collections.record.spec import FIRST_RENDITION
 from holdfast.errors import BadInput, CollectionNotFound, SourceStalled, UniquenessViolation
 from holdfast.ingest.envelope import Envelope
@@ -18,14 +19,25 @@ from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.formats.files import Csv, Parquet
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.formats.raw import Raw
+from holdfast.ingest.formats.rows import RowsByName
 from holdfast.ingest.ingestion import Ingestion, IngestStep
 from holdfast.ingest.made_from import made_from
 from holdfast.ingest.reading import Runner
+from holdfast.ingest.reclocked import ReclockedIngestion
 from holdfast.ingest.schema_texts import SchemaTexts
 from holdfast.ingest.source import Source
+from holdfast.ingest.sources.collection import CollectionSource
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.sources.generator import Generator
-from holdfast.ingest.spec import FilesSpec, GeneratorSpec, IngestSpec, KafkaSpec, PostgresSpec, parse
+from holdfast.ingest.spec import (
+    CollectionSourceSpec,
+    FilesSpec,
+    GeneratorSpec,
+    IngestSpec,
+    KafkaSpec,
+    PostgresSpec,
+    parse,
+)
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.clock import Clock
 from holdfast.persist.stores.s3_place import S3Place
@@ -51,11 +63,12 @@ def ingest_source(
     stopped: Callable[[float], bool] | None = None,
     told: Callable[[IngestStep], None] = lambda _: None,
 ) -> None:
-    """Feed a collection from a source until the source's current end (`once`), or until `stopped`.
+    """FedRendition a collection from a source until the source's current end (`once`), or until `stopped`.
 
-    `source` is the block that docs/how-to/ingest-files.md, ingest-kafka.md and ingest-postgres.md describe.
-    With `schema`, a collection that doesn't exist is created. `stopped(seconds)` waits so long or less, and
-    returns True to end. By default it sleeps. `told` is called after each step.
+    `source` is the block that docs/how-to/ingest-files.md, ingest-kafka.md, ingest-postgres.md and
+    ingest-from-a-collection.md describe. With `schema`, a collection that doesn't exist is created.
+    `stopped(seconds)` waits so long or less, and returns True to end. By default it sleeps. `told` is called
+    after each step.
 
     It feeds the current rendition, until another one takes over. With the id of another `rendition` it feeds
     that one, and creates it if there is none. That reads the same messages as the current rendition, for the
@@ -94,22 +107,45 @@ def ingestion_of(
         # Another instance was faster.
         found = _collection(controller, name, spec, None)
     id_ = rendition or (found.holding.id if isinstance(found, CollectionInfo) else FIRST_RENDITION)
-    reader = reader_id(found.collection_id, id_)
-    with closing(source_of(spec, reader, found.schema, controller.client.clock)) as source:
+    with closing(_source(controller, spec, found, id_, anew=anew)) as source:
         if isinstance(found, CollectionInfo) and found.find(id_) is None:
             _create_rendition(controller, found, id_, made_from(spec, follows=not anew))
         form = partial(format_of, spec)
+        kind = ReclockedIngestion if isinstance(source, CollectionSource) else Ingestion
         with closing(
-            Ingestion(controller, found.collection_id, spec, source, form, runner, id_, anew=anew)
+            kind(controller, found.collection_id, spec, source, form, runner, id_, anew=anew)
         ) as opened:
             yield opened
 
 
+def _source(
+    controller: StorageController,
+    spec: IngestSpec,
+    fed: CollectionInfo | CollectionSpec,
+    rendition_id: str,
+    *,
+    anew: bool = False,
+) -> Source:
+    """Open the source of a rendition. Raises `BadInput` if it can't be used."""
+    if not isinstance(spec.source, CollectionSourceSpec):
+        reader = reader_id(fed.collection_id, rendition_id)
+        return source_of(spec, reader, fed.schema, controller.client.clock)
+    feed = FedRendition(controller.client.location_id, fed.collection_id, rendition_id)
+    # What comes before a handover is read from the rendition before it.
+    latest = rendition_id != FIRST_RENDITION and not anew
+    with ExitStack() as stack:
+        source = stack.enter_context(
+            closing(CollectionSource(controller, spec, feed, fed.name, latest=latest))
+        )
+        source.check(format_of(spec, fed.schema))
+        stack.pop_all()
+    return source
+
+
 def _is_created(controller: StorageController, wanted: CollectionSpec, spec: IngestSpec) -> bool:
     """Create the collection, unless the source can't be used. False if it is there by now."""
-    reader = reader_id(wanted.collection_id, FIRST_RENDITION)
     try:
-        with closing(source_of(spec, reader, wanted.schema, controller.client.clock)) as source:
+        with closing(_source(controller, spec, wanted, FIRST_RENDITION)) as source:
             # A source that can't be used leaves no collection behind.
             source.probe({})
         controller.create_collection(wanted)
@@ -202,6 +238,8 @@ def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock) -> So
             return _kafka(topic, reader)
         case PostgresSpec() as table:
             return _postgres(table, spec, reader, schema)
+        case CollectionSourceSpec():
+            raise AssertionError("a collection is opened with a controller")
 
 
 def _kafka(topic: KafkaSpec, reader: str) -> Source:
@@ -284,6 +322,7 @@ def format_of(spec: IngestSpec, schema: Schema, texts: SchemaTexts | None = None
         "avro": lambda: _avro(spec, columns, schema.key_names, texts or SchemaTexts.of(spec.avro)),
         "parquet": lambda: Parquet(columns, most_bad=most),
         "raw": lambda: Raw(columns, most_bad=most),
+        "rows": lambda: RowsByName(columns),
     }
     form = formats[spec.format]()
     if form.whole and not isinstance(spec.source, FilesSpec):

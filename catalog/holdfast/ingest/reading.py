@@ -171,7 +171,7 @@ class RangeReader:
         deleting = messages.filter(empty)
         if self._keyed and deleting.num_rows:
             messages = messages.filter(pc.invert(empty))
-        decoded = self._checked(self._format.decode(messages), messages)
+        decoded = without_nulls(self._format.decode(messages), messages, self._schema)
         work.records.append(self._records(decoded, messages, wanted, deletes=False))
         work.bad += [self._error(wanted, each, messages) for each in decoded.bad]
         if not self._keyed:
@@ -214,24 +214,7 @@ class RangeReader:
     def _decoded_keys(self, messages: pa.RecordBatch) -> Decoded:
         """The key columns of messages, from their keys."""
         keys = messages.set_column(messages.schema.get_field_index("value"), "value", messages["key"])
-        return self._checked(self._keys.decode(keys), messages, self._schema.key_names)
-
-    def _checked(
-        self, decoded: Decoded, messages: pa.RecordBatch, names: Sequence[str] | None = None
-    ) -> Decoded:
-        """Without the rows that have a null where the collection allows none. They are bad records."""
-        rows, index, bad = decoded.rows, decoded.index, list(decoded.bad)
-        for each in self._schema.arrow:
-            wanted = each.name in rows.column_names and (names is None or each.name in names)
-            if each.nullable or not wanted or not rows[each.name].null_count:
-                continue
-            null = rows[each.name].is_null().to_numpy()
-            for at in np.flatnonzero(null).tolist():
-                message = int(index[at])
-                position = messages["position"][message].as_py()
-                bad.append(BadRecord(message, position, "null", f"column '{each.name}' is missing or null"))
-            rows, index = rows.filter(pa.array(~null)), index[~null]
-        return replace(decoded, rows=rows, index=index, bad=bad)
+        return without_nulls(self._keys.decode(keys), messages, self._schema, self._schema.key_names)
 
     def _records(
         self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, *, deletes: bool
@@ -244,7 +227,7 @@ class RangeReader:
             if what != "record" and not deletes:
                 type_ = self._schema.arrow.field(name).type
                 values = pa.repeat(wanted.partition, count) if what == "partition" else taken[what]
-                arrays[name] = values.cast(type_)
+                arrays[name] = included(values, what, type_)
         columns = [
             arrays[each.name] if each.name in arrays else pa.nulls(count, each.type)
             for each in self._schema.arrow
@@ -276,6 +259,35 @@ class RangeReader:
             "value": None if value is None else value[:RAW_BYTES],
             TIMESTAMP: timestamp,
         }
+
+
+def included(values: pa.Array, what: str, type_: pa.DataType) -> pa.Array:
+    """What messages have besides their fields, in the type of its column."""
+    if what == "timestamp" and pa.types.is_timestamp(type_):
+        # They are milliseconds, and a column has another unit.
+        values = values.cast(pa.timestamp("ms"))
+    return values.cast(type_)
+
+
+def without_nulls(
+    decoded: Decoded, messages: pa.RecordBatch, schema: Schema, names: Sequence[str] | None = None
+) -> Decoded:
+    """Leave out the rows that have a null where the collection allows none. They are bad records.
+
+    With `names`, only these columns count.
+    """
+    rows, index, bad = decoded.rows, decoded.index, list(decoded.bad)
+    for each in schema.arrow:
+        wanted = each.name in rows.column_names and (names is None or each.name in names)
+        if each.nullable or not wanted or not rows[each.name].null_count:
+            continue
+        null = rows[each.name].is_null().to_numpy()
+        for at in np.flatnonzero(null).tolist():
+            message = int(index[at])
+            position = messages["position"][message].as_py()
+            bad.append(BadRecord(message, position, "null", f"column '{each.name}' is missing or null"))
+        rows, index = rows.filter(pa.array(~null)), index[~null]
+    return replace(decoded, rows=rows, index=index, bad=bad)
 
 
 def too_many_errors(collection: str, limit: int, first: str) -> SourceStalled:

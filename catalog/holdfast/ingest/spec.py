@@ -16,9 +16,11 @@ from holdfast.errors import BadInput
 from holdfast.ingest.envelope import Envelope
 from holdfast.persist.stores.s3_place import FORM, S3Place
 
-FORMATS: Final[tuple[str, ...]] = ("json", "csv", "avro", "parquet", "raw")
+FORMATS: Final[tuple[str, ...]] = ("json", "csv", "avro", "parquet", "raw", "rows")
 INCLUDES: Final[tuple[str, ...]] = ("partition", "position", "timestamp", "key", "record")
 START: Final = ("Earliest", "Latest")
+PARTS: Final = ("value", "key", "partition", "position", "timestamp")
+"""The parts of a message that columns of a collection may have."""
 SECURITY: Final = (
     "security.protocol",
     "sasl.mechanism",
@@ -119,6 +121,21 @@ class PostgresSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectionSourceSpec:
+    """Another collection, by its name or id. Without a `url` it is in the location that is fed.
+
+    `start` is Earliest or Latest. `columns` names the columns that have the parts of a message. Other parts
+    are in the columns with their own names, if the collection has such columns.
+    """
+
+    REPLAYABLE: ClassVar[bool] = True
+    collection: str
+    url: str = ""
+    start: str = START[0]
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RegistrySpec:
     """A schema registry with Confluent's REST API."""
 
@@ -140,6 +157,9 @@ class AvroSpec:
     keys: str = "json"
 
 
+SourceSpec = CollectionSourceSpec | FilesSpec | GeneratorSpec | KafkaSpec | PostgresSpec
+
+
 @dataclass(frozen=True, slots=True)
 class IngestSpec:
     """A source, how its records are decoded, and how often and how much a step commits.
@@ -149,7 +169,7 @@ class IngestSpec:
     for the same positions.
     """
 
-    source: FilesSpec | GeneratorSpec | KafkaSpec | PostgresSpec
+    source: SourceSpec
     format: str
     envelope: Envelope = Envelope.NONE
     include: Mapping[str, str] = field(default_factory=dict)
@@ -196,6 +216,7 @@ def parse(block: object, where: str = "source") -> IngestSpec:
     )
     for each in (run, batch, collect, given):
         each.done()
+    _check_collection(spec, where)
     return spec
 
 
@@ -283,6 +304,36 @@ def _postgres(given: "_Block") -> PostgresSpec:
     return spec
 
 
+def _collection(given: "_Block") -> CollectionSourceSpec:
+    columns = given.block("columns")
+    spec = CollectionSourceSpec(
+        given.text("name"),
+        given.text("url") if "url" in given.names else "",
+        given.choice("start", list(START), START[0]),
+        {each: columns.text(each) for each in PARTS if each in columns.names},
+    )
+    columns.done()
+    given.done()
+    return spec
+
+
+def _check_collection(spec: IngestSpec, where: str) -> None:
+    """Raise `BadInput` for what is not possible with a collection as source, or only with one."""
+    if not isinstance(spec.source, CollectionSourceSpec):
+        if spec.format == "rows":
+            raise BadInput(f"{where}.format rows is only for a collection")
+        return
+    if spec.envelope is not Envelope.NONE:
+        raise BadInput(
+            f"{where}.envelope is {spec.envelope.value!r}, but a collection as source needs None: its rows at"
+            " one time have no order, so no message is the last one of its key",
+            hint="feed a collection with this envelope from the source of the raw collection",
+        )
+    if spec.format == "rows" and (spec.source.columns or spec.include):
+        name = "collection.columns" if spec.source.columns else "include"
+        raise BadInput(f"{where}.{name} is not for format rows, whose columns have the same names")
+
+
 def _changes(given: "_Block") -> tuple[str, str]:
     """The format and the envelope of a source that has changes of rows. It has no choice."""
     if "format" in given.names:
@@ -318,10 +369,11 @@ def _start(given: "_Block") -> str | int | Mapping[int, int]:
     raise BadInput(f"{block.where} must be {', '.join(START)}, {{timestamp: ...}} or {{offsets: ...}}")
 
 
-_SOURCES: Final[Mapping[str, Callable[["_Block"], FilesSpec | GeneratorSpec | KafkaSpec | PostgresSpec]]] = {
+_SOURCES: Final[Mapping[str, Callable[["_Block"], SourceSpec]]] = {
     "files": _files,
     "kafka": _kafka,
     "postgres": _postgres,
+    "collection": _collection,
     "generator": _generator,
 }
 

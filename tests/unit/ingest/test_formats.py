@@ -18,6 +18,7 @@ from holdfast.ingest.formats.decoded import Decoded
 from holdfast.ingest.formats.files import Csv, Parquet
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.formats.raw import Raw
+from holdfast.ingest.reading import included
 from holdfast.ingest.source import MESSAGES
 from holdfast.persist import Schema
 
@@ -202,3 +203,9 @@ def test_raw_takes_one_column() -> None:
     assert bad(decoded) == [1]
     with pytest.raises(BadInput, match="exactly one column of type binary or string, found id int64"):
         Raw(COLUMNS).check()
+
+
+@pytest.mark.parametrize("type_", [pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.int64()])
+def test_timestamps_of_messages_are_milliseconds_in_columns_of_each_type(type_: pa.DataType) -> None:
+    (found,) = included(pa.array([1_700_000_000_123]), "timestamp", type_).cast(pa.int64()).to_pylist()
+    assert found == (1_700_000_000_123 if type_ == pa.int64() else 1_700_000_000_123_000)

@@ -87,7 +87,10 @@ def test_files_become_rows_with_offsets_and_errors(folder: Path) -> None:
     [
         ("", "must be a YAML file with the fields collection and source"),
         ("a: [", "is not YAML"),
-        ("collection: orders", "source must have one of files, kafka, postgres, generator (it has nothing)"),
+        (
+            "collection: orders",
+            "source must have one of files, kafka, postgres, collection, generator (it has nothing)",
+        ),
         ("collection: 1", "needs 'collection': the name of the collection to feed"),
         ("collection: orders\nsources: {}", "has an unknown field 'sources'"),
         ("collection: orders\nkey: id", "key must be a block of name: type, such as {id: int64}"),

@@ -34,8 +34,8 @@ def test_a_whole_spec() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"generator": {"rows": 1}}, "must have one of files, kafka, postgres, generator"),
-        ({"kafka": {}}, "must have one of files, kafka, postgres, generator"),
+        ({"generator": {"rows": 1}}, "must have one of files, kafka, postgres, collection, generator"),
+        ({"kafka": {}}, "must have one of files, kafka, postgres, collection, generator"),
         ({"mysql": {}}, "unknown field 'mysql'"),
         ({"files": {}}, "source.files.path must be text"),
         ({"files": {"path": "/in", "glob": "*"}}, "source.files has an unknown field 'glob'"),

@@ -7,7 +7,7 @@
 - Executors read and decode the ranges, one task for each. Messages never pass through the JVM. Without an
   envelope the executors also upload the rows. For Upsert they return the rows, and the driver merges them
   with the contents of the collection, which it keeps in memory.
-- The driver itself reads a table of Postgres.
+- The driver itself reads a table of Postgres, and another collection.
 - Any number of drivers may run, also `holdfast ingest` in another process. The commits decide, and who loses
   deletes its uploads. Uploads of a killed driver are swept after the leases of its writers.
 - The record of the job is not part of a commit. The driver looks every few seconds whether its attempt is
@@ -40,7 +40,7 @@ from holdfast.ingest.ingestion import IngestTotal
 from holdfast.ingest.opened import reader_id, source_of
 from holdfast.ingest.reading import Order, RangeReader, RangeWork
 from holdfast.ingest.schema_texts import MissingTexts, SchemaTexts
-from holdfast.ingest.spec import IngestSpec, PostgresSpec
+from holdfast.ingest.spec import CollectionSourceSpec, IngestSpec, PostgresSpec
 from holdfast.persist import PersistClient
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.program import Say, assigned, on_record, session, unless_committed
@@ -83,9 +83,10 @@ def run(
             with on_record(controller, spec), session(spec, spark) as running:
                 total = IngestTotal()
                 watch = _Watch(controller, spec, say, total)
-                # A snapshot and the changes of a table belong to the connection of one process.
+                # A snapshot and the changes of a table belong to the connection of one process. A collection
+                # is read and committed by whole times.
                 source = spec.parsed
-                is_shared = not isinstance(source.source, PostgresSpec)
+                is_shared = not isinstance(source.source, CollectionSourceSpec | PostgresSpec)
                 runner = SparkRunner(running, client, info, spec) if is_shared else None
                 with ingestion_of(
                     controller,

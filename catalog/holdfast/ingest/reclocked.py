@@ -1,0 +1,462 @@
+"""The loop that feeds a rendition from another collection, whose contents have times already.
+
+- The rendition has at each time what the source has at that time, decoded. Only its first time is chosen: at
+  that time it has all that the source contains then. The since of the collection moves there, because
+  nothing is known about earlier times.
+- A step commits one or more whole times, with a binding for each time at which the source changed. Its upper
+  follows that of the source, also if nothing changed.
+- A change of the source is a row with a count, which may be negative. The rows that it decodes to get the
+  same count. So does a bad record. If the source retracts a row, its rows or its bad record are retracted.
+- A step is bounded by `max_rows` and `max_bytes`. One time can't be divided. If a time has more changes than
+  `max_rows`, its rows are uploaded in pieces, and memory stays bounded. So are the first contents.
+- Another rendition follows nobody: it reads the source itself, and has the same times.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.collections import RenditionState
+from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
+from holdfast.collections.uploads import upload_rows
+from holdfast.errors import HandedOver, HoldfastError, Indeterminate, SourceStalled, UpperMismatch
+from holdfast.ingest.formats.decoded import Decoded, TooManyBad
+from holdfast.ingest.ingestion import Ingestion, IngestStep, StepOutcome
+from holdfast.ingest.reading import RAW_BYTES, included, too_many_errors, without_nulls
+from holdfast.ingest.source import Binding, Range
+from holdfast.ingest.sources.collection import PARTITION, CollectionSource
+from holdfast.persist.rows.schema import DIFF, TIME
+
+_KEEP_S: Final = 5.0
+"""So often the hold on the source moves."""
+
+Address = tuple[str, int, bytes | None, bytes | None]
+"""What distinguishes bad records: partition, position, and the raw key and value, cut."""
+
+
+def _address(row: Mapping[str, Any]) -> Address:
+    return row["partition"], row["position"], row["key"], row["value"]
+
+
+@dataclass
+class _Changes:
+    """What a step has read: the number of changes, their sums by time, and the changes of bad records."""
+
+    messages: int = 0
+    updates: int = 0
+    bytes: int = 0
+    sums: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    bad: list[tuple[int, int, dict[str, Any]]] = field(default_factory=list)
+
+    def count(self, rows: pa.RecordBatch) -> None:
+        """Count the changes of a batch with times."""
+        self.messages += rows.num_rows
+        self.bytes += rows.nbytes
+        times, index = np.unique(rows[TIME].to_numpy(), return_inverse=True)
+        self.sums.append((times, _summed(index, len(times), rows[DIFF].to_numpy())))
+
+    def by_time(self) -> tuple[np.ndarray, np.ndarray]:
+        """The times at which the source changed, in order, and the sum of the changes at each."""
+        if not self.sums:
+            return np.empty(0, np.uint64), np.empty(0, np.int64)
+        every, sums = (np.concatenate(each) for each in zip(*self.sums, strict=True))
+        times, index = np.unique(every, return_inverse=True)
+        return times, _summed(index, len(times), sums)
+
+
+def _summed(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
+class ReclockedIngestion(Ingestion):
+    """Feeds a rendition from another collection. See `Ingestion`."""
+
+    _source: CollectionSource
+
+    def _open(self) -> None:
+        super()._open()
+        self._form_of_rows = self._form(self.schema, self._texts)
+        self._source.check(self._form_of_rows)
+        self._kept_s = 0.0
+        self._is_first_kept = False
+
+    @property
+    def is_following(self) -> bool:
+        """Always false: the source itself says what belongs to which time."""
+        return False
+
+    def load(self) -> None:
+        """Read the upper, the bindings and the errors. Raises `SourceStalled` if the columns changed."""
+        super().load()
+        if (binding := self._bound.get(PARTITION)) is not None and binding.identity != self._columns:
+            was, now = (", ".join(json.loads(each)) for each in (binding.identity, self._columns))
+            raise SourceStalled(
+                f"collection {self.info.name} has the columns {now} now, and rendition {self._id} is decoded"
+                f" with the columns {was}",
+                hint="feed a new rendition ('holdfast ingest' with --rendition), and hand over to it",
+            )
+
+    @property
+    def _columns(self) -> str:
+        """The columns that rows are decoded with. If they change, a row can't be retracted any more."""
+        return json.dumps(self.schema.arrow.names)
+
+    def step(self, within: Mapping[str, int] | None = None) -> IngestStep:
+        """Read what is new, and commit it. See `Ingestion.step`."""
+        if not self._known:
+            self.load()
+        if self._is_look_due() and self._is_moved():
+            return IngestStep(StepOutcome.LOST, self._upper)
+        self._complete_before()
+        if self._upper >= self.rendition.held_to:
+            return self._end()
+        try:
+            return self._copied(within)
+        except SourceStalled:
+            # Another instance may have gone on, so that the source was compacted.
+            if not self._is_overtaken():
+                raise
+            return IngestStep(StepOutcome.LOST, self._upper)
+
+    def _copied(self, within: Mapping[str, int] | None) -> IngestStep:
+        end = min(self._source.upper(self._upper), self.rendition.held_to)
+        if within is not None:
+            end = min(end, within.get(PARTITION, end))
+        if not self._upper:
+            first = self._source.first_time(self._client.now_ms())
+            if first is None or first >= end:
+                return IngestStep(StepOutcome.IDLE, self._upper)
+            return self._at_once(first, self._source.contents(first), end)
+        if end <= self._upper:
+            return IngestStep(StepOutcome.IDLE, self._upper)
+        until, is_large = self._source.bounded(self._upper - 1, end - 1, self._spec.max_rows)
+        if is_large:
+            return self._at_once(until, self._source.changed_at(until), end)
+        return self._some(until, end)
+
+    def _some(self, until: int, end: int) -> IngestStep:
+        """Commit the changes up to a time, or up to an earlier one if they have more than `max_bytes`."""
+        work = _Changes()
+        done: list[pa.Table] = []
+        waiting: list[pa.Table] = []
+        size, reached = 0, self._upper - 1
+        for event in self._source.changes(reached, until):
+            if isinstance(event, pa.Table):
+                waiting.append(event)
+                size += event.nbytes
+                if sum(each.num_rows for each in waiting) > self._spec.max_rows:
+                    break
+                continue
+            done, waiting, reached = [*done, *waiting], [], event
+            if size >= self._spec.max_bytes:
+                break
+        if reached < self._upper:
+            # The difference at a handover of the source, which nobody counts before.
+            first = int(pc.min(waiting[0][TIME]).as_py())
+            return self._at_once(first, self._source.changed_at(first), end)
+        self._texts.begin()
+        tables = []
+        for table in done:
+            for batch in table.combine_chunks().to_batches():
+                tables.append(self._decoded(batch, work))
+                work.updates += tables[-1].num_rows
+        updates = pa.concat_tables(tables) if tables else None
+        return self._committed(work, reached, end, updates)
+
+    def _at_once(self, at: int, contents: Iterable[pa.RecordBatch], end: int) -> IngestStep:
+        """Commit all changes at one time. Many rows are uploaded in pieces."""
+        work = _Changes()
+        self._texts.begin()
+        work.sums.append((np.array([at], np.uint64), np.zeros(1, np.int64)))
+        pieces = self._pieces(at, contents, work)
+        held: list[pa.Table] = []
+        for piece in pieces:
+            held.append(piece)
+            if work.messages > self._spec.max_rows or work.bytes > self._spec.max_bytes:
+                break
+        else:
+            return self._committed(work, at, end, pa.concat_tables(held) if held else None)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            while held:
+                yield from held.pop(0).to_batches()
+            yield from chain.from_iterable(each.to_batches() for each in pieces)
+
+        uploads = upload_rows(
+            self._client,
+            batches(),
+            self.rendition,
+            self._writer.upload_tickets(),
+            meanwhile=self._writer.keep_alive,
+        )
+        try:
+            return self._committed(work, at, end, None, [uploads])
+        except BaseException:
+            self._client.discard(uploads)
+            raise
+
+    def _pieces(self, at: int, contents: Iterable[pa.RecordBatch], work: _Changes) -> Iterator[pa.Table]:
+        for rows in contents:
+            if rows.num_rows:
+                times = pa.repeat(pa.scalar(at, pa.uint64()), rows.num_rows)
+                piece = self._decoded(rows.append_column(TIME, times), work)
+                work.updates += piece.num_rows
+                yield piece
+
+    # Decoding
+
+    def _decoded(self, rows: pa.RecordBatch, work: _Changes) -> pa.Table:
+        """The updates that changes of the source make. Adds to the work what is not an update."""
+        work.count(rows)
+        added = pc.greater(rows[DIFF], 0)
+        new = self._added(rows.filter(added), work)
+        if pc.all(added).as_py():
+            return new
+        return pa.concat_tables([new, self._removed(rows.filter(pc.invert(added)), work)])
+
+    def _added(self, rows: pa.RecordBatch, work: _Changes) -> pa.Table:
+        messages = self._messages(rows)
+        try:
+            decoded = self._decoded_messages(messages)
+        except TooManyBad as error:
+            times = np.unique(rows[TIME].to_numpy())
+            if len(times) == 1:
+                raise too_many_errors(self.info.name, self._spec.error_limit, error.reason) from None
+            # There may be fewer at each time.
+            before = pc.less(rows[TIME], pa.scalar(int(times[len(times) // 2]), pa.uint64()))
+            parts = (rows.filter(before), rows.filter(pc.invert(before)))
+            return pa.concat_tables([self._added(part, work) for part in parts])
+        for bad in decoded.bad:
+            message = messages.slice(bad.index, 1).to_pylist()[0]
+            row = self._error_row(message) | {"kind": bad.kind, "reason": bad.reason}
+            work.bad.append((*self._when(rows, bad.index), row))
+        return self._updates(decoded, messages, rows)
+
+    def _removed(self, rows: pa.RecordBatch, work: _Changes) -> pa.Table:
+        """Retract what the rows were decoded to before: bad records, or rows of the collection.
+
+        A row that was a bad record is one now, even if it could be decoded meanwhile.
+        """
+        messages = self._messages(rows)
+        known = {_address(each): each for each in self._standing}
+        known |= {_address(row): row for _, _, row in work.bad}
+        is_bad = np.zeros(rows.num_rows, bool)
+        if known:
+            values = pa.array({value for _, _, _, value in known}, pa.binary())
+            cut = pc.binary_slice(messages["value"], 0, RAW_BYTES)
+            for index in np.flatnonzero(pc.is_in(cut, values).to_numpy(zero_copy_only=False)).tolist():
+                message = messages.slice(index, 1).to_pylist()[0]
+                row = known.get(_address(self._error_row(message)))
+                if row is not None:
+                    is_bad[index] = True
+                    work.bad.append((*self._when(rows, index), row))
+        good = pa.array(~is_bad)
+        rows, messages = rows.filter(good), messages.filter(good)
+        try:
+            decoded = self._decoded_messages(messages)
+        except TooManyBad as error:
+            raise self._undecodable(error.reason) from None
+        if decoded.bad:
+            raise self._undecodable(decoded.bad[0].reason)
+        return self._updates(decoded, messages, rows)
+
+    def _undecodable(self, why: str) -> SourceStalled:
+        return SourceStalled(
+            f"the source of collection {self.info.name} retracts a row that could be decoded when it came and"
+            f" can't be now: {why}",
+            hint="feed a new rendition ('holdfast ingest' with --rendition), and hand over to it",
+        )
+
+    def _messages(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows if self._source.columns is None else self._source.columns.messages(rows)
+
+    def _decoded_messages(self, messages: pa.RecordBatch) -> Decoded:
+        decoded = self._form_of_rows.decode(messages)
+        return decoded if self._source.columns is None else without_nulls(decoded, messages, self.schema)
+
+    def _error_row(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._source.columns is not None
+        partition, position = self._source.columns.address(message)
+        key, value = (
+            None if message[each] is None else message[each][:RAW_BYTES] for each in ("key", "value")
+        )
+        return {"partition": partition, "position": position, "key": key, "value": value}
+
+    @staticmethod
+    def _when(rows: pa.RecordBatch, index: int) -> tuple[int, int]:
+        return rows[TIME][index].as_py(), rows[DIFF][index].as_py()
+
+    def _updates(self, decoded: Decoded, messages: pa.RecordBatch, rows: pa.RecordBatch) -> pa.Table:
+        """Decoded rows with the included columns, and with the time and count of the rows they are from."""
+        index = pa.array(decoded.index)
+        arrays = {name: decoded.rows[name] for name in decoded.rows.column_names}
+        for what, name in self._spec.include.items():
+            if what != "record":
+                type_ = self.schema.arrow.field(name).type
+                arrays[name] = included(messages[what].take(index), what, type_)
+        arrays |= {each: rows[each].take(index) for each in (TIME, DIFF)}
+        columns = [
+            arrays[each.name] if each.name in arrays else pa.nulls(len(index), each.type)
+            for each in self.schema.arrow_updates
+        ]
+        return pa.table(columns, schema=self.schema.arrow_updates)
+
+    # The commit
+
+    def _committed(
+        self, work: _Changes, until: int, end: int, updates: pa.Table | None, uploads: Any = ()
+    ) -> IngestStep:
+        """Commit everything up to a time."""
+        standing, errors = self._judged_errors(work)
+        remap, binding = self._remapped(work, until)
+        schemas = {id_: text for id_, text in self._texts.taken().items() if id_ not in self._texts.stored}
+        texts = [
+            {**self._remap_row(each, Binding(0, text), SCHEMAS), TIME: until, DIFF: 1}
+            for each, text in schemas.items()
+        ]
+        remap = pa.concat_tables([remap, pa.Table.from_pylist(texts, REMAP_SCHEMA.arrow_updates)])
+        # A rendition that is being filled may begin at any time. A collection has all its times.
+        is_begun = self._upper or self.rendition.state is not RenditionState.HYDRATING
+        expected = self._upper if is_begun else until
+        try:
+            self._writer.append(updates, expected, until + 1, kept=(remap, errors), uploads=uploads)
+        except (UpperMismatch, HandedOver):
+            self._known = False
+            return IngestStep(StepOutcome.LOST, self._upper)
+        except Indeterminate:
+            # The bindings say whether it happened.
+            self._is_open = self._known = False
+            return IngestStep(StepOutcome.LOST, self._upper)
+        self._upper, self._moved_s = until + 1, time.monotonic()
+        if binding is not None:
+            self._bound[PARTITION] = binding
+        self._texts.stored |= schemas
+        self._standing = standing
+        self._acknowledge()
+        more = until + 1 < end
+        bad = sum(1 for _, diff, _ in work.bad if diff > 0)
+        done = (work.messages, work.updates, bad, work.bytes)
+        return IngestStep(StepOutcome.COMMITTED, self._upper, *done, more=more)
+
+    def _remapped(self, work: _Changes, until: int) -> tuple[pa.Table, Binding | None]:
+        """The updates of the remap, with a binding for each time that has changes, and the last binding."""
+        times, sums = work.by_time()
+        before = self._bound.get(PARTITION)
+        if not len(times):
+            return REMAP_SCHEMA.arrow_updates.empty_table(), before
+        totals = np.cumsum(sums) + (before.total if before else 0)
+        begin = before.begin if before else until
+        positions = times.astype(np.int64) + 1
+        new = _Bindings(positions, sums, totals)
+        old = _Bindings(positions[:-1], sums[:-1], totals[:-1])
+        removed_at = times[1:]
+        if before is not None:
+            first = (np.array([each], np.int64) for each in (before.position, before.rows, before.total))
+            old = _Bindings(
+                *map(np.concatenate, zip(first, (old.positions, old.rows, old.totals), strict=True))
+            )
+            removed_at = times
+        tables = [
+            self._binding_rows(old, begin, removed_at, -1),
+            self._binding_rows(new, begin, times, 1),
+        ]
+        last = Binding(int(positions[-1]), self._columns, int(sums[-1]), 0, begin, int(totals[-1]))
+        return pa.concat_tables(tables), last
+
+    def _binding_rows(self, rows: "_Bindings", begin: int, times: np.ndarray, diff: int) -> pa.Table:
+        count = len(times)
+        values = {
+            "source": pa.repeat(self._source.name, count),
+            "partition": pa.repeat(PARTITION, count),
+            "position": pa.array(rows.positions),
+            "identity": pa.repeat(self._columns, count),
+            "rows": pa.array(rows.rows),
+            "checksum": pa.array(np.zeros(count, np.uint64)),
+            "begin": pa.array(np.full(count, begin, np.int64)),
+            "total": pa.array(rows.totals),
+            TIME: pa.array(times),
+            DIFF: pa.array(np.full(count, diff, np.int64)),
+        }
+        schema = REMAP_SCHEMA.arrow_updates
+        return pa.table([values[name] for name in schema.names], schema=schema)
+
+    def _judged_errors(self, work: _Changes) -> tuple[list[dict[str, Any]], pa.Table | None]:
+        """The bad records after the step, with their counts, and the updates of the errors.
+
+        Raises `SourceStalled` if there are more than the limit at some time.
+        """
+        if not work.bad:
+            return self._standing, None
+        rows = {_address(each): each for each in self._standing}
+        counts = Counter({_address(each): each[DIFF] for each in self._standing})
+        updates: list[dict[str, Any]] = []
+        by_time: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+        for at, diff, row in work.bad:
+            by_time.setdefault(at, []).append((diff, row))
+        for at, changed in sorted(by_time.items(), key=lambda one: one[0]):
+            for diff, row in changed:
+                known = rows.setdefault(_address(row), row)
+                counts[_address(row)] += diff
+                updates.append({**known, TIME: at, DIFF: diff})
+            for _, row in changed:
+                if counts[_address(row)] < 0:
+                    raise self._undecodable(row["reason"])
+            added = [row for diff, row in changed if diff > 0]
+            if added and sum(counts.values()) > self._spec.error_limit:
+                first = added[0]
+                next_ = f"{first['partition']}:{first['position']}: {first['reason']}"
+                raise too_many_errors(self.info.name, self._spec.error_limit, next_)
+        standing = [{**rows[each], DIFF: number} for each, number in counts.items() if number]
+        return standing, pa.Table.from_pylist(updates, ERRORS_SCHEMA.arrow_updates)
+
+    def _acknowledge(self) -> None:
+        """Hold what is needed next, and nothing before it."""
+        if not self._upper or self._upper >= self.rendition.held_to:
+            return
+        self._keep_first()
+        now_s = time.monotonic()
+        if now_s - self._kept_s >= _KEEP_S:
+            self._source.keep(self._upper - 1)
+            self._kept_s = now_s
+
+    def _keep_first(self) -> None:
+        """Let nobody read times before the first one, at which the collection only seems empty."""
+        binding = self._bound.get(PARTITION)
+        if self._is_first_kept or binding is None or self.rendition.state is not RenditionState.HOLDING:
+            return
+        if binding.begin > self.rendition.held_from:
+            self._controller.set_retention_hold(self.info.collection_id, binding.begin)
+        self._is_first_kept = True
+
+    def _probed(self) -> list[Range]:
+        """The times that are not read yet."""
+        upper = self._source.upper(self._upper)
+        return [Range(PARTITION, self._upper, upper)] if upper > self._upper else []
+
+    def close(self) -> None:
+        """Leave the hold where the next instance begins."""
+        if self._known and 0 < self._upper < self.rendition.held_to:
+            # The hold may stay where it is. The next instance moves it.
+            with suppress(HoldfastError):
+                self._source.keep(self._upper - 1)
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Bindings:
+    """Positions with their numbers of rows."""
+
+    positions: np.ndarray
+    rows: np.ndarray
+    totals: np.ndarray
