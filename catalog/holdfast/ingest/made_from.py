@@ -1,10 +1,12 @@
 """What a rendition is made from, and how: recorded with it, so that no other decoder writes it by mistake."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from holdfast.collections import CollectionInfo, RenditionInfo
 from holdfast.errors import BadInput
+from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.spec import CollectionSourceSpec, IngestSpec
 
 _FOLLOWS = "follows"
@@ -27,6 +29,23 @@ def made_from(spec: IngestSpec, *, follows: bool = True) -> str:
     if not follows:
         found[_FOLLOWS] = False
     return json.dumps(found, separators=(",", ":"), sort_keys=True)
+
+
+def spec_of_other(rendition: RenditionInfo, spec: IngestSpec) -> IngestSpec | None:
+    """A spec that makes the rows of another rendition from the same collection. None if it is not recorded.
+
+    It has the limits of `spec`.
+    """
+    recorded = _recorded(rendition)
+    if not recorded or "schemas" in recorded or not isinstance(spec.source, CollectionSourceSpec):
+        return None
+    return replace(
+        spec,
+        source=replace(spec.source, columns=recorded.get("columns", {})),
+        format=recorded["format"],
+        envelope=Envelope(recorded["envelope"]),
+        include=recorded.get("include", {}),
+    )
 
 
 def may_follow(rendition: RenditionInfo) -> bool:

@@ -115,6 +115,10 @@ def ingestion_of(
         with closing(
             kind(controller, found.collection_id, spec, source, form, runner, id_, anew=anew)
         ) as opened:
+            if isinstance(opened, ReclockedIngestion):
+                opened.opens = lambda other, made: ingestion_of(
+                    controller, found.collection_id, made, rendition=other
+                )
             yield opened
 
 

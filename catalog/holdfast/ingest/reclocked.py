@@ -15,8 +15,8 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -31,9 +31,11 @@ from holdfast.collections.uploads import upload_rows
 from holdfast.errors import HandedOver, HoldfastError, Indeterminate, SourceStalled, UpperMismatch
 from holdfast.ingest.formats.decoded import Decoded, TooManyBad
 from holdfast.ingest.ingestion import Ingestion, IngestStep, StepOutcome
+from holdfast.ingest.made_from import spec_of_other
 from holdfast.ingest.reading import RAW_BYTES, included, too_many_errors, without_nulls
 from holdfast.ingest.source import Binding, Range
 from holdfast.ingest.sources.collection import PARTITION, CollectionSource
+from holdfast.ingest.spec import IngestSpec
 from holdfast.persist.rows.schema import DIFF, TIME
 
 _KEEP_S: Final = 5.0
@@ -83,6 +85,8 @@ class ReclockedIngestion(Ingestion):
     """Feeds a rendition from another collection. See `Ingestion`."""
 
     _source: CollectionSource
+    opens: Callable[[str, IngestSpec], AbstractContextManager[Ingestion]]
+    """Opens the pipeline of another rendition of the collection."""
 
     def _open(self) -> None:
         super()._open()
@@ -128,6 +132,29 @@ class ReclockedIngestion(Ingestion):
             if not self._is_overtaken():
                 raise
             return IngestStep(StepOutcome.LOST, self._upper)
+
+    def _complete_before(self) -> bool:
+        """Complete the rendition before this one, with its own format, in case its pipeline doesn't.
+
+        If its format is not known here, only its own pipeline can do that.
+        """
+        mine = self.rendition
+        if self._is_complete_before or not 0 < mine.held_from <= self._client.now_ms():
+            return False
+        before = self.info.held_before(mine)
+        if before is None or before.pipeline is None or self._may_seal(before.pipeline):
+            return super()._complete_before()
+        spec = spec_of_other(before, self._spec)
+        sources = {row["source"] for row in self._remap_of(before.pipeline)} - {SCHEMAS}
+        if spec is None or sources != {self._source.name}:
+            self._is_complete_before = True
+            return False
+        with self.opens(before.id, spec) as other:
+            step = other.step()
+            while step.outcome in {StepOutcome.COMMITTED, StepOutcome.LOST}:
+                step = other.step()
+        self._is_complete_before = step.outcome is StepOutcome.HANDED_OVER
+        return False
 
     def _copied(self, within: Mapping[str, int] | None) -> IngestStep:
         end = min(self._source.upper(self._upper), self.rendition.held_to)
@@ -449,7 +476,7 @@ class ReclockedIngestion(Ingestion):
         if self._known and 0 < self._upper < self.rendition.held_to:
             # The hold may stay where it is. The next instance moves it.
             with suppress(HoldfastError):
-                self._source.keep(self._upper - 1)
+                self._source.move(self._upper - 1)
         super().close()
 
 

@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
 import numpy as np
@@ -249,6 +249,12 @@ class CollectionSource:
                 else:
                     break
             self._reader.allow_compaction(since)
+
+    def move(self, since: int) -> None:
+        """Move the hold to this time. Does nothing if it was released."""
+        if self._hold is not None:
+            with self._there(since), suppress(HandleExpired):
+                self._hold.downgrade(since)
 
     def _held(self) -> DurableHold:
         if self._hold is None:
