@@ -124,6 +124,8 @@ class PostgresSpec:
 class CollectionSourceSpec:
     """Another collection, by its name or id. Without a `url` it is in the location that is fed.
 
+    `consensus` is the URL of the consensus store, if `url` names only a blob store.
+
     `start` is Earliest or Latest. `columns` names the columns that have the parts of a message. Other parts
     are in the columns with their own names, if the collection has such columns.
     """
@@ -131,6 +133,7 @@ class CollectionSourceSpec:
     REPLAYABLE: ClassVar[bool] = True
     collection: str
     url: str = ""
+    consensus: str = ""
     start: str = START[0]
     columns: Mapping[str, str] = field(default_factory=dict)
 
@@ -309,11 +312,20 @@ def _collection(given: "_Block") -> CollectionSourceSpec:
     spec = CollectionSourceSpec(
         given.text("name"),
         given.text("url") if "url" in given.names else "",
+        given.text("consensus") if "consensus" in given.names else "",
         given.choice("start", list(START), START[0]),
         {each: columns.text(each) for each in PARTS if each in columns.names},
     )
     columns.done()
     given.done()
+    if spec.consensus and not spec.url:
+        raise BadInput(f"{given.where}.consensus needs {given.where}.url, the URL of the blob store")
+    for what, url in (("url", spec.url), ("consensus", spec.consensus)):
+        if urlsplit(url).password is not None:
+            raise BadInput(
+                f"{given.where}.{what} has a password, which is a secret that a spec may not have",
+                hint="put it into $PGPASSWORD or libpq's password file",
+            )
     return spec
 
 

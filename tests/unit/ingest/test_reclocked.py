@@ -1,5 +1,6 @@
 """A collection that is fed from another one has the same times, and at each what that one has, decoded."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.collections import CollectionSpec, StorageController
-from holdfast.errors import AsOfTooEarly, BadInput, CollectionInUse, SourceStalled
+from holdfast.errors import AsOfTooEarly, BadInput, CollectionInUse, NoLocation, SourceStalled
 from holdfast.ingest import StepOutcome
 from holdfast.ingest.formats.decoded import BadRecord, Decoded
 from holdfast.ingest.kept import errors, offsets
@@ -104,7 +105,7 @@ def histories(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
     return history
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories(),
     most=st.integers(1, 6),
@@ -385,3 +386,63 @@ def test_an_envelope_is_refused(client: PersistClient, envelope: str) -> None:
         feeding(client, envelope=envelope),
     ):
         pass
+
+
+def test_the_source_may_be_in_another_location(tmp_path: Path, client: PersistClient) -> None:
+    there = f"file://{tmp_path}/there"
+    with PersistClient.open(there) as other:
+        raw = RawCollection(other)
+        raw.write(FIRST, good(1), bad(1))
+        with feeding(client, source={"url": there}) as ingestion:
+            drained(ingestion)
+            raw.write(FIRST + 5, good(1), bad(1), diff=-1)
+            drained(ingestion)
+        check(client, raw, 0)
+        # Only a pipeline or a user can end this hold: the location doesn't know the other collections.
+        StorageController(client).drop_collection("orders")
+        raw.controller.advance("raw")
+        (hold,) = (each for each in raw.controller.holds("raw") if each.durable and not each.own)
+        raw.controller.release_hold("raw", hold.purpose)
+        raw.controller.drop_collection("raw")
+
+
+def test_the_url_of_the_same_location_is_the_same_source(tmp_path: Path, client: PersistClient) -> None:
+    raw = RawCollection(client)
+    raw.write(FIRST, good(1))
+    with feeding(client, source={"url": f"file://{tmp_path}/location"}) as ingestion:
+        drained(ingestion)
+    with feeding(client) as ingestion:
+        assert ingestion.step().outcome is StepOutcome.IDLE
+    with (
+        pytest.raises(BadInput, match="orders can't be fed from itself"),
+        feeding(client, source={"url": f"file://{tmp_path}/location", "name": "orders"}),
+    ):
+        pass
+
+
+def test_a_location_that_is_not_there_is_named(tmp_path: Path, client: PersistClient) -> None:
+    url = f"file://{tmp_path}/none"
+    refused = pytest.raises(NoLocation, match=rf"can't open source\.collection\.url: .*{tmp_path}/none")
+    with refused, feeding(client, source={"url": url}):
+        pass
+    assert not (tmp_path / "none").exists()
+    assert list(StorageController(client).list_collections()) == []
+
+
+def test_a_source_in_an_earlier_state_stalls(tmp_path: Path, client: PersistClient) -> None:
+    there = tmp_path / "there"
+    with PersistClient.open(f"file://{there}") as other:
+        raw = RawCollection(other)
+        raw.write(FIRST, good(1))
+    shutil.copytree(there, tmp_path / "backup")
+    with PersistClient.open(f"file://{there}") as other:
+        raw.controller = StorageController(other)
+        raw.write(FIRST + 5, good(2))
+        with feeding(client, source={"url": f"file://{there}"}) as ingestion:
+            drained(ingestion)
+    shutil.rmtree(there)
+    shutil.copytree(tmp_path / "backup", there)
+    stalled = pytest.raises(SourceStalled, match=f"is complete up to {FIRST + 1} only, and orders has")
+    with feeding(client, source={"url": f"file://{there}"}) as ingestion, stalled:
+        ingestion.step()
+    check(client, raw, 0)

@@ -11,7 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.ingest import IngestSpec, parse
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.opened import format_of
-from holdfast.ingest.spec import FilesSpec, KafkaSpec, PostgresSpec, SecretPlace
+from holdfast.ingest.spec import CollectionSourceSpec, FilesSpec, KafkaSpec, PostgresSpec, SecretPlace
 from holdfast.persist import Schema
 
 WHOLE: dict[str, Any] = {
@@ -176,3 +176,52 @@ def test_upsert_needs_a_key() -> None:
     spec = parse({**WHOLE, "include": {}})
     with pytest.raises(BadInput, match="envelope Upsert needs a collection with a key"):
         format_of(spec, Schema.of({}, {"id": "int64"}))
+
+
+def test_a_collection_as_source() -> None:
+    collection = {
+        "name": "raw",
+        "url": "s3://b/raw",
+        "consensus": "postgresql://db/raw",
+        "start": "Latest",
+        "columns": {"value": "body", "partition": "file"},
+    }
+    wanted = CollectionSourceSpec(
+        "raw", "s3://b/raw", "postgresql://db/raw", "Latest", {"value": "body", "partition": "file"}
+    )
+    assert parse({"collection": collection, "format": {"json": {}}}).source == wanted
+    rows = parse({"collection": {"name": "raw"}, "format": {"rows": {}}})
+    assert (rows.source, rows.format) == (CollectionSourceSpec("raw"), "rows")
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"collection": {}}, "source.collection.name must be text"),
+        (
+            {"collection": {"name": "raw", "start": "Now"}},
+            "source.collection.start is 'Now', expected one of",
+        ),
+        ({"collection": {"name": "raw", "columns": {"offset": "x"}}}, "has an unknown field 'offset'"),
+        ({"collection": {"name": "raw", "consensus": "x:"}}, "consensus needs source.collection.url"),
+        (
+            {"collection": {"name": "raw", "url": "postgresql://me:secret@db/raw"}},
+            "source.collection.url has a password",
+        ),
+        ({"envelope": "Upsert"}, "source.envelope is 'Upsert', but a collection as source needs None"),
+        ({"format": {"rows": {}}, "include": {"key": "k"}}, "source.include is not for format rows"),
+        (
+            {"format": {"rows": {}}, "collection": {"name": "raw", "columns": {"key": "k"}}},
+            "source.collection.columns is not for format rows",
+        ),
+        (
+            {"collection": None, "files": {"path": "/in"}, "format": {"rows": {}}},
+            "source.format rows is only for a collection",
+        ),
+    ],
+)
+def test_a_bad_field_of_a_collection_is_named(changed: dict[str, Any], told: str) -> None:
+    block = {"collection": {"name": "raw"}, "format": {"json": {}}, **changed}
+    with pytest.raises(BadInput, match=re.escape(told)) as raised:
+        parse({name: each for name, each in block.items() if each is not None})
+    assert "secret@" not in str(raised.value)

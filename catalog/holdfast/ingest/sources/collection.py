@@ -31,7 +31,8 @@ from holdfast.ingest.following import newest_rows
 from holdfast.ingest.formats.rows import RowsByName
 from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
 from holdfast.ingest.spec import PARTS, START, CollectionSourceSpec, IngestSpec
-from holdfast.persist import PersistClient, Progress, Updates
+from holdfast.persist import PersistClient, PersistConfig, Progress, Updates
+from holdfast.persist.stores import Location
 
 PARTITION: Final = "0"
 """The one partition of the source."""
@@ -122,7 +123,7 @@ class CollectionSource:
         with ExitStack() as stack:
             self._controller = controller
             if self._spec.url:
-                self._controller = stack.enter_context(self._opened(self._spec.url))
+                self._controller = stack.enter_context(self._opened(self._spec))
             self._client = self._controller.client
             with self._named():
                 self.info = self._controller.describe(self._spec.collection)
@@ -136,9 +137,19 @@ class CollectionSource:
             self._stack = stack.pop_all()
 
     @contextmanager
-    def _opened(self, url: str) -> Iterator[StorageController]:
+    def _opened(self, spec: CollectionSourceSpec) -> Iterator[StorageController]:
+        url, blob = (None, spec.url) if spec.consensus else (spec.url, None)
+        config = PersistConfig()
         try:
-            client = PersistClient.open(url)
+            # It must be there: a mistyped URL makes no location.
+            location = Location.open(
+                url,
+                blob=blob,
+                consensus=spec.consensus or None,
+                create=False,
+                retry_s=config.retry_deadline_s,
+            )
+            client = PersistClient(location, config=config)
         except (StorageError, BadInput) as error:
             error.args = (f"can't open source.collection.url: {error}",)
             raise
