@@ -14,7 +14,7 @@ import click
 from holdfast.cli.collection.place import controller_of, location_options
 from holdfast.cli.facts import count, shown, shown_moment, size
 from holdfast.cli.location import LocationUrls
-from holdfast.errors import BadInput
+from holdfast.errors import CLOSED, BadInput
 
 if TYPE_CHECKING:
     from holdfast.ingest import IngestSpec, IngestStep
@@ -81,7 +81,7 @@ def ingest(
     upper = f": complete up to {shown(total.upper)}" if total.upper else ""
     what = f"{count(total.messages, 'message')}, {count(total.updates, 'update')}"
     click.echo(f"fed {name} with {what}{bad}{upper}")
-    if total.upper >= fed.held_to:
+    if total.upper >= fed.held_to < CLOSED:
         click.echo(f"{name} was handed over at {shown_moment(fed.held_to)}: rendition {fed.id} has ended")
 
 

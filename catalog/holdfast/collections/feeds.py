@@ -11,6 +11,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 from uuid import UUID
@@ -37,7 +38,11 @@ class FedRendition:
     def of(cls, purpose: str) -> Self | None:
         """The feed that holds with this purpose. None if it is another purpose."""
         match = _PURPOSE.fullmatch(purpose)
-        return None if match is None else cls(UUID(match[1]), match[2], match[3])
+        if match is None:
+            return None
+        with suppress(ValueError):
+            return cls(UUID(match[1]), match[2], match[3])
+        return None
 
 
 def ended_feeds(

@@ -70,7 +70,7 @@ class StepOutcome(Enum):
     """What became of a step.
 
     IDLE: nothing was new. LOST: another instance committed first. HANDED_OVER: another rendition has taken
-    over, and this one has all its times.
+    over, and this one has all its times. So it is if the source is a collection that is complete for ever.
     """
 
     COMMITTED = "committed"

@@ -141,7 +141,8 @@ def _source(
         source = stack.enter_context(
             closing(CollectionSource(controller, spec, feed, fed.name, latest=latest))
         )
-        source.check(format_of(spec, fed.schema))
+        if isinstance(fed, CollectionSpec) or fed.find(rendition_id) is None:
+            source.check(format_of(spec, fed.schema))
         stack.pop_all()
     return source
 

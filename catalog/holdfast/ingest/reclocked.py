@@ -15,9 +15,9 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ from holdfast.ingest.sources.collection import PARTITION, CollectionSource
 from holdfast.ingest.spec import IngestSpec
 from holdfast.persist.rows.schema import DIFF, TIME
 
+_NO_POSITION: Final = (1 << 63) - 1
 _KEEP_S: Final = 5.0
 """So often the hold on the source moves."""
 
@@ -90,8 +91,7 @@ class ReclockedIngestion(Ingestion):
 
     def _open(self) -> None:
         super()._open()
-        self._form_of_rows = self._form(self.schema, self._texts)
-        self._source.check(self._form_of_rows)
+        self._columns: list[str] = []
         self._kept_s = 0.0
         self._is_first_kept = False
 
@@ -101,20 +101,21 @@ class ReclockedIngestion(Ingestion):
         return False
 
     def load(self) -> None:
-        """Read the upper, the bindings and the errors. Raises `SourceStalled` if the columns changed."""
+        """Read the upper, the bindings and the errors."""
         super().load()
-        if (binding := self._bound.get(PARTITION)) is not None and binding.identity != self._columns:
-            was, now = (", ".join(json.loads(each)) for each in (binding.identity, self._columns))
-            raise SourceStalled(
-                f"collection {self.info.name} has the columns {now} now, and rendition {self._id} is decoded"
-                f" with the columns {was}",
-                hint="feed a new rendition ('holdfast ingest' with --rendition), and hand over to it",
-            )
+        binding = self._bound.get(PARTITION)
+        self._decode_into(self.schema.names if binding is None else json.loads(binding.identity))
 
-    @property
-    def _columns(self) -> str:
-        """The columns that rows are decoded with. If they change, a row can't be retracted any more."""
-        return json.dumps(self.schema.arrow.names)
+    def _decode_into(self, columns: Sequence[str]) -> None:
+        """Decode rows with these columns. Later ones stay null, because a row must be retracted as it came.
+
+        Raises `BadInput` if the source doesn't fit them.
+        """
+        if columns != self._columns:
+            value = tuple(each for each in self.schema.value if each.name in columns)
+            self._form_of_rows = self._form(replace(self.schema, value=value), self._texts)
+            self._source.check(self._form_of_rows)
+            self._columns = list(columns)
 
     def step(self, within: Mapping[str, int] | None = None) -> IngestStep:
         """Read what is new, and commit it. See `Ingestion.step`."""
@@ -229,7 +230,7 @@ class ReclockedIngestion(Ingestion):
         )
         try:
             return self._committed(work, at, end, None, [uploads])
-        except BaseException:
+        except SourceStalled:
             self._client.discard(uploads)
             raise
 
@@ -247,9 +248,9 @@ class ReclockedIngestion(Ingestion):
         """The updates that changes of the source make. Adds to the work what is not an update."""
         work.count(rows)
         added = pc.greater(rows[DIFF], 0)
-        new = self._added(rows.filter(added), work)
         if pc.all(added).as_py():
-            return new
+            return self._added(rows, work)
+        new = self._added(rows.filter(added), work)
         return pa.concat_tables([new, self._removed(rows.filter(pc.invert(added)), work)])
 
     def _added(self, rows: pa.RecordBatch, work: _Changes) -> pa.Table:
@@ -302,7 +303,7 @@ class ReclockedIngestion(Ingestion):
         return SourceStalled(
             f"the source of collection {self.info.name} retracts a row that could be decoded when it came and"
             f" can't be now: {why}",
-            hint="feed a new rendition ('holdfast ingest' with --rendition), and hand over to it",
+            hint=f"feed another collection from {self._source.info.name}",
         )
 
     def _messages(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -383,6 +384,12 @@ class ReclockedIngestion(Ingestion):
         if not len(times):
             return REMAP_SCHEMA.arrow_updates.empty_table(), before
         totals = np.cumsum(sums) + (before.total if before else 0)
+        if times[-1] >= _NO_POSITION:
+            raise SourceStalled(
+                f"collection {self._source.info.name}, the source of {self.info.name}, has changes at"
+                f" {times[-1]}, which is no time that a binding can have",
+                hint="write times in milliseconds since 1970",
+            )
         begin = before.begin if before else until
         positions = times.astype(np.int64) + 1
         new = _Bindings(positions, sums, totals)
@@ -398,8 +405,13 @@ class ReclockedIngestion(Ingestion):
             self._binding_rows(old, begin, removed_at, -1),
             self._binding_rows(new, begin, times, 1),
         ]
-        last = Binding(int(positions[-1]), self._columns, int(sums[-1]), 0, begin, int(totals[-1]))
+        last = Binding(int(positions[-1]), self._identity, int(sums[-1]), 0, begin, int(totals[-1]))
         return pa.concat_tables(tables), last
+
+    @property
+    def _identity(self) -> str:
+        """The columns of a binding, which never change for a rendition."""
+        return json.dumps(self._columns)
 
     def _binding_rows(self, rows: "_Bindings", begin: int, times: np.ndarray, diff: int) -> pa.Table:
         count = len(times)
@@ -407,7 +419,7 @@ class ReclockedIngestion(Ingestion):
             "source": pa.repeat(self._source.name, count),
             "partition": pa.repeat(PARTITION, count),
             "position": pa.array(rows.positions),
-            "identity": pa.repeat(self._columns, count),
+            "identity": pa.repeat(self._identity, count),
             "rows": pa.array(rows.rows),
             "checksum": pa.array(np.zeros(count, np.uint64)),
             "begin": pa.array(np.full(count, begin, np.int64)),
@@ -462,7 +474,8 @@ class ReclockedIngestion(Ingestion):
         binding = self._bound.get(PARTITION)
         if self._is_first_kept or binding is None or self.rendition.state is not RenditionState.HOLDING:
             return
-        if binding.begin > self.rendition.held_from:
+        held_from, id_ = self.rendition.held_from, self.info.collection_id
+        if binding.begin > held_from and self._controller.frontiers(id_).since < binding.begin:
             self._controller.set_retention_hold(self.info.collection_id, binding.begin)
         self._is_first_kept = True
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.collections import CollectionSpec, StorageController
-from holdfast.errors import AsOfTooEarly, BadInput, CollectionInUse, NoLocation, SourceStalled
+from holdfast.errors import CLOSED, AsOfTooEarly, BadInput, CollectionInUse, NoLocation, SourceStalled
 from holdfast.ingest import StepOutcome
 from holdfast.ingest.formats.decoded import BadRecord, Decoded
 from holdfast.ingest.kept import errors, offsets
@@ -29,6 +30,7 @@ from unit.ingest.reclockedworld import (
     drained,
     feeding,
     good,
+    upper,
 )
 
 
@@ -368,15 +370,63 @@ def test_a_row_that_can_not_be_decoded_any_more_is_not_retracted_by_guess(client
     check(client, raw, 0, FIRST + 1)
 
 
-def test_columns_that_came_later_need_a_new_rendition(client: PersistClient) -> None:
+def test_columns_that_come_later_stay_null_until_there_is_a_new_rendition(client: PersistClient) -> None:
     raw = RawCollection(client)
-    raw.write(FIRST, good(1))
+    row = 1, b'{"id": 1, "name": "x", "more": "y"}'
+    raw.write(FIRST, row, row)
     with feeding(client) as ingestion:
         drained(ingestion)
     later = Schema.of(key={"id": "int64"}, value={"name": "string?", "more": "string?"})
     StorageController(client).evolve_collection("orders", later)
-    with feeding(client, schema=None) as ingestion, pytest.raises(SourceStalled, match="has the columns"):
+    raw.write(FIRST + 1, row, diff=-1)
+    raw.write(FIRST + 2, (2, b'{"id": 2, "more": "z"}'))
+    with feeding(client, schema=None) as ingestion:
+        drained(ingestion)
+    assert contents(client, FIRST) == Counter({(1, "x", None): 2})
+    assert contents(client, FIRST + 2) == Counter({(1, "x", None): 1, (2, None, None): 1})
+    with feeding(client, schema=None, rendition="r2") as ingestion:
+        drained(ingestion)
+    taken = StorageController(client).renditions.hand_over("orders", "r2").held_from
+    raw.write(taken, row, diff=-1, upto=taken + 10)
+    for rendition in ("r1", "r2"):
+        with feeding(client, schema=None, rendition=rendition) as ingestion:
+            drained(ingestion)
+    assert contents(client, taken - 1) == Counter({(1, "x", None): 1, (2, None, None): 1})
+    assert contents(client, taken) == Counter({(2, None, "z"): 1})
+
+
+def test_a_type_that_became_wider_stalls_a_copy_until_it_has_it_too(client: PersistClient) -> None:
+    narrow = Schema.of(key={"shelf": "int64"}, value={"value": "binary?", "size": "int32?"})
+    wide = replace(narrow, value=(narrow.value[0], replace(narrow.value[1], type="int64")))
+    raw = RawCollection(client, schema=narrow)
+    writer = raw.controller.writer("raw", purpose="test")
+    writer.append([{"shelf": 1, "value": b"", "size": 1}], 0, FIRST)
+    with feeding(client, "rows", schema=narrow) as ingestion:
+        drained(ingestion)
+        raw.controller.evolve_collection("raw", wide)
+        writer = raw.controller.writer("raw", purpose="test")
+        writer.append([{"shelf": 1, "value": b"", "size": 1 << 40}], FIRST, FIRST + 1)
+        with pytest.raises(SourceStalled, match="column 'size' of the source has type int64 now"):
+            drained(ingestion)
+    refused = pytest.raises(BadInput, match="column 'size' has type int32, and type int64 in collection raw")
+    with feeding(client, "rows", schema=None) as ingestion, refused:
         ingestion.step()
+    raw.controller.evolve_collection("orders", wide)
+    with feeding(client, "rows", schema=None) as ingestion:
+        drained(ingestion)
+    assert contents(client, FIRST) == Counter({(1, b"", 1): 1, (1, b"", 1 << 40): 1})
+
+
+def test_a_source_that_is_complete_for_ever(client: PersistClient) -> None:
+    raw = RawCollection(client)
+    raw.write(FIRST, good(1))
+    raw.controller.writer("raw", purpose="test").seal(CLOSED)
+    with feeding(client, source={"start": "Latest"}) as ingestion:
+        # It ends by itself.
+        ingestion.run()
+        assert ingestion.step().outcome is StepOutcome.HANDED_OVER
+    assert upper(client) == CLOSED
+    assert contents(client, CLOSED - 1) == Counter({(1, "x"): 1})
 
 
 @pytest.mark.parametrize("envelope", ["Upsert", "Debezium"])

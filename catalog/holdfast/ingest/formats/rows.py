@@ -6,7 +6,7 @@ A message is a row. Nothing is decoded, so there are no bad records.
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, SourceStalled
 from holdfast.ingest.formats.decoded import Decoded
 
 
@@ -34,7 +34,7 @@ class RowsByName:
                 raise BadInput(
                     f"column '{each.name}' has type {each.type}, and type {there.type} in collection"
                     f" {collection}",
-                    hint="declare the column with the same type",
+                    hint="declare the column with the same type, or evolve the collection",
                 )
             if there.nullable and not each.nullable:
                 raise BadInput(
@@ -43,6 +43,13 @@ class RowsByName:
                 )
 
     def decode(self, messages: pa.RecordBatch) -> Decoded:
-        """Take the columns of rows."""
+        """Take the columns of rows. Raises `SourceStalled` if one has another type by now."""
+        for each in self._columns:
+            now = messages.schema.field(each.name).type
+            if now != each.type:
+                raise SourceStalled(
+                    f"column '{each.name}' of the source has type {now} now, and was {each.type}",
+                    hint="evolve the collection: 'holdfast collection alter'",
+                )
         rows = pa.table([messages[each.name] for each in self._columns], names=self._columns.names)
         return Decoded(rows, np.arange(messages.num_rows))
