@@ -218,6 +218,31 @@ def test_a_topic_is_read_by_executors(
     assert topic.committed() == {0: 100, 1: 101, 2: 100}
 
 
+def test_the_driver_reads_a_collection(
+    spark: SparkSession, controller: StorageController, url: str, folder: Path, fed: Fed
+) -> None:
+    raw = f"raw-{uuid.uuid4()}"
+    columns = Schema.of({"file": "string", "line": "int64"}, {"value": "string"})
+    files = {"path": str(folder)}
+    include = {"partition": "file", "position": "line"}
+    lines = {"files": files, "format": {"raw": {}}, "include": include}
+    ingest_source(url, raw, lines, schema=columns, once=True)
+    named = {"name": raw, "columns": {"partition": "file", "position": "line"}}
+    source = {"collection": named, "format": {"json": {}}, "include": {"partition": "file"}}
+    source["batch"] = {"maxRows": 1000}
+    alone = created(controller)
+    ingest_source(url, alone, source, once=True)
+    spec = fed(source)
+    ingest.run(spec, say=lambda _: None, spark=spark)
+    upper = controller.frontiers(raw).upper
+    assert upper_of(controller, spec) == controller.frontiers(alone).upper == upper
+    ours, theirs = (contents(controller, each, upper - 1) for each in (alone, spec.collection))
+    assert theirs == ours
+    output, _, bad = theirs
+    assert (sum(output[DIFF].to_pylist()), bad.num_rows) == (FILES * 499, FILES)
+    assert record_of(controller, spec).result["messages"] == FILES * 500
+
+
 @pytest.mark.parametrize("envelope", ["None", "Upsert"])
 @pytest.mark.kafka
 def test_only_the_driver_asks_the_schema_registry(

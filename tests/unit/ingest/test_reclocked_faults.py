@@ -18,7 +18,7 @@ from unit.cli.terminals import DEADLINE_S, HOLDFAST
 from unit.collections.stores import Stores
 from unit.ingest.reclockedworld import FIRST, RawCollection, bad, check, drained, feeding, good, upper
 
-FAULTS: Final = [fault for fault in Fault if fault is not Fault.NONE]
+FAULTS: Final[list[Fault]] = [fault for fault in Fault if fault is not Fault.NONE]
 HISTORY: Final = [
     [(good(1), 2), (bad(1), 1)],
     [(good(1), -1), (good(2), 1)],
