@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.collections import Recipe, StorageController
 from holdfast.ingest import StepOutcome
-from holdfast.ingest.kept import errors
+from holdfast.ingest.kept import errors, offsets
+from holdfast.persist.admin.manual import compact_now
 from unit.collections.stores import Stores
 from unit.ingest.pipelines import drained as drained_topic
 from unit.ingest.pipelines import pipeline
@@ -116,3 +117,40 @@ def test_a_handover_of_the_source_is_read_through() -> None:
         assert upper(client) == raw.upper
         for time in (taken.held_from - 1, taken.held_from, last):
             assert contents(client, time) == raw.decoded(time)
+
+
+@pytest.mark.parametrize("most", [1000, 3])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_the_difference_at_a_handover_of_the_source_comes_at_its_time(most: int, compacted: bool) -> None:
+    world = World()
+    client = world.client
+    world.write(*(good(each) for each in range(10)), bad(1))
+    copy: dict[str, Any] = {"source": {"name": "orders"}, "name": "copies", "batch": {"maxRows": most}}
+    times = []
+    with feeding(client, include={"record": "name"}) as first, feeding(client, rendition="r2") as second:
+        drained(first)
+        with feeding(client, "rows", **copy) as copies:
+            drained(copies)
+            times.append(world.write(good(1), diff=-1))
+            for each in (first, second, copies):
+                drained(each)
+            taken = world.controller.renditions.hand_over("orders", "r2").held_from
+            times.append(world.write(good(20), wait_ms=10))
+            times += [taken - 1, taken]
+            world.raw.write(taken, good(21), good(2))
+            world.clock.now = taken + 10
+            times.append(world.write(good(22), good(3)))
+            drained(first)
+            drained(second)
+            if compacted:
+                world.controller.renditions.make_difference("orders")
+                for rendition in world.controller.describe("orders").live:
+                    for shard in rendition.shards:
+                        compact_now(client, shard, full=True)
+            drained(copies)
+    assert upper(client, "copies") == upper(client, "orders") == world.raw.upper
+    for time in times:
+        assert contents(client, time, "copies") == contents(client, time), time
+    assert contents(client, taken, "copies") != contents(client, taken - 1, "copies")
+    (binding,) = offsets(world.controller, "copies", taken)[1].to_pylist()
+    assert binding["position"] == taken + 1
