@@ -92,7 +92,7 @@ class ReclockedIngestion(Ingestion):
     def _open(self) -> None:
         super()._open()
         self._columns: list[str] = []
-        self._kept_s = 0.0
+        self._kept_s = -_KEEP_S
         self._is_first_kept = False
 
     @property
@@ -464,7 +464,7 @@ class ReclockedIngestion(Ingestion):
         if not self._upper or self._upper >= self.rendition.held_to:
             return
         self._keep_first()
-        now_s = time.monotonic()
+        now_s = self._client.clock.monotonic()
         if now_s - self._kept_s >= _KEEP_S:
             self._source.keep(self._upper - 1)
             self._kept_s = now_s

@@ -159,6 +159,22 @@ def test_a_time_with_many_changes_is_uploaded_in_pieces(client: PersistClient) -
     check(client, raw, 0)
 
 
+def test_a_time_with_many_changes_is_known_before_it_is_read(client: PersistClient) -> None:
+    raw = RawCollection(client)
+    raw.write(FIRST, good(0))
+    raw.write(FIRST + 1, *(good(each) for each in range(6)))
+    raw.write(FIRST + 3, *(good(each) for each in range(7, 10)))
+    for _ in range(2):
+        with feeding(client) as ingestion:
+            source: Any = ingestion._source
+            until = FIRST + 3
+            assert source.bounded(FIRST - 1, until, 10) == (until, False)
+            assert source.bounded(FIRST, until, 8) == (FIRST + 1, False)
+            assert source.bounded(FIRST, until, 5) == (FIRST + 1, True)
+            assert source.bounded(FIRST - 1, until, 5) == (FIRST, False)
+        raw.compact()
+
+
 def test_it_begins_with_all_that_the_source_contains(client: PersistClient) -> None:
     raw = RawCollection(client)
     raw.write(FIRST, *(good(each) for each in range(30)), bad(1))

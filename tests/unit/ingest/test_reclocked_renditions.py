@@ -35,6 +35,20 @@ class World:
         return time
 
 
+def test_the_hold_moves_with_what_is_fed() -> None:
+    world = World()
+    with feeding(world.client) as ingestion:
+        world.write(good(1))
+        drained(ingestion)
+        for _ in range(3):
+            world.write(good(1), wait_ms=6_000)
+            drained(ingestion)
+            (since,) = (each.since for each in world.controller.holds("raw") if each.durable and not each.own)
+            assert since == world.raw.upper - 1
+            world.controller.set_retention_hold("raw", world.raw.upper - 1)
+            assert world.controller.frontiers("raw").since == since
+
+
 @pytest.mark.parametrize("runs", ["both pipelines", "only the new one"])
 def test_a_second_rendition_fixes_a_decoder(runs: str) -> None:
     world = World()
