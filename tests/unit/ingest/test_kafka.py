@@ -1,5 +1,6 @@
 """A topic of a real Kafka broker feeds a collection: each message once, or the source says what is lost."""
 
+import datetime as dt
 import json
 import os
 import shutil
@@ -710,3 +711,26 @@ def test_the_page_does_what_it_says(tmp_path: Path, kafka: Broker) -> None:
 def test_nothing_imports_the_client_before_a_topic_is_opened() -> None:
     code = "import sys, holdfast.ingest, holdfast.cli.ingest; assert 'confluent_kafka' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_topic_is_kept_raw_and_decoded_from_there(tmp_path: Path, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1, "a"), b"bad", None, key=b"k", at=1_700_000_000_123)
+    url = f"file://{tmp_path}/location"
+    parts = {"partition": "partition", "position": "position", "key": "key", "timestamp": "timestamp"}
+    raw = {"kafka": topic.block(), "format": {"raw": {}}, "include": parts}
+    key, value = {"partition": "string", "position": "int64"}, {"value": "binary?", "key": "binary?"}
+    ingest_source(url, "raw", raw, schema=Schema.of(key, {**value, "timestamp": "int64?"}), once=True)
+    source = {"collection": {"name": "raw"}, "format": {"json": {}}, "include": parts}
+    columns = {"name": "string?", "partition": "string", "position": "int64"}
+    columns |= {"key": "binary?", "timestamp": "timestamp?"}
+    ingest_source(url, "orders", source, schema=Schema.of({"id": "int64"}, columns), once=True)
+    with PersistClient.open(url) as client:
+        ((id_, name, partition, position, text, at),) = rows(client)
+        assert (id_, name, partition, position, text) == (1, "a", "0", 0, b"k")
+        assert at == dt.datetime.fromtimestamp(1_700_000_000, dt.UTC).replace(
+            tzinfo=None, microsecond=123_000
+        )
+        assert bad(client) == [("0", 1, "decode"), ("0", 2, "decode")]
+        controller = StorageController(client)
+        assert controller.frontiers("orders").upper == controller.frontiers("raw").upper
