@@ -3,8 +3,10 @@
 - The rendition has at each time what the source has at that time, decoded. Only its first time is chosen: at
   that time it has all that the source contains then. The since of the collection moves there, because
   nothing is known about earlier times.
-- A step commits one or more whole times, with a binding for each time at which the source changed. Its upper
-  follows that of the source, also if nothing changed.
+- A step commits one or more whole times, with a binding for each time at which the source changed, and for
+  the last one. Its upper follows that of the source, also if nothing changed.
+- The binding says up to which time the contents have the source. This is the upper, except after a restore:
+  then the next step commits, at its time, all changes since.
 - A change of the source is a row with a count, which may be negative. The rows that it decodes to get the
   same count. So does a bad record. If the source retracts a row, its rows or its bad record are retracted.
 - A step is bounded by `max_rows` and `max_bytes`. One time can't be divided. If a time has more changes than
@@ -158,20 +160,30 @@ class ReclockedIngestion(Ingestion):
         return False
 
     def _copied(self, within: Mapping[str, int] | None) -> IngestStep:
-        end = min(self._source.upper(self._upper), self.rendition.held_to)
+        end = min(self._source.upper(self._position), self.rendition.held_to)
         if within is not None:
             end = min(end, within.get(PARTITION, end))
-        if not self._upper:
+        if PARTITION not in self._bound:
             first = self._source.first_time(self._client.now_ms())
-            if first is None or first >= end:
+            if first is None or max(first, self._upper) >= end:
                 return IngestStep(StepOutcome.IDLE, self._upper)
+            first = max(first, self._upper)
             return self._at_once(first, self._source.contents(first), end)
         if end <= self._upper:
             return IngestStep(StepOutcome.IDLE, self._upper)
+        if self._position < min(self._upper, _NO_POSITION):
+            # The contents are restored. What came since the restored time comes now.
+            changed = self._source.changed(self._position - 1, self._upper)
+            return self._at_once(self._upper, changed, end)
         until, is_large = self._source.bounded(self._upper - 1, end - 1, self._spec.max_rows)
         if is_large:
-            return self._at_once(until, self._source.changed_at(until), end)
+            return self._at_once(until, self._source.changed(until - 1, until), end)
         return self._some(until, end)
+
+    @property
+    def _position(self) -> int:
+        """The time of the source up to which the contents go. 0 if there are none."""
+        return self._bound[PARTITION].position if PARTITION in self._bound else 0
 
     def _some(self, until: int, end: int) -> IngestStep:
         """Commit the changes up to a time, or up to an earlier one if they have more than `max_bytes`."""
@@ -192,7 +204,7 @@ class ReclockedIngestion(Ingestion):
         if reached < self._upper:
             # The difference at a handover of the source, which nobody counts before.
             first = int(pc.min(waiting[0][TIME]).as_py())
-            return self._at_once(first, self._source.changed_at(first), end)
+            return self._at_once(first, self._source.changed(first - 1, first), end)
         self._texts.begin()
         tables = []
         for table in done:
@@ -206,7 +218,6 @@ class ReclockedIngestion(Ingestion):
         """Commit all changes at one time. Many rows are uploaded in pieces."""
         work = _Changes()
         self._texts.begin()
-        work.sums.append((np.array([at], np.uint64), np.zeros(1, np.int64)))
         pieces = self._pieces(at, contents, work)
         held: list[pa.Table] = []
         for piece in pieces:
@@ -367,8 +378,7 @@ class ReclockedIngestion(Ingestion):
             self._is_open = self._known = False
             return IngestStep(StepOutcome.LOST, self._upper)
         self._upper, self._moved_s = until + 1, time.monotonic()
-        if binding is not None:
-            self._bound[PARTITION] = binding
+        self._bound[PARTITION] = binding
         self._texts.stored |= schemas
         self._standing = standing
         self._acknowledge()
@@ -377,21 +387,24 @@ class ReclockedIngestion(Ingestion):
         done = (work.messages, work.updates, bad, work.bytes)
         return IngestStep(StepOutcome.COMMITTED, self._upper, *done, more=more)
 
-    def _remapped(self, work: _Changes, until: int) -> tuple[pa.Table, Binding | None]:
-        """The updates of the remap, with a binding for each time that has changes, and the last binding."""
+    def _remapped(self, work: _Changes, until: int) -> tuple[pa.Table, Binding]:
+        """The updates of the remap, and the last binding.
+
+        Each time that has changes has a binding, and so has the last time.
+        """
         times, sums = work.by_time()
         before = self._bound.get(PARTITION)
-        if not len(times):
-            return REMAP_SCHEMA.arrow_updates.empty_table(), before
-        totals = np.cumsum(sums) + (before.total if before else 0)
-        if times[-1] >= _NO_POSITION:
+        if len(times) and times[-1] >= _NO_POSITION:
             raise SourceStalled(
                 f"collection {self._source.info.name}, the source of {self.info.name}, has changes at"
                 f" {times[-1]}, which is no time that a binding can have",
                 hint="write times in milliseconds since 1970",
             )
+        if not len(times) or times[-1] != until:
+            times, sums = np.append(times, np.uint64(until)), np.append(sums, 0)
+        totals = np.cumsum(sums) + (before.total if before else 0)
         begin = before.begin if before else until
-        positions = times.astype(np.int64) + 1
+        positions = np.minimum(times, np.uint64(_NO_POSITION - 1)).astype(np.int64) + 1
         new = _Bindings(positions, sums, totals)
         old = _Bindings(positions[:-1], sums[:-1], totals[:-1])
         removed_at = times[1:]
@@ -461,12 +474,12 @@ class ReclockedIngestion(Ingestion):
 
     def _acknowledge(self) -> None:
         """Hold what is needed next, and nothing before it."""
-        if not self._upper or self._upper >= self.rendition.held_to:
+        if not self._position or self._upper >= self.rendition.held_to:
             return
         self._keep_first()
         now_s = self._client.clock.monotonic()
         if now_s - self._kept_s >= _KEEP_S:
-            self._source.keep(self._upper - 1)
+            self._source.keep(self._position - 1)
             self._kept_s = now_s
 
     def _keep_first(self) -> None:
@@ -481,15 +494,15 @@ class ReclockedIngestion(Ingestion):
 
     def _probed(self) -> list[Range]:
         """The times that are not read yet."""
-        upper = self._source.upper(self._upper)
+        upper = self._source.upper(self._position)
         return [Range(PARTITION, self._upper, upper)] if upper > self._upper else []
 
     def close(self) -> None:
         """Leave the hold where the next instance begins."""
-        if self._known and 0 < self._upper < self.rendition.held_to:
+        if self._known and self._position and self._upper < self.rendition.held_to:
             # The hold may stay where it is. The next instance moves it.
             with suppress(HoldfastError):
-                self._source.move(self._upper - 1)
+                self._source.move(self._position - 1)
         super().close()
 
 

@@ -198,6 +198,29 @@ def test_it_may_begin_with_the_latest_time(client: PersistClient) -> None:
     check(client, raw, FIRST + 19)
 
 
+@pytest.mark.parametrize("most", [1000, 3])
+def test_what_was_restored_goes_on_from_the_restored_time(client: PersistClient, most: int) -> None:
+    raw = RawCollection(client)
+    raw.write(FIRST, *(good(each) for each in range(8)), bad(1))
+    with feeding(client, batch={"maxRows": most}) as ingestion:
+        drained(ingestion)
+        restored = raw.decoded(FIRST)
+        # As a restore does it: the upper is beyond the time that the bindings name.
+        writer = StorageController(client).rendition_writer("orders", "r1", purpose="test")
+        writer.seal(FIRST + 50)
+        raw.write(FIRST + 10, good(1), bad(1), diff=-1)
+        raw.write(FIRST + 20, *(good(each) for each in range(20, 25)))
+        ingestion.load()
+        assert ingestion.step().outcome is StepOutcome.IDLE
+        raw.write(FIRST + 60, good(2), diff=-1)
+        drained(ingestion)
+    assert contents(client, FIRST + 49) == restored
+    for time, position in ((FIRST + 50, FIRST + 51), (FIRST + 59, FIRST + 51), (FIRST + 60, FIRST + 61)):
+        assert contents(client, time) == raw.decoded(time)
+        assert len(errors(StorageController(client), "orders", time)[1]) == 0
+        assert offsets(StorageController(client), "orders", time)[1]["position"].to_pylist() == [position]
+
+
 def test_an_empty_source_is_waited_for(client: PersistClient) -> None:
     raw = RawCollection(client)
     with feeding(client) as ingestion:

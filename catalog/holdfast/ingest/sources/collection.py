@@ -278,10 +278,10 @@ class CollectionSource:
         with self._there(at - 1):
             yield from self._reader.snapshot(at)
 
-    def changed_at(self, time: int) -> Iterator[pa.RecordBatch]:
-        """The changes at a time, in pieces."""
-        with self._there(time - 1):
-            yield from self._reader.changes(time - 1, time)
+    def changed(self, after: int, until: int) -> Iterator[pa.RecordBatch]:
+        """The sum of the changes after a time and up to another, in pieces."""
+        with self._there(after):
+            yield from self._reader.changes(after, until)
 
     def bounded(self, after: int, until: int, rows: int) -> tuple[int, bool]:
         """How far to read after `after`, for so many changes. True if one time has more than that."""
