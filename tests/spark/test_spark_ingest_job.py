@@ -241,6 +241,11 @@ def test_the_driver_reads_a_collection(
     output, _, bad = theirs
     assert (sum(output[DIFF].to_pylist()), bad.num_rows) == (FILES * 499, FILES)
     assert record_of(controller, spec).result["messages"] == FILES * 500
+    held = [each.purpose for each in controller.holds(raw) if each.durable and not each.own]
+    assert len(held) == 2
+    ingest.run(fed(source, name=spec.collection, slot="forget", forget=True), say=lambda _: None)
+    left = [each.purpose for each in controller.holds(raw) if each.durable and not each.own]
+    assert left == [each for each in held if spec.collection not in each]
 
 
 @pytest.mark.parametrize("envelope", ["None", "Upsert"])

@@ -107,7 +107,7 @@ def ingestion_of(
         # Another instance was faster.
         found = _collection(controller, name, spec, None)
     id_ = rendition or (found.holding.id if isinstance(found, CollectionInfo) else FIRST_RENDITION)
-    with closing(_source(controller, spec, found, id_, anew=anew)) as source:
+    with closing(opened_source(controller, spec, found, id_, anew=anew)) as source:
         if isinstance(found, CollectionInfo) and found.find(id_) is None:
             _create_rendition(controller, found, id_, made_from(spec, follows=not anew))
         form = partial(format_of, spec)
@@ -122,7 +122,7 @@ def ingestion_of(
             yield opened
 
 
-def _source(
+def opened_source(
     controller: StorageController,
     spec: IngestSpec,
     fed: CollectionInfo | CollectionSpec,
@@ -150,7 +150,7 @@ def _source(
 def _is_created(controller: StorageController, wanted: CollectionSpec, spec: IngestSpec) -> bool:
     """Create the collection, unless the source can't be used. False if it is there by now."""
     try:
-        with closing(_source(controller, spec, wanted, FIRST_RENDITION)) as source:
+        with closing(opened_source(controller, spec, wanted, FIRST_RENDITION)) as source:
             # A source that can't be used leaves no collection behind.
             source.probe({})
         controller.create_collection(wanted)
@@ -189,6 +189,11 @@ def left_in_source(spec: IngestSpec, collection_id: str) -> str:
                 f"replication slots at {parts.hostname}{parts.path} that begin with"
                 f" {slot_of(collection_id, table.slot)}: they keep WAL until you drop them there with"
                 " pg_drop_replication_slot"
+            )
+        case CollectionSourceSpec() as other if other.url:
+            return (
+                f"the holds on collection {other.collection} at {other.url} for collection {collection_id}:"
+                " 'holdfast collection holds' shows them, and 'holdfast collection release' ends them"
             )
         case _:
             return ""

@@ -17,6 +17,7 @@ from holdfast.errors import CLOSED, AsOfTooEarly, BadInput, CollectionInUse, NoL
 from holdfast.ingest import StepOutcome
 from holdfast.ingest.formats.decoded import BadRecord, Decoded
 from holdfast.ingest.kept import errors, offsets
+from holdfast.ingest.opened import left_in_source
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.reclockedworld import (
@@ -30,6 +31,7 @@ from unit.ingest.reclockedworld import (
     drained,
     feeding,
     good,
+    spec_of,
     upper,
 )
 
@@ -488,6 +490,8 @@ def test_the_source_may_be_in_another_location(tmp_path: Path, client: PersistCl
             drained(ingestion)
         check(client, raw, 0)
         # Only a pipeline or a user can end this hold: the location doesn't know the other collections.
+        assert f"collection raw at {there}" in left_in_source(spec_of(source={"url": there}), "orders-1")
+        assert left_in_source(spec_of(), "orders-1") == ""
         StorageController(client).drop_collection("orders")
         raw.controller.advance("raw")
         (hold,) = (each for each in raw.controller.holds("raw") if each.durable and not each.own)

@@ -13,7 +13,8 @@
 - The record of the job is not part of a commit. The driver looks every few seconds whether its attempt is
   still the recorded one, and ends if it isn't.
 
-- With `forget` the driver reads nothing. It deletes the consumer group or the replication slots.
+- With `forget` the driver reads nothing. It deletes the consumer group or the replication slots, or
+  releases the hold on a collection.
 
 The record's result, with `once`: `upper`, below which the contents are complete, and the numbers of
 `messages`, `updates` and `errors`.
@@ -37,7 +38,7 @@ from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
 from holdfast.ingest.ingestion import IngestTotal
-from holdfast.ingest.opened import reader_id, source_of
+from holdfast.ingest.opened import opened_source, reader_id
 from holdfast.ingest.reading import Order, RangeReader, RangeWork
 from holdfast.ingest.schema_texts import MissingTexts, SchemaTexts
 from holdfast.ingest.spec import CollectionSourceSpec, IngestSpec, PostgresSpec
@@ -76,7 +77,7 @@ def run(
             return
         if spec.forget:
             with unless_committed(controller, spec, say), on_record(controller, spec):
-                forget(client, info, spec.parsed)
+                forget(controller, info, spec.parsed)
                 controller.finish_job(spec.job_id, spec.attempt, {})
             return
         with unless_committed(controller, spec, say):
@@ -102,11 +103,10 @@ def run(
             say(f"fed {info.name} with {total.messages:,} messages")
 
 
-def forget(client: PersistClient, info: CollectionInfo, source: IngestSpec) -> None:
+def forget(controller: StorageController, info: CollectionInfo, source: IngestSpec) -> None:
     """Delete what the source keeps for the renditions of a collection, which need nothing any more."""
     for rendition in info.renditions:
-        reader = reader_id(info.collection_id, rendition.id)
-        with closing(source_of(source, reader, info.schema, client.clock)) as opened:
+        with closing(opened_source(controller, source, info, rendition.id)) as opened:
             opened.forget()
 
 
