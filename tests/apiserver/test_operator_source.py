@@ -117,6 +117,15 @@ def test_files_flow_in_through_bad_records_a_kill_and_a_change(
     assert contents(world, organization).total() == 5
     assert contents(world, organization)[5, "e"] == 1
 
+    # Another number of shards: the new rendition takes over, and is fed on.
+    wanted["spec"]["rendition"] = {"shards": 3}
+    world.apply(wanted)
+    world.wait_for(FLIGHTS, ".status.shards", 3)
+    put(inbox, "5", {"id": 6, "note": "f"})
+    world.wait_for(FLIGHTS, ".status.source.messages", 7)
+    assert contents(world, organization).total() == 6
+    assert contents(world, organization)[6, "f"] == 1
+
     # The deletion ends the driver.
     world.delete(FLIGHTS)
     world.settle(lambda: not applications(world), lambda: str(states(world)))

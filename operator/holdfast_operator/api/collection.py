@@ -481,11 +481,6 @@ class StorageCollection(Resource):
                 ".spec.source",
             ),
             (
-                f"{_UNBORN} || !has(self.spec.source) || self.spec.rendition == oldSelf.spec.rendition",
-                "the layout of a collection with a source can't change; create another collection",
-                ".spec.rendition",
-            ),
-            (
                 "!has(self.spec.source) || !has(self.spec.restoreFrom)",
                 "a collection with a source can't be restored: the source feeds it",
                 ".spec.restoreFrom",

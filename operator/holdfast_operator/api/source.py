@@ -22,19 +22,22 @@ UNCHANGED: Final = " && ".join(
     for name in ("format", "envelope", "include")
 )
 """A CEL rule of the resource: what decides which rows a message makes is as it was."""
+_KINDS: Final = (
+    "has(self.kafka), has(self.files), has(self.postgres), has(self.collection), has(self.generator)"
+)
 SOURCE_RULES: Final = validations(
-    (
-        "[has(self.kafka), has(self.files), has(self.postgres), has(self.generator)].exists_one(x, x)",
-        "give one of kafka, files, postgres and generator",
-    ),
+    (f"[{_KINDS}].exists_one(x, x)", "give one of kafka, files, postgres, collection and generator"),
     (
         "has(self.postgres) != has(self.format)",
         "give a format, but not for postgres, whose columns have types",
     ),
 )
+_FORMATS: Final = (
+    "has(self.json), has(self.csv), has(self.avro), has(self.parquet), has(self.raw), has(self.rows)"
+)
 _ONE_FORMAT: Final = (
-    "[has(self.json), has(self.csv), has(self.avro), has(self.parquet), has(self.raw)].exists_one(x, x)",
-    "give one of json, csv, avro, parquet and raw",
+    f"[{_FORMATS}].exists_one(x, x)",
+    "give one of json, csv, avro, parquet, raw and rows",
 )
 _SETTINGS: Final = ", ".join(
     repr(each) for each in (*SECURITY, *(f"{name}{how}" for name in SECRETS for how in ("Env", "File")))
@@ -54,7 +57,11 @@ class KafkaSource(ApiModel):
     """A topic of Kafka."""
 
     bootstrap_servers: str = Field(
-        min_length=1, max_length=2048, description="Brokers to begin with, e.g. kafka:9092."
+        min_length=1,
+        max_length=2048,
+        # A user or a password would be before the @.
+        pattern=r"^[^@\s]+$",
+        description="Brokers to begin with, e.g. kafka:9092.",
     )
     topic: str = Field(min_length=1, max_length=249, description="Name of the topic.")
     start: Annotated[Any, WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True})] = Field(
@@ -140,6 +147,36 @@ class PostgresSource(ApiModel):
     _no_secrets = field_validator("url")(without_secrets)
 
 
+class SourceCollection(ApiModel):
+    """Another collection, whose times stay the same."""
+
+    name: str = Field(min_length=1, max_length=1024, description="Name or id of the collection.")
+    url: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2048,
+        description="URL of its location. The default is the location of this collection.",
+        json_schema_extra=validations(*_NO_SECRETS),
+    )
+    consensus: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2048,
+        description="URL of its consensus store, if url names only a blob store.",
+        json_schema_extra=validations(*_NO_SECRETS),
+    )
+    start: Literal["Earliest", "Latest"] = Field(
+        default="Earliest", description="The first time to take over. It is decided once."
+    )
+    columns: dict[str, Annotated[str, Field(max_length=128)]] = Field(
+        default={},
+        description="Columns that have the parts of a message, by part: value, key, partition, position and "
+        "timestamp. The default is the column with the name of the part.",
+        json_schema_extra={"maxProperties": 8},
+    )
+    _no_secrets = field_validator("url", "consensus")(without_secrets)
+
+
 class GeneratorSource(ApiModel):
     """Generated rows, for trials."""
 
@@ -198,6 +235,9 @@ class SourceFormat(ApiModel):
     parquet: PlainFormat | None = Field(default=None, description="Files of Parquet.")
     raw: PlainFormat | None = Field(
         default=None, description="The bytes of a message, as they are, in the one binary column."
+    )
+    rows: PlainFormat | None = Field(
+        default=None, description="The columns of a collection, as they are. Only for a collection."
     )
 
 
@@ -270,6 +310,7 @@ class CollectionSource(ApiModel):
     kafka: KafkaSource | None = Field(default=None, description="A topic of Kafka.")
     files: FilesSource | None = Field(default=None, description="Files of a folder or of a bucket.")
     postgres: PostgresSource | None = Field(default=None, description="A table of a Postgres database.")
+    collection: SourceCollection | None = Field(default=None, description="Another collection.")
     generator: GeneratorSource | None = Field(default=None, description="Generated rows, for trials.")
     format: SourceFormat | None = Field(
         default=None,

@@ -172,7 +172,8 @@ def template_of(
             return None
         template = spec.source.spark
         cores = template.executor.instances * template.executor.cores
-        return template, {**ingestion.work_order(job), "partitions": cores}
+        # A later attempt of a scheduled run takes the source as it is now: the positions say how far it is.
+        return template, {**ingestion.work_order(job), "source": spec.source.block, "partitions": cores}
     request, schedule = asked_for(spec)[job.kind]
     asked = request if time_of(job.slot) is None else schedule
     order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}

@@ -252,8 +252,9 @@ def source(cluster: Cluster, collection: str, format_: str) -> None:
 def source_lines(body: Json, now: datetime) -> list[str]:
     """Returns the lines that show a source: what it is, its job, how far it is read, and its conditions."""
     told, spec = body.get("status", {}).get("source", {}), body["spec"]["source"]
-    kind = next(each for each in ("kafka", "files", "postgres", "generator") if each in spec)
-    name = spec[kind].get("topic") or spec[kind].get("path") or spec[kind].get("table") or ""
+    kind = next(each for each in ("kafka", "files", "postgres", "collection", "generator") if each in spec)
+    names = ("topic", "path", "table", "name")
+    name = next((spec[kind][each] for each in names if each in spec[kind]), "")
     lines = [f"SOURCE    {kind} {name}".rstrip()]
     if job := told.get("job"):
         application = f", {job['application']}" if "application" in job else ""
