@@ -103,8 +103,8 @@ class Table:
         self.rows[id_] = name
 
     def delete(self, id_: int, *, before: bool = True, tombstone: bool = True) -> None:
-        old = row(id_, self.rows.pop(id_)) if before else self.rows.pop(id_, None) and None
-        self.put(event("d", old), id_)
+        name = self.rows.pop(id_, None)
+        self.put(event("d", row(id_, name) if before else None), id_)
         if tombstone:
             self.put(None, id_)
 
