@@ -26,6 +26,8 @@ def made_from(spec: IngestSpec, *, follows: bool = True) -> str:
         found["include"] = dict(spec.include)
     if isinstance(spec.source, CollectionSourceSpec) and spec.source.columns:
         found["columns"] = dict(spec.source.columns)
+    if spec.keeps_row:
+        found["onBadValue"] = "Keep"
     if not follows:
         found[_FOLLOWS] = False
     return json.dumps(found, separators=(",", ":"), sort_keys=True)

@@ -203,8 +203,8 @@ class RangeReader:
     def _hide(
         self, bad: Sequence[BadRecord], messages: pa.RecordBatch, wanted: Range, work: RangeWork
     ) -> None:
-        """A bad value hides the row of its key, if the message says which key that is."""
-        if not bad or not self._keyed:
+        """A bad value removes the row of its key, if the message says which key that is."""
+        if not bad or not self._keyed or self._spec.keeps_row:
             return
         failed = messages.take(pa.array([each.index for each in bad]))
         failed = failed.filter(failed["key"].is_valid())

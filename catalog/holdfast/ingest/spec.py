@@ -168,8 +168,8 @@ class IngestSpec:
     """A source, how its records are decoded, and how often and how much a step commits.
 
     `include` maps what a record has besides its fields to columns. `error_limit` is the greatest number of
-    bad records that the collection keeps. A source is `REPLAYABLE` if each reader can get the same messages
-    for the same positions.
+    bad records that the collection keeps. With `keeps_row`, a bad record leaves the row of its key. A source
+    is `REPLAYABLE` if each reader can get the same messages for the same positions.
     """
 
     source: SourceSpec
@@ -181,6 +181,7 @@ class IngestSpec:
     max_rows: int = 1_000_000
     max_bytes: int = 256 << 20
     error_limit: int = 1000
+    keeps_row: bool = False
     avro: AvroSpec = field(default_factory=AvroSpec)
 
 
@@ -215,11 +216,14 @@ def parse(block: object, where: str = "source") -> IngestSpec:
         batch.number("maxRows", 1_000_000, least=1),
         batch.size("maxBytes", 256 << 20),
         collect.number("limit", 1000, least=0),
+        given.choice("onBadValue", ["Remove", "Keep"], "Remove") == "Keep",
         avro,
     )
     for each in (run, batch, collect, given):
         each.done()
     _check_collection(spec, where)
+    if spec.keeps_row and not spec.envelope.is_keyed:
+        raise BadInput(f"{where}.onBadValue Keep needs envelope Upsert or Debezium, which have keys")
     return spec
 
 

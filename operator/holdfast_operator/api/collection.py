@@ -477,7 +477,7 @@ class StorageCollection(Resource):
             ),
             (
                 f"{_UNBORN} || !has(self.spec.source) || !has(oldSelf.spec.source) || ({UNCHANGED})",
-                "format, envelope and include can't change once the collection exists: create another one",
+                "what decides how messages become rows can't change once the collection exists",
                 ".spec.source",
             ),
             (

@@ -19,7 +19,7 @@ _ENV: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 UNCHANGED: Final = " && ".join(
     f"has(self.spec.source.{name}) == has(oldSelf.spec.source.{name}) && (!has(self.spec.source.{name}) || "
     f"self.spec.source.{name} == oldSelf.spec.source.{name})"
-    for name in ("format", "envelope", "include")
+    for name in ("format", "envelope", "include", "onBadValue")
 )
 """A CEL rule of the resource: what decides which rows a message makes is as it was."""
 _KINDS: Final = (
@@ -342,6 +342,12 @@ class CollectionSource(ApiModel):
     )
     batch: SourceBatch = Field(
         default=SourceBatch(), description="The size of a step.", json_schema_extra={"default": {}}
+    )
+    on_bad_value: Literal["Remove", "Keep"] = Field(
+        default="Remove",
+        description="What happens to the row of a key whose newest message is a bad record, with envelope "
+        "Upsert or Debezium. Remove: it is gone until a good message comes. Keep: it stays. Immutable once "
+        "the collection exists.",
     )
     on_error: SourceErrors = Field(
         default=SourceErrors(), description="What happens to bad records.", json_schema_extra={"default": {}}

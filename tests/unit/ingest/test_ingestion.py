@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,27 @@ def test_upsert_hides_a_key_while_its_value_is_bad(client: PersistClient) -> Non
     topic.send("0", row(1, "b"), key={"id": 1})
     drained(pipeline(client, topic, envelope="Upsert"))
     assert rows(client) == Counter({(2, "a"): 1, (1, "b"): 1})
+    assert bad(client) == []
+
+
+@pytest.mark.parametrize("steps", ["one", "several"])
+def test_upsert_keeps_the_row_of_a_key_whose_value_is_bad_if_it_is_told_to(
+    client: PersistClient, steps: str
+) -> None:
+    keeping: dict[str, Any] = {"envelope": "Upsert", "onBadValue": "Keep"}
+    topic = Topic()
+    for value in (row(1, "a"), b"bad", b"worse"):
+        topic.send("0", value, key={"id": 1})
+        if steps == "several":
+            drained(pipeline(client, topic, **keeping))
+    drained(pipeline(client, topic, **keeping))
+    assert rows(client) == Counter({(1, "a"): 1})
+    assert bad(client) == [("0", 1, "decode"), ("0", 2, "decode")]
+    with pytest.raises(BadInput, match="onBadValue Keep"):
+        pipeline(client, topic, envelope="Upsert")
+    topic.send("0", row(1, "b"), key={"id": 1})
+    drained(pipeline(client, topic, **keeping))
+    assert rows(client) == Counter({(1, "b"): 1})
     assert bad(client) == []
 
 
