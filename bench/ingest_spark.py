@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,10 +66,13 @@ def session(folder: Path) -> SparkSession:
 def job(spark: SparkSession, servers: str, topic: str, url: str) -> None:
     """Feed the collection with our job."""
     with PersistClient.open(url) as client:
-        record = StorageController(client).start_job("c", "ingest", "bench", spec={})
+        controller = StorageController(client)
+        # The consumer group has the id in its name, so each run has its own.
+        collection = controller.describe("orders").collection_id
+        record = controller.start_job(collection, "ingest", "bench", spec={})
     spec = IngestJobSpec(
         url=url,
-        collection="c",
+        collection=collection,
         job_id=record.job_id,
         attempt=record.attempt,
         source=block(servers, topic),
@@ -112,7 +116,12 @@ def one(side: str, servers: str, topic: str, folder: str) -> None:
     with PersistClient.open(url) as client:
         StorageController(client).create_collection(
             CollectionSpec(
-                "c", "orders", SCHEMA, SHARDS, source_fed=fed, made_from=made_from(spec) if fed else ""
+                str(uuid.uuid4()),
+                "orders",
+                SCHEMA,
+                SHARDS,
+                source_fed=fed,
+                made_from=made_from(spec) if fed else "",
             )
         )
     spark = session(Path(folder))
@@ -124,7 +133,7 @@ def one(side: str, servers: str, topic: str, folder: str) -> None:
     else:
         with (
             PersistClient.open(url) as client,
-            StorageController(client).reader("c", purpose="bench") as reader,
+            StorageController(client).reader("orders", purpose="bench") as reader,
         ):
             total = sum(batch.num_rows for batch in reader.snapshot())
     spark.stop()

@@ -67,6 +67,7 @@ def test_a_standby_acts_when_the_leader_is_killed_or_freezes(
     assert world.status("catalog/demo")["epoch"] == 3
 
 
+@pytest.mark.long
 def test_a_leader_that_is_told_to_end_gives_the_lease_back(world: Any, make_catalog: Make) -> None:
     # None of these waits can be for the Lease to run out.
     flags = (

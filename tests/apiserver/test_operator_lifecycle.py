@@ -167,6 +167,7 @@ def test_a_predecessor_that_wakes_up_is_fenced_and_ends_well(world: Any, demo: d
     assert second.metric("holdfast_fenced_total") == 0
 
 
+@pytest.mark.long
 def test_sigterm_ends_it_well_and_the_next_one_goes_on(world: Any, demo: dict[str, Any]) -> None:
     (operator,) = world.operators
     os.kill(operator.child.pid, signal.SIGTERM)
@@ -193,6 +194,7 @@ def test_every_line_about_an_object_names_it(lasting: tuple[Any, dict[str, Any]]
     assert line["object"] == f"Catalog {world.namespace}/demo"
 
 
+@pytest.mark.long
 def test_it_does_not_fight_another_manager(world: Any, demo: dict[str, Any]) -> None:
     theirs = {
         "apiVersion": "holdfast.dev/v1alpha1",

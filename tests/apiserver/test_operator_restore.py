@@ -20,6 +20,7 @@ SOURCE = "99999999-2222-3333-4444-555555555555"
 RESTORED = '.status.conditions[?(@.type=="Restored")].reason'
 
 
+@pytest.mark.long
 def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
     world: Any, make_catalog: Make, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def test_wherever_a_decision_ends_it_is_made_again(choice: Choice, visited: Deci
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.long
 def test_whoever_meets_a_decision_writes_to_the_catalog_or_not_at_all() -> None:
     explored = meet(QUICK)
     assert QUICK in MEETINGS

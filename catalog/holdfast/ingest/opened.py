@@ -195,11 +195,6 @@ def left_in_source(spec: IngestSpec, collection_id: str) -> str:
                 f"the holds on collection {other.collection} at {other.url} for collection {collection_id}:"
                 " 'holdfast collection holds' shows them, and 'holdfast collection release' ends them"
             )
-        case CollectionSourceSpec() as other:
-            return (
-                f"a hold on collection {other.collection}: 'holdfast collection holds' shows it, and"
-                " 'holdfast collection release' ends it"
-            )
         case _:
             return ""
 

@@ -155,7 +155,7 @@ def _facts(client: PersistClient, controller: StorageController, info: Collectio
 
 
 def _rendition(client: PersistClient, rendition: RenditionInfo) -> RenditionFacts:
-    shards = [client.inspect(shard) for shard in rendition.shards]
+    shards = [] if rendition.dropped else [client.inspect(shard) for shard in rendition.shards]
     return RenditionFacts(
         id=rendition.id,
         shards=len(shards),

@@ -166,6 +166,7 @@ def test_every_call_of_a_collection_raises(client: PersistClient) -> None:
         "snapshot_parts": lambda r: r.snapshot_parts(9),
         "listen": lambda r: r.listen(1),
         "changes": lambda r: r.changes(0, 9),
+        "changes_at": lambda r: r.changes_at(9, 10),
         "change_counts": lambda r: r.change_counts(0),
         "changed_within": lambda r: r.changed_within(0, 9, 5),
         "subscribe": lambda r: r.subscribe(9),

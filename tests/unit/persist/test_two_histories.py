@@ -172,6 +172,7 @@ def test_an_idle_client_that_was_overtaken_by_a_cut_still_tells_the_histories_ap
         a.recent_upper(SHARD)
 
 
+@pytest.mark.long
 def test_idle_for_ten_thousand_versions_nothing_ends(stores: Stores) -> None:
     idle, young = stores.open(), stores.open()
     append(idle, 0)

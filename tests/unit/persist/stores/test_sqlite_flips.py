@@ -246,6 +246,7 @@ def test_no_flipped_bit_of_an_open_stash_gives_a_wrong_answer(
     assert outcomes["CorruptBlob"] > 300, outcomes
 
 
+@pytest.mark.long
 def test_no_flipped_bit_of_a_stash_is_written_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process writes to the damaged file. Then it is right, or raises an error when somebody reads it."""
     every_file_is_large(monkeypatch)
