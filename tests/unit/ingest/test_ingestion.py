@@ -10,6 +10,7 @@ from holdfast.collections import CollectionSpec, StorageController
 from holdfast.collections.recovery import look_at_recovered
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, SourceStalled
 from holdfast.ingest import StepOutcome, ingestion_of, parse
+from holdfast.ingest.made_from import made_from
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, row, rows
@@ -144,8 +145,10 @@ def test_upsert_keeps_the_row_of_a_key_whose_value_is_bad_if_it_is_told_to(
     drained(pipeline(client, topic, **keeping))
     assert rows(client) == Counter({(1, "a"): 1})
     assert bad(client) == [("0", 1, "decode"), ("0", 2, "decode")]
-    with pytest.raises(BadInput, match="onBadValue Keep"):
-        pipeline(client, topic, envelope="Upsert")
+    files = {"files": {"path": "/in"}, "format": {"json": {}}}
+    assert json.loads(made_from(parse({**files, **keeping})))["onBadValue"] == "Keep"
+    with pytest.raises(BadInput, match="onBadValue Keep needs envelope Upsert"):
+        parse({**files, "onBadValue": "Keep"})
     topic.send("0", row(1, "b"), key={"id": 1})
     drained(pipeline(client, topic, **keeping))
     assert rows(client) == Counter({(1, "b"): 1})
