@@ -20,9 +20,10 @@ from testbed.errors import KubectlError
 from testbed.kube import ControlPlane
 from testbed.objects import Objects, new_namespace
 from testbed.operatorprocess import OperatorProcess
+from testbed.sparkfaces import KUBEFLOW, PODS, Face
+from testbed.sparkoperator import SparkOperatorStandIn, install_crd
 
 CRDS = Path(__file__).parents[2] / "crds"
-WAIT = "--timeout=60s"
 KINDS = ("catalogmigrations", "storagecollections", "catalogs")
 FROM_GIT = {"example.com/from-git": "yes"}
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -202,10 +203,7 @@ def crds(control_plane: ControlPlane) -> None:
     if control_plane.kubeconfig in _SERVING:
         return
     control_plane.kubectl("apply", "-k", CRDS)
-    ours = ("crd", "-l", "app.kubernetes.io/name=holdfast")
-    # Before anybody has written a status, `--for=condition` is an error.
-    control_plane.kubectl("wait", "--for=jsonpath={.status.conditions}", *ours, WAIT)
-    control_plane.kubectl("wait", "--for=condition=Established", *ours, WAIT)
+    control_plane.wait_established("crd", "-l", "app.kubernetes.io/name=holdfast")
     _SERVING.add(control_plane.kubeconfig)
 
 
@@ -256,3 +254,19 @@ def make_catalog() -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="session")
 def make_collection() -> Callable[..., dict[str, Any]]:
     return collection
+
+
+@pytest.fixture
+def face() -> Face:
+    """What runs Spark."""
+    return KUBEFLOW
+
+
+@pytest.fixture
+def drivers(control_plane: ControlPlane, namespace: str, tmp_path: Path, face: Face) -> Iterator[Path]:
+    """A running stand-in of what runs Spark; the folder with the logs of its drivers."""
+    if face is not PODS:
+        install_crd(control_plane, face)
+    logs = tmp_path / "spark"
+    with SparkOperatorStandIn(control_plane.kubeconfig, namespace=namespace, log_dir=logs, face=face):
+        yield logs

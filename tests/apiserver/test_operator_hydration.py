@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ import pytest
 
 from apiserver.livewriting import Writing, counted, load
 from holdfast.collections import JobState, StorageController, job_id
-from testbed.kube import ControlPlane
-from testbed.sparkoperator import SparkOperatorStandIn, install_crd
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
 
@@ -23,15 +21,6 @@ Make = Callable[..., dict[str, Any]]
 FLIGHTS = "storagecollection/flights"
 JOB = '.status.renditions[?(@.id=="spec-2")].job'
 LOADED = 5000
-
-
-@pytest.fixture
-def drivers(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Path]:
-    """A running stand-in of the Spark operator; the folder with the logs of its drivers."""
-    install_crd(control_plane)
-    logs = tmp_path / "spark"
-    with SparkOperatorStandIn(control_plane.kubeconfig, namespace=namespace, log_dir=logs):
-        yield logs
 
 
 def kill_at_work(world: Any, logs: Path, application: str) -> None:

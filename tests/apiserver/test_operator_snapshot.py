@@ -15,7 +15,7 @@ from holdfast.collections import JobState
 from holdfast.collections.record.jobs import hold_purpose
 from holdfast.errors import Fenced
 from testbed.kube import ControlPlane
-from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
+from testbed.sparkfaces import APACHE, PODS, Face
 from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
@@ -32,12 +32,6 @@ class Plan:
 
     def __call__(self, application: Mapping[str, Any]) -> Misbehaviour | None:
         return self.by_attempt.get(application["metadata"]["labels"]["holdfast.dev/attempt"])
-
-
-@pytest.fixture
-def face() -> Face:
-    """What runs Spark."""
-    return KUBEFLOW
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,7 @@ import pytest
 from apiserver.test_operator_hydration import is_driver, kill_driver
 from testbed.errors import KubectlError
 from testbed.kafka import Kafka as Broker
-from testbed.kube import ControlPlane
-from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
-from testbed.sparkoperator import SparkOperatorStandIn, install_crd
+from testbed.sparkfaces import APACHE, PODS
 from unit.ingest.kafkatopic import KafkaTopic
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
@@ -21,22 +19,6 @@ pytestmark = [pytest.mark.kube, pytest.mark.spark]
 Make = Callable[..., dict[str, Any]]
 FLIGHTS = "storagecollection/flights"
 STALLED = '.status.conditions[?(@.type=="SourceStalled")]'
-
-
-@pytest.fixture
-def face() -> Face:
-    """What runs Spark."""
-    return KUBEFLOW
-
-
-@pytest.fixture
-def drivers(control_plane: ControlPlane, namespace: str, tmp_path: Path, face: Face) -> Iterator[Path]:
-    """A running stand-in of what runs Spark; the folder with the logs of its drivers."""
-    if face is not PODS:
-        install_crd(control_plane, face)
-    logs = tmp_path / "spark"
-    with SparkOperatorStandIn(control_plane.kubeconfig, namespace=namespace, log_dir=logs, face=face):
-        yield logs
 
 
 def source(folder: Path, **fields: Any) -> dict[str, Any]:

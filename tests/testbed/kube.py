@@ -206,6 +206,12 @@ class ControlPlane:
         """Whether `start` booted it, so that nobody else uses it."""
         return self.folder is not None
 
+    def wait_established(self, *definitions: str) -> None:
+        """Wait until objects of these CRDs can be made. They are named as for `kubectl wait`."""
+        # Before anybody has written a status, `--for=condition` is an error.
+        for what in ("jsonpath={.status.conditions}", "condition=Established"):
+            self.kubectl("wait", f"--for={what}", *definitions, "--timeout=60s")
+
     def kubectl(self, *arguments: str | Path, stdin: str | None = None, timeout: float = 120.0) -> str:
         """Run kubectl against this cluster and return its standard output; raises `KubectlError`."""
         done = subprocess.run(

@@ -62,7 +62,7 @@ class KubeflowWebhook:
         # The definitions are too large for the annotation that `kubectl apply` writes.
         cluster.kubectl("create", "-f", _CHART / "crds")
         crds = [f"crd/{path.stem.split('_')[1]}.sparkoperator.k8s.io" for path in (_CHART / "crds").iterdir()]
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *crds)
+        cluster.wait_established(*crds)
         mutating, validating = (each["metadata"]["name"] for each in configurations)
         self._child = Child(
             "spark-operator-webhook",

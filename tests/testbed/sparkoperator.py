@@ -57,10 +57,7 @@ _log = logging.getLogger(__name__)
 def install_crd(cluster: ControlPlane, face: Face = KUBEFLOW) -> None:
     """Apply the SparkApplication CRD of a Spark operator and wait until objects of it can be made."""
     cluster.kubectl("apply", "-f", APACHE_CRD_FILE if face is APACHE else CRD_FILE)
-    crd = f"crd/{face.plural}.{face.group}"
-    # Before anybody has written a status, `--for=condition` is an error.
-    cluster.kubectl("wait", "--for=jsonpath={.status.conditions}", crd, "--timeout=60s")
-    cluster.kubectl("wait", "--for=condition=Established", crd, "--timeout=60s")
+    cluster.wait_established(f"crd/{face.plural}.{face.group}")
 
 
 class SparkOperatorStandIn:

@@ -16,5 +16,4 @@ def install_crds(cluster: ControlPlane) -> None:
     """Define ServiceMonitor and PrometheusRule, and wait until objects of them can be made."""
     for kind in _KINDS:
         cluster.kubectl("apply", "--server-side", "-f", str(_FOLDER / f"{kind}.yaml"))
-    crds = [f"crd/{kind}.monitoring.coreos.com" for kind in _KINDS]
-    cluster.kubectl("wait", "--for=condition=Established", *crds, "--timeout=60s")
+    cluster.wait_established(*(f"crd/{kind}.monitoring.coreos.com" for kind in _KINDS))
