@@ -574,16 +574,9 @@ class Ingestion:
             raise
         errors = _signed(ERRORS_SCHEMA, ended, bad)
         remap = _signed(REMAP_SCHEMA, *self._rebound(work.bound))
-        try:
-            remap = _joined(remap, _signed(REMAP_SCHEMA, (), texts))
-            kept = (_at(at, remap), _at(at, errors))
-            self._writer.append(_at(at, updates), self._upper, at + 1, kept=kept, uploads=work.uploads)
-        except (UpperMismatch, HandedOver):
-            self._known = False
-            return IngestStep(StepOutcome.LOST, self._upper)
-        except Indeterminate:
-            # The bindings say whether it happened.
-            self._is_open = self._known = False
+        remap = _joined(remap, _signed(REMAP_SCHEMA, (), texts))
+        kept = (_at(at, remap), _at(at, errors))
+        if not self._is_appended(_at(at, updates), self._upper, at + 1, kept, work.uploads):
             return IngestStep(StepOutcome.LOST, self._upper)
         before, self._upper, self._moved_s = self._upper, at + 1, time.monotonic()
         self._bound |= work.bound
@@ -599,6 +592,29 @@ class Ingestion:
         fills = self.rendition.state is RenditionState.HYDRATING and at == before
         done = (work.messages, changed, len(bad), work.bytes)
         return IngestStep(StepOutcome.COMMITTED, self._upper, *done, fills)
+
+    def _is_appended(
+        self,
+        updates: pa.Table | None,
+        expected: int,
+        upper: int,
+        kept: Sequence[object],
+        uploads: Sequence[Sequence[Upload]],
+    ) -> bool:
+        """Commit a step. False if another instance was faster, or if nobody knows what happened.
+
+        Then the next step reads the bindings first.
+        """
+        try:
+            self._writer.append(updates, expected, upper, kept=kept, uploads=uploads)
+        except (UpperMismatch, HandedOver):
+            self._known = False
+            return False
+        except Indeterminate:
+            # The bindings say whether it happened.
+            self._is_open = self._known = False
+            return False
+        return True
 
     def _judged(self, work: _Work) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The error rows that end, and those that begin.

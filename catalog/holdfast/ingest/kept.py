@@ -32,7 +32,7 @@ def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress 
     """
     if rendition.pipeline is None:
         return None
-    upper = min(client.recent_upper(shard) for shard in rendition.content_shards)
+    upper = min(client.recent_uppers(rendition.content_shards).values())
     if upper == 0:
         return None
     bound, bad = (

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from holdfast.collections import RenditionState
 from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
 from holdfast.collections.uploads import upload_rows
-from holdfast.errors import HandedOver, HoldfastError, Indeterminate, SourceStalled, UpperMismatch
+from holdfast.errors import HoldfastError, SourceStalled
 from holdfast.ingest.formats.decoded import Decoded, TooManyBad
 from holdfast.ingest.ingestion import Ingestion, IngestStep, StepOutcome
 from holdfast.ingest.made_from import spec_of_other
@@ -368,14 +368,7 @@ class ReclockedIngestion(Ingestion):
         # A rendition that is being filled may begin at any time. A collection has all its times.
         is_begun = self._upper or self.rendition.state is not RenditionState.HYDRATING
         expected = self._upper if is_begun else until
-        try:
-            self._writer.append(updates, expected, until + 1, kept=(remap, errors), uploads=uploads)
-        except (UpperMismatch, HandedOver):
-            self._known = False
-            return IngestStep(StepOutcome.LOST, self._upper)
-        except Indeterminate:
-            # The bindings say whether it happened.
-            self._is_open = self._known = False
+        if not self._is_appended(updates, expected, until + 1, (remap, errors), uploads):
             return IngestStep(StepOutcome.LOST, self._upper)
         self._upper, self._moved_s = until + 1, time.monotonic()
         self._bound[PARTITION] = binding

@@ -274,6 +274,11 @@ class SourceRun(ApiModel):
         description="If true, no job reads the source until it is false again. A running one is ended.",
     )
 
+    @property
+    def is_continuous(self) -> bool:
+        """Whether one job follows the source all the time."""
+        return self.mode == "Continuous"
+
 
 class SourceBatch(ApiModel):
     """The size of a step."""

@@ -63,8 +63,7 @@ from holdfast_operator.engine.steps import (
 )
 from holdfast_operator.jobs import hydration, ingestion
 from holdfast_operator.jobs import requested as askedjobs
-from holdfast_operator.jobs.course import stopped
-from holdfast_operator.jobs.ingestion import SourceReport
+from holdfast_operator.jobs.course import COLLECTION_SUSPENDED, stopped
 from holdfast_operator.jobs.requested import RequestedReport
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 
@@ -73,7 +72,6 @@ _RETENTION_GRAIN: Final = 100
 reconciliation."""
 
 _DELETED: Final = "the StorageCollection is being deleted"
-_SUSPENDED: Final = "spec.suspend is true"
 
 
 def schema_of(spec: StorageCollectionSpec) -> Schema:
@@ -174,7 +172,7 @@ def _plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
 def _plan_suspended(seen: CollectionView, spec: StorageCollectionSpec) -> Decision:
     if seen.facts is None:
         return Settle(SUSPENDED)
-    if (ended := _without_driver(seen, _SUSPENDED)) is not None:
+    if (ended := _without_driver(seen, COLLECTION_SUSPENDED)) is not None:
         # The job continues when the suspension ends.
         return ended
     fields = dict(_fields(seen, spec, seen.facts))
@@ -267,9 +265,12 @@ def _plan_there(
                 return report
             reports.append(report)
             told.update(report.fields)
-    fed = ingestion.plan(seen.source) if seen.source is not None else SourceReport()
-    if isinstance(fed, Decision):
-        return fed
+    if seen.source is not None:
+        report = ingestion.plan(seen.source)
+        if isinstance(report, Decision):
+            return report
+        reports.append(report)
+        told.update(source_fields(seen.source, seen.progress, report.fields))
     shape = renditions.plan(
         RenditionsView(
             facts=facts, spec=spec, hydrations=seen.hydrations, shown=dict(seen.shown), now=seen.now
@@ -278,8 +279,8 @@ def _plan_there(
     if isinstance(shape, Decision) and not isinstance(shape, LongChange):
         return shape
     # The next poll notices changes in the store.
-    due = [fed.requeue_after, *(report.requeue_after for report in reports)]
-    if fed.asks_again or any(report.asks_again for report in reports):
+    due = [report.requeue_after for report in reports]
+    if any(report.asks_again for report in reports):
         due.append(rhythm.steady)
     if isinstance(shape, LongChange) or shape.soon:
         due.append(rhythm.unsteady)
@@ -287,21 +288,15 @@ def _plan_there(
         due.append(shape.after)
     settle = Settle(
         shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
-        fields={
-            **_fields(seen, spec, facts),
-            **told,
-            **source_fields(seen.source, seen.progress, fed.fields),
-        },
+        fields={**_fields(seen, spec, facts), **told},
         conditions=(
             *(report.condition for report in reports if report.condition is not None),
-            *fed.conditions,
             *source_conditions(spec, seen.progress, seen.now),
             *collection_conditions(facts, spec),
         ),
         requeue_after=min((each for each in due if each is not None), default=None),
         notes=(
             *(note for report in reports for note in report.notes),
-            *fed.notes,
             *rendition_notes(seen.shown, facts),
             *restore_notes(seen.shown, facts, spec),
         ),

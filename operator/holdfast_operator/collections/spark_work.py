@@ -1,6 +1,7 @@
 """The Spark jobs of a StorageCollection: which jobs its spec requests, and the views of their plans. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -20,6 +21,7 @@ from holdfast_operator.jobs.requested import RequestedKind, RequestedView, jobs_
 from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
 from holdfast_operator.jobs.snapshot import SnapshotView
 from holdfast_operator.sparkapps.adapter import INGEST
+from holdfast_operator.sparkapps.sizing import cores
 
 V = TypeVar("V", bound=RequestedView)
 Objection = Callable[[SparkTemplate], str | None]
@@ -28,6 +30,12 @@ Objection = Callable[[SparkTemplate], str | None]
 VIEWS: Final[tuple[type[RequestedView], ...]] = (SnapshotView, CompactionView)
 KINDS: Final = tuple(view.kind for view in VIEWS)
 """The kinds of jobs that a spec can request."""
+
+
+def _shared(view: SparkView) -> dict[str, Any]:
+    """Returns the fields that are the same in the views of all kinds of jobs."""
+    own = {"objection", "apps"}
+    return {each.name: getattr(view, each.name) for each in fields(SparkView) if each.name not in own}
 
 
 def hydrations_view(
@@ -40,17 +48,9 @@ def hydrations_view(
     """Returns the view for the plan of hydrations. `here` is the rendition that this process is filling."""
     template = spec.hydration.spark
     return HydrationsView(
-        collection_id=shared.collection_id,
-        reachable=shared.reachable,
-        missing=shared.missing,
+        **_shared(shared),
         objection=objection(template) if template else None,
-        full=shared.full,
         apps=tuple(app for app in shared.apps if app.kind == HYDRATE),
-        launched=shared.launched,
-        stored=shared.stored,
-        since=shared.since,
-        upper=shared.upper,
-        now=shared.now,
         jobs=tuple(job for job in jobs if job.kind == HYDRATE),
         here=here,
     )
@@ -77,17 +77,9 @@ def requested_view(
         )
     known = jobs_of(kind, jobs, request)
     return view(
-        collection_id=shared.collection_id,
-        reachable=shared.reachable,
-        missing=shared.missing,
+        **_shared(shared),
         objection=objection(request.spark) if request else None,
-        full=shared.full,
         apps=tuple(app for app in shared.apps if app.kind == kind.job),
-        launched=shared.launched,
-        stored=shared.stored,
-        since=shared.since,
-        upper=shared.upper,
-        now=shared.now,
         request=request,
         job=known.job,
         last=known.last,
@@ -122,24 +114,15 @@ def source_view(
     apps = [app for app in shared.apps if app.kind == INGEST]
     forgetting = next((job for job in jobs if job.kind == INGEST and job.slot == FORGET), None)
     known = [job for job in jobs if job.kind == INGEST and job is not forgetting]
-    continuous = source.run.mode == "Continuous"
     shown = [each for each in status.get("conditions") or [] if each["type"] == SourceView.kind.shown]
     return SourceView(
-        collection_id=shared.collection_id,
-        reachable=shared.reachable,
-        missing=shared.missing,
+        **_shared(shared),
         objection=objection(source.spark),
-        full=shared.full,
         apps=tuple(app for app in apps if forgetting is None or app.job_id != forgetting.job_id),
         forgetting=forgetting,
         forget_apps=tuple(app for app in apps if forgetting and app.job_id == forgetting.job_id),
-        launched=shared.launched,
-        stored=shared.stored,
-        since=shared.since,
-        upper=shared.upper,
-        now=shared.now,
         request=None,
-        job=next((job for job in known if continuous and job.slot == slot), None),
+        job=next((job for job in known if source.run.is_continuous and job.slot == slot), None),
         last=max(
             (job for job in known if job.state is JobState.DONE), key=lambda j: j.finished_ms, default=None
         ),
@@ -171,9 +154,9 @@ def template_of(
         if spec.source is None:
             return None
         template = spec.source.spark
-        cores = template.executor.instances * template.executor.cores
         # A later attempt of a scheduled run takes the source as it is now: the positions say how far it is.
-        return template, {**ingestion.work_order(job), "source": spec.source.block, "partitions": cores}
+        own = {"source": spec.source.block, "partitions": cores(template.executor)}
+        return template, {**ingestion.work_order(job), **own}
     request, schedule = asked_for(spec)[job.kind]
     asked = request if time_of(job.slot) is None else schedule
     order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}

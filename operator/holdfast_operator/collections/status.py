@@ -387,7 +387,7 @@ def most_lag_s(source: CollectionSource) -> float | None:
     """
     run = source.run
     idle = milliseconds(run.progress_interval) / 1000
-    if run.mode != "Continuous" or not idle or run.suspend:
+    if not run.is_continuous or not idle or run.suspend:
         return None
     return max(_LAG_S, 3 * idle, 3 * milliseconds(run.interval) / 1000)
 

@@ -36,6 +36,9 @@ from holdfast_operator.sparkapps.sizing import tasks
 SPARK: Final = "spark"
 """In a JobRecord: Spark runs the attempt, which has an application."""
 
+COLLECTION_SUSPENDED: Final = "spec.suspend is true"
+"""The error of attempts that were stopped because their collection is suspended."""
+
 _NOTHING: Final = StoredSize(0, 0)
 _FIRST_BACKOFF: Final = 5.0
 _LONGEST_BACKOFF: Final = 300.0

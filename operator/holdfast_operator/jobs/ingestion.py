@@ -15,7 +15,7 @@ Invariants
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from holdfast.collections import JobRecord, JobState
@@ -25,10 +25,10 @@ from holdfast_operator.api.cron import CronSchedule
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.source import CollectionSource, SourceScheduleStatus
 from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
-from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.steps import Decision, Settle, reconciling
 from holdfast_operator.jobs.course import (
+    COLLECTION_SUSPENDED,
     HINDRANCES,
     JobPhase,
     JobReport,
@@ -40,9 +40,16 @@ from holdfast_operator.jobs.course import (
     plan_job,
     stopped,
 )
-from holdfast_operator.jobs.requested import Order, RequestedKind, RequestedView, plan_scheduled
+from holdfast_operator.jobs.requested import (
+    Order,
+    RequestedKind,
+    RequestedReport,
+    RequestedView,
+    plan_scheduled,
+)
 from holdfast_operator.jobs.steps import ForgetRuns, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.sparkapps.adapter import INGEST, AppPhase, AppState
+from holdfast_operator.sparkapps.sizing import cores
 
 FORGET: Final = "forget:"
 """The slot of the job that deletes what a source keeps. No `requestId` can contain a colon."""
@@ -52,7 +59,7 @@ _CONTINUOUS: Final = "continuous:"
 """Prefix of the slots of jobs that follow a source. No `requestId` can start with it."""
 _SUPERSEDED: Final = "spec.source has changed"
 _SUSPENDED: Final = "spec.source.run.suspend is true"
-_NO_FAILURES: Final = frozenset({_SUPERSEDED, _SUSPENDED, "spec.suspend is true"})
+_NO_FAILURES: Final = frozenset({_SUPERSEDED, _SUSPENDED, COLLECTION_SUSPENDED})
 """The errors of attempts that the operator itself stopped."""
 _SETTLED_S: Final = 120.0
 """An attempt that runs for so long has got over what ended the one before."""
@@ -111,22 +118,6 @@ class SourceView(RequestedView):
     shown: WantedCondition | None = None
     """The condition SourceStalled in the current status."""
 
-    @property
-    def is_continuous(self) -> bool:
-        """Whether one job follows the source."""
-        return self.source.run.mode == "Continuous"
-
-
-@dataclass(frozen=True)
-class SourceReport:
-    """Nothing to do now. Has what to show, and when to reconcile again."""
-
-    conditions: tuple[WantedCondition, ...] = ()
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    requeue_after: float | None = None
-    asks_again: bool = False
-    notes: tuple[Note, ...] = ()
-
 
 def slot_of(source: CollectionSource) -> str:
     """Returns the slot of the job that follows a source in mode Continuous."""
@@ -144,7 +135,7 @@ def work_order(job: JobRecord) -> Mapping[str, Any]:
     return {name: job.spec[name] for name in ("source", "once", "forget") if name in job.spec}
 
 
-def plan(seen: SourceView) -> Decision | SourceReport:
+def plan(seen: SourceView) -> Decision | RequestedReport:
     """Returns the next step for the jobs that feed a collection, or what to show."""
     step = _plan(replace(seen, full=None))
     if isinstance(step, StartJob | RetryJob | LaunchAttempt):
@@ -152,7 +143,7 @@ def plan(seen: SourceView) -> Decision | SourceReport:
     return step
 
 
-def _plan(seen: SourceView) -> Decision | SourceReport:
+def _plan(seen: SourceView) -> Decision | RequestedReport:
     if (ending := _plan_end(seen)) is not None:
         return ending
     if not seen.fed:
@@ -160,11 +151,11 @@ def _plan(seen: SourceView) -> Decision | SourceReport:
             "the collection was created without a source, and its contents have no bindings: feed another "
             "collection, or remove spec.source"
         )
-        return SourceReport((_condition("True", Reason.NOT_SOURCE_FED, text),))
+        return RequestedReport(_condition("True", Reason.NOT_SOURCE_FED, text))
     if seen.source.run.suspend:
-        return SourceReport((_condition("Unknown", Reason.SUSPENDED, _SUSPENDED),))
-    if not seen.is_continuous:
-        return _plan_runs(seen)
+        return RequestedReport(_condition("Unknown", Reason.SUSPENDED, _SUSPENDED))
+    if not seen.source.run.is_continuous:
+        return plan_scheduled(seen)
     if len(seen.earlier) > 2 * _KEPT:
         oldest = sorted(seen.earlier, key=lambda job: job.finished_ms)[:-_KEPT]
         return ForgetRuns(tuple(job.job_id for job in oldest))
@@ -217,20 +208,12 @@ def _plan_end(seen: SourceView) -> Decision | None:
     return None
 
 
-def _plan_runs(seen: SourceView) -> Decision | SourceReport:
-    report = plan_scheduled(seen)
-    if isinstance(report, Decision):
-        return report
-    conditions = (report.condition,) if report.condition is not None else ()
-    return SourceReport(conditions, report.fields, report.requeue_after, report.asks_again, report.notes)
-
-
-def _plan_follower(seen: SourceView) -> Decision | SourceReport:
+def _plan_follower(seen: SourceView) -> Decision | RequestedReport:
     if seen.job is None:
         hindered = hindrance(seen)
         if hindered is None:
             return _started(seen, slot_of(seen.source), once=False)
-        return SourceReport((_of_course(seen, None, hindered),), asks_again=True)
+        return RequestedReport(_of_course(seen, None, hindered), asks_again=True)
     job = seen.job
     if job.finished_ms - job.started_ms >= _LONG_MS:
         job = replace(job, failures=min(job.failures, 1))
@@ -242,7 +225,7 @@ def _plan_follower(seen: SourceView) -> Decision | SourceReport:
         return course
     fields = {"job": job_status(seen, job)}
     after = None if course.phase is JobPhase.RUNNING and _is_settled(seen, job) else course.requeue_after
-    return SourceReport((_of_course(seen, job, course),), fields, after, asks_again=True)
+    return RequestedReport(_of_course(seen, job, course), fields, after, asks_again=True)
 
 
 def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> WantedCondition:
@@ -270,9 +253,8 @@ def _is_settled(seen: SourceView, job: JobRecord) -> bool:
 
 
 def _started(seen: SourceView, slot: str, *, once: bool) -> StartJob:
-    executor = seen.source.spark.executor
     spec = {"source": seen.source.block, "once": once}
-    return StartJob(seen.collection_id, INGEST, slot, spec, executor.instances * executor.cores)
+    return StartJob(seen.collection_id, INGEST, slot, spec, cores(seen.source.spark.executor))
 
 
 def _condition(status: Any, reason: Reason, message: str) -> WantedCondition:

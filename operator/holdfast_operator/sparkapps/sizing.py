@@ -31,9 +31,14 @@ def tasks(stored: StoredSize, executors: SparkExecutors) -> int:
       rendition. Readers hold a batch of every run in memory until the runs are compacted. So above 16 GiB,
       tasks are larger.
     """
-    cores = executors.instances * executors.cores
+    at_once = cores(executors)
     needed = tasks_worth(stored.rows, stored.size_bytes)
-    return min(_MOST_TASKS, _ceil(needed, cores) * cores)
+    return min(_MOST_TASKS, _ceil(needed, at_once) * at_once)
+
+
+def cores(executors: SparkExecutors) -> int:
+    """Returns the number of tasks that run at the same time."""
+    return executors.instances * executors.cores
 
 
 def driver_overhead(template: SparkTemplate) -> str | None:

@@ -108,13 +108,12 @@ def recover(
         if undecided:
             # The records of collections may be among them; by the logs as they are most shards have a name.
             found = replace(found, shards=_purposes(recovery.opened()) | found.shards)
+        facts = {"plan": plan, "collections": found.collections, "shards": found.shards}
         torn = any(each.lagging for each in found.collections)
         if plan.healthy and not restored and not torn:
             _check_one_history(recovery.opened())
             if as_json:
-                emit_json(
-                    {"done": False, "plan": plan, "collections": found.collections, "shards": found.shards}
-                )
+                emit_json({"done": False, **facts})
             else:
                 click.echo("the consensus store is healthy: there is nothing to recover", err=True)
                 click.echo("if it is an older copy all the same, pass --restored", err=True)
@@ -128,7 +127,7 @@ def recover(
         each.problem for each in found.collections
     )
     if as_json:
-        emit_json({"done": done, "plan": plan, "collections": found.collections, "shards": found.shards})
+        emit_json({"done": done, **facts})
     else:
         _show(plan, found, absent, done=done, restored=restored)
         again = [*(["--restored"] if restored else []), *(f"--take {shlex.quote(each)}" for each in take)]

@@ -20,13 +20,13 @@ from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.steps import Decision, Settle
 from holdfast_operator.jobs.course import SparkView, arguments, shown_running
 from holdfast_operator.jobs.ingestion import (
-    SourceReport,
     SourceView,
     is_forgotten,
     plan,
     plan_forget,
     slot_of,
 )
+from holdfast_operator.jobs.requested import RequestedReport
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
@@ -87,9 +87,10 @@ def view(
     return found
 
 
-def stalled_condition(step: Decision | SourceReport) -> tuple[str, Reason]:
-    assert isinstance(step, SourceReport)
-    (found,) = step.conditions
+def stalled_condition(step: Decision | RequestedReport) -> tuple[str, Reason]:
+    assert isinstance(step, RequestedReport)
+    found = step.condition
+    assert found is not None
     assert found.type is ConditionType.SOURCE_STALLED
     return found.status, found.reason
 
@@ -131,8 +132,9 @@ def test_a_job_follows_the_source_and_is_never_given_up() -> None:
         over = record(slot, JobState.FAILED, attempt, failures=attempt, error="no broker", finished_ms=NOW_MS)
         report = plan(view(asked, over))
         assert stalled_condition(report) == ("True", Reason.INGESTION_RETRYING)
-        assert isinstance(report, SourceReport)
-        assert "no broker" in report.conditions[0].message
+        assert isinstance(report, RequestedReport)
+        assert report.condition is not None
+        assert "no broker" in report.condition.message
         later = replace(over, finished_ms=NOW_MS - 301_000)
         assert plan(view(asked, later)) == RetryJob(COLLECTION, over.job_id, 1, limited=False)
 
@@ -143,7 +145,7 @@ def test_an_attempt_that_ran_for_long_is_followed_soon() -> None:
     slot = slot_of(asked.source)
     fields: dict[str, Any] = {"failures": 9, "error": "x", "finished_ms": NOW_MS - 6_000}
     short = record(slot, JobState.FAILED, 9, **fields)
-    assert isinstance(plan(view(asked, short)), SourceReport)
+    assert isinstance(plan(view(asked, short)), RequestedReport)
     long = replace(short, started_ms=NOW_MS - 3_600_000)
     assert isinstance(plan(view(asked, long)), RetryJob)
 
@@ -171,9 +173,9 @@ def test_a_new_attempt_changes_the_condition_only_when_it_has_run_for_a_while() 
     status = {"conditions": [shown]}
     young = view(asked, job, apps=(app(job, AppPhase.RUNNING, age=119),), status=status)
     report = plan(young)
-    assert isinstance(report, SourceReport)
-    assert report.conditions == (
-        WantedCondition(ConditionType.SOURCE_STALLED, "True", Reason.INGESTION_RETRYING, shown["message"]),
+    assert isinstance(report, RequestedReport)
+    assert report.condition == WantedCondition(
+        ConditionType.SOURCE_STALLED, "True", Reason.INGESTION_RETRYING, shown["message"]
     )
     old = view(asked, job, apps=(app(job, AppPhase.RUNNING, age=121),), status=status)
     assert stalled_condition(plan(old)) == ("False", Reason.INGESTION_RUNNING)
@@ -217,7 +219,7 @@ def test_what_hinders_all_spark_jobs_is_shown() -> None:
 def test_a_scheduled_run_reads_up_to_the_end() -> None:
     asked = spec(run=HOURLY)
     waiting = plan(view(asked))
-    assert isinstance(waiting, SourceReport)
+    assert isinstance(waiting, RequestedReport)
     assert waiting.fields["sourceSchedule"]["nextScheduleTime"] == "2026-01-02T13:00:00Z"
     due = {"sourceSchedule": {"nextScheduleTime": "2026-01-02T12:00:00Z"}}
     start = plan(view(asked, status=due))
@@ -225,8 +227,9 @@ def test_a_scheduled_run_reads_up_to_the_end() -> None:
     assert (start.spec["once"], start.limited) == (True, False)
     done = record(start.slot, JobState.DONE, result={"messages": 4}, finished_ms=NOW_MS)
     report = plan(view(asked, done, status=due))
-    assert isinstance(report, SourceReport)
-    (condition,) = report.conditions
+    assert isinstance(report, RequestedReport)
+    condition = report.condition
+    assert condition is not None
     assert (condition.type, condition.status) == (ConditionType.SCHEDULED_INGESTION_COMPLETED, "True")
     assert "4 messages" in condition.message
     follower = record(slot_of(asked.source) if asked.source else "")
