@@ -183,7 +183,8 @@ class StorageController(JobCommands):
 
     def _shards(self, info: CollectionInfo) -> list[str]:
         """All shards that a collection has or had, sorted."""
-        shards = {info.metadata_shard, *info.data_shards}
+        known = (each for rendition in info.renditions for each in rendition.all_shards)
+        shards = {info.metadata_shard, *known}
         return sorted(shards.union(difference_shards(self.client, info, info.renditions)))
 
     def evolve_collection(

@@ -68,6 +68,7 @@ class Recorder(FaultPlan):
 def copied(stores: Stores) -> Stores:
     """The same contents, to go on from apart."""
     copy = Stores.__new__(Stores)
+    copy.clock = stores.clock
     copy.blob, copy.consensus = MemoryBlob(), MemoryConsensus()
     copy.blob._objects.update(stores.blob._objects)
     copy.consensus._logs.update({key: list(log) for key, log in stores.consensus._logs.items()})

@@ -254,8 +254,8 @@ class CollectionInfo:
 
     @property
     def data_shards(self) -> tuple[str, ...]:
-        """The shards of all renditions and their differences, without the metadata shard."""
-        return tuple(shard for rendition in self.renditions for shard in rendition.all_shards)
+        """The shards of the live renditions and their differences, without the metadata shard."""
+        return tuple(shard for rendition in self.live for shard in rendition.all_shards)
 
     @property
     def live(self) -> tuple[RenditionInfo, ...]:
