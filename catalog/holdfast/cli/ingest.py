@@ -90,7 +90,8 @@ def _show_step(step: "IngestStep") -> None:
         bad = f", {count(step.errors, 'bad record')}" if step.errors else ""
         what = f"{count(step.messages, 'message')} ({size(step.bytes)}), {count(step.updates, 'update')}"
         upper = " of those there were before" if step.fills else f": complete up to {shown(step.upper)}"
-        click.echo(f"{what}{bad}{upper}", err=True)
+        behind = f", {count(step.behind, 'message')} behind" if step.behind else ""
+        click.echo(f"{what}{bad}{upper}{behind}", err=True)
 
 
 def _read(file: Path) -> "tuple[str, Schema | None, IngestSpec]":

@@ -5,6 +5,8 @@
   `position`.
 - The remap shard also has the texts of the schemas that messages were decoded with. Each is a row with
   `SCHEMAS` as its `source`, the id of the schema as its `partition`, and the text as its `identity`.
+- It also says how far the source went beyond the contents when a step was read. Each such row has `ENDS` as
+  its `source`, and the end of the partition as its `position`. Nothing is computed from it.
 - The errors shard contains the records that could not be decoded, with their addresses in the source.
 """
 
@@ -31,6 +33,12 @@ The last range had `rows` messages, and all ranges `total`. From `begin` on ther
 
 SCHEMAS: Final = "schema"
 """The `source` of rows that are no bindings, but texts of schemas."""
+
+ENDS: Final = "end"
+"""The `source` of rows that are no bindings, but ends of partitions that have more than is bound."""
+
+BESIDE: Final = frozenset({SCHEMAS, ENDS})
+"""Each `source` of rows that are no bindings."""
 
 ERRORS_SCHEMA: Final = Schema(
     key=(Column("partition", "string", nullable=False), Column("position", "int64", nullable=False)),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.collections import RenditionInfo
-from holdfast.collections.pipeline import SCHEMAS
+from holdfast.collections.pipeline import BESIDE
 from holdfast.ingest.source import Binding, Range
 from holdfast.persist import PersistClient
 from holdfast.persist.handles.read import Listen, ReadHandle, Updates
@@ -54,7 +54,7 @@ class Followed:
     def is_fed_from(self, source: str) -> bool:
         """Return whether all that it has bound is from this source, or nothing is bound yet."""
         if not self._sources:
-            self._sources = {each["source"] for each in newest_rows(self._reader)} - {SCHEMAS}
+            self._sources = {each["source"] for each in newest_rows(self._reader)} - BESIDE
         return self._sources <= {source}
 
     def target(self, upper: int, bound: Mapping[str, Binding]) -> FollowTarget | None:
@@ -88,7 +88,7 @@ class Followed:
         }
 
     def _take(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        for row in (each for each in rows if each["source"] != SCHEMAS):
+        for row in (each for each in rows if each["source"] not in BESIDE):
             at = row[TIME]
             if not self._pending or self._pending[-1][0] != at:
                 self._pending.append((at, {}))
@@ -113,8 +113,8 @@ def rows_at(remap: ReadHandle, at: int) -> list[dict[str, Any]]:
 
 
 def bindings(rows: Iterable[Mapping[str, Any]]) -> dict[str, Binding]:
-    """The bindings in rows of a remap, by partition, without the texts of schemas."""
-    return {each["partition"]: binding_of(each) for each in rows if each["source"] != SCHEMAS}
+    """The bindings in rows of a remap, by partition."""
+    return {each["partition"]: binding_of(each) for each in rows if each["source"] not in BESIDE}
 
 
 def binding_of(row: Mapping[str, Any]) -> Binding:

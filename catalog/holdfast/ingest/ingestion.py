@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.collections import Recipe, RenditionInfo, RenditionState, StorageController
-from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
+from holdfast.collections.pipeline import BESIDE, ENDS, ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
 from holdfast.collections.record.spec import PipelineShards
 from holdfast.errors import HandedOver, Indeterminate, SourceStalled, UpperMismatch
 from holdfast.ingest.envelope import UpsertState, later_than
@@ -83,7 +83,8 @@ class StepOutcome(Enum):
 class IngestStep:
     """A step: what it committed, and the upper after it. If it `fills`, the rendition has more to read.
 
-    `more` says that the source had more than the limits of the step allow.
+    `more` says that the source had more than the limits of the step allow. `behind` is the number of messages
+    that it had more, if its positions count them.
     """
 
     outcome: StepOutcome
@@ -94,6 +95,7 @@ class IngestStep:
     bytes: int = 0
     fills: bool = False
     more: bool = False
+    behind: int = 0
 
 
 @dataclass
@@ -209,6 +211,8 @@ class Ingestion:
         self._known = False
         self._state = UpsertState(self.schema) if self._spec.envelope.is_keyed else None
         self._bound: dict[str, Binding] = {}
+        self._ends: dict[str, int] = {}
+        """Of partitions that have more than is bound, as they are stored."""
         self._standing: list[dict[str, Any]] = []
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
         self._filling = InitialFill()
@@ -252,7 +256,8 @@ class Ingestion:
             rows = self._contents([pipeline.remap]).to_pylist()
             self._standing = self._contents([pipeline.errors]).to_pylist()
         self._texts.load(stored_texts(rows))
-        self._bound = self._bindings([each for each in rows if each["source"] != SCHEMAS])
+        self._bound = self._bindings([each for each in rows if each["source"] not in BESIDE])
+        self._ends = {each["partition"]: each["position"] for each in rows if each["source"] == ENDS}
         if self._state is not None:
             contents = (
                 self._contents(self.rendition.shards) if self._upper else self.schema.arrow.empty_table()
@@ -327,12 +332,13 @@ class Ingestion:
         if at >= self.rendition.held_to:
             return self._end()
         try:
-            found = _within(self._source.probe(self._bound), within)
+            probed = self._source.probe(self._bound)
         except SourceStalled:
             # Another instance may have gone on, so that the source deleted what this one still looks for.
             if not self._is_overtaken():
                 raise
             return IngestStep(StepOutcome.LOST, self._upper)
+        found = _within(probed, within)
         at = max(self._upper, self._client.now_ms())
         if self.rendition.state is RenditionState.HYDRATING and not self._filling.is_done(found):
             at = self._upper
@@ -351,7 +357,15 @@ class Ingestion:
             return IngestStep(StepOutcome.IDLE, self._upper)
         if within is None and self._may_wait(chosen, work):
             return IngestStep(StepOutcome.IDLE, self._upper)
-        return self._commit(work, at)
+        return self._commit(work, at, self._ends_beyond(work, probed))
+
+    def _ends_beyond(self, work: _Work, probed: Iterable[Range]) -> dict[str, int]:
+        """The ends of the bound partitions that have more than is bound after this step."""
+        if not self._spec.source.COUNTS:
+            return {}
+        reached = self._bound | work.bound
+        known = (each for each in probed if each.partition in reached)
+        return {each.partition: each.end for each in known if each.end > reached[each.partition].position}
 
     def _must_read_again(self, rendition: RenditionInfo) -> bool:
         """Whether it was restored, or continues one that was, and all messages since must be there still."""
@@ -556,8 +570,9 @@ class Ingestion:
         for done in self._runner.read(order, self._reader, self._writer) if chosen else ():
             work.add(done)
 
-    def _commit(self, work: _Work, at: int) -> IngestStep:
-        after = None
+    def _commit(self, work: _Work, at: int, ends: Mapping[str, int] | None = None) -> IngestStep:
+        """Commit a step. `ends` are those of the partitions that have more."""
+        after, ends = None, ends or {}
         work.bound = self._summed(work.bound)
         work.forget_cleared()
         if self._state is not None and work.records:
@@ -574,12 +589,17 @@ class Ingestion:
             raise
         errors = _signed(ERRORS_SCHEMA, ended, bad)
         remap = _signed(REMAP_SCHEMA, *self._rebound(work.bound))
-        remap = _joined(remap, _signed(REMAP_SCHEMA, (), texts))
+        changed_ends = [
+            [self._remap_row(name, Binding(end), ENDS) for name, end in some.items() - others.items()]
+            for some, others in ((self._ends, ends), (ends, self._ends))
+        ]
+        remap = _joined(remap, _signed(REMAP_SCHEMA, (), texts), _signed(REMAP_SCHEMA, *changed_ends))
         kept = (_at(at, remap), _at(at, errors))
         if not self._is_appended(_at(at, updates), self._upper, at + 1, kept, work.uploads):
             return IngestStep(StepOutcome.LOST, self._upper)
         before, self._upper, self._moved_s = self._upper, at + 1, time.monotonic()
         self._bound |= work.bound
+        self._ends = dict(ends)
         self._texts.stored |= schemas
         gone = [id(each) for each in ended]
         self._standing = [*(each for each in self._standing if id(each) not in gone), *bad]
@@ -591,7 +611,8 @@ class Ingestion:
         changed += 0 if updates is None else updates.num_rows
         fills = self.rendition.state is RenditionState.HYDRATING and at == before
         done = (work.messages, changed, len(bad), work.bytes)
-        return IngestStep(StepOutcome.COMMITTED, self._upper, *done, fills)
+        behind = sum(end - self._bound[name].position for name, end in ends.items())
+        return IngestStep(StepOutcome.COMMITTED, self._upper, *done, fills, behind=behind)
 
     def _is_appended(
         self,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.collections import RenditionInfo, StorageController
-from holdfast.collections.pipeline import SCHEMAS
+from holdfast.collections.pipeline import BESIDE, ENDS
 from holdfast.errors import BadInput
 from holdfast.ingest.schema_texts import stored_texts
 from holdfast.persist import PersistClient, SnapshotPart
@@ -16,13 +16,21 @@ from holdfast.persist import PersistClient, SnapshotPart
 class SourceProgress:
     """How far a pipeline is: the next position of each partition, all messages, and standing bad records.
 
-    `complete_before` is the upper of the output.
+    `complete_before` is the upper of the output. `ends` are those of the partitions that had more at the last
+    step, if the positions of the source count its messages.
     """
 
     complete_before: int
     positions: tuple[tuple[str, int], ...]
     messages: int
     errors: int
+    ends: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def behind(self) -> int:
+        """The number of messages that the source had more at the last step."""
+        reached = dict(self.positions)
+        return sum(end - reached[partition] for partition, end in self.ends)
 
 
 def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress | None:
@@ -39,21 +47,39 @@ def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress 
         client.read_snapshot_part(SnapshotPart(shard, upper - 1)).to_table()
         for shard in (rendition.pipeline.remap, rendition.pipeline.errors)
     )
-    bound = bound.filter(pc.not_equal(bound["source"], SCHEMAS))
-    positions = zip(bound["partition"].to_pylist(), bound["position"].to_pylist(), strict=True)
-    return SourceProgress(upper, tuple(sorted(positions)), pc.sum(bound["total"]).as_py() or 0, bad.num_rows)
+    bound, ends = _bindings(bound), _ends(bound)
+    messages = pc.sum(bound["total"]).as_py() or 0
+    return SourceProgress(upper, _positions(bound), messages, bad.num_rows, _positions(ends))
+
+
+def _positions(rows: pa.Table) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(zip(rows["partition"].to_pylist(), rows["position"].to_pylist(), strict=True)))
+
+
+def _bindings(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows["source"], pa.array(sorted(BESIDE), pa.string()))))
+
+
+def _ends(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.equal(rows["source"], ENDS))
 
 
 def offsets(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, pa.Table]:
     """The bindings of a collection at one time: exactly what its contents at that time were made from.
 
     Columns: source, partition, position (the next to read), identity, rows and checksum of the last range,
-    where the messages without a gap begin, and the total of all messages. Returns the time, which is the
+    where the messages without a gap begin, the total of all messages, and how many messages behind it was at
+    that time (null: none, or nobody knows). Returns the time, which is the
     latest complete one if `as_of` is None. Raises `BadInput` for a collection that was not fed from a source
     at that time, and like `CollectionReader.snapshot`.
     """
     time, rows = _kept(controller, name, as_of, "remap")
-    return time, rows.filter(pc.not_equal(rows["source"], SCHEMAS))
+    bound, ends = _bindings(rows), dict(_positions(_ends(rows)))
+    behind = [
+        ends[name] - position if name in ends else None
+        for name, position in zip(bound["partition"].to_pylist(), bound["position"].to_pylist(), strict=True)
+    ]
+    return time, bound.append_column("behind", pa.array(behind, pa.int64()))
 
 
 def schemas(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, dict[str, str]]:

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.collections import RenditionState
-from holdfast.collections.pipeline import ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
+from holdfast.collections.pipeline import BESIDE, ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
 from holdfast.collections.uploads import upload_rows
 from holdfast.errors import HoldfastError, SourceStalled
 from holdfast.ingest.formats.decoded import Decoded, TooManyBad
@@ -148,7 +148,7 @@ class ReclockedIngestion(Ingestion):
         if before is None or before.pipeline is None or self._may_seal(before.pipeline):
             return super()._complete_before()
         spec = spec_of_other(before, self._spec)
-        sources = {row["source"] for row in self._remap_of(before.pipeline)} - {SCHEMAS}
+        sources = {row["source"] for row in self._remap_of(before.pipeline)} - BESIDE
         if spec is None or sources != {self._source.name}:
             self._is_complete_before = True
             return False

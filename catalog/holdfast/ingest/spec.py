@@ -49,6 +49,7 @@ class FilesSpec:
     """Files in a folder or S3 bucket whose paths match a pattern. `on_changed` is "error" or "ignore"."""
 
     REPLAYABLE: ClassVar[bool] = True
+    COUNTS: ClassVar[bool] = False
     path: Path | S3Place
     pattern: str = "*"
     on_changed: str = "error"
@@ -59,6 +60,7 @@ class GeneratorSpec:
     """Generated rows: `rows` in all (0: no end), `rows_per_second` since `since_ms`, ids below `keys`."""
 
     REPLAYABLE: ClassVar[bool] = True
+    COUNTS: ClassVar[bool] = True
     rows: int = 0
     rows_per_second: float = 0
     since_ms: int = 0
@@ -94,6 +96,7 @@ class KafkaSpec:
     """
 
     REPLAYABLE: ClassVar[bool] = True
+    COUNTS: ClassVar[bool] = True
     bootstrap_servers: str
     topic: str
     start: str | int | Mapping[int, int] = START[0]
@@ -112,6 +115,7 @@ class PostgresSpec:
     """
 
     REPLAYABLE: ClassVar[bool] = False
+    COUNTS: ClassVar[bool] = False
     url: str
     table: str
     publication: str
@@ -131,6 +135,7 @@ class CollectionSourceSpec:
     """
 
     REPLAYABLE: ClassVar[bool] = True
+    COUNTS: ClassVar[bool] = False
     collection: str
     url: str = ""
     consensus: str = ""
@@ -169,7 +174,8 @@ class IngestSpec:
 
     `include` maps what a record has besides its fields to columns. `error_limit` is the greatest number of
     bad records that the collection keeps. With `keeps_row`, a bad record leaves the row of its key. A source
-    is `REPLAYABLE` if each reader can get the same messages for the same positions.
+    is `REPLAYABLE` if each reader can get the same messages for the same positions. It `COUNTS` if the
+    positions of a partition count its messages.
     """
 
     source: SourceSpec

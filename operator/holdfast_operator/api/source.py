@@ -381,6 +381,9 @@ class SourcePartition(ApiModel):
 
     partition: str = Field(description="Name of the partition: a number in Kafka, a path for files.")
     position: int = Field(description="The next position to read.")
+    behind: int | None = Field(
+        default=None, description="Number of messages that Kafka had more at the last step."
+    )
 
 
 class SourceScheduleStatus(ScheduleStatus):
@@ -394,12 +397,12 @@ class SourceStatus(ApiModel):
 
     job: SparkJobStatus | None = Field(default=None, description="The job that follows the source.")
     complete_before: Frontier | None = Field(
-        default=None, description="The collection contains what the source had before this time."
-    )
-    lag_seconds: int | None = Field(
-        default=None, description="Seconds from then to now, when the status was written."
+        default=None, description="The contents of the collection before this time are final."
     )
     messages: int | None = Field(default=None, description="Number of messages that were read.")
+    behind: int | None = Field(
+        default=None, description="Number of messages that Kafka had more at the last step. 0 if none."
+    )
     errors: int | None = Field(default=None, description="Number of bad records that stand.")
     partitions: tuple[SourcePartition, ...] | None = Field(
         default=None,

@@ -280,9 +280,7 @@ class CollectionHandler(Handler[CollectionView]):
         if found is not None:
             follows = most_lag_s(spec.source) is not None
             complete_s = found.complete_before / 1000 if follows else None
-            self.services.metrics.show_source(
-                key.namespace, key.name, complete_s, found.messages, found.errors
-            )
+            self.services.metrics.show_source(key.namespace, key.name, complete_s, found)
         return found
 
     async def _applications(

@@ -329,18 +329,25 @@ def source_fields(
     status = SourceStatus(job=SparkJobStatus(**told["job"]) if "job" in told else None)
     if progress is not None:
         first = progress.positions[:_PARTITIONS_SHOWN]
-        total = len(progress.positions)
+        total, ends = len(progress.positions), dict(progress.ends)
+        is_counted = seen.source.kafka is not None
         status = status.model_copy(
             update={
                 "complete_before": frontier(progress.complete_before),
                 "messages": progress.messages,
                 "errors": progress.errors,
-                "partitions": tuple(SourcePartition(partition=name, position=at) for name, at in first),
+                "behind": progress.behind if is_counted else None,
+                "partitions": tuple(_partition(name, at, ends) for name, at in first),
                 "partitions_total": total if total > len(first) else None,
             }
         )
     shown = {"source": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
     return {**{name: each for name, each in told.items() if name != "job"}, **shown}
+
+
+def _partition(name: str, position: int, ends: Mapping[str, int]) -> SourcePartition:
+    behind = ends[name] - position if name in ends else None
+    return SourcePartition(partition=name, position=position, behind=behind)
 
 
 def source_conditions(
@@ -367,6 +374,12 @@ def source_conditions(
                 f"the collection contains what the source had before {_moment(progress.complete_before)}, "
                 f"more than {most:.0f} s ago: see the condition SourceStalled and the log of its job; if the "
                 "job is too slow, raise spec.source.spark.executor"
+            )
+            conditions.append(WantedCondition(ConditionType.LAGGING, "True", Reason.SOURCE_BEHIND, text))
+        elif progress.behind > spec.source.batch.max_rows:
+            text = (
+                f"the collection is {progress.behind} messages behind its source, more than one step reads: "
+                "if that doesn't shrink, raise spec.source.batch.maxRows or spec.source.spark.executor"
             )
             conditions.append(WantedCondition(ConditionType.LAGGING, "True", Reason.SOURCE_BEHIND, text))
         else:

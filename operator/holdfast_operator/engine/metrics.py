@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from holdfast.catalog.upgrade_report import Size
+from holdfast.ingest.kept import SourceProgress
 
 
 class Metrics:
@@ -83,6 +84,12 @@ class Metrics:
         self.source_complete = Gauge(
             "holdfast_source_complete_before_seconds",
             "A collection contains what its source had before this time (seconds since 1970).",
+            ["namespace", "name"],
+            registry=self.registry,
+        )
+        self.source_behind = Gauge(
+            "holdfast_source_behind_messages",
+            "Messages that Kafka had more at the last step of a collection. 0 for other sources.",
             ["namespace", "name"],
             registry=self.registry,
         )
@@ -182,7 +189,7 @@ class Metrics:
             self._lagging[namespace, name] = frozenset(lags)
 
     def show_source(
-        self, namespace: str, name: str, complete_s: float | None, messages: int, errors: int
+        self, namespace: str, name: str, complete_s: float | None, progress: SourceProgress
     ) -> None:
         """Sets how far the source of a collection is read. `complete_s` is None if no job follows it."""
         if complete_s is not None:
@@ -190,13 +197,14 @@ class Metrics:
         else:
             with contextlib.suppress(KeyError):
                 self.source_complete.remove(namespace, name)
-        self.source_messages.labels(namespace, name).set(messages)
-        self.source_errors.labels(namespace, name).set(errors)
+        self.source_behind.labels(namespace, name).set(progress.behind)
+        self.source_messages.labels(namespace, name).set(progress.messages)
+        self.source_errors.labels(namespace, name).set(progress.errors)
 
     def forget(self, namespace: str, name: str) -> None:
         """Removes the series of an object that is gone."""
-        sources = self.source_complete, self.source_messages, self.source_errors, self.source_stalled
-        for gauge in (self.epoch, self.upper, self.since, *sources):
+        sources = self.source_complete, self.source_behind, self.source_messages, self.source_errors
+        for gauge in (self.epoch, self.upper, self.since, *sources, self.source_stalled):
             with contextlib.suppress(KeyError):
                 gauge.remove(namespace, name)
         self.show_lags(namespace, name, {})

@@ -262,7 +262,8 @@ def source_lines(body: Json, now: datetime) -> list[str]:
     if (complete := told.get("completeBefore")) is not None:
         ago = max(0, int(now.timestamp() - complete / 1000)) if isinstance(complete, int) else 0
         lines.append(f"COMPLETE  before {moment(complete)}, {ago:,} s ago")
-        lines.append(f"MESSAGES  {told.get('messages', 0):,} read, {told.get('errors', 0):,} bad")
+        behind = f", {told['behind']:,} behind" if "behind" in told else ""
+        lines.append(f"MESSAGES  {told.get('messages', 0):,} read, {told.get('errors', 0):,} bad{behind}")
     else:
         lines.append("COMPLETE  nothing has been read yet")
     shown = (condition(body, type_) for type_ in _OF_SOURCE)
@@ -271,10 +272,16 @@ def source_lines(body: Json, now: datetime) -> list[str]:
     if partitions:
         wide = max(len("PARTITION"), *(len(each["partition"]) for each in partitions))
         lines += ["", f"{'PARTITION'.ljust(wide)}  POSITION"]
-        lines += [f"{each['partition'].ljust(wide)}  {each['position']:,}" for each in partitions]
+        lines += [
+            f"{each['partition'].ljust(wide)}  {each['position']:,}{_behind(each)}" for each in partitions
+        ]
         if (total := told.get("partitionsTotal")) is not None:
             lines.append(f"... and {total - len(partitions):,} more")
     return lines
+
+
+def _behind(partition: Json) -> str:
+    return f", {partition['behind']:,} behind" if "behind" in partition else ""
 
 
 def _collection(cluster: Cluster, text: str) -> Json:

@@ -10,6 +10,7 @@ from holdfast.collections import CollectionSpec, StorageController
 from holdfast.collections.recovery import look_at_recovered
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, SourceStalled
 from holdfast.ingest import StepOutcome, ingestion_of, parse
+from holdfast.ingest.kept import offsets, progress
 from holdfast.ingest.made_from import made_from
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
@@ -56,6 +57,29 @@ def test_the_contents_of_every_time_are_what_its_offsets_say(client: PersistClie
         offsets = positions(client, time)
         ids = [number for number in range(20) if number // 3 < offsets.get(str(number % 3), 0)]
         assert rows(client, time) == Counter((number, "x") for number in ids)
+
+
+def test_a_step_says_how_far_it_is_behind(client: PersistClient) -> None:
+    topic = Topic(deletes=False)
+    topic.send("0", *(row(number) for number in range(7)))
+    topic.send("1", row(10))
+    feed = pipeline(client, topic, batch={"maxRows": 4})
+    step = feed.step()
+    assert step.behind == 4
+    controller = StorageController(client)
+    known = progress(client, controller.describe("orders").holding)
+    assert known is not None
+    assert (known.positions, known.ends, known.behind) == ((("0", 3), ("1", 1)), (("0", 7),), 4)
+    assert offsets(controller, "orders")[1]["behind"].to_pylist() == [4, None]
+    # It is no binding: others that begin now read the same.
+    other = pipeline(client, topic, batch={"maxRows": 2})
+    assert other.step().behind == 2
+    assert other.step().behind == 0
+    known = progress(client, controller.describe("orders").holding)
+    assert known is not None
+    assert (known.behind, known.messages) == (0, 8)
+    assert offsets(controller, "orders", step.upper - 1)[1]["behind"].to_pylist() == [4, None]
+    assert positions(client) == {"0": 7, "1": 1}
 
 
 def test_two_pipelines_at_once_count_each_message_once(client: PersistClient) -> None:

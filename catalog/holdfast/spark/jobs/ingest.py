@@ -183,9 +183,10 @@ class _Watch:
     def step(self, step: IngestStep) -> None:
         self._total.add(step)
         if step.outcome is StepOutcome.COMMITTED and step.messages:
+            behind = f", {step.behind:,} messages behind" if step.behind else ""
             self._say(
                 f"{step.messages:,} messages, {step.updates:,} updates, {step.errors:,} bad records:"
-                f" complete before {step.upper}"
+                f" complete before {step.upper}{behind}"
             )
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._controller.check_attempt(self._spec.job_id, self._spec.attempt)
