@@ -58,6 +58,7 @@ def test_a_service_account_token_is_a_way_in(namespace: str, control_plane: Cont
     assert json.loads(told)["status"]["userInfo"]["username"] == f"system:serviceaccount:{namespace}:default"
 
 
+@pytest.mark.long
 def test_a_deleted_namespace_takes_its_objects_along(control_plane: ControlPlane, namespace: str) -> None:
     name = f"{namespace}-short"
     control_plane.kubectl("create", "namespace", name)

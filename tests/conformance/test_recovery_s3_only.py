@@ -60,6 +60,7 @@ def test_a_log_of_objects_that_is_lost(url: str, minio: Minio, bucket: str) -> N
     check(url, 12)
 
 
+@pytest.mark.long
 def test_an_older_copy_of_a_log_of_objects(url: str, minio: Minio, bucket: str) -> None:
     s3 = minio.client
     with PersistClient.open(url, config=CONFIG) as client:

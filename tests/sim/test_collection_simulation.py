@@ -51,7 +51,7 @@ WANTED = {
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seeds", spans(COLLECTIONS, 15))
+@pytest.mark.parametrize("seeds", spans(COLLECTIONS, 9))
 def test_every_world_keeps_the_promises(seeds: range, request: pytest.FixtureRequest) -> None:
     check_worlds(COLLECTIONS, seeds, request.config, WANTED, enough=90)
 

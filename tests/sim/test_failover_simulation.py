@@ -10,7 +10,7 @@ from sim.worlds import spans
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seeds", spans(FAILOVER, 20))
+@pytest.mark.parametrize("seeds", spans(FAILOVER, 12))
 def test_every_client_sees_one_history(seeds: range) -> None:
     met: Counter[str] = Counter()
     for seed in seeds:

@@ -25,7 +25,7 @@ WANTED = {
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seeds", spans(FOLLOW, 5))
+@pytest.mark.parametrize("seeds", spans(FOLLOW, 3))
 def test_each_message_counts_once_through_handovers(seeds: range, request: pytest.FixtureRequest) -> None:
     check_worlds(FOLLOW, seeds, request.config, WANTED, enough=55)
 

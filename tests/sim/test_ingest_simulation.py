@@ -23,7 +23,7 @@ WANTED = {
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seeds", spans(INGEST, 8))
+@pytest.mark.parametrize("seeds", spans(INGEST, 5))
 def test_each_message_counts_once_in_every_world(seeds: range, request: pytest.FixtureRequest) -> None:
     check_worlds(INGEST, seeds, request.config, WANTED, enough=55)
 

@@ -16,7 +16,7 @@ from sim.world import World
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", "1200"))
 FIRST = int(os.environ.get("HOLDFAST_SIM_FIRST_SEED", "0"))
-SHORT = min(100, SEEDS)
+SHORT = min(60, SEEDS)
 """`make test` runs this number of worlds, and `make test-all` runs the others."""
 ENOUGH = 300
 """This number of worlds must meet every fault at least once."""

@@ -128,7 +128,11 @@ def edit_and_delete(place: Place, collection: Collection[Any, Any]) -> None:
     assert contents() == before
 
 
-@pytest.mark.parametrize("embedded", EMBEDDED, indirect=True)
+@pytest.mark.parametrize(
+    "embedded",
+    [pytest.param(EMBEDDED[0], marks=pytest.mark.long), EMBEDDED[1]],
+    indirect=True,
+)
 def test_every_type_is_edited_and_deleted_and_a_dump_shows_exactly_that(embedded: Place) -> None:
     for collection in CHANGEABLE:
         edit_and_delete(embedded, collection)

@@ -55,7 +55,7 @@ def some() -> list[list[tuple[float | None, int, int]]]:
     return [[(float(key), time, 1) for key in range(4 * time, 4 * time + 6)] for time in range(4)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(appends=APPENDS, most=st.integers(1, 5), since=st.integers(0, 6))
 def test_the_pieces_one_after_the_other_are_the_whole(
     appends: list[list[tuple[float | None, int, int]]], most: int, since: int

@@ -48,6 +48,7 @@ def runs(draw: st.DrawFn) -> tuple[Schema, list[pa.RecordBatch]]:
     return schema, draw(st.lists(strategies.batches(schema), max_size=5))
 
 
+@settings(max_examples=50)
 @given(given=runs(), size=st.integers(1, 8))
 def test_a_merge_is_the_contents_in_order(given: tuple[Schema, list[pa.RecordBatch]], size: int) -> None:
     schema, batches = given
@@ -353,7 +354,7 @@ def test_a_compaction_that_fails_takes_its_parts_away(stores: Stores) -> None:
     assert stores.parts() == before
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(given=runs(), since=st.integers(0, 5), as_of=st.integers(0, 5), target=st.sampled_from([1, 10**6]))
 def test_a_compaction_changes_no_contents_from_since_on(
     given: tuple[Schema, list[pa.RecordBatch]], since: int, as_of: int, target: int

@@ -166,6 +166,7 @@ def test_a_server_that_goes_and_comes_loses_nothing() -> None:
 
 
 @pytest.mark.postgres
+@pytest.mark.long
 def test_an_open_stash_outlives_an_outage() -> None:
     row = StashUpdate(1, b"k", b"v", 1)
     with PostgresServer.start() as server, open_stash(server.url(), create=True) as stash:

@@ -95,6 +95,7 @@ def test_each_test_is_in_one_part(tmp_path: Path) -> None:
     assert len(both) == 7
 
 
+@pytest.mark.long
 def test_a_tier_that_can_not_be_built_is_tried_once_and_listed(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"test_{name}.py").write_text(TIERS)
@@ -129,6 +130,7 @@ def test_nothing_is_built_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.long
 def test_no_test_starts_after_the_budget(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
     done = run(tmp_path, "--budget=0.000001")
