@@ -14,7 +14,10 @@ INGEST: Final = "ingest"
 FOLLOW: Final = "follow"
 
 SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 150, FOLLOW: 60}
-"""Hunts for planted bugs run the worlds of the seeds below this. The tests run them too, of persist fewer."""
+"""Hunts for planted bugs run the worlds of the seeds below this."""
+
+TESTED: Final = {**SEEDS, PERSIST: 900, INGEST: 100}
+"""So many of them are run as tests."""
 
 _CLASSES: Final = {
     PERSIST: ("sim.world", "World"),

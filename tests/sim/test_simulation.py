@@ -1,6 +1,6 @@
 """Persist keeps its promises to processes that die, on stores that fail, are slow, or give no answer.
 
-`$HOLDFAST_SIM_SEEDS` is the number of worlds (default 1200), and `$HOLDFAST_SIM_FIRST_SEED` the first seed. A
+`$HOLDFAST_SIM_SEEDS` is the number of worlds (default 900), and `$HOLDFAST_SIM_FIRST_SEED` the first seed. A
 failure names its seed. `make sim SEED=...` runs that world again and prints every step.
 """
 
@@ -11,10 +11,11 @@ import pytest
 
 from sim.campaign import run_all, run_block
 from sim.coverage import never_met, table
+from sim.kinds import PERSIST, TESTED
 from sim.report import tell
 from sim.world import World
 
-SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", "1200"))
+SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", TESTED[PERSIST]))
 FIRST = int(os.environ.get("HOLDFAST_SIM_FIRST_SEED", "0"))
 SHORT = min(60, SEEDS)
 """`make test` runs this number of worlds, and `make test-all` runs the others."""

@@ -7,7 +7,7 @@ import pytest
 
 from sim.campaign import run_all
 from sim.coverage import table
-from sim.kinds import SEEDS, world
+from sim.kinds import TESTED, world
 from sim.report import tell
 
 
@@ -16,7 +16,7 @@ def spans(kind: str, short: int) -> list[object]:
 
     `$HOLDFAST_SIM_SEEDS` is the number of all.
     """
-    seeds = int(os.environ.get("HOLDFAST_SIM_SEEDS", SEEDS[kind]))
+    seeds = int(os.environ.get("HOLDFAST_SIM_SEEDS", TESTED[kind]))
     short = min(short, seeds)
     return [
         pytest.param(range(short), id="short"),

@@ -648,7 +648,7 @@ def test_what_can_not_be_reached_is_one_clear_line(
     tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_client, "OPEN_S", 2.0)
-    monkeypatch.setattr(kafka_client, "REQUEST_S", 1.0)
+    monkeypatch.setattr("holdfast.ingest.sources.kafka.REQUEST_S", 1.0)
     topic = KafkaTopic(kafka)
     told = refused(tmp_path, topic, bootstrapServers="127.0.0.1:1")
     assert "can't find the cluster: 127.0.0.1:1/bootstrap" in told
