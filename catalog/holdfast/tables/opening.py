@@ -3,6 +3,7 @@
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
@@ -20,6 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.forks import ForkLock, fork_count
 from holdfast.persist import PersistClient, Schema
+from holdfast.persist.rows.evolution import evolution_fault
 from holdfast.persist.rows.schema import Column
 from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
@@ -46,7 +48,8 @@ def table(
     `Path` of a folder, or a `PersistClient`, which you close yourself. `columns` is an Arrow schema or a dict
     such as `{"id": "int64", "note": "string?"}`, where `?` means nullable. `key` names the key columns.
     `shards` is the number of shards of a new table, and `comments` are the comments of its columns. An
-    existing table keeps its own. With `mode="read"` nothing is written and nothing is held.
+    existing table keeps its own, which may have evolved from the given columns. With `mode="read"` nothing
+    is written and nothing is held.
 
     Tables of one location share a client. Closing the last of them closes the client.
 
@@ -166,10 +169,20 @@ def _found(controller: StorageController, name: str, new: CollectionSpec | None)
 
 
 def _check_schema(info: CollectionInfo, schema: Schema) -> None:
-    if schema != info.schema:
+    """Raise `BadInput` unless the table has these columns, or may have evolved from them."""
+    now, given = info.schema, {column.name: column for column in schema.value}
+    kept = tuple(column for column in now.value if column.name in given)
+    added = (column for column in now.value if column.name not in given)
+    fits = len(kept) == len(given) and all(column.nullable for column in added)
+    if fits:
+        # The columns of a dict have no order.
+        older = replace(schema, value=tuple(given[column.name] for column in kept))
+        fits = not evolution_fault(older, replace(now, value=kept))
+    if not fits:
         raise BadInput(
             f"table {info.name} exists with other columns: {info.schema}; given: {schema}",
-            hint="open it without columns, or with the columns that it has",
+            hint="open it without columns, or with columns that it has or had; 'holdfast collection alter'"
+            " adds columns",
         )
 
 

@@ -166,7 +166,7 @@ def parts(stores: Shell) -> list[Path]:
         (["read", "flights", "--output", "x.doc"], 2, "doesn't show its format"),
         (["write", "flights", "missing.csv"], 2, "can't read missing.csv"),
         (["write", "flights", "{folder}/one.csv", "--at", "5"], 2, "rows can't be added at 5"),
-        (["write", "flights", "{folder}/wrong.csv"], 2, "column 'name' is missing"),
+        (["write", "flights", "{folder}/wrong.csv"], 2, "column 'nam' is not in the schema"),
         (["write", "flights", "{folder}/wrong.parquet"], 2, "is not parquet"),
         (["create", "flights", "--key", "id:int64"], 2, "name 'flights'"),
         (["create", "other", "--key", "id"], 2, "has no type"),

@@ -294,7 +294,7 @@ def test_a_collection_becomes_what_a_snapshot_in_a_bucket_has(
         (["write", "orders", "-", "--format", "json"], b'{"id": "x"}', "row 0: 'x' is a string"),
         (["write", "orders", "-", "--format", "json"], b'{"idd": 1}', "'idd' is not in the schema"),
         (["write", "orders", "-", "--format", "csv"], b"id,note\nx,1\n", "invalid value 'x'"),
-        (["write", "orders", "-", "--format", "csv"], b"id\n1\n", "'note' is missing"),
+        (["write", "orders", "-", "--format", "csv"], b"note\na\n", "'id' is missing"),
         (["write", "orders", "-", "--format", "csv", "--upsert"], b"id,note\n1,a\n1,b\n", "more than once"),
         (["write", "orders", "x.csv", "--upsert", "--delete"], b"", "can't be used together"),
         (["write", "orders", "x.csv", "--upsert", "--at", "5"], b"", "--upsert chooses the time"),

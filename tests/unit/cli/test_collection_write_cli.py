@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from pyarrow import csv
 
 import holdfast
 from holdfast.cli import main
@@ -53,6 +54,20 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_the_threads_of_arrow_read_no_python_file(
+    place: Place, piped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # They may still read when the process ends, and a thread that then needs the interpreter aborts it.
+    opened: list[object] = []
+    open_csv = csv.open_csv
+    monkeypatch.setattr(csv, "open_csv", lambda file, **kw: opened.append(file) or open_csv(file, **kw))
+    file = "-" if piped else place.file("one.csv")
+    assert place.write(file, "--format", "csv", stdin=CSV).exit_code == 0
+    assert {type(each) for each in opened} == {pa.OSFile}
+    assert place.ids() == [1, 2]
 
 
 def test_the_same_file_again_is_told_and_refused(place: Place) -> None:

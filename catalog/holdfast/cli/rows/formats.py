@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
-from io import BufferedReader
 from itertools import islice
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -76,11 +75,11 @@ def _types(schema: Schema) -> dict[str, pa.DataType]:
     return {field.name: field.type for field in schema.arrow} | {TIME: pa.uint64(), DIFF: pa.int64()}
 
 
-def from_csv(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
+def from_csv(stream: pa.NativeFile, schema: Schema) -> Iterator[pa.Table]:
     """The rows of a CSV file in pieces. There is at least one piece."""
     from pyarrow import csv
 
-    if isinstance(stream, BufferedReader) and not stream.peek(1):
+    if not stream.size():
         raise BadInput("the file is empty: not even the names of columns are there")
     text = {field.name: field.type for field in without_bytes(schema.arrow)}
     opened = csv.open_csv(

@@ -71,9 +71,9 @@ class RowSource:
         """The rows in pieces. Raises `BadInput` at the end if the file changed meanwhile."""
         match self._form:
             case "csv":
-                pieces = self._counted(from_csv(self._stream, self._schema), told)
+                pieces = self._from_csv(told)
             case "json":
-                pieces = self._counted(from_json_lines(self._stream, self._schema), told)
+                pieces = self._counted(from_json_lines(self._stream, self._schema), told, self._stream.tell)
             case "parquet":
                 pieces = self._from_parquet(told)
             case _:
@@ -97,17 +97,25 @@ class RowSource:
         is_file = stat.S_ISREG(status.st_mode) and self._stream is not sys.stdin.buffer
         return status if is_file else None
 
-    def _counted(self, pieces: Iterator[pa.Table], told: Told) -> Iterator[pa.Table]:
-        # A mapped file has no read position.
-        size = None if self._form == "arrow" else self.size_bytes
+    def _counted(
+        self, pieces: Iterator[pa.Table], told: Told, place: Callable[[], int] | None = None
+    ) -> Iterator[pa.Table]:
+        """The pieces. `place` returns the position in the file, if there is one."""
+        size = self.size_bytes
         for piece in pieces:
             yield piece
             self._rows += piece.num_rows
-            if size is None:
+            if size is None or place is None:
                 told(self._rows, None, f"{self._rows:,} rows")
             else:
-                done = self._stream.tell()
+                done = place()
                 told(done, size, f"{self._rows:,} rows, {_of_bytes(done, size)}")
+
+    def _from_csv(self, told: Told) -> Iterator[pa.Table]:
+        # Arrow's threads read ahead. They must not read a Python file: if the process ends meanwhile, the
+        # first one that needs the interpreter aborts it.
+        with self._seekable() as stream, pa.OSFile(f"/dev/fd/{stream.fileno()}") as file:
+            yield from self._counted(from_csv(file, self._schema), told, file.tell)
 
     def _from_parquet(self, told: Told) -> Iterator[pa.Table]:
         from pyarrow import parquet

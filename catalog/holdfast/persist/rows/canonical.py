@@ -50,11 +50,13 @@ def prepare_updates(schema: Schema, updates: object, *, default_time: int) -> pa
 
     `updates` is a table, a record batch, a data frame (pandas, Polars, anything with the Arrow stream
     interface) or a list of dicts. It has the schema's columns in any order, an optional `_time` (default:
-    `default_time`) and an optional `_diff` (default: +1). Python floats in dicts are rounded to float32 if
+    `default_time`) and an optional `_diff` (default: +1). A nullable column that is missing is null. Python
+    floats in dicts are rounded to float32 if
     the column has that type. An Arrow float64 column is not rounded.
 
-    Raises `BadInput`, which names the column, if a column is missing, unknown or given twice, has a null
-    although it is not nullable, is of another kind, or has a value that the column's type can't represent.
+    Raises `BadInput`, which names the column, if a column without nulls is missing, or if a column is
+    unknown or given twice, has a null although it is not nullable, is of another kind, or has a value that
+    the column's type can't represent.
     """
     if updates is None:
         return empty_updates(schema)
@@ -86,9 +88,12 @@ def _prepared(schema: Schema, rows: Rows, default_time: int) -> pa.RecordBatch:
     arrays = []
     for column in schema.columns:
         index = where.pop(column.name, None)
-        if index is None:
+        if index is not None:
+            arrays.append(_convert(column, rows.column(index)))
+        elif column.nullable:
+            arrays.append(pa.nulls(count, column.arrow.type))
+        else:
             raise BadInput(f"column {column.name!r} is missing (given: {', '.join(given)})")
-        arrays.append(_convert(column, rows.column(index)))
     time, diff = where.pop(TIME, None), where.pop(DIFF, None)
     if where:
         raise BadInput(f"column {next(iter(where))!r} is not in the schema ({', '.join(schema.names)})")

@@ -74,7 +74,7 @@ def cast_column(
 ) -> pa.Array | pa.ChunkedArray:
     """Return the column in another type, with the same values. Raises `BadInput` if that is impossible."""
     if pa.types.is_dictionary(given.type):
-        given = given.cast(given.type.value_type)
+        given = _decoded(given)
         if given.type == want:
             return given
     if not becomes(given.type, want):
@@ -94,6 +94,16 @@ def cast_column(
         if not ((exact == source) | np.isnan(source)).all():
             raise BadInput(f"column {name!r} has values that float32 can't hold exactly")
     return cast
+
+
+def _decoded(given: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The column without its dictionary."""
+    values = given.type.value_type
+    if pa.types.is_string_view(values):
+        # Arrow can't take from views. Categories of Polars are views.
+        given = given.cast(pa.dictionary(given.type.index_type, pa.large_string()))
+        values = pa.large_string()
+    return given.cast(values)
 
 
 def _beyond(given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> str:

@@ -272,7 +272,8 @@ def _column(name: str, what: Column | str) -> Column:
 
 def _from_field(field: pa.Field) -> Column:
     try:
-        return Column(field.name, type_name(field.type), nullable=field.nullable)
+        type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        return Column(field.name, type_name(type_), nullable=field.nullable)
     except BadInput as error:
         message = str(error)
         if not message.startswith("column "):

@@ -82,7 +82,7 @@ def test_time_bounds_are_inclusive_and_span_all_of_uint64() -> None:
 @pytest.mark.parametrize(
     ("updates", "message"),
     [
-        (pa.table({"id": [1]}), "column 'name' is missing"),
+        (pa.table({"name": ["a"]}), "column 'id' is missing"),
         (pa.table({"id": [1], "name": ["a"], "age": [3]}), "column 'age' is not in the schema"),
         (pa.table([[1], [2], ["a"]], names=["id", "id", "name"]), "column 'id' is given twice"),
         (

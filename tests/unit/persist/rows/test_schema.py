@@ -70,7 +70,7 @@ def test_an_unknown_type_is_refused_naming_the_column(type_: str) -> None:
         pa.timestamp("ns"),
         pa.timestamp("us", tz="Europe/Berlin"),
         pa.list_(pa.int64()),
-        pa.dictionary(pa.int8(), pa.string()),
+        pa.dictionary(pa.int8(), pa.list_(pa.string())),
         pa.null(),
         pa.float16(),
         pa.date64(),
