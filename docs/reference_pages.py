@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli import GROUPS, main
+from holdfast.cli import GROUPS, VERBS, LazyCommand, main
 from holdfast_operator import __main__ as operator
 from holdfast_operator.api.generate import RESOURCES, custom_resource_definition
 from holdfast_operator.api.names import ConditionType, Reason
@@ -151,7 +151,13 @@ def commands() -> str:
         parts.append(f"## holdfast {group}\n\n{GROUPS[group].help}\n")
         for name, each in sorted(command.commands.items()):
             parts += _command(each, f"holdfast {group} {name}", "###")
+    rows = [[f"`holdfast {name}`", f"`holdfast collection {_named(verb)}`"] for name, verb in VERBS.items()]
+    parts.append(f"## Short names\n\n{table(['short', 'the same as'], rows)}")
     return "\n".join(parts)
+
+
+def _named(verb: LazyCommand) -> str:
+    return verb.target.partition(":")[2].rstrip("_")
 
 
 def _command(command: click.Command, path: str, level: str) -> Iterator[str]:

@@ -18,27 +18,36 @@ from holdfast.cli.telling import TellingGroup
 from holdfast.errors import HoldfastError
 
 
-class LazyGroup(NamedTuple):
-    """A group of subcommands: where it is defined (`module:name`), and its one-line help."""
+class LazyCommand(NamedTuple):
+    """A command or a group of them: where it is defined (`module:name`), and its one-line help."""
 
     target: str
     help: str
 
 
-GROUPS: Mapping[str, LazyGroup] = {
-    "catalog": LazyGroup("holdfast.cli.catalog.commands:catalog", "Create, inspect and repair catalogs."),
-    "collection": LazyGroup(
+GROUPS: Mapping[str, LazyCommand] = {
+    "catalog": LazyCommand("holdfast.cli.catalog.commands:catalog", "Create, inspect and repair catalogs."),
+    "collection": LazyCommand(
         "holdfast.cli.collection.commands:collection", "Create, read and write collections."
     ),
-    "ingest": LazyGroup("holdfast.cli.ingest:ingest", "Feed a collection from a source."),
-    "migrate": LazyGroup(
+    "ingest": LazyCommand("holdfast.cli.ingest:ingest", "Feed a collection from a source."),
+    "migrate": LazyCommand(
         "holdfast.cli.migrate.commands:migrate", "Move a catalog between a stash and persist, and back."
     ),
-    "persist": LazyGroup(
+    "persist": LazyCommand(
         "holdfast.cli.persist.commands:persist", "Inspect and maintain the shards of a location."
     ),
 }
 
+_COLLECTION = "holdfast.cli.collection.commands"
+VERBS: Mapping[str, LazyCommand] = {
+    "ls": LazyCommand(f"{_COLLECTION}:list_", "Show all collections."),
+    "read": LazyCommand(f"{_COLLECTION}:read", "Show the contents as of one time."),
+    "write": LazyCommand(f"{_COLLECTION}:write", "Append, upsert or delete the rows of a file."),
+    "diff": LazyCommand(f"{_COLLECTION}:diff", "Show the differences between two times."),
+    "tail": LazyCommand(f"{_COLLECTION}:tail", "Follow the changes of a collection."),
+}
+"""Short names of commands of `holdfast collection`."""
 
 _DEBUG = "'holdfast --debug ...' shows the traceback"
 
@@ -49,23 +58,24 @@ class Main(TellingGroup):
     program = "holdfast"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all groups."""
-        return sorted({*GROUPS, *super().list_commands(ctx)})
+        """The names of all commands."""
+        return sorted({*GROUPS, *VERBS, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The group with that name, imported now."""
-        group = GROUPS.get(cmd_name)
-        if group is None:
+        """The command with that name, imported now."""
+        found = GROUPS.get(cmd_name) or VERBS.get(cmd_name)
+        if found is None:
             return super().get_command(ctx, cmd_name)
-        module, _, name = group.target.partition(":")
+        module, _, name = found.target.partition(":")
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of groups to the help, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, group.help) for name, group in sorted(GROUPS.items())])
+        """Write the commands to the help, without importing them."""
+        for section, commands in (("Commands", sorted(GROUPS.items())), ("Short names", VERBS.items())):
+            with formatter.section(section):
+                formatter.write_dl([(name, command.help) for name, command in commands])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. Show its error, including an error of Arrow, and exit with the error's code."""

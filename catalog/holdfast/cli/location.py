@@ -92,4 +92,7 @@ def open_to_write(
 
 def _stores(url: str, consensus: str | None) -> tuple[str | None, str | None]:
     """The URL of the location, or the URL of its blob store."""
+    from holdfast.persist.stores.url import location_url
+
+    url = location_url(url)
     return (url, None) if consensus is None else (None, url)

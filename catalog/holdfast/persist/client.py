@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Self
 from uuid import UUID
 
@@ -57,6 +56,7 @@ from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, st
 from holdfast.persist.state.machine import refresh_all
 from holdfast.persist.state.state import WriteMode
 from holdfast.persist.stores import CacheConfig, Location, StoreMetrics
+from holdfast.persist.stores.url import location_url
 from holdfast.persist.upkeep.garbage import erase, is_erased
 from holdfast.persist.upkeep.survey import HEADS
 
@@ -94,7 +94,7 @@ class PersistClient:
     ) -> "PersistClient":
         """Open the location at `url` (`file:///dir`, `s3://...`, `memory://name`), or at a pair of URLs.
 
-        A `pathlib.Path` is a folder, like `file:///dir`. The form for S3 is
+        A path is a folder, like `file:///dir`. The form for S3 is
         `s3://bucket/prefix?endpoint=...&region=...`. It names a location, a blob store or a consensus store.
         If it names a location, all shards share the rate of one log of objects. Credentials come from the
         environment.
@@ -110,7 +110,7 @@ class PersistClient:
         read_only = _check_mode(mode) == "read"
         config = config or PersistConfig()
         location = Location.open(
-            Path(url).absolute().as_uri() if isinstance(url, os.PathLike) else url,
+            None if url is None else location_url(url),
             blob=blob,
             consensus=consensus,
             read_only=read_only,

@@ -4,7 +4,6 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from holdfast.persist.rows.evolution import evolution_fault
 from holdfast.persist.rows.schema import Column
 from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
+from holdfast.persist.stores.url import location_url
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.table import Table
 
@@ -44,8 +44,8 @@ def table(
 ) -> Table:
     """Open the table `name` of a location. Create it if it doesn't exist and `columns` are given.
 
-    `url` is the URL of a location (`file:///data/holdfast`, `s3://bucket/prefix`, `memory://name`), the
-    `Path` of a folder, or a `PersistClient`, which you close yourself. `columns` is an Arrow schema or a dict
+    `url` is the URL of a location (`file:///data/holdfast`, `s3://bucket/prefix`, `memory://name`), the path
+    of a folder, or a `PersistClient`, which you close yourself. `columns` is an Arrow schema or a dict
     such as `{"id": "int64", "note": "string?"}`, where `?` means nullable. `key` names the key columns.
     `shards` is the number of shards of a new table, and `comments` are the comments of its columns. An
     existing table keeps its own, which may have evolved from the given columns. With `mode="read"` nothing
@@ -95,9 +95,9 @@ _places: dict[tuple[str, str, int], _Place] = {}
 
 
 def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool) -> _Place:
-    where = Path(url).absolute().as_uri() if isinstance(url, os.PathLike) else url
+    where = location_url(url)
     if not isinstance(where, str):
-        raise BadInput(f"a location must be a URL or a Path, not {type(url).__name__}")
+        raise BadInput(f"a location must be a URL or a path, not {type(url).__name__}")
     # A forked child can't use what its parent has open.
     key = (where, mode, fork_count())
     with _lock:

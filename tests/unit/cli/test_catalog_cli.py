@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.catalog import CATALOG_VERSION, COLLECTIONS, OpenMode, catalog_shard_id, persist_catalog
-from holdfast.cli import GROUPS, main
+from holdfast.cli import GROUPS, VERBS, main
 from holdfast.persist import PersistClient
 from testbed.children import plain_path
 
@@ -111,7 +111,7 @@ def test_a_location_that_is_not_there_is_unreachable_and_not_made(
     ("args", "expected"),
     [
         (["--persist", "ftp://x/y", "--organization-id", ORG], "scheme ftp://"),
-        (["--persist", "/data", "--organization-id", ORG], "is not a URL"),
+        (["--persist", "u:secret@h/d", "--organization-id", ORG], "is not a URL"),
         (["--persist", "file:///{tmp}/store", "--organization-id", "me"], "'me' is not a UUID"),
         (["--persist", "file:///{tmp}/store"], "--organization-id is missing"),
         (["--organization-id", ORG], "--persist is missing"),
@@ -174,7 +174,7 @@ def test_debug_shows_where_an_error_comes_from() -> None:
 def test_help_tells_all_groups_and_imports_none_of_them() -> None:
     result = run("--help")
     assert result.exit_code == 0
-    for name, group in GROUPS.items():
+    for name, group in {**GROUPS, **VERBS}.items():
         assert name in result.stdout
         assert group.help in result.stdout
     script = (

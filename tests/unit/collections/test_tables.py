@@ -314,6 +314,18 @@ def test_categories_are_stored_as_their_values(url: str) -> None:
         assert table.to_pandas()["kind"].replace({float("nan"): None}).tolist() == ["a", "b", None, "c"]
 
 
+def test_a_location_is_named_by_a_url_or_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with holdfast.table(tmp_path / "a shop", "t", columns={"n": "int64"}) as table:
+        table.append([{"n": 1}])
+        for where in ("a shop", "./a shop", f"{tmp_path}/a shop", "~/a shop", (tmp_path / "a shop").as_uri()):
+            with holdfast.table(where, "t") as same:
+                assert (same.client, rows(same)) == (table.client, [(1,)])
+    with PersistClient.open("a shop", mode="read") as client:
+        assert client.shards()
+
+
 def test_looking_for_a_table_makes_no_location(tmp_path: Path) -> None:
     for mode in ("read", "write"):
         with pytest.raises(NoLocation):
@@ -440,8 +452,9 @@ def test_a_table_goes_on_when_it_evolves() -> None:
         (lambda t: holdfast.table(t.client, "x", columns={"id": "int64"}, key="k"), "key column 'k'"),
         (lambda t: holdfast.table(t.client, "x", columns={"id": "int6"}), "unknown column type"),
         (lambda t: holdfast.table(t.client, "x", columns=["id"]), "a dict of names and types"),
-        (lambda t: holdfast.table(5, "x"), "a URL or a Path"),
-        (lambda t: holdfast.table("nothing", "x"), "is not a URL"),
+        (lambda t: holdfast.table(5, "x"), "a URL or a path"),
+        (lambda t: holdfast.table("", "x"), "is not a URL"),
+        (lambda t: holdfast.table("me:secret@host/x", "x"), "^the location is not a URL"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_changes_nothing(

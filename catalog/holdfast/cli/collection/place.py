@@ -35,7 +35,7 @@ def location_options(command: Callable[..., None]) -> Callable[..., None]:
         envvar=["HOLDFAST_URL", "HOLDFAST_BLOB_URL"],
         required=True,
         show_envvar=True,
-        help="The location, such as file:///dir, or its blob store.",
+        help="The location: a folder or a URL, such as s3://bucket/prefix. Or its blob store.",
     )
     return url_of(consensus_of(with_location))
 
