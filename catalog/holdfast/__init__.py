@@ -68,6 +68,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.ingest import ingest_source
     from holdfast.tables import Delete, Table, Tail, Update, Upsert, table, write
 
     __version__: str
@@ -138,6 +139,7 @@ __all__ = [
     "VersionTooNew",
     "WrittenBefore",
     "__version__",
+    "ingest_source",
     "table",
     "write",
 ]
@@ -148,6 +150,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("holdfast")
+    if name == "ingest_source":
+        from holdfast import ingest
+
+        return ingest.ingest_source
     if name not in _TABLES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from holdfast import tables

@@ -69,6 +69,8 @@ def ingest(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
         total = IngestTotal()
+        if not quiet:
+            click.echo(f"feeding {name} from {ingestion.source_name}", err=True)
 
         def told(step: "IngestStep") -> None:
             total.add(step)

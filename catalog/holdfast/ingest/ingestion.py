@@ -237,6 +237,11 @@ class Ingestion:
         return self.info.rendition(self._id)
 
     @property
+    def source_name(self) -> str:
+        """The name of the source, as the bindings have it."""
+        return self._source.name
+
+    @property
     def bound(self) -> Mapping[str, Binding]:
         """The bindings as this instance knows them."""
         return self._bound

@@ -1,6 +1,7 @@
 """Reads what pipelines keep besides the contents: positions in the source, and bad records."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +11,10 @@ from holdfast.collections.pipeline import BESIDE, ENDS
 from holdfast.errors import BadInput
 from holdfast.ingest.schema_texts import stored_texts
 from holdfast.persist import PersistClient, SnapshotPart
+from holdfast.persist.rows.schema import DIFF
+
+_COUNTED: Final = ("kafka://", "generator/")
+"""How the names of sources begin whose positions count messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +74,20 @@ def offsets(controller: StorageController, name: str, as_of: int | None = None) 
 
     Columns: source, partition, position (the next to read), identity, rows and checksum of the last range,
     where the messages without a gap begin, the total of all messages, and how many messages behind it was at
-    that time (null: none, or nobody knows). Returns the time, which is the
+    that time (null: the positions of the source don't count messages). Returns the time, which is the
     latest complete one if `as_of` is None. Raises `BadInput` for a collection that was not fed from a source
     at that time, and like `CollectionReader.snapshot`.
     """
     time, rows = _kept(controller, name, as_of, "remap")
     bound, ends = _bindings(rows), dict(_positions(_ends(rows)))
     behind = [
-        ends[name] - position if name in ends else None
-        for name, position in zip(bound["partition"].to_pylist(), bound["position"].to_pylist(), strict=True)
+        ends[name] - position if name in ends else 0 if source.startswith(_COUNTED) else None
+        for source, name, position in zip(
+            *(bound[each].to_pylist() for each in ("source", "partition", "position")), strict=True
+        )
     ]
-    return time, bound.append_column("behind", pa.array(behind, pa.int64()))
+    place = bound.schema.get_field_index(DIFF)
+    return time, bound.add_column(place, "behind", pa.array(behind, pa.int64()))
 
 
 def schemas(controller: StorageController, name: str, as_of: int | None = None) -> tuple[int, dict[str, str]]:

@@ -63,7 +63,7 @@ def ingest_source(
     stopped: Callable[[float], bool] | None = None,
     told: Callable[[IngestStep], None] = lambda _: None,
 ) -> None:
-    """FedRendition a collection from a source until the source's current end (`once`), or until `stopped`.
+    """Feed a collection from a source until the source's current end (`once`), or until `stopped`.
 
     `source` is the block that docs/how-to/ingest-files.md, ingest-kafka.md, ingest-postgres.md and
     ingest-from-a-collection.md describe. With `schema`, a collection that doesn't exist is created.
@@ -79,6 +79,11 @@ def ingest_source(
     on without losing something.
     """
     spec = parse(source)
+    if schema is not None and not isinstance(schema, Schema):
+        raise BadInput(
+            f"the schema must be a Schema, not {type(schema).__name__}",
+            hint="write Schema.of(key={'id': 'int64'}, value={'name': 'string?'}); it is in holdfast.persist",
+        )
     with (
         PersistClient.open(url) as client,
         StorageController(client, who="holdfast.ingest") as controller,

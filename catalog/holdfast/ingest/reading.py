@@ -214,13 +214,19 @@ class RangeReader:
     def _decoded_keys(self, messages: pa.RecordBatch) -> Decoded:
         """The key columns of messages, from their keys."""
         keys = messages.set_column(messages.schema.get_field_index("value"), "value", messages["key"])
-        return without_nulls(self._keys.decode(keys), messages, self._schema, self._schema.key_names)
+        decoded = self._keys.decode(keys)
+        bad = [replace(each, reason=each.reason.replace("the message", "the key")) for each in decoded.bad]
+        return without_nulls(replace(decoded, bad=bad), messages, self._schema, self._schema.key_names)
 
     def _records(
         self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, *, deletes: bool
     ) -> pa.Table:
         """Decoded rows with the included columns, and for Upsert with what orders them."""
         taken = messages.take(pa.array(decoded.index))
+        if decoded.numbers is not None:
+            # A file is one message. Its records have numbers.
+            place = taken.schema.get_field_index("position")
+            taken = taken.set_column(place, "position", pa.array(decoded.numbers, pa.int64()))
         arrays = {name: decoded.rows[name] for name in decoded.rows.column_names}
         count = decoded.rows.num_rows
         for what, name in self._spec.include.items():
@@ -276,7 +282,7 @@ def without_nulls(
 
     With `names`, only these columns count.
     """
-    rows, index, bad = decoded.rows, decoded.index, list(decoded.bad)
+    rows, index, numbers, bad = decoded.rows, decoded.index, decoded.numbers, list(decoded.bad)
     for each in schema.arrow:
         wanted = each.name in rows.column_names and (names is None or each.name in names)
         if each.nullable or not wanted or not rows[each.name].null_count:
@@ -284,10 +290,11 @@ def without_nulls(
         null = rows[each.name].is_null().to_numpy()
         for at in np.flatnonzero(null).tolist():
             message = int(index[at])
-            position = messages["position"][message].as_py()
+            position = messages["position"][message].as_py() if numbers is None else int(numbers[at])
             bad.append(BadRecord(message, position, "null", f"column '{each.name}' is missing or null"))
         rows, index = rows.filter(pa.array(~null)), index[~null]
-    return replace(decoded, rows=rows, index=index, bad=bad)
+        numbers = None if numbers is None else numbers[~null]
+    return replace(decoded, rows=rows, index=index, numbers=numbers, bad=bad)
 
 
 def too_many_errors(collection: str, limit: int, first: str) -> SourceStalled:

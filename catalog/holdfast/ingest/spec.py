@@ -208,7 +208,7 @@ def parse(block: object, where: str = "source") -> IngestSpec:
             avro = _avro(given.block("format").block("avro"), is_whole=isinstance(source, FilesSpec))
         envelope = given.choice("envelope", [each.value for each in Envelope], Envelope.NONE.value)
     include_block = given.block("include")
-    include = {each: include_block.text(each) for each in INCLUDES if each in include_block.names}
+    include = {each: name for each in INCLUDES if (name := include_block.optional(each))}
     include_block.done()
     run, batch = given.block("run"), given.block("batch")
     collect = given.block("onError").block("collect")
@@ -273,8 +273,8 @@ def _kafka(given: "_Block") -> KafkaSpec:
         given.text("topic"),
         _start(given),
         given.choice("onReset", ["Stall", "NewEpoch"], "Stall") == "NewEpoch",
-        given.text("group") if "group" in given.names else "",
-        {each: security.text(each) for each in SECURITY if each in security.names},
+        given.optional("group"),
+        {each: text for each in SECURITY if (text := security.optional(each))},
         {SECRETS[each]: place for each in SECRETS if (place := _secret(security, each))},
     )
     for each in SECRETS.values():
@@ -294,7 +294,7 @@ def _postgres(given: "_Block") -> PostgresSpec:
         given.text("url"),
         given.text("table"),
         given.text("publication"),
-        given.text("slot") if "slot" in given.names else "",
+        given.optional("slot"),
         given.choice("onReset", ["Stall", "NewEpoch"], "Stall") == "NewEpoch",
         _secret(given, "password"),
     )
@@ -321,10 +321,10 @@ def _collection(given: "_Block") -> CollectionSourceSpec:
     columns = given.block("columns")
     spec = CollectionSourceSpec(
         given.text("name"),
-        given.text("url") if "url" in given.names else "",
-        given.text("consensus") if "consensus" in given.names else "",
+        given.optional("url"),
+        given.optional("consensus"),
         given.choice("start", list(START), START[0]),
-        {each: columns.text(each) for each in PARTS if each in columns.names},
+        {each: name for each in PARTS if (name := columns.optional(each))},
     )
     columns.done()
     given.done()
@@ -370,13 +370,12 @@ def _changes(given: "_Block") -> tuple[str, str]:
 
 
 def _secret(given: "_Block", name: str) -> SecretPlace | None:
-    found = [each for each in (f"{name}Env", f"{name}File") if each in given.names]
-    if len(found) == 2:
-        raise BadInput(f"{given.where} must have one of {found[0]} and {found[1]}, not both")
-    if not found:
-        return None
-    text = given.text(found[0])
-    return SecretPlace(variable=text) if found[0].endswith("Env") else SecretPlace(file=Path(text))
+    variable, file = given.optional(f"{name}Env"), given.optional(f"{name}File")
+    if variable and file:
+        raise BadInput(f"{given.where} must have one of {name}Env and {name}File, not both")
+    if file:
+        return SecretPlace(file=Path(file))
+    return SecretPlace(variable=variable) if variable else None
 
 
 def _start(given: "_Block") -> str | int | Mapping[int, int]:
@@ -433,9 +432,9 @@ def _avro(given: "_Block", *, is_whole: bool) -> AvroSpec:
 def _registry(given: "_Block") -> RegistrySpec:
     spec = RegistrySpec(
         given.text("url"),
-        given.text("user") if "user" in given.names else "",
+        given.optional("user"),
         _secret(given, "password"),
-        Path(given.text("caFile")) if "caFile" in given.names else None,
+        Path(file) if (file := given.optional("caFile")) else None,
     )
     if "password" in given.names:
         raise BadInput(f"{given.where}.password is a secret, which a spec may not have", hint=_HOW_TO_NAME)
@@ -500,6 +499,11 @@ class _Block:
                 f"{self.where}.{name} must be text" + ("" if value is None else f", not {value!r}")
             )
         return value
+
+    def optional(self, name: str) -> str:
+        """The text of a field. Empty if it is not given."""
+        self._known.add(name)
+        return self.text(name) if name in self._fields else ""
 
     def choice(self, name: str, choices: list[str], default: str) -> str:
         value = self._take(name, default)

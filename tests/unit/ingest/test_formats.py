@@ -17,6 +17,7 @@ from holdfast.errors import BadInput
 from holdfast.ingest.formats.decoded import Decoded
 from holdfast.ingest.formats.files import Csv, Parquet
 from holdfast.ingest.formats.json_lines import Json
+from holdfast.ingest.formats.keys import JsonKeys
 from holdfast.ingest.formats.raw import Raw
 from holdfast.ingest.reading import included
 from holdfast.ingest.source import MESSAGES
@@ -71,7 +72,7 @@ def test_json_objects_become_rows_by_name() -> None:
         b'{"id":9223372036854775808}',
         b'{"id":1,"id":2}',
         b'{"id":1,"name":2}',
-        b'{"id":1,"name":{"a":1}}',
+        b'{"id":{"a":1}}',
         b'{"id":1,"name":"a\nb"}',
         b'{"id":1,"name":"\xff"}',
         b'{"id":1,"name":"\\ud800"}',
@@ -129,6 +130,8 @@ def plainly(record: bytes) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         return None
     id_, name = value.get("id"), value.get("name")
+    if isinstance(name, dict | list):
+        name = json.dumps(name, ensure_ascii=False, separators=(",", ":"))
     fits = id_ is None or (type(id_) is int and -(2**63) <= id_ < 2**63)
     if not fits or not (name is None or isinstance(name, str)):
         return None
@@ -179,6 +182,100 @@ def test_csv_names_bad_records_by_number() -> None:
     assert [row for _, row in found(decoded)] == [*rows, {"id": 6, "name": ""}]
     assert [(each.position, each.kind) for each in decoded.bad] == [(2, "decode"), (4, "decode")]
     assert "3 columns" in decoded.bad[1].reason or "2 fields instead of 3" in decoded.bad[1].reason
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "failed"),
+    [
+        (b'id,name\n1,a\n2,"open\n3,c\n', [1], 2),
+        (b'id,name\n1,"a"\n2,x,"open\n3,c\n', [1], 2),
+        (b'id,name\n"open\n3,c\n', [], 1),
+        (b'id\n1\n"2\n3\n', [1], 2),
+        (b'id,name\n1,"a"\n2,"b"', [1, 2], 0),
+        (b'id\n"1"\n2\n', [1, 2], 0),
+        (b'id,name\r\n1,"a\r\nb"\r\n2,b\r\n', [1, 2], 0),
+        (b'id,name\n1,5" pipe\n2,"say ""hi"""\n', [1, 2], 0),
+        (b'id,name\n1,"a"\n2\n3,b\n', [1, 3], 2),
+    ],
+)
+def test_a_quote_that_is_not_closed_takes_no_records_along(text: bytes, rows: list[int], failed: int) -> None:
+    decoded = Csv(COLUMNS).decode(messages(text))
+    assert decoded.rows["id"].to_pylist() == rows
+    assert [each.position for each in decoded.bad] == ([failed] if failed else [])
+    if failed and b'"a"\n2\n' not in text:
+        assert "a quote is not closed" in decoded.bad[0].reason
+
+
+def test_records_of_a_file_have_numbers() -> None:
+    first, second = b"id,name\n1,a\nx,b\n3,c\n4\n5,e\n", b"id,name\n9,z\n"
+    decoded = Csv(COLUMNS).decode(messages(first, second))
+    assert decoded.rows["id"].to_pylist() == [1, 3, 5, 9]
+    assert decoded.numbers is not None
+    assert decoded.numbers.tolist() == [1, 3, 5, 1]
+    assert [(each.index, each.position) for each in decoded.bad] == [(0, 2), (0, 4)]
+
+
+def test_nested_json_is_text_in_a_string_column() -> None:
+    columns = Schema.of({"id": "int64"}, {"name": "string?", "record": "string?"}).arrow
+    values = [
+        b'{"id":1,"name":"plain"}',
+        b'{"id":2,"name":{"a":[1,2.50,12345678901234567890123],"\xc3\xa4":null}}',
+        b'{"id":3,"name":[true,{"x":"\\u00e4"}]}',
+        b'{"id":4,"name":5}',
+        b'{"id":5,"name":{"x":NaN}}',
+        b'{"id":6,"name":{},"id":7}',
+        b'{"id":8,"name":"{\\"no\\": 1}","more":{"y":[]}}',
+    ]
+    decoded = Json(columns, "record").decode(messages(*values))
+    assert decoded.rows["name"].to_pylist() == [
+        "plain",
+        '{"a":[1,2.50,12345678901234567890123],"\u00e4":null}',
+        '[true,{"x":"\u00e4"}]',
+        '{"no": 1}',
+    ]
+    assert decoded.rows["id"].to_pylist() == [1, 2, 3, 8]
+    assert decoded.rows["record"].to_pylist() == [values[at].decode() for at in (0, 1, 2, 6)]
+    assert bad(decoded) == [3, 4, 5]
+
+
+def test_nested_parquet_is_text_in_a_string_column(tmp_path: Path) -> None:
+    nested = [{"a": [1, 2], "d": Decimal("1.50"), "t": dt.date(2026, 1, 2)}, None]
+    table = pa.table({"id": [1, 2], "name": pa.array(nested)})
+    pq.write_table(table, tmp_path / "x.parquet")
+    decoded = Parquet(COLUMNS).decode(messages((tmp_path / "x.parquet").read_bytes()))
+    assert decoded.rows["name"].to_pylist() == ['{"a":[1,2],"d":"1.50","t":"2026-01-02"}', None]
+    durations = pa.table({"id": [1], "name": pa.array([[dt.timedelta(1)]])})
+    pq.write_table(durations, tmp_path / "y.parquet")
+    decoded = Parquet(COLUMNS).decode(messages((tmp_path / "y.parquet").read_bytes()))
+    assert "it has no form in JSON" in decoded.bad[0].reason
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "value"),
+    [
+        (b"1", "int64", 1),
+        (b" -7\n", "int64", -7),
+        (b'{"id": 1}', "int64", 1),
+        (b'"a b"', "string", "a b"),
+        (b'"a \\" b"', "string", 'a " b'),
+        (b"true", "bool", True),
+        (b"1.5", "float64", 1.5),
+        (b"1.5", "int64", None),
+        (b"abc", "string", None),
+        (b'1,"x":2', "int64", None),
+        (b"1} {", "int64", None),
+        (b"", "int64", None),
+        (b"null", "int64", None),
+    ],
+)
+def test_a_key_may_be_a_value_without_a_name(key: bytes, name: str, value: object) -> None:
+    columns = Schema.of({"id": name}).arrow
+    decoded = JsonKeys(columns).decode(messages(key))
+    if value is None:
+        assert decoded.rows["id"].to_pylist() in ([], [None])
+    else:
+        assert decoded.rows["id"].to_pylist() == [value]
+    assert JsonKeys(Schema.of({"id": name, "b": "int64"}).arrow).decode(messages(b"1")).bad
 
 
 @pytest.mark.parametrize("text", [b"", b"name\na\n", b"id,id\n1,2\n", b"\xff\xfe\x00"])

@@ -19,10 +19,10 @@ from holdfast.cli.collection.show import describe, holds, jobs, list_
 from holdfast.cli.collection.source import errors, offsets
 from holdfast.cli.collection.write import write
 from holdfast.cli.location import LocationUrls, retain_option
-from holdfast.errors import BadInput, CollectionNotFound, NotWritable, StoreUnreachable
+from holdfast.errors import BadInput, CollectionInUse, CollectionNotFound, NotWritable, StoreUnreachable
 
 if TYPE_CHECKING:
-    from holdfast.collections import CollectionInfo, CollectionSpec
+    from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
 
 
 @click.group()
@@ -93,9 +93,10 @@ def create(
 def drop(location: LocationUrls, name: str, force: bool, yes: bool, retain: float) -> None:
     """Drop a collection and delete all its data, permanently.
 
-    Nobody can open it any more. While a job of it runs or somebody still reads it, its data stays: drop it
-    again when they have ended. With --retain, the data stays for so long, and 'holdfast persist gc' or any
-    client deletes it afterwards.
+    A collection that feeds another one, or has another hold that outlives its process, is left alone.
+    Otherwise nobody can open it any more. While a job of it runs or somebody still reads it, its data stays:
+    drop it again when they have ended. With --retain, the data stays for so long, and 'holdfast persist gc'
+    or any client deletes it afterwards.
     """
     with controller_of(location.open_to_look()) as controller:
         try:
@@ -105,6 +106,9 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, retain: floa
             infos = [*controller.unerased(name)]
             if not infos:
                 raise
+        if not force:
+            for each in infos:
+                _refuse_durable_holds(controller, each)
     if not yes:
         if not somebody_answers():
             raise BadInput(f"dropping {name} needs confirmation", hint="pass --yes")
@@ -116,6 +120,18 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, retain: floa
             controller.drop_collection(each.collection_id, force=force)
             controller.erase_collection(each.collection_id)
             click.echo(f"dropped {each.name} ({each.collection_id})")
+
+
+def _refuse_durable_holds(controller: "StorageController", info: "CollectionInfo") -> None:
+    """Raise `CollectionInUse` if somebody holds the collection who does not end by itself."""
+    if info.dropped:
+        return
+    keepers = {str(hold) for hold in controller.holds(info.collection_id) if hold.durable and not hold.own}
+    if keepers:
+        raise CollectionInUse(
+            f"collection {info.name} is still held by {', '.join(sorted(keepers))}; nothing was changed",
+            hint="end these holds ('holdfast collection release'), or drop it by force, with --force",
+        )
 
 
 @collection.command(short_help="Release a hold that outlives its process.")

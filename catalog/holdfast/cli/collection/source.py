@@ -1,5 +1,7 @@
 """`holdfast collection offsets|errors`: what a source-fed collection was made from, and its bad records."""
 
+import base64
+import codecs
 from typing import TYPE_CHECKING
 
 import click
@@ -45,11 +47,34 @@ def offsets(location: LocationUrls, name: str, as_of: int | None, form: str | No
 def errors(location: LocationUrls, name: str, as_of: int | None, form: str | None) -> None:
     """Show the bad records of a source-fed collection at one time: where they are in the source, and why.
 
-    'key' and 'value' are the raw bytes, cut at 16 KiB.
+    'key' and 'value' are cut at 16 KiB. Bytes that are no text are shown in base64. For CSV, Parquet and Avro
+    files, 'position' is the number of the record, and there is no value.
     """
+    _show(_readable_errors, "bad records", location, name, as_of, form)
+
+
+def _readable_errors(controller: "StorageController", name: str, as_of: int | None) -> "tuple[int, pa.Table]":
+    """The bad records, with text in the place of bytes."""
+    import pyarrow as pa
+
     from holdfast.ingest import kept
 
-    _show(kept.errors, "bad records", location, name, as_of, form)
+    time_, found = kept.errors(controller, name, as_of)
+    for column in ("key", "value"):
+        texts = pa.array([_readable(each) for each in found[column].to_pylist()], pa.string())
+        found = found.set_column(found.schema.get_field_index(column), column, texts)
+    return time_, found
+
+
+def _readable(raw: bytes | None) -> str | None:
+    """The text in raw bytes, also if it was cut within a character. Other bytes in base64."""
+    if raw is None:
+        return None
+    text = codecs.getincrementaldecoder("utf-8")()
+    try:
+        return text.decode(raw)
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(raw).decode()}"
 
 
 def _show(

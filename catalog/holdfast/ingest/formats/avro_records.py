@@ -1,13 +1,9 @@
 """Records of Avro as rows: what fastavro decodes becomes columns, a column at a time."""
 
-import base64
-import datetime as dt
 import decimal
 import functools
 import io
-import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import fastavro
@@ -15,6 +11,7 @@ import fastavro.read
 import pyarrow as pa
 
 from holdfast.ingest.formats.avro_schema import DECIMAL, AvroType, UnreadableSchema
+from holdfast.ingest.formats.json_text import as_json
 
 CONVERSION: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
 """What the conversion of a value may raise that doesn't fit its column."""
@@ -90,39 +87,6 @@ def as_table(records: Sequence[Fields | None], ways: Mapping[str, str], columns:
         except CONVERSION as error:
             raise ValueError(f"column '{name}': {error}") from None
     return pa.table(arrays, schema=pa.schema([each.with_nullable(True) for each in columns]))
-
-
-def as_json(value: Any) -> str:
-    """A value as JSON text. JSON has no form for bytes, which are base64, and for times and decimals."""
-    try:
-        return _encode(value)
-    except ValueError:
-        return _encode(_finite(value))
-
-
-_encode: Final[Callable[[Any], str]] = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=lambda value: _plain(value)
-).encode
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, decimal.Decimal):
-        return format(value, "f")
-    assert isinstance(value, dt.datetime | dt.date | dt.time)
-    return value.isoformat()
-
-
-def _finite(value: Any) -> Any:
-    """The value with text in the place of numbers that JSON doesn't have."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps(value)
-    return value
 
 
 @functools.cache

@@ -38,6 +38,8 @@ class Decoded:
     rows: pa.Table
     index: np.ndarray
     bad: list[BadRecord] = field(default_factory=list)
+    numbers: np.ndarray | None = None
+    """The number of each row's record in its message, from 1, if a message is a file of records."""
     removed: pa.Table | None = None
     """Keys that messages delete, of the messages in `removed_index`."""
     removed_index: np.ndarray = field(default_factory=_none)

@@ -1,5 +1,7 @@
 """Formats of whole files: CSV and Parquet. A file is one message.
 
+Nested values of Parquet go as JSON text into a column of type string.
+
 CSV has a header, and columns are found by name. An empty field is null. A value that doesn't fit its column
 makes one bad record, with the number of the record in the file. A file that can't be read as a whole is one
 bad record.
@@ -15,7 +17,11 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput
 from holdfast.ingest.formats.decoded import MOST_BAD, REASON_CHARS, BadRecord, Decoded, decode_good
+from holdfast.ingest.formats.json_text import as_json
 
+_END: Final = "\x00end of file"
+"""A record behind the last one of a CSV file. A quote that is not closed takes it into its field."""
+_UNCLOSED: Final = "a quote is not closed: this record has all that follows in the file"
 _UNREADABLE: Final = (pa.ArrowException, OSError, ValueError)
 
 
@@ -33,7 +39,7 @@ class WholeFiles:
 
     def decode(self, messages: pa.RecordBatch) -> Decoded:
         """Decode the files."""
-        rows, index, bad = [], [], []
+        rows, index, numbers, bad = [], [], [], []
         for at, value in enumerate(messages["value"]):
             try:
                 table, failed = self._read(value.as_buffer())
@@ -42,11 +48,13 @@ class WholeFiles:
                 continue
             rows.append(table)
             index.append(np.full(table.num_rows, at))
+            numbers.append(_others(table.num_rows, [number for number, _ in failed]))
             bad += [BadRecord(at, number, "decode", reason) for number, reason in failed]
         return Decoded(
             pa.concat_tables(rows) if rows else self._columns.empty_table(),
             np.concatenate(index) if index else np.empty(0, np.int64),
             bad,
+            np.concatenate(numbers) if numbers else np.empty(0, np.int64),
         )
 
     def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
@@ -94,10 +102,19 @@ class Csv(WholeFiles):
 
     def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
         bad: list[tuple[int, str]] = []
+        file, is_marked = _with_end(file)
+        unclosed = is_marked
 
         def skip(row: pyarrow.csv.InvalidRow) -> str:
+            nonlocal unclosed
+            if is_marked and row.text == _END:
+                unclosed = False
+                return "skip"
             number = row.number - 1 if row.number is not None else 0
-            bad.append((number, f"{row.actual_columns} fields instead of {row.expected_columns}"))
+            reason = f"{row.actual_columns} fields instead of {row.expected_columns}"
+            if is_marked and row.text.endswith(_END):
+                unclosed, reason = False, _UNCLOSED
+            bad.append((number, reason))
             return "skip"
 
         # Arrow numbers records only if it reads them with one thread.
@@ -115,12 +132,17 @@ class Csv(WholeFiles):
         chosen = self._chosen(read.column_names)
         if len(set(read.column_names)) != len(read.column_names):
             raise ValueError("its header names a column twice")
+        if unclosed and read.num_rows:
+            # The end is a record of a file with one column, or in the last field.
+            is_field = len(read.column_names) == 1 and str(read.column(0)[-1]) == _END
+            read = read.slice(0, read.num_rows - 1)
+            if not is_field:
+                bad.append((read.num_rows + len(bad) + 1, _UNCLOSED))
         table, failed = self._cast(read.select(chosen))
         if not bad:
             return table, failed
         # The numbers of `failed` count the records that were not skipped.
-        skipped = np.array(sorted(number for number, _ in bad))
-        kept = np.setdiff1d(np.arange(1, read.num_rows + len(skipped) + 1), skipped)
+        kept = _others(read.num_rows, [number for number, _ in bad])
         return table, sorted([*bad, *((int(kept[number - 1]), reason) for number, reason in failed)])
 
 
@@ -132,16 +154,39 @@ class Parquet(WholeFiles):
         return self._cast(opened.read(self._chosen(opened.schema_arrow.names)))
 
 
+def _nested(value: object) -> str | None:
+    """A nested value as JSON text."""
+    try:
+        return None if value is None else as_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise pa.ArrowInvalid(f"it has no form in JSON: {error}") from None
+
+
+def _with_end(file: pa.Buffer) -> tuple[pa.Buffer, bool]:
+    """A CSV file with a record behind its last one, and True. The file itself if it has no quotes."""
+    if not (np.frombuffer(file, np.uint8) == ord('"')).any():
+        return file, False
+    return pa.py_buffer(b"".join((file, b"\n", _END.encode(), b"\n"))), True
+
+
 def _converted(column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
     """The values in the column's type. Raises if one can't be represented in it."""
     if column.type == wanted.type:
         return column
+    if pa.types.is_string(wanted.type) and pa.types.is_nested(column.type):
+        values = column.to_pylist(maps_as_pydicts="strict")
+        return pa.chunked_array([pa.array([_nested(each) for each in values], pa.string())])
     if pa.types.is_string(column.type) and pa.types.is_boolean(wanted.type):
         return pc.cast(pc.utf8_lower(column), wanted.type)
     try:
         return pc.cast(column, wanted.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise type(error)(f"column '{wanted.name}': {error}") from None
+
+
+def _others(count: int, left_out: list[int]) -> np.ndarray:
+    """The numbers, from 1, of `count` records that are not left out."""
+    return np.setdiff1d(np.arange(1, count + len(left_out) + 1), left_out)
 
 
 def _line(error: Exception) -> str:

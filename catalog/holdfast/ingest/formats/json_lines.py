@@ -1,13 +1,16 @@
 """JSON: each message is one object, whose fields are columns by name.
 
 Arrow reads the objects strictly: a field has the type of its column, a number fits it, and no field occurs
-twice. Dates are text such as "2026-01-31", timestamps are ISO 8601 text, binary values are base64. A missing
-field is null. Fields without a column are ignored.
+twice. Dates are text such as "2026-01-31", timestamps are ISO 8601 text, binary values are base64. An object
+or an array goes as JSON text into a column of type string. A missing field is null. Fields without a column
+are ignored.
 """
 
 import json
+import re
 from collections.abc import Sequence
-from typing import Final
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -28,6 +31,13 @@ from holdfast.ingest.formats.decoded import (
 _ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError, pl.exceptions.ComputeError)
 
 
+_NESTED: Final = re.compile(r"changed from \w+ to (object|array)")
+
+
+class _Number(str):
+    """A number as it was written."""
+
+
 class Json:
     """Decodes JSON objects into rows of these columns. `record` names a column for the object as text."""
 
@@ -38,6 +48,8 @@ class Json:
         self._most_bad = most_bad
         self._record = record
         fields = [each for each in columns if each.name != record]
+        self._texts = frozenset(each.name for each in fields if pa.types.is_string(each.type))
+        self._is_nested = False
         self._read(pa.schema([pa.field(each.name, read_as(each.type)) for each in fields]))
 
     def _read(self, read: pa.Schema) -> None:
@@ -53,7 +65,15 @@ class Json:
         positions = messages["position"]
 
         def decode(begin: int, end: int) -> pa.Table:
-            return self._table(values[begin:end])
+            part = values[begin:end]
+            if not self._is_nested:
+                try:
+                    return self._table(part, part)
+                except pa.ArrowInvalid as error:
+                    if not self._texts or not _NESTED.search(str(error)):
+                        raise
+                self._is_nested = True
+            return self._table(_flat(part, self._texts), part)
 
         good, failed = decode_good(len(values), decode, _ERRORS, self._most_bad)
         bad += [(int(index[at]), reason) for at, reason in failed]
@@ -63,7 +83,8 @@ class Json:
         rows, numbers = joined(good, self._columns)
         return Decoded(rows, index[numbers], told)
 
-    def _table(self, values: pa.Array) -> pa.Table:
+    def _table(self, values: pa.Array, record: pa.Array) -> pa.Table:
+        """The rows of objects. `record` has their original text."""
         text = values.cast(pa.string())
         lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), text), "\n")[0]
         buffer = lines.as_buffer()
@@ -75,7 +96,7 @@ class Json:
         if table.num_rows != len(values):
             return table
         return pa.table(
-            self._arrays(table, text),
+            self._arrays(table, record.cast(pa.string())),
             schema=pa.schema([each.with_nullable(True) for each in self._columns]),
         )
 
@@ -87,6 +108,39 @@ class Json:
             else converted(table[each.name], each.type)
             for each in self._columns
         ]
+
+
+def _flat(values: pa.Array, texts: AbstractSet[str]) -> pa.Array:
+    """The objects with JSON text in the place of objects and arrays in these fields."""
+    return pa.array([_flat_object(each, texts) for each in values.to_pylist()], pa.binary())
+
+
+def _flat_object(value: bytes, texts: AbstractSet[str]) -> bytes:
+    try:
+        fields = json.loads(value, parse_int=_Number, parse_float=_Number, object_pairs_hook=tuple)
+        flat = [(name, _text(each) if name in texts and _is_nested(each) else each) for name, each in fields]
+        return _text(tuple(flat)).encode()
+    except (ValueError, RecursionError):
+        # Arrow says what is wrong with it.
+        return value
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def _text(value: Any) -> str:
+    """A value as JSON text. An object is a tuple of pairs, because a name may occur twice."""
+    match value:
+        case _Number():
+            return value
+        case tuple():
+            pairs = (f"{json.dumps(name, ensure_ascii=False)}:{_text(each)}" for name, each in value)
+            return f"{{{','.join(pairs)}}}"
+        case list():
+            return f"[{','.join(map(_text, value))}]"
+        case _:
+            return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def read_as(type_: pa.DataType) -> pa.DataType:

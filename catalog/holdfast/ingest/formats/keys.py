@@ -1,14 +1,37 @@
 """The format of messages' keys."""
 
+import json
+from typing import Final
+
+import polars as pl
 import pyarrow as pa
 
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.debezium import PAYLOAD, DebeziumJsonKeys
-from holdfast.ingest.formats.decoded import Format
+from holdfast.ingest.formats.decoded import Decoded, Format, stripped
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.schema_texts import SchemaTexts
 from holdfast.ingest.spec import IngestSpec
 from holdfast.persist import Schema
+
+_BARE: Final = r'^("([^"\\]|\\.)*"|[^",{}\[\]\s]+)$'
+"""A text, a number or another single value of JSON."""
+
+
+class JsonKeys(Json):
+    """Decodes keys that are JSON objects. If there is one key column, a key may be its bare value."""
+
+    def decode(self, messages: pa.RecordBatch) -> Decoded:
+        """Decode keys."""
+        if len(self._columns) == 1:
+            values = pl.Series(stripped(messages["value"]))
+            name = f"{{{json.dumps(self._columns.names[0])}:".encode()
+            named = pl.lit(name) + values + pl.lit(b"}")
+            bare = values.cast(pl.String, strict=False).str.contains(_BARE).fill_null(value=False)
+            keys = pl.select(pl.when(bare).then(named).otherwise(values)).to_series()
+            place = messages.schema.get_field_index("value")
+            messages = messages.set_column(place, "value", keys.to_arrow().cast(pa.binary()))
+        return super().decode(messages)
 
 
 def key_format(spec: IngestSpec, schema: Schema, texts: SchemaTexts) -> Format:
@@ -16,7 +39,7 @@ def key_format(spec: IngestSpec, schema: Schema, texts: SchemaTexts) -> Format:
     columns = pa.schema([schema.arrow.field(each) for each in schema.key_names])
     if spec.avro.keys != "avro":
         is_wrapped = spec.envelope is Envelope.DEBEZIUM and PAYLOAD not in columns.names
-        return DebeziumJsonKeys(columns) if is_wrapped else Json(columns)
+        return DebeziumJsonKeys(columns) if is_wrapped else JsonKeys(columns)
     from holdfast.ingest.formats.avro import Avro
 
     return Avro(columns, texts, head=True, bare=True)

@@ -1,0 +1,125 @@
+"""Files that feed a collection, as people see it on the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+import holdfast
+from holdfast import BadInput
+from holdfast.cli import main
+from holdfast.persist import Schema
+
+
+class Place:
+    """A folder with files, and a location beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "in"
+        self.folder.mkdir()
+        self.url = str(folder / "location")
+
+    def run(self, *command: str) -> Result:
+        return CliRunner().invoke(main, [*command, "--url", self.url])
+
+    def out(self, *command: str) -> str:
+        result = self.run(*command)
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    def file(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def fed(self, name: str, columns: dict[str, str], *, key: str = "id", **source: Any) -> Result:
+        spec = {
+            "collection": name,
+            "key": {key: columns.pop(key)},
+            "columns": columns,
+            "source": {"files": {"path": str(self.folder)}, **source},
+        }
+        file = self.folder.parent / "spec.yaml"
+        file.write_text(yaml.safe_dump(spec))
+        return self.run("ingest", str(file), "--once")
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        with holdfast.table(self.url, name, mode="read") as table:
+            found: list[dict[str, Any]] = table.to_pandas().to_dict("records")
+            return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_the_last_record_of_a_key_in_a_file_wins(place: Place) -> None:
+    lines = "".join(f"{number % 7},{number}\n" for number in range(2_000))
+    place.file("a.csv", f"id,n\n{lines}")
+    result = place.fed("last", {"id": "int64", "n": "int64?"}, format={"csv": {}}, envelope="Upsert")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.startswith("feeding last from file://")
+    assert {each["id"]: each["n"] for each in place.rows("last")} == {
+        number % 7: number for number in range(1993, 2000)
+    }
+
+
+def test_include_has_the_number_of_the_record(place: Place) -> None:
+    place.file("a.csv", "id,n\n1,5\n2,x\n3,7\n")
+    columns = {"id": "int64", "n": "int64?", "line": "int64"}
+    assert place.fed("l", columns, format={"csv": {}}, include={"position": "line"}).exit_code == 0
+    assert [(each["id"], each["line"]) for each in place.rows("l")] == [(1, 1), (3, 3)]
+    assert [
+        each["position"] for each in json_lines(place.out("collection", "errors", "l", "--format", "json"))
+    ] == [2]
+
+
+def test_bad_records_are_shown_as_text(place: Place) -> None:
+    place.file("a.jsonl", '{"id": 1, "n": "Grüße"}\n')
+    (place.folder / "b.jsonl").write_bytes(b"\xff\xfe\n")
+    assert place.fed("bad", {"id": "int64", "n": "int64?"}, format={"json": {}}).exit_code == 0
+    shown = json_lines(place.out("collection", "errors", "bad", "--format", "json"))
+    assert [each["value"].strip() for each in shown] == ['{"id": 1, "n": "Grüße"}', "base64://4="]
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ({"include": {"partition": "f", "timestmp": "t"}}, "key, partition, position, record, timestamp"),
+        ({"format": {"csv": {"delimiter": ";"}}}, "it may have nothing"),
+    ],
+)
+def test_hints_name_all_fields(place: Place, source: dict[str, Any], hint: str) -> None:
+    result = place.fed("x", {"id": "int64"}, **{"format": {"csv": {}}, **source})
+    assert (result.exit_code, hint in result.stderr) == (2, True), result.stderr
+    assert "no tables" not in result.stderr
+
+
+def test_a_collection_that_feeds_another_one_is_not_dropped(place: Place) -> None:
+    place.file("a.jsonl", '{"id": 1}\n')
+    raw = {"file": "string", "line": "int64", "value": "string"}
+    include = {"partition": "file", "position": "line"}
+    assert place.fed("raw", dict(raw), key="line", format={"raw": {}}, include=include).exit_code == 0
+    source = {"collection": {"name": "raw", "columns": include}, "format": {"json": {}}}
+    holdfast.ingest_source(place.url, "orders", source, schema=ORDERS, once=True)
+    refused = place.run("collection", "drop", "raw", "--yes")
+    assert refused.exit_code == 1
+    assert "collection raw is still held by 'feeds orders" in refused.stderr
+    assert "nothing was changed" in refused.stderr
+    assert [each["value"] for each in place.rows("raw")] == ['{"id": 1}']
+    place.out("collection", "drop", "raw", "--yes", "--force")
+
+
+ORDERS = Schema.of({"id": "int64"})
+
+
+def test_a_schema_that_is_none_is_bad_input(place: Place) -> None:
+    block = {"files": {"path": str(place.folder)}, "format": {"json": {}}}
+    with pytest.raises(BadInput, match="must be a Schema, not dict"):
+        holdfast.ingest_source(place.url, "x", block, schema={"id": "int64"}, once=True)  # type: ignore[arg-type]
