@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
-from holdfast.errors import BadInput
+from holdfast.errors import CLOSED, BadInput
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def cut(text: str, most: int) -> str:
@@ -19,6 +23,29 @@ def one_line(text: str) -> str:
 def count(number: int, what: str) -> str:
     """A number with its noun, in the plural unless it is 1."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def age(seconds: float) -> str:
+    """A duration, in a unit that fits. If clocks disagree about it, it may be below 0, and is shown as 0."""
+    seconds = max(0.0, seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def shown_time(time_ms: int) -> str:
+    """A time as ISO 8601 in UTC, or as a number if it is too large for a date."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return str(time_ms)
+
+
+def with_date(time_ms: int) -> str:
+    """A time in milliseconds, followed by its date if it looks like one."""
+    # Counters and the first second of 1970 are not dates.
+    return str(time_ms) if time_ms < 1000 or time_ms >= CLOSED else f"{time_ms} ({shown_time(time_ms)})"
 
 
 @contextmanager

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.errors import CLOSED
+from holdfast.text import age as age
 from holdfast.text import count as count
+from holdfast.text import with_date
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -47,15 +49,6 @@ def size(number: int) -> str:
     return decimal(number)
 
 
-def age(seconds: float) -> str:
-    """A duration, in a unit that fits. If clocks disagree about it, it may be below 0, and is shown as 0."""
-    seconds = max(0.0, seconds)
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def moment(wall_ms: int) -> str:
     """A wall-clock time in UTC, or a number of milliseconds if it is no date."""
     try:
@@ -73,6 +66,4 @@ def shown(value: Any) -> str:
 
 def shown_moment(time_ms: int | None) -> str:
     """A time in milliseconds, followed by its date if it looks like one."""
-    from holdfast.tables.moments import with_date
-
     return shown(time_ms) if time_ms is None or time_ms == CLOSED else with_date(time_ms)

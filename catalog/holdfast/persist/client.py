@@ -54,7 +54,7 @@ from holdfast.persist.session import Mode, Session
 from holdfast.persist.state.command import EvolveSchema, ExpectUpper
 from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, stored_size
 from holdfast.persist.state.machine import refresh_all
-from holdfast.persist.state.state import WriteMode
+from holdfast.persist.state.state import WriteMode, Writer
 from holdfast.persist.stores import CacheConfig, Location, StoreMetrics
 from holdfast.persist.stores.url import location_url
 from holdfast.persist.upkeep.garbage import erase, is_erased
@@ -151,6 +151,18 @@ class PersistClient:
         It is this host's time, limited by the stores' clocks. See `PersistConfig.clock_ahead_s`.
         """
         return self.session.now_ms()
+
+    def store_ms(self) -> int | None:
+        """Return the earliest time of the stores' clocks, in ms since the epoch; None if no clock is known.
+
+        A host's own clock doesn't count. A file store shows its clock only to clients that write.
+        """
+        return self.session.store_ms()
+
+    def store_or_host_ms(self) -> int:
+        """Return `store_ms`, or this host's time if no store has a clock."""
+        store_ms = self.store_ms()
+        return self.clock.wall_ms() if store_ms is None else store_ms
 
     def new_shard_id(self) -> str:
         """Return a random shard id. The shard is created with its first commit."""
@@ -375,6 +387,10 @@ class PersistClient:
         """
         state = self.session.machine(shard_id).state
         return shard_info(state) if state.exists else None
+
+    def known_writers(self, shard_id: str) -> tuple[Writer, ...]:
+        """Return the writers in the version of a shard that this client has cached. No store is read."""
+        return tuple(self.session.machine(shard_id).state.writers.values())
 
     def exists(self, shard_id: str) -> bool:
         """Whether a shard was created."""

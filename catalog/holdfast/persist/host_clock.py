@@ -40,11 +40,8 @@ class HostClock:
         A store without a clock, or whose clock can't be read, sets no limit.
         """
         with self._lock:
-            now_s = self._clock.monotonic()
-            if self._asked_s is None or now_s - self._asked_s >= ASK_EVERY_S:
-                self._ask(now_s)
+            store, where = self._store()
             host = self._clock.wall_ms()
-            store, where = self._earliest(now_s)
             if store is None or host <= store + self._ahead_ms:
                 self._has_warned = False
                 return host
@@ -58,6 +55,18 @@ class HostClock:
                     self._ahead_ms / 1000,
                 )
             return store
+
+    def store_ms(self) -> int | None:
+        """Return the earliest time of the stores' clocks, or None if none is known."""
+        with self._lock:
+            return self._store()[0]
+
+    def _store(self) -> tuple[int | None, str]:
+        """Return the earliest time of the stores' clocks now, and the name of its store."""
+        now_s = self._clock.monotonic()
+        if self._asked_s is None or now_s - self._asked_s >= ASK_EVERY_S:
+            self._ask(now_s)
+        return self._earliest(now_s)
 
     def _earliest(self, now_s: float) -> tuple[int | None, str]:
         """Return the earliest time of the stores' clocks, and the name of its store."""

@@ -78,6 +78,11 @@ class Session:
         self.check_open()
         return self._host_clock.now_ms()
 
+    def store_ms(self) -> int | None:
+        """Return the earliest time of the stores' clocks, or None if none is known."""
+        self.check_open()
+        return self._host_clock.store_ms()
+
     def new_handle(self, kind: str, purpose: str) -> Handle:
         """Return the record of a new writer (`w`) or reader (`r`), with a new id."""
         return Handle(

@@ -52,6 +52,17 @@ def test_a_fast_clock_is_bounded_by_that_of_the_store(
     assert client_with(stores, clock, clock_ahead_s=7200.0).now_ms() == clock.wall_ms(), "the way out"
 
 
+def test_the_time_of_the_store_is_not_that_of_the_host(stores: Stores, tmp_path: Path) -> None:
+    clock = FastClock()
+    clock.ahead_ms = 3_600_000
+    client = client_with(stores, clock, clock_ahead_s=7200.0)
+    assert client.store_ms() == client.store_or_host_ms() == stores.clock.wall_ms()
+    PersistClient.open(tmp_path.as_uri()).close()
+    with PersistClient.open(tmp_path.as_uri(), mode="read") as reading:
+        assert reading.store_ms() is None, "asking a file store would write to it"
+        assert abs(reading.store_or_host_ms() - time.time() * 1000) < 60_000
+
+
 def test_a_slow_clock_is_left_as_it_is(stores: Stores) -> None:
     clock = FastClock()
     clock.ahead_ms = -3_600_000
