@@ -248,12 +248,12 @@ class AsOfTooEarly(HoldfastError):
 class AsOfNotYetAvailable(HoldfastError):
     """`as_of` is not below the upper yet, so its contents are not complete."""
 
-    def __init__(self, as_of: int, upper: int, *, message: str = "") -> None:
+    def __init__(self, as_of: int, upper: int, *, message: str = "", hint: str = "") -> None:
         if upper:
-            latest, hint = f"the latest complete time is {upper - 1}", "wait, or read at an earlier time"
+            latest, what = f"the latest complete time is {upper - 1}", "wait, or read at an earlier time"
         else:
-            latest, hint = "nothing has been written yet", "wait until something is written"
-        super().__init__(message or f"as_of {as_of} is not complete: {latest}", hint=hint)
+            latest, what = "nothing has been written yet", "wait until something is written"
+        super().__init__(message or f"as_of {as_of} is not complete: {latest}", hint=hint or what)
         self.as_of, self.upper = as_of, upper
 
 
@@ -563,16 +563,17 @@ class ConflictingWrite(HoldfastError):
 
 
 class Overtaken(UpperMismatch):
-    """A handover closed times that nobody wrote. Rows at these times were not written, and can't be any more.
+    """A handover or a read closed times that nobody wrote. Rows at these times can't be written any more.
 
     This writer's rows at times below `written` are stored. Write the rest at `actual` or later.
     """
 
-    def __init__(self, collection: str, written: int, at: int) -> None:
+    def __init__(self, collection: str, written: int, at: int, *, why: str = "") -> None:
+        closed = f": {why}" if why else f" was handed over at time {at}"
+        times = f"times {written} to {at - 1}" if written < at - 1 else f"time {written}"
         HoldfastError.__init__(
             self,
-            f"collection {collection} was handed over at time {at}, so rows can no longer be written at"
-            f" {f'times {written} to {at - 1}' if written < at - 1 else f'time {written}'}",
+            f"collection {collection}{closed}, so rows can no longer be written at {times}",
             hint=f"write them at {at} or later; every identical writer must do the same",
         )
         self.expected, self.actual, self.shard_id = written, at, f"collection {collection}"

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.collections.complete_times import ReadSeal
 from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo
 from holdfast.collections.rendition_writer import Begin, RenditionWriter
 from holdfast.collections.sharded_append import checked_updates
@@ -146,6 +147,7 @@ class Compared:
             written = lower if last is None else last + 1
             if pc.min(differing[TIME]).as_py() >= written:
                 raise Overtaken(info.name, written, rendition.held_to)
+        self._refuse_sealed(info.name, rendition, lower, there, differing)
         taken = rendition.held_from
         if rendition.recipe is Recipe.RESTORED and pc.min(differing[TIME]).as_py() == taken:
             # The tail of a restored rendition reaches past the handover and completes that time.
@@ -161,6 +163,18 @@ class Compared:
         with suppress(HoldfastError):
             self._suspect(rendition.id, str(conflict)[:_MAX_WHY])
         raise conflict
+
+    def _refuse_sealed(
+        self, name: str, rendition: RenditionInfo, lower: int, there: pa.Table, differing: pa.Table
+    ) -> None:
+        """Raise `Overtaken` if a read sealed the times of the differing rows before anybody wrote them."""
+        seal = ReadSeal.last(self._client.known_writers(rendition.shards[0]))
+        if seal is None:
+            return
+        last = pc.max(_between(there, lower, seal.upper)[TIME]).as_py() if seal.upper > lower else None
+        written = lower if last is None else last + 1
+        if written <= pc.min(differing[TIME]).as_py() < seal.upper:
+            raise Overtaken(name, written, seal.upper, why=str(seal))
 
     def _reading(self, rendition: RenditionInfo) -> "_There":
         if self._there is None or self._there.rendition.id != rendition.id:
@@ -293,7 +307,9 @@ class ReplicatedWriter(CollectionWriter):
         self._compared = Compared(client, info, describe, suspect, _holding_at, purpose=purpose)
         super().__init__(client, info, describe, purpose=purpose)
 
-    def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
+    def append(
+        self, updates: object, expected_upper: int, new_upper: int, *, far_ahead: bool = False
+    ) -> None:
         """Append `updates`, or find that another writer has appended the same ones.
 
         Like `CollectionWriter.append`, but raises `UpperMismatch` only if the collection has not reached
@@ -303,7 +319,8 @@ class ReplicatedWriter(CollectionWriter):
         compare.
         """
         batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
-        self._compared.append(super().append, batch, expected_upper, new_upper)
+        append = partial(super().append, far_ahead=far_ahead)
+        self._compared.append(append, batch, expected_upper, new_upper)
 
     def close(self) -> None:
         """Release the holds."""

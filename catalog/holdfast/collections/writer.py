@@ -13,9 +13,11 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NoReturn
 
 from holdfast.collections.bulk import BulkAppend
+from holdfast.collections.complete_times import LEAST_MS, ReadSeal, check_write_ahead, sealed_past
 from holdfast.collections.frontiers import CollectionView, look
 from holdfast.collections.metadata import METADATA_SCHEMA
 from holdfast.collections.record.spec import CollectionInfo
@@ -73,28 +75,35 @@ class CollectionWriter:
         """
         return self._look().upper
 
-    def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
+    def append(
+        self, updates: object, expected_upper: int, new_upper: int, *, far_ahead: bool = False
+    ) -> None:
         """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
 
         `updates` is a table, a data frame, dicts or None. It has the columns of the schema, `_time` in
         `[expected_upper, new_upper)` (default: `expected_upper`; use milliseconds since 1970 if the times of
         several collections should align) and `_diff` (default: +1).
 
+        With `far_ahead`, times may be more than an hour ahead of the store's clock. The time of a collection
+        never goes back.
+
         Raises `UpperMismatch`, with the collection's upper, if it is not `expected_upper`; `BadInput` if the
-        updates don't fit or a source writes the collection; `CollectionNotFound` if the collection was
-        dropped. Nothing is changed in these cases. Raises `Indeterminate` if it is unknown whether the append
-        happened: open a new writer and read its upper.
+        updates don't fit, the times are too far ahead or a source writes the collection; `CollectionNotFound`
+        if the collection was dropped. Nothing is changed in these cases. Raises `Indeterminate` if it is
+        unknown whether the append happened: open a new writer and read its upper.
         """
         self._owner.check("this writer of a collection")
         batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
         with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
+            if not far_ahead:
+                self._check_ahead(route, new_upper)
             while not self._appended(route, append):
                 # The promise moved, or a handover came between. Continue if the collection's upper is the
                 # same.
                 route, upper = self._find()
                 if upper != expected_upper:
-                    raise UpperMismatch(expected_upper, upper, shard_id=f"collection {self.info.name}")
+                    raise self._mismatch(expected_upper, upper, route)
 
     def position(self) -> Position:
         """The position of the next append (linearized). Raises like `append`."""
@@ -103,24 +112,31 @@ class CollectionWriter:
             route, upper = self._find()
             return Position(upper, route)
 
-    def prepare(self, updates: object, position: Position, new_upper: int) -> PreparedAppend:
+    def prepare(
+        self, updates: object, position: Position, new_upper: int, *, far_ahead: bool = False
+    ) -> PreparedAppend:
         """Prepare the append of `updates` from this position to `new_upper`, for `PersistClient.multi_write`.
 
         If the multi-write fails, its error is about shards and not about the collection: read the position
-        again. Abandoning the steps deletes their uploads. Raises `BadInput` like `append`.
+        again. Abandoning the steps deletes their uploads. `far_ahead` is as for `append`. Raises `BadInput`
+        like `append`.
         """
         self._owner.check("this writer of a collection")
+        if not far_ahead:
+            self._check_ahead(position.route, new_upper)
         batch = checked_updates(self.info.name, self.schema, updates, position.upper, new_upper)
         append = ShardedAppend(self._client, self.schema, batch, position.upper, new_upper)
-        return self._with_promise(append.prepare(position.route), position.route, new_upper)
+        return self._with_promise(append.prepare(position.route), position.route, new_upper, far_ahead=True)
 
-    def bulk(self, *, memory_bytes: int = MEMORY_BYTES) -> BulkAppend:
+    def bulk(self, *, memory_bytes: int = MEMORY_BYTES, far_ahead: bool = False) -> BulkAppend:
         """Begin one append of any number of updates. It uses about `memory_bytes` of memory, the rest is in
         files.
 
-        The files are in the folder that TMPDIR names, and have no names. Raises like `append`.
+        The files are in the folder that TMPDIR names, and have no names. `far_ahead` is as for `append`.
+        Raises like `append`.
         """
-        return BulkAppend(self.schema, self.position().route, self._with_promise, memory_bytes=memory_bytes)
+        complete = partial(self._with_promise, far_ahead=far_ahead)
+        return BulkAppend(self.schema, self.position().route, complete, memory_bytes=memory_bytes)
 
     def hand_out(self, position: Position, *, lease_s: float) -> tuple[UploadTicket, ...]:
         """Issue a ticket for each shard to which an append from this position goes, in their order.
@@ -133,27 +149,54 @@ class CollectionWriter:
         return tuple(writer.hand_on(lease_s=lease_s) for writer in handed)
 
     def uploaded(
-        self, rendition_id: str, tickets: Sequence[UploadTicket], uploads: Iterable[Sequence[Upload]]
+        self,
+        rendition_id: str,
+        tickets: Sequence[UploadTicket],
+        uploads: Iterable[Sequence[Upload]],
+        *,
+        far_ahead: bool = False,
     ) -> UploadedAppend:
         """Prepare the append of uploads with tickets that were issued for this rendition.
 
-        `uploads` has the uploads of each task, one for each ticket.
+        `uploads` has the uploads of each task, one for each ticket. `far_ahead` is as for `append`.
         """
-        return UploadedAppend(
-            self._client, rendition_id, tickets, uploads, self._with_promise, purpose=self._purpose
-        )
+        complete = partial(self._with_promise, far_ahead=far_ahead)
+        return UploadedAppend(self._client, rendition_id, tickets, uploads, complete, purpose=self._purpose)
 
-    def seal(self, new_upper: int) -> None:
-        """Advance the upper to `new_upper` without updates. Does nothing if it is already there."""
+    def seal(self, new_upper: int, *, far_ahead: bool = False) -> None:
+        """Advance the upper to `new_upper` without updates. Does nothing if it is already there.
+
+        `far_ahead` is as for `append`.
+        """
         while (upper := self.upper()) < new_upper:
             try:
-                self.append(None, upper, new_upper)
+                self.append(None, upper, new_upper, far_ahead=far_ahead)
             except UpperMismatch as mismatch:
                 if mismatch.actual >= new_upper:
                     return
 
-    def _with_promise(self, appends: Sequence[Prepared], route: Route, new_upper: int) -> PreparedAppend:
+    def _check_ahead(self, route: Route, new_upper: int) -> None:
+        """Raise `BadInput` if an append would move the collection's time far ahead of the store's clock."""
+        # An append below the promise doesn't move it, and needs no look at the clock.
+        if new_upper > max(route.promised + 1, LEAST_MS):
+            what, now_ms = f"collection {self.info.name}", self._client.store_or_host_ms()
+            check_write_ahead(what, new_upper - 1, route.promised, now_ms, "pass far_ahead=True")
+
+    def _mismatch(self, expected: int, upper: int, route: Route) -> UpperMismatch:
+        seal = ReadSeal.last(self._client.known_writers(route.shards[0].shard_id))
+        sealed = sealed_past(expected, seal)
+        shard_id = f"collection {self.info.name}"
+        if not sealed:
+            return UpperMismatch(expected, upper, shard_id=shard_id)
+        message = f"upper of {shard_id} is {upper}, expected {expected}{sealed}"
+        return UpperMismatch(expected, upper, shard_id=shard_id, message=message)
+
+    def _with_promise(
+        self, appends: Sequence[Prepared], route: Route, new_upper: int, *, far_ahead: bool
+    ) -> PreparedAppend:
         """The appends to all shards of a route, and the move of the promise if they need it."""
+        if not far_ahead:
+            self._check_ahead(route, new_upper)
         moved, after = promise_moved(self._metadata, route, new_upper)
         return PreparedAppend((*appends, *moved), Position(new_upper, after))
 

@@ -55,12 +55,18 @@ class HoldfastDataSource(DataSource):
 
         found = self._found = scan.find(options)
         changes = options.mode is ReadMode.DIFF
-        return spark_schema(found.schema, found.columns, found.comments, changes=changes)
+        as_of = found.fixed if options.or_earlier else None
+        return spark_schema(found.schema, found.columns, found.comments, changes=changes, as_of=as_of)
 
     def reader(self, schema: StructType) -> "HoldfastReader":
         """A reader with the columns of `schema`, which the user may have chosen."""
         options = for_batch(parse_options(self.options))
-        return HoldfastReader(self._wanted(schema), schema, options.after)
+        wanted = self._wanted(schema)
+        if options.after is not None and options.as_of is None:
+            from holdfast.spark import scan
+
+            wanted = scan.reaching(wanted, options.after)
+        return HoldfastReader(wanted, schema, options.after)
 
     def streamReader(self, schema: StructType) -> "HoldfastStreamReader":  # noqa: N802 - Spark's name
         """A reader of a stream with the columns of `schema`."""

@@ -8,6 +8,7 @@
 | `mode` | `snapshot`, the rows (default), or `diff`, the changes between two times |
 | `asOf` | the time to read at, or up to; the latest complete one when absent |
 | `asOfTimestamp` | the same for times in milliseconds: an ISO date or time, UTC where it has no zone |
+| `orEarlier` | `true`: at the latest complete time at or before it; the columns' metadata has it as `asOf` |
 | `from` | the changes after this time (`diff`: required; a stream: the contents come first when absent) |
 | `columns` | the columns to read: comma separated, or a JSON list |
 | `where` | conditions that all must hold, as JSON: `[["id", ">=", 10], ["name", "in", ["a", "b"]]]` |
@@ -43,6 +44,7 @@ _KNOWN: Final = (
     "mode",
     "asOf",
     "asOfTimestamp",
+    "orEarlier",
     "from",
     "columns",
     "where",
@@ -77,6 +79,7 @@ class ReadOptions:
     collection: str
     mode: ReadMode = ReadMode.SNAPSHOT
     as_of: int | None = None
+    or_earlier: bool = False
     after: int | None = None
     columns: tuple[str, ...] | None = None
     where: tuple[tuple[str, str, Any], ...] = ()
@@ -100,6 +103,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         collection=given["collection"],
         mode=_mode(given.get("mode", ReadMode.SNAPSHOT)),
         as_of=_as_of(given),
+        or_earlier=boolean("orEarlier", given.get("orearlier", "false")),
         after=integer("from", given["from"], 0, CLOSED - 1) if "from" in given else None,
         columns=_names(given["columns"]) if "columns" in given else None,
         where=_where(given["where"]) if "where" in given else (),
@@ -205,6 +209,13 @@ def integer(name: str, text: str, least: int, greatest: int, *, hint: str = "") 
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= greatest:
         raise BadInput(f"option {name!r} is {text!r}, not an integer from {least} to {greatest}", hint=hint)
     return int(text)
+
+
+def boolean(name: str, text: str) -> bool:
+    """Parse an option that is true or false. Raises `BadInput`."""
+    if text.lower() not in ("true", "false"):
+        raise BadInput(f"option {name!r} is {text!r}, not true or false")
+    return text.lower() == "true"
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from holdfast.collections import CollectionWriter, Position, RenditionInfo, StorageController, job_id
+from holdfast.collections.read_seals import last_seal
 from holdfast.collections.uploads import UploadedAppend, upload_rows
 from holdfast.errors import (
     AsOfTooEarly,
@@ -40,7 +41,7 @@ from holdfast.persist.rows.consolidate import negated
 from holdfast.persist.rows.evolution import fitted
 from holdfast.spark.place import Place
 from holdfast.spark.write_options import WriteOptions
-from holdfast.tables.loading import check_open, load
+from holdfast.tables.loading import check_times, load
 
 WRITE: Final = "spark-write"
 """The kind of the jobs that are writes with a name; the slot is that name."""
@@ -143,7 +144,9 @@ def commit(planned: WritePlan, uploads: Sequence[Uploads], batch: StreamBatch | 
         return
     controller = _controller(planned.options.place, planned.location_id, "background")
     writer = controller.writer(planned.collection_id, purpose=_PURPOSE)
-    append = writer.uploaded(planned.rendition.id, planned.tickets, [each for each in uploads if each])
+    # `_time` has checked the time of the rows.
+    given = [each for each in uploads if each]
+    append = writer.uploaded(planned.rendition.id, planned.tickets, given, far_ahead=True)
     step = _Step(controller, planned, batch, append.rows)
     if planned.replaces:
         _replace(controller, writer, append, planned, step)
@@ -172,7 +175,10 @@ def _time(client: PersistClient, options: WriteOptions, name: str, position: Pos
     """Return the time of the rows. Raises `BadInput` if the collection is complete past a requested time."""
     if options.at is None:
         return max(client.now_ms(), position.upper)
-    check_open(name, position.upper, options.at)
+    now_ms = None if options.far_ahead else client.store_or_host_ms()
+    seal = last_seal(client, position.route.rendition)
+    times = options.at, options.at
+    check_times(name, position.upper, times, seal, now_ms, 'set the option "farAhead" to true')
     return options.at
 
 
@@ -209,10 +215,10 @@ def _append_anew(
     step: "_Step",
 ) -> None:
     """Append what was uploaded to the collection's current renditions, at a time not yet complete."""
-    with writer.bulk() as bulk:
+    with writer.bulk(far_ahead=True) as bulk:
         for table in append.updates():
             bulk.add(fitted(table, writer.schema.arrow_diff))
-        load(client, writer, bulk, step, at=planned.options.at)
+        load(client, writer, bulk, step, at=planned.options.at, far_ahead=True)
 
 
 def _replace(
@@ -227,7 +233,7 @@ def _replace(
         try:
             position = _readable(controller.client, writer)
             with (
-                writer.bulk() as bulk,
+                writer.bulk(far_ahead=True) as bulk,
                 controller.reader(planned.collection_id, purpose=_PURPOSE) as reader,
             ):
                 for table in append.updates():

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -25,7 +26,9 @@ from holdfast.collections import (
     read_changes,
     read_collection_part,
 )
-from holdfast.collections.frontiers import check_as_of, check_forward, latest
+from holdfast.collections.complete_times import at_or_before
+from holdfast.collections.frontiers import check_forward, latest
+from holdfast.collections.read_seals import complete_with
 from holdfast.collections.record.comments import Comments
 from holdfast.forks import kept_in_process
 from holdfast.persist import PersistClient
@@ -105,8 +108,11 @@ def find(options: ReadOptions) -> Scan:
         as_of = options.as_of
         if as_of is None and frontiers.upper:
             as_of = latest(frontiers.upper)
-        if as_of is not None:
-            check_as_of(as_of, frontiers.since, frontiers.upper)
+        elif as_of is not None and options.or_earlier:
+            as_of = at_or_before(as_of, frontiers.since, frontiers.upper, f"collection {info.name}")
+        elif as_of is not None:
+            with controller.reader(info.collection_id, purpose="spark scan") as reader:
+                _complete(place, controller, reader, as_of)
         return Scan(
             place=place,
             location_id=client.location_id,
@@ -119,6 +125,20 @@ def find(options: ReadOptions) -> Scan:
             conditions=conditions(options.where, info.name, info.schema, options.zone),
             partitions=options.partitions,
         )
+
+
+def reaching(scan: Scan, after: int) -> Scan:
+    """Return the scan for the changes after a time, at that time if the scan's own time is before it.
+
+    That time must be complete, or be completed now. Then no change is after it, now and later.
+    """
+    if scan.fixed is None or after <= scan.fixed:
+        return scan
+    with scan.place.open_to_read(scan.location_id) as client:
+        controller = StorageController(client)
+        with _reader(controller, scan) as reader:
+            _complete(scan.place, controller, reader, after)
+    return dataclasses.replace(scan, fixed=after)
 
 
 def plan(scan: Scan, client: PersistClient | None = None) -> list[ScanTask]:
@@ -184,6 +204,13 @@ def with_time(batch: pa.RecordBatch, task: ScanTask) -> pa.RecordBatch:
         return batch
     times = pa.repeat(pa.scalar(task.part.as_of, pa.uint64()), batch.num_rows)
     return batch.append_column(TIME, times)
+
+
+def _complete(place: Place, controller: StorageController, reader: CollectionReader, time: int) -> None:
+    """Make sure that the collection can be read at a time, as `read_seals.complete_with`."""
+    open_to_write = partial(place.open_to_write, controller.client.location_id)
+    instead = "set the option orEarlier to true, to read at the latest complete time before it"
+    complete_with(open_to_write, controller, reader, time, f"collection {reader.info.name}", instead)
 
 
 def _client(scan: Scan, given: PersistClient | None) -> AbstractContextManager[PersistClient]:

@@ -81,6 +81,7 @@ def read(
     consensus: str | None = None,
     as_of: int | None = None,
     as_of_timestamp: str | datetime | date | None = None,
+    or_earlier: bool = False,
     columns: Sequence[str] | None = None,
     where: Sequence[tuple[str, str, Any]] | None = None,
     partitions: int | None = None,
@@ -92,6 +93,11 @@ def read(
     list of conditions that must all hold, such as
     `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`. A timestamp without a zone
     in a condition is in the session's zone.
+
+    You can read at every time that is at least a minute past: the driver completes the collection up to a
+    minute ago if that is needed and it may write. With `or_earlier`, nothing is completed: the DataFrame is
+    at the latest complete time at or before the given one, and has it in the metadata of its columns
+    (`frame.schema[0].metadata["asOf"]`).
 
     This call fixes the time: the DataFrame always shows the same rows, also if you use it again later, until
     the collection's `since` passes that time. `hold` prevents that. The DataFrame of a collection that was
@@ -108,6 +114,7 @@ def read(
         collection=collection,
         asOf=as_of,
         asOfTimestamp=as_of_timestamp,
+        orEarlier="true" if or_earlier else None,
         columns=columns,
         where=where,
         partitions=partitions,
@@ -124,6 +131,7 @@ def diff(
     consensus: str | None = None,
     as_of: int | None = None,
     as_of_timestamp: str | datetime | date | None = None,
+    or_earlier: bool = False,
     columns: Sequence[str] | None = None,
     where: Sequence[tuple[str, str, Any]] | None = None,
     partitions: int | None = None,
@@ -142,6 +150,7 @@ def diff(
         **{"from": after},
         asOf=as_of,
         asOfTimestamp=as_of_timestamp,
+        orEarlier="true" if or_earlier else None,
         columns=columns,
         where=where,
         partitions=partitions,
@@ -157,12 +166,14 @@ def write(
     consensus: str | None = None,
     mode: Literal["append", "overwrite"] = "append",
     at: int | None = None,
+    far_ahead: bool = False,
     write_id: str | None = None,
 ) -> None:
     """Write the rows of a DataFrame to a collection (by id or name), in one step and at one time.
 
     Columns are matched by name. `append` adds the rows; the optional column `_diff` says how many times, and
     -1 removes a row. `overwrite` replaces all rows of the collection. The time is `at`, by default now.
+    If `at` is more than an hour ahead of the store's clock, it needs `far_ahead`.
     `url`, `blob` and `consensus` are those of `read`.
 
     If a write with this `write_id` is recorded as done, this call does nothing. So if you don't know whether
@@ -180,6 +191,7 @@ def write(
         "consensus": consensus,
         "collection": collection,
         "at": at,
+        "farAhead": "true" if far_ahead else None,
         "writeId": write_id,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
@@ -204,12 +216,16 @@ def hold(
     `AsOfTooEarly`, `AsOfNotYetAvailable`.
     """
     from holdfast.collections import StorageController
+    from holdfast.collections.read_seals import complete
     from holdfast.persist import PersistClient  # it takes a second, and the operator imports this module
 
     with (
         PersistClient.open(url, blob=blob, consensus=consensus) as client,
-        StorageController(client).reader(collection, purpose=purpose) as reader,
+        StorageController(client) as controller,
+        controller.reader(collection, purpose=purpose) as reader,
     ):
+        if as_of is not None:
+            complete(controller, reader, as_of, f"collection {reader.info.name}", "leave as_of out")
         time = reader.readable(as_of)
         reader.allow_compaction(time)
         yield time

@@ -56,16 +56,22 @@ def spark_schema(
     comments: Comments = NO_COMMENTS,
     *,
     changes: bool = False,
+    as_of: int | None = None,
 ) -> t.StructType:
     """The schema of a DataFrame over `columns` (all, in the collection's order, if None).
 
     Of changes with `_time` and `_diff` behind them, as 64-bit integers. Comments are where Spark
-    looks for them.
+    looks for them. `as_of` is in the metadata of each column, if it is given.
     """
+    told = {} if as_of is None else {"asOf": as_of}
     arrow = schema.arrow
     names = arrow.names if columns is None else columns
     fields = [
-        t.StructField(name, spark_type(arrow.field(name).type), metadata=comment_of(name, comments))
+        t.StructField(
+            name,
+            spark_type(arrow.field(name).type),
+            metadata=(comment_of(name, comments) or {}) | told or None,
+        )
         for name in names
     ]
     if changes:

@@ -80,7 +80,8 @@ def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Comm
     with ExitStack() as undo:
         appends = []
         for table, each, position in zip(tables, updates, positions, strict=True):
-            append = table.writer().prepare(each, position, time + 1)
+            # The time is no user's choice: it is the clock's, or the next one of a table that is ahead.
+            append = table.writer().prepare(each, position, time + 1, far_ahead=True)
             undo.callback(_abandon, append.steps)
             appends.append(append)
         client.multi_write([step for append in appends for step in append.steps])

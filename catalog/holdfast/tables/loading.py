@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast.collections import BulkAppend, CollectionWriter
+from holdfast.collections.complete_times import ReadSeal, check_write_ahead, too_late
+from holdfast.collections.read_seals import last_seal
 from holdfast.errors import BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Prepared
 
@@ -19,13 +21,19 @@ CommitBatch = Callable[[Callable[[], Sequence[Prepared]]], object]
 """Commits the prepared steps that its argument returns, like `PersistClient.multi_write`."""
 
 
-def check_open(name: str, upper: int, time: int) -> None:
-    """Raise `BadInput` if rows can't be added to a collection at `time` any more."""
-    if time < upper:
-        raise BadInput(
-            f"collection {name} is complete up to {upper}: rows can't be added at {time}",
-            hint=f"write at {upper} or later",
-        )
+def check_times(
+    name: str, upper: int, times: tuple[int, int], seal: ReadSeal | None, now_ms: int | None, allow: str
+) -> None:
+    """Raise `BadInput` if rows can't be added to a collection at the first and the last of these times.
+
+    Its upper is `upper`, and `seal` is its last seal for a read. `now_ms` is the store's clock, or None if
+    times may be far ahead of it. `allow` says how to permit that.
+    """
+    first, last = times
+    if first < upper:
+        raise too_late(name, first, upper, seal)
+    if now_ms is not None:
+        check_write_ahead(f"collection {name}", last, upper, now_ms, allow)
 
 
 def load(
@@ -36,11 +44,14 @@ def load(
     *,
     at: int | None = None,
     new_upper: int | None = None,
+    far_ahead: bool = False,
+    allow: str = "pass far_ahead=True",
 ) -> int:
     """Append what was added to `bulk`. Returns the collection's upper after the append.
 
     Rows without times get the time `at`, or now. The upper becomes `new_upper`, or just after the last row.
-    Raises `BadInput` if the collection is already complete past one of the times, with nothing changed, and
+    Times far ahead of the store's clock need `far_ahead`; `allow` says how to give it. Raises `BadInput` for
+    such times, and if the collection is already complete past one of the times, with nothing changed, and
     `Indeterminate` if it is unknown whether the append happened.
     """
     clock = client.clock
@@ -53,8 +64,12 @@ def load(
         first, last = bulk.times or (time, time)
         assert first is not None
         assert last is not None
-        check_open(writer.info.name, position.upper, first)
         upper = last + 1 if new_upper is None else new_upper
+        # A time that was chosen here is the clock's, or the next one of a table that is ahead.
+        chosen = at is None and bulk.times is None and new_upper is None
+        now_ms = None if far_ahead or chosen else client.store_or_host_ms()
+        seal = last_seal(client, position.route.rendition)
+        check_times(writer.info.name, position.upper, (first, max(last, upper - 1)), seal, now_ms, allow)
         if upper <= last:
             raise BadInput(
                 f"the new upper {upper} is not above the last time of the rows, {last}",

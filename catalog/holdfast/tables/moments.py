@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, TypeAlias
 
+from holdfast.collections.complete_times import incomplete, too_early
 from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly, BadInput
 from holdfast.persist.rows.casts import shown
 
@@ -36,43 +37,17 @@ def milliseconds(given: Any) -> int:
     return found
 
 
-def shown_time(time_ms: int) -> str:
-    """A time as ISO 8601 in UTC, or as a number if it is too large for a date."""
-    try:
-        return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
-    except OverflowError:
-        return str(time_ms)
-
-
-def with_date(time_ms: int) -> str:
-    """A time in milliseconds, followed by its date if it looks like one."""
-    # Counters and the first second of 1970 are not dates.
-    return str(time_ms) if time_ms < 1000 or time_ms >= CLOSED else f"{time_ms} ({shown_time(time_ms)})"
-
-
 @contextmanager
 def dated(what: str) -> Iterator[None]:
     """Errors of the block that refuse a time show its date, and name the table, as in "table orders"."""
     try:
         yield
     except AsOfNotYetAvailable as error:
-        latest = f"its latest complete time is {with_date(error.upper - 1)}"
-        raise AsOfNotYetAvailable(
-            error.as_of,
-            error.upper,
-            message=f"{what} is not complete at {with_date(error.as_of)}:"
-            f" {latest if error.upper else 'nothing has been written yet'}",
-        ) from None
+        raise incomplete(error.as_of, error.upper, what) from None
     except AsOfTooEarly as error:
         if type(error) is not AsOfTooEarly:
             raise
-        raise AsOfTooEarly(
-            error.as_of,
-            error.since,
-            message=f"{what} can't be read at {with_date(error.as_of)}, because its earlier versions were"
-            " compacted",
-            hint=f"read at {with_date(error.since)} or later",
-        ) from None
+        raise too_early(error.as_of, error.since, what) from None
 
 
 def _milliseconds(given: Any) -> int:

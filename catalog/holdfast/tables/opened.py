@@ -12,11 +12,14 @@ from holdfast.collections import (
     Position,
     StorageController,
 )
-from holdfast.errors import AsOfNotYetAvailable, BadInput, NotWritable
+from holdfast.collections.complete_times import LEAST_MS, at_or_before
+from holdfast.collections.read_seals import check_follow, complete
+from holdfast.errors import CLOSED, AsOfNotYetAvailable, BadInput, NotWritable
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.persist.checks import check_columns
 from holdfast.tables.existing import rows_of
+from holdfast.tables.moments import Moment, milliseconds
 from holdfast.tables.reading import Reading
 from holdfast.text import naming
 
@@ -44,6 +47,8 @@ class OpenTable:
         self._writer: CollectionWriter | None = None
         self._position: Position | None = None
         self._closed = False
+        # An upper that the table had. Uppers never go back, so times below it are complete.
+        self._complete_below = 0
 
     @property
     def name(self) -> str:
@@ -122,6 +127,40 @@ class OpenTable:
             return snapshot.to_table()
 
         return self.reading.run(read)
+
+    def complete(self, given: Moment | None) -> int | None:
+        """Convert a time to read at to milliseconds, and make sure that the table can be read then.
+
+        Seals the table if that is needed and allowed. None stays None. Raises like
+        `collections.complete_times.seal_first`.
+        """
+        if given is None:
+            return None
+        self.check_open()
+        time = milliseconds(given)
+        if time < LEAST_MS or time >= self._complete_below:
+            what, instead = self._named(given)
+            self._complete_below = self.reading.run(
+                lambda reader: complete(self.controller, reader, time, what, instead)
+            )
+        return time
+
+    def past(self, given: Moment) -> int:
+        """Convert a time to follow changes from to milliseconds. Raises for a time in the future."""
+        time = milliseconds(given)
+        what, instead = self._named(given)
+        self.reading.run(lambda reader: check_follow(self.client, reader, time, what, instead))
+        return time
+
+    def latest_time(self, given: Moment | None) -> int:
+        """The latest complete time (None), or the latest one at or before a time. See `Table.latest_time`."""
+        upper, since = self.reading.run(lambda reader: (reader.upper(), reader.since()))
+        time = CLOSED if given is None else milliseconds(given)
+        return at_or_before(time, since, upper, f"table {self.name}")
+
+    def _named(self, given: Moment) -> tuple[str, str]:
+        """How errors about a time name the table, and the way to read at its latest complete time."""
+        return f"table {self.name}", f"read at table.latest_time({given!r})"
 
     def close(self) -> None:
         """Close the table and release its hold. Does nothing in a forked child."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionReader
 from holdfast.collections.changes import net_changes
-from holdfast.errors import AsOfNotYetAvailable, BadInput
+from holdfast.errors import BadInput
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
 from holdfast.tables.changes import Append, Delete, Update, Upsert
@@ -73,6 +73,15 @@ class Table:
         """The first time that is not complete, as of now. The latest time you can read is `upper - 1`."""
         return self._opened.reading.run(lambda reader: reader.upper())
 
+    def latest_time(self, at: Moment | None = None) -> int:
+        """The latest complete time, or with `at` the latest one at or before that time. Nothing is written.
+
+        Read at the returned time if you want whatever is complete, and need to know the time that you get.
+        Raises `AsOfTooEarly` if `at < since`, `AsOfNotYetAvailable` if nothing has been written yet, and
+        `BadInput` for a number in another unit than milliseconds.
+        """
+        return self._opened.latest_time(at)
+
     def append(self, rows: object) -> int:
         """Add rows. Returns the time at which they become visible, once they are durable.
 
@@ -109,7 +118,10 @@ class Table:
     def read(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows as of a time, or the latest, in no order. `columns` selects some of the columns.
 
-        Raises `AsOfTooEarly` if `as_of < since`, and `AsOfNotYetAvailable` if `as_of >= upper`.
+        You can read at every time that is at least a minute past. If nobody has written since then, the first
+        such read completes the table up to a minute ago. Later times, and times that this table may not
+        complete, raise `AsOfNotYetAvailable` with the latest complete time: see `latest_time`. Raises
+        `AsOfTooEarly` if `as_of < since`, and `BadInput` for a number in another unit than milliseconds.
         """
         rows = repeated(self._contents(as_of, columns))
         return rows if columns is None else rows.select(list(columns))
@@ -132,25 +144,28 @@ class Table:
         `read`, and `BadInput` if `end` is before `start`.
         """
         first = milliseconds(start)
-        upper = self.upper
-        last = upper - 1 if end is None else milliseconds(end)
+        last = None if end is None else milliseconds(end)
+        # The later time first: if that is complete, the other one needs no seal.
+        for each in sorted({first, first if last is None else last}, reverse=True):
+            self._opened.complete(each)
+        until = self.upper - 1 if last is None else last
 
         def differing(reader: CollectionReader) -> pa.Table:
-            schema, changes = net_changes(reader, self._opened.describe, first, last)
+            schema, changes = net_changes(reader, self._opened.describe, first, until)
             return changes.select(schema.arrow_diff.names)
 
         with dated(f"table {self.name}"):
-            if end is None and last < first:
-                raise AsOfNotYetAvailable(first, upper)
             return self._opened.reading.run(differing)
 
     def tail(self, as_of: Moment | None = None, *, snapshot: bool = False) -> Tail:
         """Follow the changes after a time (None: from now on), without end. See `Tail`.
 
-        With `snapshot`, the rows at that time come first, as changes. Raises like `read`.
+        With `snapshot`, the rows at that time come first, as changes. A tail never completes times by itself.
+        Raises `AsOfNotYetAvailable` for a time in the future, and with `snapshot` for any time that is not
+        complete. Otherwise raises like `read`.
         """
         self._opened.check_open()
-        time = None if as_of is None else milliseconds(as_of)
+        time = None if as_of is None else self._opened.past(as_of)
         collection = self._opened.info.collection_id
         reader = self._opened.controller.reader(collection, purpose=f"{PURPOSE} tail")
         with dated(f"table {self.name}"):
@@ -179,7 +194,7 @@ class Table:
         return f"<Table {self.name} ({self._opened.info.schema})>"
 
     def _contents(self, as_of: Moment | None, columns: Sequence[str] | None) -> pa.Table:
-        time = None if as_of is None else milliseconds(as_of)
+        time = self._opened.complete(as_of)
         with dated(f"table {self.name}"):
             return self._opened.contents(time, columns)
 

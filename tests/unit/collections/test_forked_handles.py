@@ -260,6 +260,7 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "to_pandas": lambda t: t.to_pandas(),
         "diff": lambda t: t.diff(time),
         "tail": lambda t: t.tail(),
+        "latest_time": lambda t: t.latest_time(),
         "comment": lambda t: t.comment({"v": "x"}),
     }
     inner: Calls = {
@@ -270,6 +271,9 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "existing": lambda t: t.existing(time + 1, None),
         "contents": lambda t: t.contents(None, None),
         "renew": lambda t: t.renew(),
+        "complete": lambda t: t.complete(time),
+        "past": lambda t: t.past(time),
+        "latest_time": lambda t: t.latest_time(None),
     }
     _all_raise([(table, calls), (table._opened, inner), (tail, {"next": lambda each: each.next(0)})])
     _covers(Table, calls, "name", "key", "client", "close")

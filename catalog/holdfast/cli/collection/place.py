@@ -13,7 +13,6 @@ from holdfast.errors import BadInput, TornRendition
 if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo, StorageController
     from holdfast.persist import PersistClient
-    from holdfast.tables import Table
     from holdfast.tables.opened import OpenTable
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -79,15 +78,6 @@ def opened_table(client: "PersistClient", name: str) -> Iterator["OpenTable"]:
         refuse_dropped(info)
         with contextlib.closing(OpenTable(client, controller, info)) as opened:
             yield opened
-
-
-@contextlib.contextmanager
-def table_of(client: "PersistClient", name: str) -> Iterator["Table"]:
-    """A collection as a table, by its name or id. The block closes it."""
-    from holdfast.tables import Table
-
-    with opened_table(client, name) as opened:
-        yield Table(opened)
 
 
 def refuse_dropped(info: "CollectionInfo") -> None:

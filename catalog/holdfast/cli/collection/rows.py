@@ -5,13 +5,14 @@ A row that occurs n times is shown n times. With `--diff` it is shown once, with
 
 import json
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.collection.place import controller_of, location_options, table_of, time
+from holdfast.cli.collection.place import controller_of, location_options, opened_table, time
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, cell_of
@@ -21,10 +22,14 @@ from holdfast.tables.moments import dated
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.collections import CollectionReader, StorageController
+
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _AS_OF = "Milliseconds or an ISO date. Default: the latest time."
 _FOR = "End after this long, counted from the start, or with --snapshot from the end of the snapshot."
 _LIMIT = click.IntRange(1, (1 << 63) - 1)
+_INSTEAD = "give --or-earlier, to use the latest complete time before it"
+_OR_EARLIER = "If a TIME is not complete, use the latest complete time before it, and show it on stderr."
 _TAIL_FORMATS = ("table", "csv", "json")
 
 
@@ -32,6 +37,7 @@ _TAIL_FORMATS = ("table", "csv", "json")
 @location_options
 @click.argument("name")
 @click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
+@click.option("--or-earlier", is_flag=True, help=_OR_EARLIER)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write to FILE.")
 @click.option("--limit", metavar="N", type=_LIMIT, help="Show at most N rows.")
@@ -40,6 +46,7 @@ def read(
     location: LocationUrls,
     name: str,
     as_of: int | None,
+    or_earlier: bool,
     form: str | None,
     output: Path | None,
     limit: int | None,
@@ -47,13 +54,18 @@ def read(
 ) -> None:
     """Show the contents of a collection as of one time.
 
-    A read at the same time always returns the same rows. The time must not be before the since of the
-    collection. Output files are CSV, JSON lines, Parquet or Arrow IPC.
+    A read at the same time always returns the same rows. You can read at every time from the collection's
+    since on that is at least a minute past. If nobody has written since then, the command completes the
+    collection up to a minute ago, if it may write to the location and no source feeds the collection.
+
+    Output files are CSV, JSON lines, Parquet or Arrow IPC.
     """
     with (
         controller_of(location.open_to_look()) as controller,
         controller.reader(name, purpose="holdfast collection read") as reader,
     ):
+        if as_of is not None:
+            as_of = _time_for(location, controller, reader, as_of, or_earlier=or_earlier)
         try:
             with dated(f"collection {name}"):
                 snapshot = reader.snapshot(as_of)
@@ -71,6 +83,7 @@ def read(
 @click.argument("name")
 @click.option("--from", "start", metavar="TIME", type=time, required=True, help="The earlier time.")
 @click.option("--to", "end", metavar="TIME", type=time, help="The later time. Default: the latest time.")
+@click.option("--or-earlier", is_flag=True, help=_OR_EARLIER)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write to FILE.")
 @click.option("--limit", metavar="N", type=_LIMIT, help="Show at most N rows.")
@@ -79,14 +92,30 @@ def diff(
     name: str,
     start: int,
     end: int | None,
+    or_earlier: bool,
     form: str | None,
     output: Path | None,
     limit: int | None,
 ) -> None:
-    """Show the differences between two times: rows that were added (_diff 1) or removed (_diff -1)."""
-    with table_of(location.open_to_look(), name) as table:
+    """Show the differences between two times: rows that were added (_diff 1) or removed (_diff -1).
+
+    The times are as in 'read'.
+    """
+    from holdfast.tables import Table
+
+    with opened_table(location.open_to_look(), name) as opened:
+        table = Table(opened)
         if not table.upper:
             raise BadInput(f"collection {name} is empty: nothing has been written yet")
+
+        def fitting(time: int) -> int:
+            return opened.reading.run(
+                lambda reader: _time_for(location, opened.controller, reader, time, or_earlier=or_earlier)
+            )
+
+        # The later time first: if that is complete, the other one needs no seal.
+        times = {each: fitting(each) for each in sorted({start, start if end is None else end}, reverse=True)}
+        start, end = times[start], None if end is None else times[end]
         with ProgressLine("comparing") as progress:
             progress(f"{name} at two times")
             found = table.diff(start, end)
@@ -121,7 +150,15 @@ def tail(
     """
     if progress and form != "json":
         raise BadInput("--progress needs --format json", hint="its lines are objects with 'progress'")
-    with table_of(location.open_to_look(), name) as table:
+    from holdfast.collections.read_seals import check_follow
+    from holdfast.tables import Table
+
+    with opened_table(location.open_to_look(), name) as opened:
+        if as_of is not None:
+            check, what = partial(check_follow, opened.client), f"collection {opened.name}"
+            hint = f"leave --as-of out, or see 'holdfast collection describe {opened.name}'"
+            opened.reading.run(lambda reader: check(reader, as_of, what, hint))
+        table = Table(opened)
         first = snapshot and (as_of or 0) < table.upper
         with table.tail(as_of, snapshot=snapshot) as changes, suppress(KeyboardInterrupt):
             out, told, start, deadline = _Changes(form), -1, changes.progress, None
@@ -137,6 +174,30 @@ def tail(
                 if progress and changes.progress > told:
                     told = changes.progress
                     click.echo(json.dumps({"progress": told}))
+
+
+def _time_for(
+    location: LocationUrls,
+    controller: "StorageController",
+    reader: "CollectionReader",
+    time: int,
+    *,
+    or_earlier: bool,
+) -> int:
+    """The time to read at: `time`, once it is complete, or with `or_earlier` the latest complete one."""
+    from holdfast.collections.complete_times import at_or_before
+    from holdfast.collections.read_seals import complete_with
+    from holdfast.text import with_date
+
+    what = f"collection {reader.info.name}"
+    if not or_earlier:
+        open_ = partial(location.open_to_write, create=False)
+        complete_with(open_, controller, reader, time, what, _INSTEAD)
+        return time
+    upper = reader.upper()
+    found = at_or_before(time, reader.since(), upper, what)
+    click.echo(f"as of {with_date(found)}", err=True)
+    return found
 
 
 class _Changes:

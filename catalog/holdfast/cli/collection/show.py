@@ -10,6 +10,7 @@ from holdfast.cli.collection.place import controller_of, facts_of, location_opti
 from holdfast.cli.facts import age, count, moment, plain, shown, shown_moment, size
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.rows.text import cell_of, render
+from holdfast.errors import CLOSED
 from holdfast.text import one_line
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def describe(location: LocationUrls, name: str, look: str, as_json: bool) -> Non
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
         facts = facts_of(controller, info)
+        facts["ahead_ms"] = _ahead_ms(controller, facts["upper"])
         facts["metadata_shard"] = info.metadata_shard
         facts["columns"] = [
             {
@@ -178,12 +180,25 @@ def _command(record: "CommandRecord") -> dict[str, Any]:
     }
 
 
+def _ahead_ms(controller: "StorageController", upper: int | None) -> int | None:
+    """How far the time of a collection is ahead of the store's clock. None if it is at most a minute."""
+    from holdfast.collections.complete_times import BEHIND_MS, LEAST_MS
+
+    if upper is None or not LEAST_MS < upper < CLOSED:
+        return None
+    ahead_ms = upper - 1 - controller.client.store_or_host_ms()
+    return ahead_ms if ahead_ms > BEHIND_MS else None
+
+
 def _described(facts: dict[str, Any]) -> str:
     lines = [
         (key, shown_moment(value) if key in ("since", "upper") else shown(value))
         for key, value in facts.items()
-        if not isinstance(value, list)
+        if not isinstance(value, list) and key != "ahead_ms"
     ]
+    if facts["ahead_ms"] is not None:
+        after = [key for key, _ in lines].index("upper") + 1
+        lines.insert(after, ("", f"AHEAD of the store's clock by {age(facts['ahead_ms'] / 1000)}"))
     for each in facts["renditions"]:
         lines.append((f"rendition {each['id']}", _rendition_line(each)))
         lines += [("", f"SUSPECT: {each['suspect']}")] if each["suspect"] else []

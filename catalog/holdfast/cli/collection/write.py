@@ -9,6 +9,7 @@
 """
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +23,11 @@ from holdfast.cli.rows.text import FORMATS, check_file
 from holdfast.errors import BadInput, WrittenBefore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.cli.rows.source import RowSource
     from holdfast.collections import CollectionInfo, JobRecord
+    from holdfast.collections.complete_times import ReadSeal
 
 WRITE: Final = "write"
 """The kind of the jobs that record which files were written. The slot is the XXH3-128 of the contents."""
@@ -40,6 +44,7 @@ WRITE: Final = "write"
 @click.option(
     "--new-upper", metavar="TIME", type=time, help="The upper after the write. Default: just after the rows."
 )
+@click.option("--far-ahead", is_flag=True, help="Allow times over an hour ahead of the store's clock.")
 @click.option("--once", is_flag=True, help="Succeed without writing if this file was written before.")
 @click.option("--again", is_flag=True, help="Add the rows even if this file was written before.")
 def write(
@@ -51,6 +56,7 @@ def write(
     delete: bool,
     at: int | None,
     new_upper: int | None,
+    far_ahead: bool,
     once: bool,
     again: bool,
 ) -> None:
@@ -65,40 +71,56 @@ def write(
     if you don't know whether a write happened, write again. Input from a pipe is not recognized. A file to
     append may be larger than memory. A file for --upsert or --delete must fit into memory.
     """
-    _check_options(upsert=upsert, delete=delete, at=at, new_upper=new_upper, once=once, again=again)
+    timed = at is not None or new_upper is not None or far_ahead
+    _check_options(upsert=upsert, delete=delete, timed=timed, once=once, again=again)
     check_file(file, form)
     from holdfast.cli.rows.source import RowSource
+    from holdfast.collections.read_seals import last_seal
 
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
         refuse_dropped(info)
         upper = controller.frontiers(info.collection_id).upper
         now = max(upper, controller.client.now_ms()) if at is None else at
-        _check_times(info, upper, (now, now), new_upper if at is not None else None)
+        client = controller.client
+        chosen = None if far_ahead else client.store_or_host_ms()
+        check = partial(_check_times, info.name, upper, last_seal(client, info.holding), chosen)
+        if at is not None:
+            check((at, at), new_upper)
         before = controller.jobs(info.collection_id)
     with RowSource(file, form, info.schema) as source:
         if upsert or delete:
             _change(location, info, source, delete=delete)
             return
         try:
-            _append(location, info, upper, now, source, before, at, new_upper, again=again)
+            _append(
+                location,
+                info,
+                upper,
+                now,
+                source,
+                check,
+                before,
+                at,
+                new_upper,
+                far_ahead=far_ahead,
+                again=again,
+            )
         except WrittenBefore as error:
             if not once:
                 raise
             click.echo(f"nothing to do: {error}", err=True)
 
 
-def _check_options(
-    *, upsert: bool, delete: bool, at: int | None, new_upper: int | None, once: bool, again: bool
-) -> None:
+def _check_options(*, upsert: bool, delete: bool, timed: bool, once: bool, again: bool) -> None:
     if upsert and delete:
         raise BadInput("--upsert and --delete can't be used together")
     if once and again:
         raise BadInput("--once and --again can't be used together")
-    if (upsert or delete) and (at is not None or new_upper is not None):
+    if (upsert or delete) and timed:
         raise BadInput(
             f"--{'upsert' if upsert else 'delete'} chooses the time itself",
-            hint="leave out --at and --new-upper",
+            hint="leave out --at, --new-upper and --far-ahead",
         )
 
 
@@ -127,10 +149,12 @@ def _append(
     upper: int,
     now: int,
     source: "RowSource",
+    check: "Callable[[tuple[int, int], int | None], None]",
     known: "tuple[JobRecord, ...]",
     at: int | None,
     new_upper: int | None,
     *,
+    far_ahead: bool,
     again: bool,
 ) -> None:
     from holdfast.persist.rows.canonical import prepare_updates, time_bounds
@@ -147,12 +171,12 @@ def _append(
         pieces = source.pieces(progress.part)
         first = next(pieces)
         # Raises on rows that don't fit before anything is opened for writing.
-        _check_times(
-            info, upper, time_bounds(prepare_updates(info.schema, first, default_time=now)), new_upper
-        )
+        rows = prepare_updates(info.schema, first, default_time=now)
+        check(time_bounds(rows) or (upper, upper), new_upper)
         controller = stack.enter_context(controller_of(location.open_to_write(create=False)))
         writer = controller.writer(info.collection_id, purpose="holdfast collection write")
-        bulk = stack.enter_context(writer.bulk())
+        # `load` checks the times.
+        bulk = stack.enter_context(writer.bulk(far_ahead=True))
         bulk.add(first)
         for piece in pieces:
             bulk.add(piece)
@@ -173,19 +197,34 @@ def _append(
             if not is_ours:
                 raise _before(info, source, record)
 
-        reached = load(controller.client, writer, bulk, commit, at=at, new_upper=new_upper)
+        reached = load(
+            controller.client,
+            writer,
+            bulk,
+            commit,
+            at=at,
+            new_upper=new_upper,
+            far_ahead=far_ahead,
+            allow="give --far-ahead",
+        )
         told = count(bulk.rows, "update")
     click.echo(f"wrote {told} to {info.name}: {_complete(reached)}", err=True)
 
 
 def _check_times(
-    info: "CollectionInfo", upper: int, times: tuple[int, int] | None, new_upper: int | None
+    name: str,
+    upper: int,
+    seal: "ReadSeal | None",
+    now_ms: int | None,
+    times: tuple[int, int],
+    new_upper: int | None,
 ) -> None:
     """Raise `BadInput` for rows that can't be written at their times, as far as that is known."""
-    from holdfast.tables.loading import check_open
+    from holdfast.tables.loading import check_times
 
-    first, last = times or (upper, upper)
-    check_open(info.name, upper, first)
+    first, last = times
+    reached = last if new_upper is None else max(last, new_upper - 1)
+    check_times(name, upper, (first, reached), seal, now_ms, "give --far-ahead")
     if new_upper is not None and new_upper <= last:
         raise BadInput(
             f"--new-upper {new_upper} is not above the last time of the rows, {last}",
