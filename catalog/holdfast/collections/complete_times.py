@@ -19,6 +19,7 @@ from typing import Final, Self
 
 from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly, BadInput
 from holdfast.persist.state.state import Writer
+from holdfast.persist.upkeep.leases import SEAL_FOR_A_READ
 from holdfast.text import age, with_date
 
 BEHIND_MS: Final = 60_000
@@ -29,8 +30,6 @@ AHEAD_MS: Final = 3_600_000
 """How far ahead of the store's clock a write may be without permission."""
 LEAST_MS: Final = 10**11
 """Times from here on are wall times in milliseconds: this is in 1973."""
-SEALING: Final = "seal for a read"
-"""The purpose of the writers that seal for reads."""
 
 # Each unit has a range of 2001 to 2286, and no two ranges overlap.
 _SECONDS: Final = range(10**9, 10**10)
@@ -53,7 +52,7 @@ class ReadSeal:
     @classmethod
     def last(cls, writers: Iterable[Writer]) -> Self | None:
         """The last one that the writers of a data shard show. None if they show none."""
-        seals = [each for each in writers if each.purpose == SEALING]
+        seals = [each for each in writers if each.purpose == SEAL_FOR_A_READ]
         last = max(seals, key=lambda each: each.last_upper, default=None)
         return None if last is None else cls(last.last_upper, last.hostname)
 

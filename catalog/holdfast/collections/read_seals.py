@@ -11,7 +11,6 @@ from typing import Final
 
 from holdfast.collections.complete_times import (
     LEAST_MS,
-    SEALING,
     Completeness,
     ReadSeal,
     check_past,
@@ -33,6 +32,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import PersistClient
+from holdfast.persist.upkeep.leases import SEAL_FOR_A_READ
 
 _FAILURES: Final = 5
 
@@ -54,7 +54,7 @@ def complete(
         if new_upper is None:
             return known.upper
         try:
-            writer = controller.writer(reader.info.collection_id, purpose=SEALING)
+            writer = controller.writer(reader.info.collection_id, purpose=SEAL_FOR_A_READ)
             writer.append(None, known.upper, new_upper)
         except (UpperMismatch, ShardFinalized):
             continue  # Somebody else moved the collection.

@@ -1,6 +1,7 @@
 """Which times can be read: the rule, and the empty commits that complete a table for its readers."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -235,6 +236,16 @@ def test_many_readers_commit_once_a_minute(orders: Table, stores: Stores, clock:
         assert commits(stores, orders) - before <= 1 + second // 60
     assert commits(stores, orders) - before == 5
     assert 0 < refused < 5 * 300, "a time that nobody has completed yet, less than a minute after a seal"
+
+
+def test_short_processes_commit_once_a_minute_too(orders: Table, stores: Stores, clock: Wall) -> None:
+    clock.pass_(10 * MINUTE)
+    before = commits(stores, orders)
+    for _ in range(20):
+        with stores.open() as client, table(client, "orders") as reader, suppress(AsOfNotYetAvailable):
+            reader.read(as_of=clock.wall_ms() - MINUTE)
+        clock.pass_(5000)
+    assert commits(stores, orders) - before == 2
 
 
 def test_a_reader_that_loses_the_race_looks_again(orders: Table, stores: Stores, clock: Wall) -> None:

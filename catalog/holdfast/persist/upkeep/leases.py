@@ -5,6 +5,7 @@ whole lease.
 """
 
 import threading
+from collections.abc import Iterable
 from typing import Final
 
 from holdfast.persist.clock import Clock
@@ -14,6 +15,18 @@ from holdfast.persist.state.state import ShardState
 
 MOST_WRITERS: Final = 128
 """The most writer entries of a shard."""
+
+SEAL_FOR_A_READ: Final = "seal for a read"
+"""The purpose of writers that sealed a shard for a read. Their entries show when and by whom."""
+
+
+def left_behind(state: ShardState, writers: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Return those of these writers that have an entry to drop when they close, each with its heartbeats.
+
+    The entry of a seal for a read stays until it is silent or surplus: others must see that it happened.
+    """
+    there = (state.writers[id_] for id_ in writers if id_ in state.writers)
+    return tuple((each.id, each.heartbeats) for each in there if each.purpose != SEAL_FOR_A_READ)
 
 
 def surplus_writers(state: ShardState) -> list[str]:
@@ -32,8 +45,8 @@ def drop_handles(machine: Machine, silent: ExpireHandles) -> None:
     state = machine.state
     # Keep a closed writer while an append of it is in flight or in doubt.
     closed = machine.closed & machine.settled
-    gone = dict.fromkeys([*closed, *surplus_writers(state)])
-    writers = tuple((id_, state.writers[id_].heartbeats) for id_ in gone if id_ in state.writers)
+    surplus = tuple((id_, state.writers[id_].heartbeats) for id_ in surplus_writers(state))
+    writers = tuple(dict.fromkeys([*left_behind(state, closed), *surplus]))
     if silent.readers or silent.writers or writers:
         commit([(machine, ExpireHandles(silent.readers, (*silent.writers, *writers)))])
     machine.closed -= closed

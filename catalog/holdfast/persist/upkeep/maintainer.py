@@ -35,7 +35,7 @@ from holdfast.persist.state.divergence import ForkGuard
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.stores import Location
 from holdfast.persist.upkeep.garbage import collect_garbage, garbage_due, log_is_long, now_for
-from holdfast.persist.upkeep.leases import LeaseWatch
+from holdfast.persist.upkeep.leases import LeaseWatch, left_behind
 from holdfast.persist.upkeep.rollup import write_closing_rollup, write_early_rollup
 from holdfast.persist.upkeep.round import due, maintain
 from holdfast.persist.upkeep.survey import Survey
@@ -195,12 +195,11 @@ class Maintainer:
         return False
 
     def _drop_writers(self) -> None:
-        steps: list[tuple[Machine, Command]] = []
-        for machine in self._machines():
-            writers = machine.state.writers
-            mine = tuple((id_, writers[id_].heartbeats) for id_ in tuple(machine.settled) if id_ in writers)
-            if mine:
-                steps.append((machine, ExpireHandles((), mine)))
+        steps: list[tuple[Machine, Command]] = [
+            (machine, ExpireHandles((), mine))
+            for machine in self._machines()
+            if (mine := left_behind(machine.state, tuple(machine.settled)))
+        ]
         if steps:
             commit(steps)
 
