@@ -164,6 +164,8 @@ def for_batch(options: ReadOptions) -> ReadOptions:
 
 def for_stream(options: ReadOptions) -> ReadOptions:
     """Return the options of a stream. Raises `BadInput` for options that are only for batch reads."""
+    if options.or_earlier:
+        raise BadInput("option 'orEarlier' is only for batch reads, not for a stream")
     if options.as_of is not None:
         raise BadInput("options 'asOf' and 'asOfTimestamp' are only for batch reads, not for a stream")
     return options
