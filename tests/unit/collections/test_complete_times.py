@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast._pb.persist_pb2 import StateDiff
 from holdfast.collections import CollectionWriter, Recipe, StorageController
 from holdfast.collections.complete_times import (
     AHEAD_MS,
@@ -33,7 +32,8 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import PersistClient
-from holdfast.persist.state.codec import DIFF_MAGIC, open_frame
+from holdfast.persist.state.codec import decode_diff
+from holdfast.persist.state.state import AppendBatch, ExtendUpper
 from holdfast.tables import Table, table
 from unit.collections.stores import SPEC, Stores
 from unit.persist.open_stores import HandClock
@@ -95,8 +95,8 @@ def commits(stores: Stores, table: Table) -> int:
     (shard,) = table._opened.describe().holding.shards
     moved = 0
     for entry in stores.consensus.scan(shard, 0, 10**6):
-        diff = StateDiff.FromString(open_frame(DIFF_MAGIC, entry.data, shard))
-        moved += any(each.WhichOneof("change") in ("append", "extend_upper") for each in diff.changes)
+        changes = decode_diff(entry.data, shard).changes
+        moved += any(isinstance(each, AppendBatch | ExtendUpper) for each in changes)
     return moved
 
 
