@@ -187,9 +187,12 @@ class WriteCapability:
         self.purpose = purpose
         self.writer = writer
 
-    def downgrade(self, frontier: int) -> None:
-        """Promise to write nothing at times below `frontier`, by sealing the collection to it."""
-        self.writer.seal(frontier)
+    def downgrade(self, frontier: int, *, far_ahead: bool = False) -> None:
+        """Promise to write nothing at times below `frontier`, by sealing the collection to it.
+
+        `far_ahead` is as for `CollectionWriter.append`.
+        """
+        self.writer.seal(frontier, far_ahead=far_ahead)
 
     def release(self) -> None:
         """Release it. Does nothing if it is already released."""

@@ -97,7 +97,8 @@ class CollectionWriter:
         with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
             if not far_ahead:
-                self._check_ahead(route, new_upper)
+                # If the upper is not `expected_upper`, the append fails anyway.
+                self._check_ahead(max(route.promised, expected_upper), new_upper)
             while not self._appended(route, append):
                 # The promise moved, or a handover came between. Continue if the collection's upper is the
                 # same.
@@ -123,7 +124,7 @@ class CollectionWriter:
         """
         self._owner.check("this writer of a collection")
         if not far_ahead:
-            self._check_ahead(position.route, new_upper)
+            self._check_ahead(position.route.promised, new_upper)
         batch = checked_updates(self.info.name, self.schema, updates, position.upper, new_upper)
         append = ShardedAppend(self._client, self.schema, batch, position.upper, new_upper)
         return self._with_promise(append.prepare(position.route), position.route, new_upper, far_ahead=True)
@@ -175,12 +176,15 @@ class CollectionWriter:
                 if mismatch.actual >= new_upper:
                     return
 
-    def _check_ahead(self, route: Route, new_upper: int) -> None:
-        """Raise `BadInput` if an append would move the collection's time far ahead of the store's clock."""
-        # An append below the promise doesn't move it, and needs no look at the clock.
-        if new_upper > max(route.promised + 1, LEAST_MS):
+    def _check_ahead(self, reached: int, new_upper: int) -> None:
+        """Raise `BadInput` if an append would move the collection's time far ahead of the store's clock.
+
+        Times up to `reached` are no move.
+        """
+        # Most appends stay below the promise, and need no look at the clock.
+        if new_upper > max(reached + 1, LEAST_MS):
             what, now_ms = f"collection {self.info.name}", self._client.store_or_host_ms()
-            check_write_ahead(what, new_upper - 1, route.promised, now_ms, "pass far_ahead=True")
+            check_write_ahead(what, new_upper - 1, reached, now_ms, "pass far_ahead=True")
 
     def _mismatch(self, expected: int, upper: int, route: Route) -> UpperMismatch:
         seal = ReadSeal.last(self._client.known_writers(route.shards[0].shard_id))
@@ -196,7 +200,7 @@ class CollectionWriter:
     ) -> PreparedAppend:
         """The appends to all shards of a route, and the move of the promise if they need it."""
         if not far_ahead:
-            self._check_ahead(route, new_upper)
+            self._check_ahead(route.promised, new_upper)
         moved, after = promise_moved(self._metadata, route, new_upper)
         return PreparedAppend((*appends, *moved), Position(new_upper, after))
 

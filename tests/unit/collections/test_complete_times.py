@@ -248,35 +248,38 @@ def test_short_processes_commit_once_a_minute_too(orders: Table, stores: Stores,
     assert commits(stores, orders) - before == 2
 
 
-def test_a_reader_that_loses_the_race_looks_again(orders: Table, stores: Stores, clock: Wall) -> None:
+@pytest.mark.parametrize("race", ["seal", "write", "late write", "handover"])
+def test_a_reader_that_loses_a_race_looks_again(
+    orders: Table, stores: Stores, clock: Wall, race: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock.pass_(HOUR)
+    time = NINE + 10 * MINUTE
     other = opened(stores)
-    reading = orders._opened.reading
-    run, raced = reading.run, []
+    append, raced = CollectionWriter.append, []
 
-    def racing(ask: Any) -> Any:
-        """Between the look at the upper and the seal, another process seals."""
+    def beaten(writer: CollectionWriter, *given: Any, **named: Any) -> None:
+        """Just before the first seal, another process moves the collection."""
+        if raced:
+            return append(writer, *given, **named)
+        raced.append(race)
+        controller = StorageController(other.client)
+        match race:
+            case "seal":
+                other.read(as_of=time)
+            case "write":
+                other.append([{"id": 2}])
+            case "late write":
+                append(controller.writer("orders", purpose="test"), [{"id": 2}], NINE + 1, NINE + MINUTE)
+            case "handover":
+                made = controller.renditions.create(other._opened.info.collection_id, shards=2)
+                controller.hydrate(other._opened.info.collection_id, made.id)
+                controller.renditions.hand_over(other._opened.info.collection_id, made.id)
+        return append(writer, *given, **named)
 
-        def looked(reader: Any) -> Any:
-            upper = reader.upper
-
-            def upper_then_race() -> int:
-                found: int = upper()
-                if not raced:
-                    raced.append(other.read(as_of=NINE + 10 * MINUTE))
-                return found
-
-            reader.upper = upper_then_race
-            try:
-                return ask(reader)
-            finally:
-                del reader.upper
-
-        return run(looked)
-
-    reading.run = racing  # type: ignore[method-assign]
-    assert ids(orders.read(as_of=NINE + 10 * MINUTE)) == [1]
+    monkeypatch.setattr(CollectionWriter, "append", beaten)
+    assert ids(orders.read(as_of=time)) == ([1, 2] if race == "late write" else [1])
     assert raced
+    assert time < orders.upper <= NINE + HOUR + (1 if race == "write" else -MINUTE)
 
 
 def test_a_fast_host_never_seals_the_future(orders: Table, stores: Stores, clock: Wall) -> None:
@@ -463,7 +466,10 @@ def test_explicit_times_far_ahead_need_permission(stores: Stores, orders: Table)
             bulk.prepare(position, ahead)
     assert orders.upper == NINE + 1
     writer.append([{"id": 2}], NINE + 1, NINE + HOUR)
-    writer.append([{"id": 3}], NINE + HOUR, ahead, far_ahead=True)
+    other = StorageController(stores.open()).writer("orders", purpose="test")
+    other.append([{"id": 3}], NINE + HOUR, ahead - 1, far_ahead=True)
+    # The table is there already.
+    writer.append([{"id": 3}], ahead - 1, ahead)
     assert orders.upper == ahead
     # A table that is ahead can still be used.
     assert [orders.append([{"id": each}]) for each in (4, 5)] == [ahead, ahead + 1]

@@ -83,8 +83,8 @@ def write(
         upper = controller.frontiers(info.collection_id).upper
         now = max(upper, controller.client.now_ms()) if at is None else at
         client = controller.client
-        chosen = None if far_ahead else client.store_or_host_ms()
-        check = partial(_check_times, info.name, upper, last_seal(client, info.holding), chosen)
+        store_ms = None if far_ahead else client.store_or_host_ms()
+        check = partial(_check_times, info.name, upper, last_seal(client, info.holding), store_ms)
         if at is not None:
             check((at, at), new_upper)
         before = controller.jobs(info.collection_id)
