@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadInput
-from holdfast.ingest.formats.avro_records import CONVERSION, AvroRecords, as_table
+from holdfast.ingest.formats.avro_records import CONVERSION, AvroRecords, TooManyDigits, as_table
 from holdfast.ingest.formats.avro_schema import UnreadableSchema, parse_schema, way_of, ways_of
 from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, TooManyBad, decode_good, joined
 from holdfast.ingest.formats.files import WholeFiles
@@ -210,8 +210,8 @@ class AvroFiles(WholeFiles):
         stream = io.BytesIO(file)
         try:
             header: Any = fastavro.schemaless_reader(stream, _HEADER, None)
-        except Exception as error:  # noqa: BLE001 - fastavro raises almost anything for such bytes
-            raise ValueError(f"it has no header ({type(error).__name__})") from None
+        except Exception:  # noqa: BLE001 - fastavro raises almost anything for such bytes
+            raise ValueError("it is no object container file, or is cut off in its header") from None
         if header["magic"] != _MAGIC:
             raise ValueError("it is no object container file")
         schema = header["meta"].get(_SCHEMA, b"").decode()
@@ -231,9 +231,11 @@ def _readable(records: Iterator[Any]) -> Iterator[Any]:
     """The records. Raises `ValueError` for one that can't be read."""
     try:
         yield from records
+    except TooManyDigits as error:
+        raise ValueError(f"its records can't be read: {error}") from None
     except Exception as error:  # noqa: BLE001 - as above
-        why = "it ends too early" if isinstance(error, EOFError) else f"{type(error).__name__}: {error}"
-        raise ValueError(f"its records can't be read: {why}") from None
+        why = "ends too early" if isinstance(error, EOFError) else "is damaged"
+        raise ValueError(f"its records can't be read: the file {why}") from None
 
 
 def _contents(values: pa.Array) -> tuple[np.ndarray, np.ndarray, io.BytesIO]:

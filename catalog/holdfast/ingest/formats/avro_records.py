@@ -15,6 +15,12 @@ from holdfast.ingest.formats.json_text import as_json
 
 CONVERSION: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
 """What the conversion of a value may raise that doesn't fit its column."""
+
+
+class TooManyDigits(ValueError):
+    """A decimal has more digits than its schema allows."""
+
+
 Fields = Mapping[str, Any]
 
 
@@ -57,8 +63,10 @@ class AvroRecords:
             fastavro.schemaless_reader(alone, self.parsed, None)
         except EOFError:
             return "it ends within a record"
-        except Exception as error:  # noqa: BLE001 - as above
-            return f"it is no record of its schema: {type(error).__name__}: {error}"
+        except TooManyDigits as error:
+            return str(error)
+        except Exception:  # noqa: BLE001 - as above
+            return "its bytes are no record of its schema: was it written with another one?"
         return f"{end - begin - alone.tell()} bytes follow its record"
 
 
@@ -99,7 +107,7 @@ def _decimal(data: Any, writer: dict[Any, Any] | None, _: object = None) -> deci
     assert writer is not None
     precision, unscaled = writer["precision"], int.from_bytes(data, "big", signed=True)
     if abs(unscaled) >= 10**precision:
-        raise ValueError(f"a decimal has more than {precision} digits")
+        raise TooManyDigits(f"a decimal has more than {precision} digits")
     return decimal.Decimal(unscaled).scaleb(-writer["scale"], _exactly(precision))
 
 

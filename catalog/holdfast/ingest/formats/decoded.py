@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-REASON_CHARS: Final = 500
+from holdfast.ingest.formats.reasons import REASON_CHARS, plain_reason
+
 MOST_BAD: Final = 1000
 """How many bad records a format finds in a batch, unless it is told another number."""
 
@@ -91,7 +92,7 @@ def decode_good(
                 continue
             why = f"{table.num_rows} records instead of one"
         except errors as error:
-            why = str(error)
+            why = plain_reason(error)
         if end - begin == 1:
             bad.append((begin, why[:REASON_CHARS]))
             if len(bad) > most_bad:

@@ -16,8 +16,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput
-from holdfast.ingest.formats.decoded import MOST_BAD, REASON_CHARS, BadRecord, Decoded, decode_good
+from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, decode_good
 from holdfast.ingest.formats.json_text import as_json
+from holdfast.ingest.formats.reasons import plain_reason
 
 _END: Final = "\x00end of file"
 """A record behind the last one of a CSV file. A quote that is not closed takes it into its field."""
@@ -44,7 +45,7 @@ class WholeFiles:
             try:
                 table, failed = self._read(value.as_buffer())
             except _UNREADABLE as error:
-                bad.append(BadRecord(at, messages["position"][at].as_py(), "file", _line(error)))
+                bad.append(BadRecord(at, messages["position"][at].as_py(), "file", plain_reason(error)))
                 continue
             rows.append(table)
             index.append(np.full(table.num_rows, at))
@@ -187,8 +188,3 @@ def _converted(column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
 def _others(count: int, left_out: list[int]) -> np.ndarray:
     """The numbers, from 1, of `count` records that are not left out."""
     return np.setdiff1d(np.arange(1, count + len(left_out) + 1), left_out)
-
-
-def _line(error: Exception) -> str:
-    """An error of Arrow on one line."""
-    return " ".join(str(error).split())[:REASON_CHARS]

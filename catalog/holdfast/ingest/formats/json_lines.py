@@ -27,6 +27,7 @@ from holdfast.ingest.formats.decoded import (
     joined,
     stripped,
 )
+from holdfast.ingest.formats.reasons import plain_reason
 
 _ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError, pl.exceptions.ComputeError)
 
@@ -170,7 +171,7 @@ def _objects(values: pa.Array) -> tuple[pa.Array, np.ndarray, list[tuple[int, st
         try:
             changed[at] = _on_one_line(values[at].as_py())
         except ValueError as error:
-            bad.append((at, str(error)))
+            bad.append((at, plain_reason(error)))
     refused = {at for at, _ in bad}
     index = np.array([at for at in range(len(values)) if at not in refused], np.int64)
     kept = [changed[at] if at in changed else values[at].as_py() for at in index.tolist()]
