@@ -140,11 +140,16 @@ def test_what_can_not_be_reached_is_one_clear_line(
     objects.put("a", b"x")
     (wanted,) = source.probe({})
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-    with pytest.raises(StoreUnreachable, match="can't be opened: the response is SignatureDoesNotMatch"):
+    with pytest.raises(
+        StoreUnreachable, match="can't be opened: the response is SignatureDoesNotMatch"
+    ) as opened:
         objects.fed(tmp_path)
     source.close()
-    with pytest.raises(Determinate, match="can't get object a in s3://"):
+    with pytest.raises(Determinate, match="can't get object a in s3://") as read:
         list(source.read(wanted))
+    # A source needs no right to write.
+    for error in (opened.value, read.value):
+        assert error.hint.endswith("credentials of a user who may list and get objects there")
 
 
 def test_a_path_is_a_folder_or_an_s3_url() -> None:

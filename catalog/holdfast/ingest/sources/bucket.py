@@ -20,7 +20,7 @@ class Bucket(Files):
     def __init__(self, place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> None:
         super().__init__(pattern, whole=whole, on_changed=on_changed)
         self._place = place
-        self._session = S3Session(place, answer_s=ANSWER_S)
+        self._session = S3Session(place, answer_s=ANSWER_S, reads=True)
 
     @property
     def name(self) -> str:
@@ -33,7 +33,7 @@ class Bucket(Files):
             try:
                 page = self._session.page(base, after=after)
             except FAILURES as error:
-                raise failed(error, f"list {self._place}", certain=True) from cause(error)
+                raise failed(error, f"list {self._place}", certain=True, reads=True) from cause(error)
             found = page.get("Contents", [])
             for each in found:
                 name = each["Key"].removeprefix(base)
@@ -62,7 +62,7 @@ class Bucket(Files):
                 raise SourceChanged(f"{where} is gone") from None
             if code(error) in ("PreconditionFailed", "412"):
                 raise SourceChanged(f"{where} was written anew") from None
-            raise failed(error, f"get {where}", certain=True) from cause(error)
+            raise failed(error, f"get {where}", certain=True, reads=True) from cause(error)
 
     def close(self) -> None:
         """Close the connections."""

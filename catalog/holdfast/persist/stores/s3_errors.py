@@ -64,7 +64,7 @@ _REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 _CREDENTIALS_HINT: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or another source of the AWS configuration, to the "
-    "credentials of a user who may list, get, put and delete objects there"
+    "credentials of a user who may {rights} objects there"
 )
 
 _DENIED: Final = "AccessDenied"
@@ -84,6 +84,9 @@ _RIGHTS: Final = {
 _RIGHTS_HINT: Final = (
     "allow the user of the credentials s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject and "
     "s3:DeleteObject on its objects; a client that is open for reading needs only the first two"
+)
+_READ_RIGHTS_HINT: Final = (
+    "allow the user of the credentials s3:ListBucket on the bucket, and s3:GetObject on its objects"
 )
 _CLOCK_HINT: Final = (
     "set the clock of this host, for example with NTP: it differs from the service's clock by more than the "
@@ -118,10 +121,13 @@ def cause(error: Exception) -> Exception | None:
     return None if type(error) is HTTPClientError else error
 
 
-def failed(error: Exception, what: str, *, certain: bool) -> StorageError:
-    """Return the error of a request to `what`. `certain` means that the request changes nothing."""
+def failed(error: Exception, what: str, *, certain: bool, reads: bool = False) -> StorageError:
+    """Return the error of a request to `what`. `certain` means that the request changes nothing.
+
+    `reads` means that its client only reads there, so that the hint asks for no other rights.
+    """
     kind = Determinate if certain or refused(error) else Indeterminate
-    found = kind(f"can't {what}: {_reason(error)}", hint=_hint(error))
+    found = kind(f"can't {what}: {_reason(error)}", hint=_hint(error, reads=reads))
     return found.for_good() if _lacks_right(error) else found
 
 
@@ -136,15 +142,15 @@ def not_deleted(errors: Sequence[Mapping[str, str]], count: int, where: str) -> 
     return Determinate(message)
 
 
-def unreachable(error: Exception, where: str) -> StoreUnreachable:
-    """Return the error of the first request to a store."""
+def unreachable(error: Exception, where: str, *, reads: bool = False) -> StoreUnreachable:
+    """Return the error of the first request to a store. `reads` is as for `failed`."""
     name = code(error)
     if name == "NoSuchBucket":
         return StoreUnreachable(
             f"there is no {where}", hint="check the URL, or create the bucket; Holdfast does not create it"
         )
     if _denied(error):
-        return StoreUnreachable(f"{where} can't be opened: {_reason(error)}", hint=_hint(error))
+        return StoreUnreachable(f"{where} can't be opened: {_reason(error)}", hint=_hint(error, reads=reads))
     if name in (
         "PermanentRedirect",
         "AuthorizationHeaderMalformed",
@@ -157,12 +163,14 @@ def unreachable(error: Exception, where: str) -> StoreUnreachable:
     return StoreUnreachable(f"{where} can't be reached: {_reason(error)}", hint=hint)
 
 
-def _hint(error: Exception) -> str:
+def _hint(error: Exception, *, reads: bool) -> str:
     if code(error) == "RequestTimeTooSkewed":
         return _CLOCK_HINT
     if _lacks_right(error):
-        return _RIGHTS_HINT
-    return _CREDENTIALS_HINT if _denied(error) else ""
+        return _READ_RIGHTS_HINT if reads else _RIGHTS_HINT
+    if not _denied(error):
+        return ""
+    return _CREDENTIALS_HINT.format(rights="list and get" if reads else "list, get, put and delete")
 
 
 def _lacks_right(error: Exception) -> bool:

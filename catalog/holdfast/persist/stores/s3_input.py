@@ -23,13 +23,13 @@ from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, r
 @contextmanager
 def open_s3_input(place: S3Place, name: str) -> Iterator["S3Input | None"]:
     """Open the object `name` at `place` for the block; None if there is none. Raises `StorageError`."""
-    with closing(S3Session(place, answer_s=ANSWER_S)) as session:
+    with closing(S3Session(place, answer_s=ANSWER_S, reads=True)) as session:
         where = {"Bucket": place.bucket, "Key": session.base + name}
         try:
             head = patiently(lambda: session.client.head_object(**where, ChecksumMode="ENABLED"), passing)
         except FAILURES as error:
             if code(error) not in ("404", "NoSuchKey"):
-                raise failed(error, f"read {name} in {place}", certain=True) from cause(error)
+                raise failed(error, f"read {name} in {place}", certain=True, reads=True) from cause(error)
             yield None
             return
         version = {**where, "IfMatch": head["ETag"]}
@@ -75,7 +75,7 @@ class S3Input(io.RawIOBase):
         try:
             data = patiently(lambda: self._fetch(span, wanted), passing)
         except FAILURES as error:
-            raise failed(error, self._what, certain=True) from cause(error)
+            raise failed(error, self._what, certain=True, reads=True) from cause(error)
         self._compare(data)
         view[: len(data)] = data
         self._at += len(data)

@@ -69,22 +69,22 @@ class S3Session:
     """The service of `place`. `answer_s` is how many seconds a request may wait for any data.
 
     Raises `StoreUnreachable` if the service does not respond, the bucket is missing, or credentials are
-    missing or refused.
+    missing or refused. If the caller only `reads`, the hint asks for no other rights.
     """
 
-    def __init__(self, place: S3Place, *, answer_s: float) -> None:
+    def __init__(self, place: S3Place, *, answer_s: float, reads: bool = False) -> None:
         self.place: Final = place
         self.base: Final = place.prefix + "/" if place.prefix else ""
         self._answer_s: Final = answer_s
         try:
             self._connections = self._connect()
         except FAILURES as error:
-            raise unreachable(error, str(place)) from cause(error)
+            raise unreachable(error, str(place), reads=reads) from cause(error)
         try:
             self.page(self.base, most=1)
         except FAILURES as error:
             self.close()
-            raise unreachable(error, str(place)) from cause(error)
+            raise unreachable(error, str(place), reads=reads) from cause(error)
 
     @property
     def client(self) -> Any:
