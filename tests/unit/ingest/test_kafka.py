@@ -651,8 +651,12 @@ def test_what_can_not_be_reached_is_one_clear_line(
     monkeypatch.setattr("holdfast.ingest.sources.kafka.REQUEST_S", 1.0)
     topic = KafkaTopic(kafka)
     told = refused(tmp_path, topic, bootstrapServers="127.0.0.1:1")
-    assert "can't find the cluster: 127.0.0.1:1/bootstrap" in told
-    assert "check source.kafka.bootstrapServers (127.0.0.1:1), and that the broker is up" in told
+    assert "can't connect to Kafka at 127.0.0.1:1: 127.0.0.1:1/bootstrap" in told
+    assert "check source.kafka.bootstrapServers (127.0.0.1:1), that the broker is up" in told
+    told = refused(tmp_path, topic, bootstrapServers=kafka.sasl_servers)
+    assert f"at {kafka.sasl_servers}: no broker responds to security.protocol PLAINTEXT" in told
+    assert "that this port takes security.protocol PLAINTEXT" in told
+    assert "brokers are down" not in told
     told = refused(tmp_path, topic, topic="no-such-topic")
     assert f"topic no-such-topic at {kafka.servers} doesn't exist" in told
     assert "create the topic, or correct source.kafka.topic" in told
@@ -685,6 +689,7 @@ def test_secrets_come_from_a_file_or_a_variable_and_are_never_shown(
     monkeypatch.setenv("KAFKA_SECRET", "wrong-secret")
     told = refused(tmp_path, topic, bootstrapServers=kafka.sasl_servers, security=variable)
     assert f"Kafka at {kafka.sasl_servers} does not accept this client" in told
+    assert "can't connect" not in told
     assert "correct the credentials or the protocol in source.kafka.security" in told
     assert "wrong-secret" not in told
     monkeypatch.delenv("KAFKA_SECRET")

@@ -59,7 +59,8 @@ class Kafka:
         self._client = KafkaClient(spec, group)
         try:
             (cluster,) = self._client.asked(
-                "find the cluster", lambda: [self._client.admin.describe_cluster(request_timeout=REQUEST_S)]
+                f"connect to Kafka at {spec.bootstrap_servers}",
+                lambda: [self._client.admin.describe_cluster(request_timeout=REQUEST_S)],
             )
             self._cluster_id = str(cluster.cluster_id)
             self._look()

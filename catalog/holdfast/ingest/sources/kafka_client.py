@@ -79,6 +79,7 @@ class KafkaClient:
 
     def __init__(self, spec: KafkaSpec, group: str) -> None:
         self._servers = spec.bootstrap_servers
+        self._protocol = spec.security.get("security.protocol", "PLAINTEXT")
         self.patience_s = OPEN_S
         self._last_error: KafkaError | None = None
         self._retired: deque[AdminClient] = deque(maxlen=16)
@@ -118,7 +119,9 @@ class KafkaClient:
             ) from None
 
     def _note(self, error: KafkaError) -> None:
-        self._last_error = error
+        # The error of a connection says more than that all are gone, which follows it.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:
+            self._last_error = error
 
     def close(self) -> None:
         """Close the connections."""
@@ -191,10 +194,16 @@ class KafkaClient:
         if error is None or is_passing(error):
             # The last one that a connection had says more than that the time is over.
             error = self._last_error or error
-        reason = "it does not respond" if error is None else one_line(error)
+        if error is None:
+            reason = "it does not respond"
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            # Its text is a count such as "0/2 brokers are down", which reads as if none was.
+            reason = f"no broker responds to security.protocol {self._protocol}"
+        else:
+            reason = one_line(error)
         if error is not None and error.code() in _REJECTED:
             return StoreUnreachable(
-                f"can't {what}: Kafka at {servers} does not accept this client: {reason}",
+                f"Kafka at {servers} does not accept this client: {reason}",
                 hint="correct the credentials or the protocol in source.kafka.security",
             )
         if error is not None and error.code() in _FORBIDDEN:
@@ -204,7 +213,8 @@ class KafkaClient:
             )
         return StoreUnreachable(
             f"can't {what}: {reason}",
-            hint=f"check source.kafka.bootstrapServers ({servers}), and that the broker is up",
+            hint=f"check source.kafka.bootstrapServers ({servers}), that the broker is up, and that this port"
+            f" takes security.protocol {self._protocol}",
         )
 
 
