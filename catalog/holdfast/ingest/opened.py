@@ -315,6 +315,17 @@ def _avro(spec: IngestSpec, columns: pa.Schema, keys: Sequence[str], texts: Sche
     return Avro(columns, texts, head=head, most_bad=spec.error_limit)
 
 
+def _lacking(spec: IngestSpec) -> Sequence[str]:
+    """What no record of the source has besides its fields."""
+    match spec.source:
+        case FilesSpec():
+            return ("timestamp", "key")
+        case GeneratorSpec():
+            return ("timestamp",)
+        case _:
+            return ()
+
+
 def format_of(spec: IngestSpec, schema: Schema, texts: SchemaTexts | None = None) -> Format:
     """The format, for the columns that it fills. Raises `BadInput` if it can't fill them.
 
@@ -326,6 +337,12 @@ def format_of(spec: IngestSpec, schema: Schema, texts: SchemaTexts | None = None
             types = " or ".join(str(each) for each in _INCLUDE_TYPES[what])
             has = f"type {found[0]}" if found else "no such column"
             raise BadInput(f"source.include.{what} needs a column '{name}' of type {types}, found {has}")
+        if what in _lacking(spec) and not schema.arrow.field(name).nullable:
+            raise BadInput(
+                f"column '{name}' allows no nulls, and records of this source have no {what}",
+                hint=f"leave source.include.{what} out, or declare the column with a question mark:"
+                f" {name}: '<type>?'",
+            )
     if spec.envelope.is_keyed and not schema.key_names:
         raise BadInput(f"envelope {spec.envelope.value} needs a collection with a key")
     taken = {name for what, name in spec.include.items() if what != "record"}

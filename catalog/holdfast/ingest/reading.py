@@ -171,7 +171,9 @@ class RangeReader:
         deleting = messages.filter(empty)
         if self._keyed and deleting.num_rows:
             messages = messages.filter(pc.invert(empty))
-        decoded = without_nulls(self._format.decode(messages), messages, self._schema)
+        decoded = without_nulls(
+            self._format.decode(messages), messages, self._schema, include=self._spec.include
+        )
         work.records.append(self._records(decoded, messages, wanted, deletes=False))
         work.bad += [self._error(wanted, each, messages) for each in decoded.bad]
         if not self._keyed:
@@ -276,22 +278,36 @@ def included(values: pa.Array, what: str, type_: pa.DataType) -> pa.Array:
 
 
 def without_nulls(
-    decoded: Decoded, messages: pa.RecordBatch, schema: Schema, names: Sequence[str] | None = None
+    decoded: Decoded,
+    messages: pa.RecordBatch,
+    schema: Schema,
+    names: Sequence[str] | None = None,
+    *,
+    include: Mapping[str, str] | None = None,
 ) -> Decoded:
     """Leave out the rows that have a null where the collection allows none. They are bad records.
 
-    With `names`, only these columns count.
+    With `names`, only these columns count. `include` names the columns that messages fill themselves.
     """
+    parts = {name: what for what, name in (include or {}).items() if what in ("timestamp", "key")}
     rows, index, numbers, bad = decoded.rows, decoded.index, decoded.numbers, list(decoded.bad)
     for each in schema.arrow:
-        wanted = each.name in rows.column_names and (names is None or each.name in names)
-        if each.nullable or not wanted or not rows[each.name].null_count:
+        if each.nullable or (names is not None and each.name not in names):
             continue
-        null = rows[each.name].is_null().to_numpy()
+        if each.name in parts:
+            values = messages[parts[each.name]].take(pa.array(index))
+            reason = f"column '{each.name}' allows no nulls, and the message has no {parts[each.name]}"
+        elif each.name in rows.column_names:
+            values, reason = rows[each.name], f"column '{each.name}' is missing or null"
+        else:
+            continue
+        if not values.null_count:
+            continue
+        null = values.is_null().to_numpy(zero_copy_only=False)
         for at in np.flatnonzero(null).tolist():
             message = int(index[at])
             position = messages["position"][message].as_py() if numbers is None else int(numbers[at])
-            bad.append(BadRecord(message, position, "null", f"column '{each.name}' is missing or null"))
+            bad.append(BadRecord(message, position, "null", reason))
         rows, index = rows.filter(pa.array(~null)), index[~null]
         numbers = None if numbers is None else numbers[~null]
     return replace(decoded, rows=rows, index=index, numbers=numbers, bad=bad)

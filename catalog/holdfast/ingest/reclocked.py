@@ -322,7 +322,9 @@ class ReclockedIngestion(Ingestion):
 
     def _decoded_messages(self, messages: pa.RecordBatch) -> Decoded:
         decoded = self._form_of_rows.decode(messages)
-        return decoded if self._source.columns is None else without_nulls(decoded, messages, self.schema)
+        if self._source.columns is None:
+            return decoded
+        return without_nulls(decoded, messages, self.schema, include=self._spec.include)
 
     def _error_row(self, message: Mapping[str, Any]) -> dict[str, Any]:
         assert self._source.columns is not None

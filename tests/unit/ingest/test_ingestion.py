@@ -10,7 +10,7 @@ from holdfast.collections import CollectionSpec, StorageController
 from holdfast.collections.recovery import look_at_recovered
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, SourceStalled
 from holdfast.ingest import StepOutcome, ingestion_of, parse
-from holdfast.ingest.kept import offsets, progress
+from holdfast.ingest.kept import errors, offsets, progress
 from holdfast.ingest.made_from import made_from
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
@@ -221,6 +221,17 @@ def test_included_columns(client: PersistClient) -> None:
     drained(pipeline(client, topic, include={"record": "name"}))
     ((_, record),) = rows(client)
     assert json.loads(record) == {"id": 1, "name": "ignored", "more": [1, {"a": None}]}
+
+
+def test_a_message_without_what_its_column_needs_is_a_bad_record(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("7", {"name": "a"}, {"name": "b"})
+    kafka = {"bootstrapServers": "k:9092", "topic": "t"}
+    drained(pipeline(client, topic, generator=None, kafka=kafka, include={"timestamp": "id"}))
+    assert rows(client) == Counter()
+    reason = "column 'id' allows no nulls, and the message has no timestamp"
+    found = errors(StorageController(client), "orders", None)[1]
+    assert found["reason"].to_pylist() == [reason, reason]
 
 
 def test_an_empty_step_moves_the_upper(client: PersistClient) -> None:

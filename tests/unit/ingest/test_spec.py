@@ -164,6 +164,11 @@ def test_what_does_not_fit_a_table_is_named(changed: dict[str, Any], told: str) 
             "format csv is for files",
         ),
         ({"include": {"record": "at"}, "format": {"csv": {}}}, "include.record is for format json"),
+        ({"include": {"timestamp": "id"}}, "column 'id' allows no nulls, and records of this source have no"),
+        (
+            {"include": {"timestamp": "id"}, "files": None, "generator": {"rows": 1}},
+            "column 'id' allows no nulls, and records of this source have no timestamp",
+        ),
     ],
 )
 def test_a_spec_must_fit_the_columns(changed: dict[str, Any], told: str) -> None:
