@@ -102,6 +102,27 @@ def test_a_changed_file_is_an_error_and_never_other_rows(tmp_path: Path) -> None
     assert [(each["partition"], each["kind"]) for each in found] == [("a", "changed")]
 
 
+def test_a_bad_record_of_a_file_has_no_key_and_stays_an_error(tmp_path: Path) -> None:
+    from holdfast.collections import StorageController
+    from holdfast.ingest.kept import errors
+    from holdfast.persist import PersistClient
+
+    (tmp_path / "in").mkdir()
+    block = {"files": {"path": str(tmp_path / "in")}, "format": {"json": {}}, "envelope": "Upsert"}
+    for name, line in (
+        ("a", '{"id":1,"name":"x"}'),
+        ("b", '{"id":1,"name":7}'),
+        ("c", '{"id":1,"name":"y"}'),
+    ):
+        (tmp_path / "in" / name).write_text(line)
+        ingest_source(f"file://{tmp_path}/store", "orders", block, schema=SCHEMA, once=True)
+        with holdfast.table(f"file://{tmp_path}/store", "orders") as table:
+            assert table.read()["name"].to_pylist() == ["y" if name == "c" else "x"]
+    with PersistClient.open(f"file://{tmp_path}/store") as client:
+        found = errors(StorageController(client), "orders")[1].to_pylist()
+    assert [(each["partition"], each["key"]) for each in found] == [("b", None)]
+
+
 def test_a_file_may_be_deleted_once_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_text('{"id":1}\n')
