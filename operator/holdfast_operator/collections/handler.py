@@ -329,8 +329,7 @@ class CollectionHandler(Handler[CollectionView]):
             note = Note(Reason.DATA_DELETED, f"collection {step.item} and its data are deleted")
             notes = [note]
             if step.left:
-                text = f"the source could not be reached, and keeps {step.left}"
-                notes.append(Note(Reason.SOURCE_LEFT, text, warning=True))
+                notes.append(Note(Reason.SOURCE_LEFT, step.left, warning=True))
             for each in notes:
                 log.info(each.message)
                 await self.services.events.post(key, body["metadata"]["uid"], each)

@@ -506,6 +506,8 @@ def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName
     if seen.item_id is None:
         return Release()
     left = "" if ingestion.is_forgotten(seen.source) else _left_in_source(spec, seen.collection_id or "")
+    if left:
+        left = f"the source may still keep {left} ({ingestion.why_not_forgotten(seen.source)})"
     return DropItem(item, left)
 
 

@@ -77,7 +77,7 @@ class DropItem(StoreChange):
     call: ClassVar[str] = "drop_item"
     item: ItemName
     left: str = ""
-    """What its source still keeps for it."""
+    """What its source may still keep for it, and why, as a sentence. Empty if it keeps nothing."""
 
 
 @dataclass(frozen=True)

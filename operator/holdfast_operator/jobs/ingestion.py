@@ -193,6 +193,13 @@ def is_forgotten(seen: SourceView | None) -> bool:
     return seen is not None and seen.forgetting is not None and seen.forgetting.state is JobState.DONE
 
 
+def why_not_forgotten(seen: SourceView | None) -> str:
+    """Returns why the source may still keep something for the collection."""
+    if seen is None or seen.forgetting is None:
+        return "no Spark job could be started for it"
+    return f"the Spark job for it failed: {seen.forgetting.error}"
+
+
 def _plan_end(seen: SourceView) -> Decision | None:
     """Returns a step that ends an attempt that is no longer needed, or None."""
     if seen.source.run.suspend or not seen.fed:

@@ -25,6 +25,7 @@ from holdfast_operator.jobs.ingestion import (
     plan,
     plan_forget,
     slot_of,
+    why_not_forgotten,
 )
 from holdfast_operator.jobs.requested import RequestedReport
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, LaunchAttempt, RetryJob, StartJob
@@ -255,6 +256,9 @@ def test_a_source_forgets_a_collection_before_it_is_dropped() -> None:
     assert "deletes what the source keeps" in waits.health.message
     late = plan_forget(view(asked, job, apps=(app(job, AppPhase.PENDING, age=121),)))
     assert isinstance(late, FailAttempt)
+    failed = view(asked, replace(job, state=JobState.FAILED, error="topic t doesn't exist"))
+    assert why_not_forgotten(failed) == "the Spark job for it failed: topic t doesn't exist"
+    assert why_not_forgotten(None) == "no Spark job could be started for it"
     for over, forgotten in ((JobState.DONE, True), (JobState.FAILED, False)):
         ended = view(asked, replace(job, state=over))
         assert plan_forget(ended) is None
