@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from holdfast import polars_forks
+from holdfast.collections.conditions import kept, narrowed
 from holdfast.errors import BadInput
 from holdfast.persist import Schema, SnapshotPart
 from holdfast.persist.rows.canonical import python_values
-from holdfast.spark.conditions import conditions, kept, narrowed
+from holdfast.spark.conditions import conditions
 
 SCHEMA = Schema.of(
     key={"id": "int64"},

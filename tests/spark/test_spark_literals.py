@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast.spark
+from holdfast.collections.conditions import kept, narrowed
 from holdfast.persist import Schema, SnapshotPart
 from holdfast.persist.rows.canonical import python_values
-from holdfast.spark.conditions import conditions, kept, narrowed
+from holdfast.spark.conditions import conditions
 from holdfast.spark.options import parse_options
 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=")

@@ -16,6 +16,7 @@ from holdfast.collections.record.spec import CollectionState
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
 from holdfast.persist import PersistClient, Snapshot, SnapshotPart
 from holdfast.persist.rows.evolution import fitted, newest
+from holdfast.persist.rows.row_filter import RowFilter
 
 _THREADS: Final = 4
 
@@ -42,6 +43,11 @@ class CollectionSnapshot:
         self._shards = tuple(shards)
         self._there = there
         self._threads = threads
+
+    def filtered(self, row_filter: RowFilter) -> "CollectionSnapshot":
+        """The same snapshot with only the rows that a filter of its schema chooses."""
+        shards = [shard.filtered(row_filter) for shard in self._shards]
+        return CollectionSnapshot(self.as_of, shards, self._there, threads=self._threads)
 
     def to_table(self) -> pa.Table:
         """All rows, in memory. Raises like the snapshot of a shard."""

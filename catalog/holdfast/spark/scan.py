@@ -27,13 +27,14 @@ from holdfast.collections import (
     read_collection_part,
 )
 from holdfast.collections.complete_times import at_or_before
+from holdfast.collections.conditions import Condition, kept, narrowed
 from holdfast.collections.frontiers import check_forward, latest
 from holdfast.collections.read_seals import complete_with
 from holdfast.collections.record.comments import Comments
 from holdfast.forks import kept_in_process
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
-from holdfast.spark.conditions import Condition, conditions, kept, narrowed
+from holdfast.spark.conditions import conditions
 from holdfast.spark.options import ReadOptions, check_columns, tasks_worth
 from holdfast.spark.place import Place
 

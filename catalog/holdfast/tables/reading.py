@@ -33,7 +33,8 @@ class Reading:
         self._client = client
         self._open = open_
         self._owner = OwnerProcess()
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may end a scan in a thread that has the lock.
+        self._lock = threading.RLock()
         self._reader: CollectionReader | None = None
         self._busy = 0
         self._follow_s = 0.0
@@ -55,6 +56,19 @@ class Reading:
             return ask(reader)
         finally:
             self._leave()
+
+    def begin(self, ask: Callable[[CollectionReader], T]) -> T:
+        """Like `run`, but the hold stays where it is until `end` is called."""
+        self._enter()
+        try:
+            return self.run(ask)
+        except BaseException:
+            self._leave()
+            raise
+
+    def end(self) -> None:
+        """End what `begin` began. Does nothing in a forked child."""
+        self._leave()
 
     def close(self) -> None:
         """Close the reader. Does nothing in a forked child: the reader belongs to the parent."""

@@ -62,11 +62,7 @@ def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
     """Like `repeated`, in pieces of bounded size even for large counts."""
     counts = contents[DIFF].to_numpy()
     rows = contents.drop_columns([DIFF])
-    if (counts < 0).any():
-        raise BadInput(
-            f"{int((counts < 0).sum())} rows have negative counts: a writer removed rows that did not exist",
-            hint="read the rows with their counts to find them (--diff)",
-        )
+    check_counts(counts)
     if (counts == 1).all():
         yield rows
         return
@@ -78,6 +74,15 @@ def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
         else:
             copies = _copies(np.cumsum(block))
         yield from (rows.take(pa.array(places + start)) for places in copies)
+
+
+def check_counts(counts: np.ndarray) -> None:
+    """Raise `BadInput` if a count is negative."""
+    if (counts < 0).any():
+        raise BadInput(
+            f"{int((counts < 0).sum())} rows have negative counts: a writer removed rows that did not exist",
+            hint="read the rows with their counts to find them (--diff)",
+        )
 
 
 def _copies(ends: np.ndarray) -> Iterator[np.ndarray]:

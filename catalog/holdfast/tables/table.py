@@ -17,9 +17,11 @@ from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
 from holdfast.tables.changes import Append, Delete, Update, Upsert
 from holdfast.tables.committing import as_change, commit
+from holdfast.tables.filters import Where
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import PURPOSE, OpenTable
 from holdfast.tables.rows import repeated
+from holdfast.tables.scan import scan
 from holdfast.tables.tail import Tail
 
 if TYPE_CHECKING:
@@ -125,6 +127,28 @@ class Table:
         """
         rows = repeated(self._contents(as_of, columns))
         return rows if columns is None else rows.select(list(columns))
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        as_of: Moment | None = None,
+        limit: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """Stream the rows as of a time, or the latest, with bounded memory. At most `limit` rows.
+
+        `where` is a pyarrow expression (`pc.field("id") == 3`), or a list of (column, operator, value), such
+        as `[("id", ">=", 10), ("name", "in", ["a", "b"])]`. Rows whose statistics exclude them are not read.
+        The first filtered scan of a process reads each part once to verify it.
+
+        Memory is at most about 268,435,456 bytes (256 MiB), for any number of rows of up to 1 MiB. Until the
+        reader is read to its end, closed or collected, the table keeps its hold. It is for one thread.
+
+        Raises `BadInput` for an unknown column and for a condition that doesn't fit, and like `read`. Reading
+        raises `BadInput` for negative counts, or if the table was closed.
+        """
+        with dated(f"table {self.name}"):
+            return scan(self._opened, None if as_of is None else milliseconds(as_of), columns, where, limit)
 
     def counts(self, as_of: Moment | None = None) -> pa.Table:
         """Like `read`, but each row once, with its count in `_diff`. A negative count is a writer's error."""

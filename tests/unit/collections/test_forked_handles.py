@@ -256,6 +256,7 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "delete": lambda t: t.delete([1]),
         "update": lambda t: t.update([1], lambda rows: rows),
         "read": lambda t: t.read(),
+        "scan": lambda t: t.scan(),
         "counts": lambda t: t.counts(),
         "to_pandas": lambda t: t.to_pandas(),
         "diff": lambda t: t.diff(time),

@@ -3,8 +3,9 @@
 Invariants:
 
 - A blob's checksum is verified over the whole object, in one pass before its first row is decoded, through
-  the same open file. This is also true if only some row groups are read, so unverified bytes never decide
-  what is skipped. It costs a second read of the bytes, which are in the page cache by then.
+  the same open file. It costs a second read of the bytes, which are in the page cache by then. A read with a
+  filter verifies the whole object only once in a process, and then only the blocks that it reads
+  (`holdfast.persist.parts.verified`). So unverified bytes never decide what is skipped.
 - A row group is skipped only if its bounds exclude every wanted row. `audit_pushdown` reads it anyway, and
   raises an error if there is a wanted row in it.
 - One batch per run is in memory, the buffers that it is read through, and what a store keeps of an open
@@ -15,7 +16,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
 from holdfast.persist.parts.part_store import PartGone, read_inline, within
+from holdfast.persist.parts.verified import KnownPart, forget, open_known
 from holdfast.persist.rows.canonical import sort_updates, values_of
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.fold import naming_shard
@@ -40,6 +42,7 @@ from holdfast.persist.rows.part import (
     has_wide_values,
     read_error,
 )
+from holdfast.persist.rows.row_filter import RowFilter, chosen
 from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.state.machine import Machine, Patience, read_twice, retry
 from holdfast.persist.state.state import Part
@@ -139,9 +142,12 @@ def open_runs(
     view: RowView,
     wanted: KeyRange = EVERYTHING,
     *,
+    row_filter: RowFilter | None = None,
     buffer_bytes: int | None = None,
 ) -> list[Iterator[pa.RecordBatch]]:
     """Open the rows of each run that are in the range, seen through `view`, in the total order.
+
+    With a filter, which needs a view without times, only the rows that it chooses.
 
     About `buffer_bytes` of rows are decoded at a time (None: `BUFFER_BYTES`). If it is given, one thread
     decodes, because each decoding thread keeps the memory that it has used.
@@ -159,7 +165,7 @@ def open_runs(
     count = max(1, sum(map(bool, stored)))
     share, most = (buffer_bytes or BUFFER_BYTES) // count, _WIDE_BYTES // count
     threads = buffer_bytes is None
-    reader = _Reader(machine, schema, view, wanted, share, most, _least_width(schema), threads)
+    reader = _Reader(machine, schema, view, wanted, share, most, _least_width(schema), threads, row_filter)
     found: list[Iterator[pa.RecordBatch]] = [reader.stored(run) for run in stored if run]
     return [*found, reader.inline(inline)] if inline else found
 
@@ -171,11 +177,12 @@ def merged(
     view: RowView,
     wanted: KeyRange = EVERYTHING,
     *,
+    row_filter: RowFilter | None = None,
     buffer_bytes: int | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> Iterator[pa.Table]:
     """Consolidate the rows of all runs with `merge_runs`. Raises its errors and those of `open_runs`."""
-    opened = open_runs(machine, schema, runs, view, wanted, buffer_bytes=buffer_bytes)
+    opened = open_runs(machine, schema, runs, view, wanted, row_filter=row_filter, buffer_bytes=buffer_bytes)
     with naming_shard(machine.shard_id):
         for rows in merge_runs(view.names(schema), opened, between):
             yield pa.Table.from_batches([rows])
@@ -191,6 +198,7 @@ class _Reader:
     most_bytes: int
     least_width: int
     threads: bool
+    row_filter: RowFilter | None
 
     def inline(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         """Read all inline parts as one run, because they are small and unsorted."""
@@ -229,25 +237,45 @@ class _Reader:
         own = self.machine.schema_of(part)
         clock = self.machine.clock
         patience = Patience(self.machine.config, clock)
-        given = 0
+        given, is_again = 0, False
         while True:
             try:
-                with open_part(self.machine, part, self.buffer_bytes) as file:
-                    for batch in self._batches(file, part, own, given, held):
+                with ExitStack() as stack:
+                    known = None
+                    if self.row_filter is None:
+                        file = stack.enter_context(open_part(self.machine, part, self.buffer_bytes))
+                    else:
+                        file, known = stack.enter_context(open_known(self.machine, part))
+                    for batch in self._batches(file, part, own, given, held, known):
                         yield batch
                         given += batch.num_rows
                         patience = Patience(self.machine.config, clock)
                 return
+            except CorruptBlob:
+                # A cached copy may be damaged since it was verified. The second error is the store's.
+                if self.row_filter is None or is_again:
+                    raise
+                is_again = forget(self.machine, part)
+                if not is_again:
+                    raise
             except (Determinate, Indeterminate) as error:
                 if error.lasting or not patience.wait():
                     raise
 
     def _see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = self.view.apply(batch)
+        if self.row_filter is not None:
+            rows = chosen(rows, self.schema, self.row_filter)
         return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
 
     def _batches(
-        self, file: pa.NativeFile, part: Part, own: Schema, given: int, held: Buffered
+        self,
+        file: pa.NativeFile,
+        part: Part,
+        own: Schema,
+        given: int,
+        held: Buffered,
+        known: KnownPart | None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the row groups that may have wanted rows, of a part that was written under `own`, in batches.
 
@@ -255,22 +283,32 @@ class _Reader:
         """
         key = str(part.blob_key)
         try:
-            with pq.ParquetFile(file, pre_buffer=False) as parquet:
+            metadata = None if known is None else known.metadata
+            with pq.ParquetFile(file, metadata=metadata, pre_buffer=False) as parquet:
                 check_footer(parquet.metadata, own, key=key)
-                bounds = bounds_through(self.schema, own, parquet.metadata)
-                times = self.view.earliest, self.view.latest
-                chosen = [i for i, group in enumerate(bounds) if group.may_meet(self.wanted, *times)]
+                groups = self._groups(parquet.metadata, own, known)
                 if self.machine.config.audit_pushdown:
-                    self._audit(file, parquet, part, own, [i for i in range(len(bounds)) if i not in chosen])
-                while chosen and given >= (skipped := parquet.metadata.row_group(chosen[0]).num_rows):
+                    others = [i for i in range(parquet.metadata.num_row_groups) if i not in groups]
+                    self._audit(file, parquet, part, own, others)
+                while groups and given >= (skipped := parquet.metadata.row_group(groups[0]).num_rows):
                     given -= skipped
-                    del chosen[0]
-                for rows in self._decode(file, parquet, own, chosen, held):
+                    del groups[0]
+                for rows in self._decode(file, parquet, own, groups, held):
                     if given < rows.num_rows:
                         yield rows.slice(given)
                     given = max(0, given - rows.num_rows)
         except UNREADABLE as error:
             raise read_error(error, key) from error
+
+    def _groups(self, metadata: pq.FileMetaData, own: Schema, known: KnownPart | None) -> list[int]:
+        """The row groups that may have wanted rows."""
+        times = self.view.earliest, self.view.latest
+        groups: Sequence[int] = range(metadata.num_row_groups)
+        if known is None or self.row_filter is None:
+            bounds = bounds_through(self.schema, own, metadata)
+        else:
+            bounds, groups = known.groups_through(self.schema, own), self.row_filter.groups(known.bounds)
+        return [i for i in groups if bounds[i].may_meet(self.wanted, *times)]
 
     def _audit(
         self, file: pa.NativeFile, parquet: pq.ParquetFile, part: Part, own: Schema, skipped: Sequence[int]

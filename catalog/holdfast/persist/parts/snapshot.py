@@ -33,6 +33,7 @@ from holdfast.persist.rows.consolidate import Source, consolidate_at
 from holdfast.persist.rows.evolution import lowered, newest, upgraded_range
 from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.order import EVERYTHING, Key, KeyRange, RowKey
+from holdfast.persist.rows.row_filter import RowFilter
 from holdfast.persist.rows.schema import DIFF, Schema
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Part, ShardState, live_keys
@@ -101,6 +102,7 @@ class Snapshot:
         columns: Sequence[str] | None = None,
         buffer_bytes: int | None = None,
         after: int | None = None,
+        row_filter: RowFilter | None = None,
     ) -> None:
         self.schema = schema
         self._machine = machine
@@ -109,7 +111,25 @@ class Snapshot:
         self._columns = None if columns is None else list(columns)
         self._buffer_bytes = buffer_bytes
         self._after = after
+        self._filter = row_filter
         self.as_of = as_of
+
+    def filtered(self, row_filter: RowFilter) -> "Snapshot":
+        """Return the same snapshot with only the rows that a filter chooses.
+
+        Parts are verified as in `holdfast.persist.parts.verified`.
+        """
+        return Snapshot(
+            self._machine,
+            self._pins,
+            self.schema,
+            self.as_of,
+            self._wanted,
+            self._columns,
+            self._buffer_bytes,
+            self._after,
+            row_filter,
+        )
 
     def to_table(self) -> pa.Table:
         """Return everything as one table.
@@ -120,7 +140,7 @@ class Snapshot:
             DiffOverflow: the updates add up to more copies of a row than int64 holds; the error names the
                 row.
         """
-        if self._wanted != EVERYTHING or self._after is not None:
+        if self._wanted != EVERYTHING or self._after is not None or self._filter is not None:
             empty = self._project(self.schema.arrow_diff.empty_table())
             return pa.Table.from_batches(self, empty.schema)
         schema, sources = self.sources()
@@ -188,7 +208,14 @@ class Snapshot:
         buffer_bytes = self._buffer_bytes
         beat = self._pins.beat
         for rows in merged(
-            self._machine, state.schema, runs, view, wanted, buffer_bytes=buffer_bytes, between=beat
+            self._machine,
+            state.schema,
+            runs,
+            view,
+            wanted,
+            row_filter=self._filter,
+            buffer_bytes=buffer_bytes,
+            between=beat,
         ):
             yield self._lower(state.schema, rows)
 

@@ -54,7 +54,7 @@ def bounds_through(schema: Schema, own: Schema, metadata: pq.FileMetaData) -> li
 def group_bounds(schema: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]:
     """Return the bounds of each row group of a part of the schema."""
     column = schema.columns[0]
-    nan = _groups_with_nan(column, metadata)
+    nan = groups_with_nan(column, metadata)
     time = len(schema.columns)
     found = []
     for index in range(metadata.num_row_groups):
@@ -70,7 +70,7 @@ def group_bounds(schema: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]
     return found
 
 
-def _groups_with_nan(column: Column, metadata: pq.FileMetaData) -> Sequence[int] | None:
+def groups_with_nan(column: Column, metadata: pq.FileMetaData) -> Sequence[int] | None:
     """Return the row groups that have NaN in the column; None if that is unknown."""
     if not column.type.startswith("float"):
         return ()
@@ -93,13 +93,17 @@ def _bounds(column: Column, found: pq.Statistics | None, rows: int) -> tuple[Key
 
 
 def _ordered(column: Column, found: pq.Statistics) -> tuple[Key, Key]:
+    low, high = python_values(extremes(column, found))
+    return ((True, low),), ((True, high),)
+
+
+def extremes(column: Column, found: pq.Statistics) -> pa.Array:
+    """The least and the greatest value of a column, except nulls and NaN. The statistics must have them."""
     type_ = column.arrow.type
     if pa.types.is_temporal(type_):
         # As counts, because Python's dates end with the year 9999.
-        return ((True, found.min_raw),), ((True, found.max_raw),)
+        counts = pa.int32() if pa.types.is_date32(type_) else pa.int64()
+        return pa.array([found.min_raw, found.max_raw], counts).view(type_)
     values = pa.array([found.min, found.max], type_)
-    if pa.types.is_floating(type_):
-        # Parquet writes the least zero as -0.0, which canonical rows never have.
-        values = canonical_floats(values)
-    low, high = python_values(values)
-    return ((True, low),), ((True, high),)
+    # Parquet writes the least zero as -0.0, which canonical rows never have.
+    return canonical_floats(values) if pa.types.is_floating(type_) else values

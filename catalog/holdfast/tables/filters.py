@@ -1,0 +1,160 @@
+"""What a user gives as `where`: a pyarrow expression, or a list of (column, operator, value).
+
+- An expression means what it means in `pyarrow.Table.filter`. A row is chosen if the expression is true, and
+  not if it is false or null. NaN equals nothing, not even itself.
+- The conditions of a list mean what they mean in Spark (`holdfast.collections.conditions`).
+- A filter depends on the values of one row only, so it chooses equal rows alike.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.collections.conditions import Condition, condition, mask_of, may_hold
+from holdfast.errors import BadInput
+from holdfast.persist.checks import check_columns
+from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds, RowFilter
+from holdfast.persist.rows.schema import Schema
+
+if TYPE_CHECKING:
+    from pyarrow import dataset
+
+Where: TypeAlias = Union[pc.Expression, Sequence[tuple[str, str, Any]]]  # noqa: UP007 - no types at run time
+"""A condition on rows."""
+
+_FORM: Final = 'such as pc.field("id") == 3, or [("id", ">=", 10), ("name", "in", ["a", "b"])]'
+_MASK: Final = "mask"
+_RANDOM: Final = "random("
+_NAN: Final = re.compile(r"\bnan\b")
+
+
+def filter_of(where: Where, schema: Schema) -> RowFilter:
+    """The filter of rows with this schema. Raises `BadInput` if the condition doesn't fit the schema."""
+    if isinstance(where, pc.Expression):
+        return _ExpressionFilter(where, schema)
+    if isinstance(where, str | bytes) or not isinstance(where, Sequence):
+        raise BadInput(f"where: {shown(where)} is not a condition", hint=_FORM)
+    found = []
+    for each in where:
+        if not isinstance(each, Sequence) or len(each) != 3 or not isinstance(each[0], str):
+            raise BadInput(f"where: {shown(each)} is not a condition", hint=_FORM)
+        column, operator, value = each
+        check_columns(schema, [column])
+        found.append(condition(column, operator, _plain(value), schema, named="where", form=_FORM))
+    return _ConditionsFilter(tuple(found), schema)
+
+
+def _plain(value: Any) -> Any:
+    """A value in the form of JSON, which conditions use."""
+    match value:
+        case list() | tuple() | set() | frozenset():
+            return [_plain(each) for each in value]
+        case bytes():
+            return value.hex()
+        case datetime() | date():
+            return value.isoformat()
+        case _:
+            return value
+
+
+class _ConditionsFilter:
+    def __init__(self, conditions: tuple[Condition, ...], schema: Schema) -> None:
+        self.schema = schema
+        self._conditions = conditions
+
+    def mask(self, rows: pa.RecordBatch) -> pa.Array:
+        if not self._conditions:
+            return pa.repeat(pa.scalar(True), rows.num_rows)
+        return mask_of(rows, self._conditions)
+
+    def groups(self, bounds: PartBounds) -> Sequence[int]:
+        found: Sequence[int] = range(bounds.groups)
+        for each in self._conditions:
+            column = self.schema.columns[self.schema.names.index(each.column)]
+            if column not in bounds.derived:
+                bounds.derived[column] = bounds.of(column)
+            known = bounds.derived[column]
+            found = [index for index in found if may_hold(each, known[index])]
+        return found
+
+
+class _ExpressionFilter:
+    def __init__(self, expression: pc.Expression, schema: Schema) -> None:
+        self.schema = schema
+        self._expression = expression
+        text = str(expression)
+        # A superset is enough: bounds of other columns only cost time.
+        self._columns = tuple(column for column in schema.columns if column.name in text)
+        # Arrow concludes from "f <= 1.5" that "not f < nan" is false, but it is true.
+        self._has_nan = _NAN.search(text) is not None
+        if _RANDOM in text:
+            raise BadInput("where: a random condition would keep a row and lose its retraction")
+        try:
+            mask = _evaluated(expression, schema.arrow.empty_table())
+        except (pa.ArrowException, TypeError) as error:
+            told = str(error).splitlines()[0]
+            names = ", ".join(schema.names)
+            raise BadInput(f"where: {told}", hint=f"the columns are {names}; {_FORM}") from None
+        if not (pa.types.is_boolean(mask.type) or pa.types.is_null(mask.type)):
+            raise BadInput(f"where: the expression is {mask.type}, not true or false", hint=_FORM)
+
+    def mask(self, rows: pa.RecordBatch) -> pa.Array:
+        found = _evaluated(self._expression, pa.Table.from_batches([rows]).select(self.schema.names))
+        return found.cast(pa.bool_()).combine_chunks().fill_null(False)
+
+    def groups(self, bounds: PartBounds) -> Sequence[int]:
+        if self._has_nan or not self._columns:
+            return range(bounds.groups)
+        key = self.schema, self._columns
+        if key not in bounds.derived:
+            bounds.derived[key] = _pieces(self.schema, self._columns, bounds)
+        pieces: dataset.FileSystemDataset = bounds.derived[key]
+        return sorted(int(piece.path) for piece in pieces.get_fragments(filter=self._expression))
+
+
+def _evaluated(expression: pc.Expression, rows: pa.Table) -> pa.ChunkedArray:
+    from pyarrow import acero
+
+    plan = [
+        acero.Declaration("table_source", acero.TableSourceNodeOptions(rows)),
+        acero.Declaration("project", acero.ProjectNodeOptions([expression], [_MASK])),
+    ]
+    # One thread keeps the order of the rows.
+    return acero.Declaration.from_sequence(plan).to_table(use_threads=False)[_MASK]
+
+
+def _pieces(schema: Schema, columns: Sequence[Any], bounds: PartBounds) -> "dataset.FileSystemDataset":
+    """A data set with one piece per row group, which promises its bounds. The pieces are never opened.
+
+    Arrow finds the pieces that an expression excludes: the same code prunes the files of its data sets.
+    """
+    from pyarrow import dataset, fs
+
+    nowhere, form = fs.LocalFileSystem(), dataset.ParquetFileFormat()
+    known = {column.name: bounds.of(column) for column in columns}
+    pieces = []
+    for index in range(bounds.groups):
+        promise = pc.scalar(True)
+        for name, each in known.items():
+            promise = promise & _promise(name, each[index])
+        pieces.append(form.make_fragment(str(index), filesystem=nowhere, partition_expression=promise))
+    return dataset.FileSystemDataset(pieces, schema.arrow, form, nowhere)
+
+
+def _promise(name: str, bounds: ColumnBounds) -> pc.Expression:
+    column = pc.field(name)
+    if not bounds.has_values:
+        return column.is_null()
+    if bounds.values is None:
+        # Not even that it has no nulls: for Arrow, `is_null(nan_is_null=True)` would then never be true.
+        return pc.scalar(True)
+    low, high = column >= bounds.values[0], column <= bounds.values[1]
+    if bounds.has_nulls:
+        # Arrow understands each of the two, but not one "or" around both.
+        return (low | column.is_null()) & (high | column.is_null())
+    return low & high

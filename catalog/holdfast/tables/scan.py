@@ -1,0 +1,165 @@
+"""Streams the rows of a table as an Arrow record batch reader.
+
+- The reader keeps the table's hold until it is read to its end, closed or collected, or fails.
+- `TableScan` reads an Arrow IPC stream that is made as it is read. Of all readers that pyarrow can make, only this
+  kind can be subclassed: so a scan is a `pyarrow.RecordBatchReader` for everyone, `close` gives up the hold,
+  and errors keep their classes. It costs one copy of each batch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.collections import CollectionReader
+from holdfast.collections.collection_snapshot import CollectionSnapshot
+from holdfast.errors import AsOfNotYetAvailable, BadInput
+from holdfast.persist import Schema
+from holdfast.persist.checks import check_columns
+from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.schema import DIFF
+from holdfast.tables.filters import Where, filter_of
+from holdfast.tables.opened import OpenTable
+from holdfast.tables.rows import check_counts, repeated_pieces
+from holdfast.text import naming
+
+Contents: TypeAlias = Iterator[pa.RecordBatch]
+_MANY: Final = 1 << 40
+
+
+class TableScan(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc] # pyarrow has no types
+    """The rows of a table, as a `pyarrow.RecordBatchReader`. Not thread-safe."""
+
+    def __init__(self, source: "_Stream") -> None:
+        super().__init__(source)
+        self._source = source
+
+    def close(self) -> None:
+        """Give up the hold. Nothing more can be read."""
+        self._source.close()
+
+
+def scan(
+    table: OpenTable, time: int | None, columns: Sequence[str] | None, where: Where | None, limit: int | None
+) -> TableScan:
+    """TableScan a table at a time (None: the latest). Raises like `Table.scan`."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise BadInput(f"limit must be a number of rows, not {shown(limit)}")
+    schema, contents, end = begin(table, time, columns, where)
+    names = list(schema.names if columns is None else columns)
+    rows = _rows(table, contents, names, limit)
+    return TableScan(_Stream(pa.schema([schema.arrow.field(name) for name in names]), rows, end))
+
+
+def begin(
+    table: OpenTable, time: int | None, columns: Sequence[str] | None, where: Where | None
+) -> tuple[Schema, Contents, Callable[[], None]]:
+    """The schema and the rows of a table that a condition chooses, with `_diff`, and what ends the hold.
+
+    The hold of the table stays until the last of these was called. Raises like `Table.scan`.
+    """
+
+    def plan(reader: CollectionReader) -> tuple[Schema, Contents]:
+        snapshot: CollectionSnapshot | None = None
+        try:
+            snapshot = reader.snapshot(time)
+        except AsOfNotYetAvailable as error:
+            if time is not None or error.upper:
+                raise
+        schema = reader.schema if snapshot is None else snapshot.schema
+        with naming(f"table {table.name}"):
+            check_columns(schema, columns)
+            wanted = None if where is None else filter_of(where, schema)
+        if snapshot is None:
+            return schema, iter(())
+        return schema, iter(snapshot if wanted is None else snapshot.filtered(wanted))
+
+    return *table.reading.begin(plan), table.reading.end
+
+
+def count(table: OpenTable, time: int | None, where: Where | None) -> int:
+    """The number of rows that a condition chooses. Raises like `Table.count`."""
+    _, contents, end = begin(table, time, None, where)
+    try:
+        total = 0
+        for batch in contents:
+            counts = batch.column(DIFF).to_numpy()
+            check_counts(counts)
+            total += _total(counts)
+    finally:
+        end()
+    return total
+
+
+def _total(counts: np.ndarray) -> int:
+    # A sum of many large counts may exceed int64.
+    if int(counts.max(initial=0)) > _MANY:
+        return sum(counts.tolist())
+    return int(counts.sum())
+
+
+def _rows(
+    table: OpenTable, contents: Contents, names: Sequence[str], limit: int | None
+) -> Iterator[pa.RecordBatch]:
+    left = limit
+    if left == 0:
+        return
+    for batch in contents:
+        # Without its hold, the table may lose the rest of the rows.
+        table.check_open()
+        for piece in repeated_pieces(pa.Table.from_batches([batch]).select([*names, DIFF])):
+            for rows in piece.to_batches():
+                yield rows if left is None else rows.slice(0, left)
+                if left is not None:
+                    left -= rows.num_rows
+                    if left <= 0:
+                        return
+
+
+class _Stream:
+    """An Arrow IPC stream of record batches, as a file that can be read. `end` is called once."""
+
+    closed = False
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], end: Callable[[], None]) -> None:
+        self._batches: Iterator[pa.RecordBatch] | None = batches
+        self._end: Callable[[], None] | None = end
+        self._waiting = memoryview(schema.serialize())
+        self._is_closed = False
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int) -> memoryview | bytes:
+        """Return the next bytes of the stream. Raises `BadInput` after `close`."""
+        if self._is_closed:
+            raise BadInput("the scan is closed", hint="scan the table again")
+        if not self._waiting and size:
+            try:
+                batch = None if self._batches is None else next(self._batches, None)
+            except BaseException:
+                self._finish()
+                raise
+            if batch is None:
+                # The end of the file ends the stream.
+                self._finish()
+                return b""
+            self._waiting = memoryview(batch.serialize())
+        found, self._waiting = self._waiting[:size], self._waiting[size:]
+        return found
+
+    def close(self) -> None:
+        """End the stream. Does nothing the second time."""
+        self._is_closed = True
+        self._finish()
+
+    def _finish(self) -> None:
+        end, self._end = self._end, None
+        self._batches = None
+        if end is not None:
+            end()
+
+    def __del__(self) -> None:
+        self._finish()
