@@ -1,9 +1,9 @@
 """Streams the rows of a table as an Arrow record batch reader.
 
 - The reader keeps the table's hold until it is read to its end, closed or collected, or fails.
-- `TableScan` reads an Arrow IPC stream that is made as it is read. Of all readers that pyarrow can make, only this
-  kind can be subclassed: so a scan is a `pyarrow.RecordBatchReader` for everyone, `close` gives up the hold,
-  and errors keep their classes. It costs one copy of each batch.
+- `TableScan` reads an Arrow IPC stream that is made as it is read. Of all readers that pyarrow can make, only
+  this kind can be subclassed. So a scan is a `pyarrow.RecordBatchReader`, `close` gives up the hold, and
+  errors keep their classes. It costs one copy of each batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence

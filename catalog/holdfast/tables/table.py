@@ -5,9 +5,11 @@
   collection's retention, not on who has the table open.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
+import polars as pl
 import pyarrow as pa
 
 from holdfast.collections import CollectionReader
@@ -21,7 +23,8 @@ from holdfast.tables.filters import Where
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import PURPOSE, OpenTable
 from holdfast.tables.rows import repeated
-from holdfast.tables.scan import scan
+from holdfast.tables.scan import count, scan
+from holdfast.tables.show import columns_shown, page
 from holdfast.tables.tail import Tail
 
 if TYPE_CHECKING:
@@ -161,6 +164,22 @@ class Table:
         frame: pd.DataFrame = (rows.sort_by(by) if by else rows).to_pandas()
         return frame
 
+    def to_polars(
+        self,
+        as_of: Moment | None = None,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> pl.DataFrame:
+        """Like `read`, as a Polars data frame sorted by the key. `where` is as in `scan`."""
+        frame = pl.DataFrame(pl.from_arrow(self.scan(columns, where, as_of).read_all()))
+        by = [name for name in self.key if name in frame.columns]
+        return frame.sort(by) if by else frame
+
+    def count(self, where: Where | None = None, as_of: Moment | None = None) -> int:
+        """The number of rows, or of those that `where` chooses, with bounded memory. Raises like `scan`."""
+        with dated(f"table {self.name}"):
+            return count(self._opened, None if as_of is None else milliseconds(as_of), where)
+
     def diff(self, start: Moment, end: Moment | None = None) -> pa.Table:
         """Return the difference between two times (`end`: the latest), as rows with `_diff`.
 
@@ -214,8 +233,27 @@ class Table:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __len__(self) -> int:
+        """The number of rows as of now. See `count`."""
+        found = self.count()
+        if found > sys.maxsize:
+            raise BadInput(f"table {self.name} has too many rows for len: {found}", hint="call count()")
+        return found
+
+    def __bool__(self) -> bool:
+        """True, also for an empty table: whether there is one must not cost a read."""
+        return True
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Let other libraries read the table as an Arrow stream, as of now."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
     def __repr__(self) -> str:
-        return f"<Table {self.name} ({self._opened.info.schema})>"
+        schema = self._opened.info.schema
+        return f"<Table {self.name}: {columns_shown(schema)}>"
+
+    def _repr_html_(self) -> str:
+        return page(self.name, self._opened.info.schema, self.scan)
 
     def _contents(self, as_of: Moment | None, columns: Sequence[str] | None) -> pa.Table:
         time = self._opened.complete(as_of)

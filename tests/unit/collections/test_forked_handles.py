@@ -257,6 +257,8 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "update": lambda t: t.update([1], lambda rows: rows),
         "read": lambda t: t.read(),
         "scan": lambda t: t.scan(),
+        "count": lambda t: t.count(),
+        "to_polars": lambda t: t.to_polars(),
         "counts": lambda t: t.counts(),
         "to_pandas": lambda t: t.to_pandas(),
         "diff": lambda t: t.diff(time),

@@ -129,7 +129,7 @@ def plainly(rows: pa.Table, where: list[tuple[str, str, Any]], schema: pa.Schema
 
 
 # To make the example smaller would take minutes: each of its steps is a commit.
-@settings(max_examples=40, phases=[Phase.generate])
+@settings(max_examples=12, phases=[Phase.generate])
 @given(writes=WRITES, evolves_after=st.integers(0, 6), per_part=st.sampled_from([1, 150]), data=st.data())
 def test_a_scan_finds_what_a_filter_of_everything_finds(
     writes: list[list[dict[str, Any] | None]], evolves_after: int, per_part: int, data: st.DataObject
@@ -171,7 +171,7 @@ def test_a_scan_finds_what_a_filter_of_everything_finds(
 SCHEMA = Schema.of({"id": "int64"}, {"f": "float64?", "s": "string?", "n": "int16?"})
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     rows=st.lists(ROW, min_size=1, max_size=8), expression=EXPRESSIONS, where=CONDITIONS, seen=st.booleans()
 )
@@ -486,3 +486,62 @@ def test_collecting_a_scan_while_its_thread_opens_a_reader_does_not_block(orders
     thread.join(10)
     assert not thread.is_alive()
     assert busy(orders) == 0
+
+
+def test_count_and_len_count_the_rows(orders: Table) -> None:
+    before = orders.upper - 1
+    orders.append([{"id": 3, "note": "a"}])
+    assert orders.count() == len(orders) == 4
+    assert orders.count(FIELD("note") == "a", before) == orders.count([("note", "=", "a")], before) == 2
+    assert orders.count([]) == 4
+    orders.append([{"id": 7, "note": None, "_diff": 1 << 62}, {"id": 8, "note": None, "_diff": 1 << 62}])
+    assert orders.count() == 4 + (1 << 63)
+    with pytest.raises(BadInput, match="too many"):
+        len(orders)
+    orders.append([{"id": 9, "note": None, "_diff": -1}])
+    with pytest.raises(BadInput, match="negative counts"):
+        orders.count()
+    assert busy(orders) == 0
+    with holdfast.table(orders.client, "empty", columns={"id": "int64"}) as empty:
+        assert len(empty) == empty.count() == 0
+        assert empty
+
+
+def test_other_libraries_read_a_table_as_a_stream(orders: Table) -> None:
+    assert pa.table(orders).sort_by("id") == orders.read().sort_by("id")
+    assert pl.DataFrame(orders)["id"].sort().to_list() == [1, 1, 2]
+    assert pa.RecordBatchReader.from_stream(orders).schema == orders.schema
+    with holdfast.table(orders.client, "copy", columns={"id": "int64", "note": "string?"}) as copy:
+        copy.append(orders)
+        assert len(copy) == 3
+    assert busy(orders) == 0
+
+
+def test_a_table_as_a_polars_frame_is_sorted_by_its_key() -> None:
+    with Stores().open() as client, holdfast.table(client, "t", columns=COLUMNS, key="id") as table:
+        first = table.append([{"id": i, "f": math.nan, "s": None, "n": i} for i in (3, 1, 2)])
+        table.delete([1])
+        assert table.to_polars()["id"].to_list() == [2, 3]
+        assert table.to_polars(first, ["n", "id"]).rows() == [(1, 1), (2, 2), (3, 3)]
+        assert table.to_polars(where=FIELD("n") > 2, columns=["n"]).rows() == [(3,)]
+
+
+def test_a_table_shows_what_it_is(orders: Table) -> None:
+    assert repr(orders) == "<Table orders: id int64, note string?>"
+    with holdfast.table(orders.client, "keyed", columns=COLUMNS, key="id") as keyed:
+        assert repr(keyed) == "<Table keyed: key id int64; f float64?, s string?, n int16?>"
+    orders.append([{"id": 5, "note": "<b>&"}])
+    page = orders._repr_html_()
+    assert "<b>orders</b>" in page
+    assert "&lt;b&gt;&amp;" in page
+    assert "<b>&" not in page
+    assert "more rows" not in page
+    orders.append([{"id": i, "note": "x" * 500} for i in range(100, 120)])
+    page = orders._repr_html_()
+    assert page.count("<tr>") == 11
+    assert "more rows" in page
+    assert "x" * 200 not in page
+    assert busy(orders) == 0
+    orders.close()
+    assert "is closed" in orders._repr_html_()
+    assert repr(orders) == "<Table orders: id int64, note string?>"
