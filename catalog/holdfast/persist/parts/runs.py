@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
 from holdfast.persist.parts.part_store import PartGone, read_inline, within
-from holdfast.persist.parts.verified import KnownPart, forget, open_known
+from holdfast.persist.parts.verified import KnownPart, forget, known_part, open_known
 from holdfast.persist.rows.canonical import sort_updates, values_of
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.fold import naming_shard
-from holdfast.persist.rows.groups import bounds_through
+from holdfast.persist.rows.groups import GroupBounds, bounds_through
 from holdfast.persist.rows.merge import MERGE_BYTES, Buffered, HeldRows, merge_runs
 from holdfast.persist.rows.order import EVERYTHING, KeyRange, RowKey
 from holdfast.persist.rows.part import (
@@ -241,12 +241,16 @@ class _Reader:
         while True:
             try:
                 with ExitStack() as stack:
-                    known = None
+                    metadata = groups = None
                     if self.row_filter is None:
                         file = stack.enter_context(open_part(self.machine, part, self.buffer_bytes))
                     else:
-                        file, known = stack.enter_context(open_known(self.machine, part))
-                    for batch in self._batches(file, part, own, given, held, known):
+                        known = known_part(self.machine, part)
+                        metadata, groups = known.metadata, self._known_groups(known, own)
+                        if not groups and not self.machine.config.audit_pushdown:
+                            return
+                        file = stack.enter_context(open_known(self.machine, known))
+                    for batch in self._batches(file, part, own, given, held, metadata, groups):
                         yield batch
                         given += batch.num_rows
                         patience = Patience(self.machine.config, clock)
@@ -275,18 +279,20 @@ class _Reader:
         own: Schema,
         given: int,
         held: Buffered,
-        known: KnownPart | None,
+        metadata: pq.FileMetaData | None,
+        groups: list[int] | None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the row groups that may have wanted rows, of a part that was written under `own`, in batches.
 
-        The first `given` rows are left out.
+        The first `given` rows are left out. `metadata` is the footer, and `groups` are those row groups, if
+        they are known already.
         """
         key = str(part.blob_key)
         try:
-            metadata = None if known is None else known.metadata
             with pq.ParquetFile(file, metadata=metadata, pre_buffer=False) as parquet:
                 check_footer(parquet.metadata, own, key=key)
-                groups = self._groups(parquet.metadata, own, known)
+                if groups is None:
+                    groups = self._met(bounds_through(self.schema, own, parquet.metadata))
                 if self.machine.config.audit_pushdown:
                     others = [i for i in range(parquet.metadata.num_row_groups) if i not in groups]
                     self._audit(file, parquet, part, own, others)
@@ -300,15 +306,18 @@ class _Reader:
         except UNREADABLE as error:
             raise read_error(error, key) from error
 
-    def _groups(self, metadata: pq.FileMetaData, own: Schema, known: KnownPart | None) -> list[int]:
-        """The row groups that may have wanted rows."""
+    def _met(self, bounds: Sequence[GroupBounds]) -> list[int]:
+        """The row groups that may have rows in the range, at wanted times."""
         times = self.view.earliest, self.view.latest
-        groups: Sequence[int] = range(metadata.num_row_groups)
-        if known is None or self.row_filter is None:
-            bounds = bounds_through(self.schema, own, metadata)
-        else:
-            bounds, groups = known.groups_through(self.schema, own), self.row_filter.groups(known.bounds)
-        return [i for i in groups if bounds[i].may_meet(self.wanted, *times)]
+        return [i for i, group in enumerate(bounds) if group.may_meet(self.wanted, *times)]
+
+    def _known_groups(self, known: KnownPart, own: Schema) -> list[int]:
+        """The row groups of a known part that may have wanted rows."""
+        met = self._met(known.groups_through(self.schema, own))
+        if self.row_filter is None or not met:
+            return met
+        wanted = set(self.row_filter.groups(known.bounds))
+        return [i for i in met if i in wanted]
 
     def _audit(
         self, file: pa.NativeFile, parquet: pq.ParquetFile, part: Part, own: Schema, skipped: Sequence[int]

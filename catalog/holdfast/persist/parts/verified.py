@@ -57,24 +57,30 @@ class KnownPart:
         return self.groups[schema]
 
 
-@contextmanager
-def open_known(machine: Machine, part: Part) -> Iterator[tuple[pa.NativeFile, KnownPart]]:
-    """Open a stored part for random access. What is read through the file is verified.
+def known_part(machine: Machine, part: Part) -> KnownPart:
+    """Return what is known of a stored part. If this process has not verified it yet, read all of it.
 
     Raises:
         PartGone: its blob does not exist.
-        CorruptBlob: its bytes are damaged. Reading the file raises it too.
+        CorruptBlob: its bytes are damaged.
     """
-    key = str(part.blob_key)
     known = _known(machine, part)
     if known is None:
-        known = read_twice(machine.location, key, lambda: _verified(machine, part))
+        known = read_twice(machine.location, str(part.blob_key), lambda: _verified(machine, part))
         _keep(machine, known)
-    with (
-        _open(machine, part) as file,
-        pa.PythonFile(_BlockFile(file, part, known.blocks), mode="r") as verified,
-    ):
-        yield verified, known
+    return known
+
+
+@contextmanager
+def open_known(machine: Machine, known: KnownPart) -> Iterator[pa.NativeFile]:
+    """Open a part for random access. What is read through the file is verified.
+
+    Raises `PartGone` if its blob does not exist any more. Reading raises `CorruptBlob` for damaged bytes.
+    """
+    with _open(machine, known.part) as file:
+        blocks = _BlockFile(file, known.part, known.blocks)
+        with pa.PythonFile(blocks, mode="r") as verified:
+            yield verified
 
 
 def forget(machine: Machine, part: Part) -> bool:
