@@ -7,26 +7,34 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
+from holdfast.persist.checks import check_columns
 from holdfast.persist.rows import arrow_rows
+from holdfast.persist.rows.casts import column_of, shown
 from holdfast.persist.rows.consolidate import consolidate_updates, negated
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.fold import shown_row
-from holdfast.persist.rows.schema import TIME
+from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.polars_forks import polars_works
-from holdfast.tables.rows import keys_of, repeated, updates_of
+from holdfast.tables.filters import ChosenBy, Where, evaluated, filter_of
+from holdfast.tables.rows import check_counts, keys_of, repeated, updates_of
 
-Existing = Callable[[pa.Table | None], pa.Table]
-"""Returns the existing rows for these keys, with `_diff`. For None, returns all rows."""
+Chosen: TypeAlias = pa.Table | ChosenBy | None
+"""Existing rows: those with these keys, those that a condition chooses, or all of them."""
+
+Existing = Callable[[Chosen], pa.Table]
+"""Returns existing rows, with `_diff`."""
 
 
 class Change(ABC):
@@ -75,12 +83,19 @@ class Upsert(Change):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Delete(Change):
-    """Delete all rows that have these keys."""
+    """Delete all rows that have these keys, or all rows for which `where` holds (as in `Table.scan`)."""
 
-    keys: object
+    keys: object = None
+    where: Where | None = None
 
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
         """See `Change`."""
+        if (self.keys is None) == (self.where is None):
+            hint = "to delete all rows, give where=[]"
+            raise BadInput(f"table {table}: a delete needs either keys or where", hint=hint)
+        if self.where is not None:
+            filter_of(self.where, schema)
+            return _Replaced(ChosenBy(self.where), lambda _there, _schema: None)
         _needs_key(table, schema, "delete")
         return _Replaced(distinct_keys(schema, self.keys), lambda _there, _schema: None)
 
@@ -117,6 +132,46 @@ class Update(Change):
         return _Replaced(keys, made)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class SetValues(Change):
+    """Set columns of the rows for which `where` holds (None: all). The values are as in `Table.update`."""
+
+    where: Where | None
+    values: Mapping[str, object]
+
+    def prepare(self, table: str, schema: Schema) -> PreparedChange:
+        """See `Change`."""
+        if not isinstance(self.values, Mapping) or not self.values:
+            raise BadInput(
+                f"table {table}: set must be a dict of columns and values, not {shown(self.values)}"
+            )
+        check_columns(schema, list(self.values))
+        if keys := [name for name in self.values if name in schema.key_names]:
+            raise BadInput(
+                f"table {table}: key column {keys[0]!r} can't be set",
+                hint="delete the rows, and append them with other keys",
+            )
+        filter_of([] if self.where is None else self.where, schema)
+        # A value that doesn't fit is refused even if there are no rows.
+        self._made(schema.arrow_diff.empty_table(), schema)
+        return _Replaced(None if self.where is None else ChosenBy(self.where), self._made)
+
+    def _made(self, existing: pa.Table, schema: Schema) -> pa.Table:
+        check_counts(existing[DIFF].to_numpy())
+        rows = existing
+        for name, value in self.values.items():
+            type_ = schema.arrow.field(name).type
+            if isinstance(value, pc.Expression):
+                made = evaluated(value, existing.select(schema.names), what=f"set: column {name!r}")
+            else:
+                (one,) = column_of(name, [value], type_)
+                made = pa.repeat(one, rows.num_rows)
+                if value is None and not schema.arrow.field(name).nullable:
+                    raise BadInput(f"set: column {name!r} can't be null")
+            rows = rows.set_column(rows.schema.get_field_index(name), name, made)
+        return pa.Table.from_batches([updates_of(schema, rows)])
+
+
 class _Appended(PreparedChange):
     reads = False
 
@@ -130,12 +185,12 @@ class _Appended(PreparedChange):
 
 
 class _Replaced(PreparedChange):
-    def __init__(self, keys: pa.Table | None, made: Callable[[pa.Table, Schema], pa.Table | None]) -> None:
-        self._keys = keys
+    def __init__(self, chosen: Chosen, made: Callable[[pa.Table, Schema], pa.Table | None]) -> None:
+        self._chosen = chosen
         self._made = made
 
     def updates(self, existing: Existing, schema: Schema, time: int) -> pa.Table | None:
-        there = existing(self._keys)
+        there = existing(self._chosen)
         rows = self._made(there, schema)
         given = [each for each in (negated(there), rows) if each is not None]
         tables = [fitted(_at(each, time), schema.arrow_updates) for each in given]

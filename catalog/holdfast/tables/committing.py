@@ -23,7 +23,7 @@ from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalize
 from holdfast.persist import Prepared
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.schema import DIFF
-from holdfast.tables.changes import Append, Change, PreparedChange
+from holdfast.tables.changes import Append, Change, Chosen, PreparedChange
 from holdfast.tables.opened import OpenTable
 from holdfast.text import naming
 
@@ -113,7 +113,7 @@ class _EvolvedError(Exception):
     """A table has a later schema than its writer knew. It has a new writer now."""
 
 
-def _existing(table: OpenTable, upper: int, keys: pa.Table | None) -> pa.Table:
+def _existing(table: OpenTable, upper: int, keys: Chosen) -> pa.Table:
     """The rows just before `upper` that have these keys, in the schema of the table's writer."""
     there = table.existing(upper, keys)
     schema = table.writer().schema

@@ -15,7 +15,8 @@ from holdfast.persist import PersistClient
 from holdfast.persist.rows.canonical import python_values
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.order import following
-from holdfast.tables.changes import matching
+from holdfast.tables.changes import Chosen, matching
+from holdfast.tables.filters import ChosenBy, filter_of
 
 _FEW_KEYS: Final = 8
 
@@ -25,7 +26,7 @@ def rows_of(
     reader: CollectionReader,
     described: Callable[[], CollectionInfo],
     as_of: int,
-    keys: pa.Table | None,
+    keys: Chosen,
 ) -> pa.Table:
     """The rows at `as_of` with these keys, with `_diff`. All rows for None.
 
@@ -33,6 +34,9 @@ def rows_of(
     """
     if keys is None:
         return reader.snapshot(as_of).to_table()
+    if isinstance(keys, ChosenBy):
+        snapshot = reader.snapshot(as_of)
+        return snapshot.filtered(filter_of(keys.where, snapshot.schema)).to_table()
     if not keys.num_rows:
         return reader.schema.arrow_diff.empty_table()
     tables = [pa.Table.from_batches([each]) for each in _batches(client, reader, as_of, keys)]

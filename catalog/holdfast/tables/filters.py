@@ -8,6 +8,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 
 Where: TypeAlias = Union[pc.Expression, Sequence[tuple[str, str, Any]]]  # noqa: UP007 - no types at run time
 """A condition on rows."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ChosenBy:
+    """The rows for which a condition holds."""
+
+    where: Where
+
 
 _FORM: Final = 'such as pc.field("id") == 3, or [("id", ">=", 10), ("name", "in", ["a", "b"])]'
 _MASK: Final = "mask"
@@ -94,12 +103,7 @@ class _ExpressionFilter:
         self._has_nan = _NAN.search(text) is not None
         if _RANDOM in text:
             raise BadInput("where: a random condition would keep a row and lose its retraction")
-        try:
-            mask = _evaluated(expression, schema.arrow.empty_table())
-        except (pa.ArrowException, TypeError) as error:
-            told = str(error).splitlines()[0]
-            names = ", ".join(schema.names)
-            raise BadInput(f"where: {told}", hint=f"the columns are {names}; {_FORM}") from None
+        mask = evaluated(expression, schema.arrow.empty_table(), what="where")
         if not (pa.types.is_boolean(mask.type) or pa.types.is_null(mask.type)):
             raise BadInput(f"where: the expression is {mask.type}, not true or false", hint=_FORM)
 
@@ -115,6 +119,17 @@ class _ExpressionFilter:
             bounds.derived[key] = _pieces(self.schema, self._columns, bounds)
         pieces: dataset.FileSystemDataset = bounds.derived[key]
         return sorted(int(piece.path) for piece in pieces.get_fragments(filter=self._expression))
+
+
+def evaluated(expression: pc.Expression, rows: pa.Table, *, what: str) -> pa.ChunkedArray:
+    """The value of an expression for each row. Raises `BadInput`, which names `what`, if it doesn't fit."""
+    try:
+        return _evaluated(expression, rows)
+    except (pa.ArrowException, TypeError) as error:
+        names = ", ".join(rows.column_names)
+        raise BadInput(
+            f"{what}: {str(error).splitlines()[0]}", hint=f"the columns are {names}; {_FORM}"
+        ) from None
 
 
 def _evaluated(expression: pc.Expression, rows: pa.Table) -> pa.ChunkedArray:

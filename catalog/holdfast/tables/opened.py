@@ -18,6 +18,7 @@ from holdfast.errors import CLOSED, AsOfNotYetAvailable, BadInput, NotWritable
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.persist.checks import check_columns
+from holdfast.tables.changes import Chosen
 from holdfast.tables.existing import rows_of
 from holdfast.tables.moments import Moment, milliseconds
 from holdfast.tables.reading import Reading
@@ -95,7 +96,7 @@ class OpenTable:
         if writer:
             self._writer = None
 
-    def existing(self, upper: int, keys: pa.Table | None) -> pa.Table:
+    def existing(self, upper: int, keys: Chosen) -> pa.Table:
         """The rows with these keys (None: all) just before `upper`, with `_diff`."""
         if upper == 0:
             return self.writer().schema.arrow_diff.empty_table()

@@ -17,7 +17,7 @@ from holdfast.collections.changes import net_changes
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
-from holdfast.tables.changes import Append, Delete, Update, Upsert
+from holdfast.tables.changes import Append, Delete, SetValues, Update, Upsert
 from holdfast.tables.committing import as_change, commit
 from holdfast.tables.filters import Where
 from holdfast.tables.moments import Moment, dated, milliseconds
@@ -104,21 +104,38 @@ class Table:
         """
         return commit({self._opened: Upsert(rows)}).time
 
-    def delete(self, keys: object) -> int:
-        """Delete the rows with these keys, atomically. Returns and raises like `append`.
+    def delete(self, keys: object = None, *, where: Where | None = None) -> int:
+        """Delete the rows with these keys, or those that `where` chooses (as in `scan`), atomically.
 
         `keys` are values of the key column, tuples if there are several key columns, or rows that have the
-        key columns.
+        key columns. `where` needs no key columns. Returns and raises like `append`.
         """
-        return commit({self._opened: Delete(keys)}).time
+        return commit({self._opened: Delete(keys, where)}).time
 
-    def update(self, keys: object, function: Callable[[pa.Table], object]) -> int:
+    def update(
+        self,
+        keys: object = None,
+        function: Callable[[pa.Table], object] | None = None,
+        *,
+        where: Where | None = None,
+        set: Mapping[str, object] | None = None,  # noqa: A002 - the word of SQL
+    ) -> int:
         """Replace the rows with these keys (None: all) by the result of `function`, atomically.
 
-        No other write is lost: `function` takes the existing rows, and is called again with the new ones if
-        another writer was faster. Returns and raises like `append`. `keys` are as in `delete`.
+        Or give `set`, a dict of columns and values, for the rows that `where` chooses (as in `scan`; None:
+        all). A value may be a pyarrow expression of the row, such as `pc.field("count") + 1`.
+
+        No other write is lost: if another writer was faster, the change is made again from the new rows.
+        `function` takes the existing rows. Returns and raises like `append`. `keys` are as in `delete`.
         """
-        return commit({self._opened: Update(keys, function)}).time
+        if function is not None and where is None and set is None:
+            return commit({self._opened: Update(keys, function)}).time
+        if function is not None or set is None or keys is not None:
+            raise BadInput(
+                f"table {self.name}: an update needs either keys and a function, or where and set",
+                hint='such as update([1], function), or update(where=pc.field("id") == 1, set={"note": "a"})',
+            )
+        return commit({self._opened: SetValues(where, set)}).time
 
     def read(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows as of a time, or the latest, in no order. `columns` selects some of the columns.
@@ -264,8 +281,8 @@ class Table:
 def write(changes: Mapping[Table, object]) -> int:
     """Change several tables of one location at one time, all of them or none. Returns that time.
 
-    For each table give rows to append, or an `Upsert`, `Delete` or `Update`. When this returns, all changes
-    are durable, and a reader of any of the tables at the returned time or later sees them.
+    For each table give rows to append, or an `Upsert`, `Delete`, `Update` or `SetValues`. When this returns,
+    all changes are durable, and a reader of any of the tables at the returned time or later sees them.
 
     Raises:
         BadInput: the tables are in different locations, a table is given twice, or rows don't fit. Nothing
