@@ -18,14 +18,19 @@ from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, cell_of
 from holdfast.errors import AsOfNotYetAvailable, BadInput
 from holdfast.tables.moments import dated
+from holdfast.text import naming
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
 
     from holdfast.collections import CollectionReader, StorageController
+    from holdfast.collections.collection_snapshot import CollectionSnapshot
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _AS_OF = "Milliseconds or an ISO date. Default: the latest time."
+_WHERE = "Show rows for which conditions hold, joined by 'and': \"id >= 3 and note is not null\"."
 _FOR = "End after this long, counted from the start, or with --snapshot from the end of the snapshot."
 _LIMIT = click.IntRange(1, (1 << 63) - 1)
 _INSTEAD = "give --or-earlier, to use the latest complete time before it"
@@ -41,6 +46,8 @@ _TAIL_FORMATS = ("table", "csv", "json")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
 @click.option("--output", metavar="FILE", type=_FILE, help="Write to FILE.")
 @click.option("--limit", metavar="N", type=_LIMIT, help="Show at most N rows.")
+@click.option("--where", metavar="CONDITIONS", help=_WHERE)
+@click.option("--columns", metavar="NAMES", help="Show only these columns, separated by commas.")
 @click.option("--diff", is_flag=True, help="Show each row once, with its count in _diff.")
 def read(
     location: LocationUrls,
@@ -50,6 +57,8 @@ def read(
     form: str | None,
     output: Path | None,
     limit: int | None,
+    where: str | None,
+    columns: str | None,
     diff: bool,
 ) -> None:
     """Show the contents of a collection as of one time.
@@ -58,8 +67,13 @@ def read(
     since on that is at least a minute past. If nobody has written since then, the command completes the
     collection up to a minute ago, if it may write to the location and no source feeds the collection.
 
-    Output files are CSV, JSON lines, Parquet or Arrow IPC.
-    """
+    \b
+    holdfast collection read orders --where "count > 3 and item in ('pear', 'plum')" --columns id,item
+
+    Conditions compare a column with = != < <= > >= or in, or are 'is null' or 'is not null'. Put text into
+    single quotes. Only what statistics can't exclude is read. Output files are CSV, JSON lines, Parquet or
+    Arrow IPC.
+    """  # noqa: D301 - the escape is for the formatter of the help
     with (
         controller_of(location.open_to_look()) as controller,
         controller.reader(name, purpose="holdfast collection read") as reader,
@@ -75,7 +89,28 @@ def read(
             raise
         from holdfast.cli.rows.show import show_rows
 
-        show_rows(snapshot, snapshot.schema.arrow_diff, form, output, limit=limit, diff=diff)
+        with naming(f"collection {name}"):
+            batches, schema = _narrowed(snapshot, where, columns)
+        show_rows(batches, schema, form, output, limit=limit, diff=diff)
+
+
+def _narrowed(
+    snapshot: "CollectionSnapshot", where: str | None, columns: str | None
+) -> "tuple[Iterable[pa.RecordBatch], pa.Schema]":
+    """The rows that `--where` chooses, with the columns of `--columns`. Raises `BadInput`."""
+    from holdfast.cli.rows.where import parse_where
+    from holdfast.persist.checks import check_columns
+    from holdfast.tables.filters import filter_of
+
+    schema = snapshot.schema
+    if where is not None:
+        snapshot = snapshot.filtered(filter_of(parse_where(where, schema), schema))
+    if columns is None:
+        return snapshot, schema.arrow_diff
+    names = [each.strip() for each in columns.split(",")]
+    check_columns(schema, names)
+    names.append("_diff")
+    return (batch.select(names) for batch in snapshot), schema.arrow_diff.empty_table().select(names).schema
 
 
 @click.command(short_help="Show the differences between two times.")

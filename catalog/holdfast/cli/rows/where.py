@@ -1,0 +1,125 @@
+"""The option `--where`: conditions such as `id >= 3 and name in ('a', 'b') and note is not null`.
+
+The conditions mean what a list of conditions means in `holdfast.tables.Table.scan`. A value is a number, a
+date or time, true or false, hexadecimal for binary columns, or any text in single quotes (two of them stand
+for one quote). A column whose name is not one word is in double quotes.
+"""
+
+import re
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+from holdfast.persist.checks import check_columns
+
+_TOKEN: Final = re.compile(
+    r"""\s*(?:
+        (?P<text>'(?:[^']|'')*')
+      | (?P<name>"(?:[^"]|"")*")
+      | (?P<sign><=|>=|!=|<>|==|=|<|>|\(|\)|,)
+      | (?P<word>[^\s'"<>=!(),]+)
+    )""",
+    re.VERBOSE,
+)
+_COMPARES: Final = ("=", "==", "!=", "<>", "<", "<=", ">", ">=")
+_HINT: Final = "such as --where \"id >= 3 and name in ('a', 'b') and note is not null\""
+
+Token = tuple[str, str]
+_END: Final[Token] = ("end", "its end")
+
+
+def parse_where(text: str, schema: Schema) -> list[tuple[str, str, Any]]:
+    """The conditions of `--where`, for columns of the schema. Raises `BadInput`."""
+    return _Parser(text, schema).conditions()
+
+
+class _Parser:
+    def __init__(self, text: str, schema: Schema) -> None:
+        self._schema = schema
+        self._tokens = _tokens(text)
+        self._at = 0
+
+    def conditions(self) -> list[tuple[str, str, Any]]:
+        found = [self._condition()]
+        while self._is_word("and"):
+            found.append(self._condition())
+        if self._peek() != _END:
+            self._refuse("'and'")
+        return found
+
+    def _condition(self) -> tuple[str, str, Any]:
+        kind, column = self._next()
+        if kind not in ("word", "name"):
+            self._refuse("a column", back=True)
+        check_columns(self._schema, [column])
+        if self._is_word("is"):
+            operator = "is not" if self._is_word("not") else "is"
+            if not self._is_word("null"):
+                self._refuse("'null'")
+            return column, operator, None
+        is_bool = pa.types.is_boolean(self._schema.arrow.field(column).type)
+        if self._is_word("in"):
+            return column, "in", self._values(is_bool=is_bool)
+        kind, operator = self._next()
+        if kind != "sign" or operator not in _COMPARES:
+            self._refuse(f"one of {' '.join(_COMPARES)}, in, is", back=True)
+        return column, operator, self._value(is_bool=is_bool)
+
+    def _values(self, *, is_bool: bool) -> list[Any]:
+        if self._next() != ("sign", "("):
+            self._refuse("'('", back=True)
+        found = [self._value(is_bool=is_bool)]
+        while (token := self._next()) == ("sign", ","):
+            found.append(self._value(is_bool=is_bool))
+        if token != ("sign", ")"):
+            self._refuse("',' or ')'", back=True)
+        return found
+
+    def _value(self, *, is_bool: bool) -> Any:
+        kind, text = self._next()
+        if kind not in ("word", "text"):
+            self._refuse("a value", back=True)
+        if kind == "word" and text.lower() == "null":
+            raise BadInput("--where: nothing equals null", hint="write 'is null' or 'is not null'")
+        if is_bool and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        return text
+
+    def _peek(self) -> Token:
+        return self._tokens[self._at] if self._at < len(self._tokens) else _END
+
+    def _next(self) -> Token:
+        token = self._peek()
+        self._at += 1
+        return token
+
+    def _is_word(self, word: str) -> bool:
+        kind, text = self._peek()
+        is_it = kind == "word" and text.lower() == word
+        self._at += is_it
+        return is_it
+
+    def _refuse(self, expected: str, *, back: bool = False) -> NoReturn:
+        self._at -= back
+        kind, text = self._peek()
+        found = text if kind == "end" else repr(text)
+        raise BadInput(f"--where: expected {expected}, not {found}", hint=_HINT)
+
+
+def _tokens(text: str) -> list[Token]:
+    found: list[Token] = []
+    at, text = 0, text.rstrip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise BadInput(f"--where: can't read {text[at:].strip()[:40]!r}", hint=_HINT)
+        kind = str(match.lastgroup)
+        value = match[kind]
+        if kind in ("text", "name"):
+            quote = value[0]
+            value = value[1:-1].replace(quote * 2, quote)
+        found.append((kind, value))
+        at = match.end()
+    return found

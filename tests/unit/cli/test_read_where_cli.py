@@ -1,0 +1,133 @@
+"""`holdfast collection read --where --columns`: the conditions that it reads, and those that it refuses."""
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli import main
+from holdfast.cli.rows.where import parse_where
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+
+COLUMNS = {
+    "id": "int64",
+    "note": "string?",
+    "on": "bool?",
+    "day": "date32?",
+    "at": "timestamp_utc?",
+    "raw": "binary?",
+    "and so": "float64?",
+}
+SCHEMA = Schema.of({"id": "int64"}, {name: type_ for name, type_ in COLUMNS.items() if name != "id"})
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = (tmp_path_factory.mktemp("where") / "location").as_uri()
+    with holdfast.table(url, "t", columns=COLUMNS, key="id") as table:
+        none = dict.fromkeys(COLUMNS)
+        table.append(
+            [
+                {**none, "id": 1, "note": "it's", "on": True, "day": dt.date(2026, 1, 1), "and so": 1.5},
+                {
+                    **none,
+                    "id": 2,
+                    "note": "a and b",
+                    "on": False,
+                    "day": dt.date(2026, 1, 2),
+                    "raw": b"\x00\xff",
+                },
+                {**none, "id": 3, "note": "true", "at": dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)},
+                {**none, "id": 4, "and so": -1.5},
+            ]
+        )
+    return url
+
+
+def read(url: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["collection", "read", "t", "--url", url, "--format", "json", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ("id = 3", [3]),
+        ("id==3", [3]),
+        ("id!=3 AND id <> 1", [2, 4]),
+        ("id > 1 and id<=3", [2, 3]),
+        ("id < 2.5", [1, 2]),
+        ("id in (1,4, 77)", [1, 4]),
+        ("note is null", [4]),
+        ("note IS NOT NULL and id >= 2", [2, 3]),
+        ("note = 'it''s'", [1]),
+        ("note = 'a and b'", [2]),
+        ("note in ('a and b', true)", [2, 3]),
+        ("on = true", [1]),
+        ("on in (true, FALSE)", [1, 2]),
+        ("day >= 2026-01-02", [2]),
+        ("day = '2026-01-01'", [1]),
+        ("at >= '2026-01-01T13:00:00+01:00'", [3]),
+        ("raw = 00ff", [2]),
+        ('"and so" < 0', [4]),
+        ('"and so" = -1.5 and "note" is null', [4]),
+    ],
+)
+def test_rows_for_which_all_conditions_hold(url: str, where: str, ids: list[int]) -> None:
+    result = read(url, "--where", where, "--columns", "id")
+    assert result.exit_code == 0, result.output
+    assert sorted(json.loads(line)["id"] for line in result.stdout.splitlines()) == ids
+
+
+def test_columns_limit_and_counts_go_together(url: str) -> None:
+    result = read(url, "--where", "id > 1", "--columns", "note, id", "--limit", "1", "--diff")
+    assert result.exit_code == 0, result.output
+    assert [[*json.loads(line)] for line in result.stdout.splitlines()] == [["note", "id", "_diff"]]
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("", "expected a column, not its end"),
+        ("id", "expected one of = == != <> < <= > >=, in, is, not its end"),
+        ("id =", "expected a value, not its end"),
+        ("id = 1 or id = 2", "expected 'and', not 'or'"),
+        ("id = 1 and", "expected a column, not its end"),
+        ("= 1", "expected a column, not '='"),
+        ("id ( 1", "expected one of"),
+        ("id in 1", "expected '(', not '1'"),
+        ("id in (1 2)", "expected ',' or ')', not '2'"),
+        ("id in ()", "expected a value, not ')'"),
+        ("id is 3", "expected 'null', not '3'"),
+        ("id = null", "nothing equals null"),
+        ("note = 'open", "can't read"),
+        ("nope = 1", "'nope' is not in the schema"),
+        ("id = x", "'x' is not a value of column 'id'"),
+        ("on = 1", "'1' is not a value of column 'on'"),
+    ],
+)
+def test_a_wrong_condition_is_one_line(where: str, message: str, url: str) -> None:
+    result = read(url, "--where", where)
+    assert result.exit_code != 0
+    assert message in result.output
+    assert "collection t: " in result.output
+
+
+def test_a_column_that_does_not_exist_is_refused(url: str) -> None:
+    assert "'nope' is not in the schema" in read(url, "--columns", "id,nope").output
+
+
+@pytest.mark.parametrize("text", ["id = 'a''", '"id = 1', 'id = 1 " and', "'", "''''''"])
+def test_quotes_must_be_closed(text: str) -> None:
+    with pytest.raises(BadInput):
+        parse_where(text, SCHEMA)
+
+
+def test_the_conditions_are_those_of_a_list() -> None:
+    found: list[tuple[str, str, Any]] = parse_where(
+        "\"id\" in (1, '2') and on = True and note = true", SCHEMA
+    )
+    assert found == [("id", "in", ["1", "2"]), ("on", "=", True), ("note", "=", "true")]
