@@ -167,8 +167,9 @@ class Table:
         Raises `BadInput` for an unknown column and for a condition that doesn't fit, and like `read`. Reading
         raises `BadInput` for negative counts, or if the table was closed.
         """
+        time = self._opened.complete(as_of)
         with dated(f"table {self.name}"):
-            return scan(self._opened, None if as_of is None else milliseconds(as_of), columns, where, limit)
+            return scan(self._opened, time, columns, where, limit)
 
     def counts(self, as_of: Moment | None = None) -> pa.Table:
         """Like `read`, but each row once, with its count in `_diff`. A negative count is a writer's error."""
@@ -194,8 +195,9 @@ class Table:
 
     def count(self, where: Where | None = None, as_of: Moment | None = None) -> int:
         """The number of rows, or of those that `where` chooses, with bounded memory. Raises like `scan`."""
+        time = self._opened.complete(as_of)
         with dated(f"table {self.name}"):
-            return count(self._opened, None if as_of is None else milliseconds(as_of), where)
+            return count(self._opened, time, where)
 
     def diff(self, start: Moment, end: Moment | None = None) -> pa.Table:
         """Return the difference between two times (`end`: the latest), as rows with `_diff`.

@@ -220,6 +220,27 @@ def test_a_time_after_the_last_write_can_be_read(orders: Table, stores: Stores, 
     assert ids(orders.read(as_of="2026-03-02T12:00")) == [1], "and always the same"
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda table, at: table.scan(as_of=at).read_all(),
+        lambda table, at: pa.table({"n": range(table.count(as_of=at))}),
+        lambda table, at: table.to_polars(as_of=at),
+        lambda table, at: table.counts(as_of=at),
+        lambda table, at: table.to_pandas(as_of=at),
+    ],
+    ids=["scan", "count", "to_polars", "counts", "to_pandas"],
+)
+def test_every_way_of_reading_follows_the_rule(
+    orders: Table, clock: Wall, read: Callable[[Table, int], Any]
+) -> None:
+    clock.pass_(4 * HOUR)
+    noon = NINE + 3 * HOUR
+    assert len(read(orders, noon)) == 1
+    with pytest.raises(AsOfNotYetAvailable, match="5 h after the store.s clock"):
+        read(orders, NINE + 9 * HOUR)
+
+
 def test_many_readers_commit_once_a_minute(orders: Table, stores: Stores, clock: Wall) -> None:
     readers = [opened(stores) for _ in range(5)]
     refused = 0
