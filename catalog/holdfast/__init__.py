@@ -69,11 +69,11 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.ingest import ingest_source
-    from holdfast.tables import Delete, SetValues, Table, Tail, Update, Upsert, table, write
+    from holdfast.tables import Delete, Merge, SetValues, Table, Tail, Update, Upsert, table, write
 
     __version__: str
 
-_TABLES = ("Delete", "SetValues", "Table", "Tail", "Update", "Upsert", "table", "write")
+_TABLES = ("Delete", "Merge", "SetValues", "Table", "Tail", "Update", "Upsert", "table", "write")
 
 __all__ = [
     "AsOfNotYetAvailable",
@@ -104,6 +104,7 @@ __all__ = [
     "LocationMismatch",
     "LockHeld",
     "LogRegressed",
+    "Merge",
     "MigrationConflict",
     "MigrationInProgress",
     "MigrationTimedOut",

@@ -5,9 +5,9 @@ a collection of `holdfast.collections`, so you can read, write and hand over the
 package at the same time.
 """
 
-from holdfast.tables.changes import Append, Delete, SetValues, Update, Upsert
+from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
 from holdfast.tables.opening import table
 from holdfast.tables.table import Table, write
 from holdfast.tables.tail import Tail
 
-__all__ = ["Append", "Delete", "SetValues", "Table", "Tail", "Update", "Upsert", "table", "write"]
+__all__ = ["Append", "Delete", "Merge", "SetValues", "Table", "Tail", "Update", "Upsert", "table", "write"]

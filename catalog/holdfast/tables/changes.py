@@ -9,7 +9,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,10 @@ from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.polars_forks import polars_works
 from holdfast.tables.filters import ChosenBy, Where, evaluated, filter_of
-from holdfast.tables.rows import check_counts, keys_of, repeated, updates_of
+from holdfast.tables.rows import check_counts, column_names, keys_of, repeated, updates_of
+
+_MATCHED: Final = ("update", "keep", "delete")
+_MISSING: Final = ("insert", "ignore")
 
 Chosen: TypeAlias = pa.Table | ChosenBy | None
 """Existing rows: those with these keys, those that a condition chooses, or all of them."""
@@ -172,6 +175,52 @@ class SetValues(Change):
         return pa.Table.from_batches([updates_of(schema, rows)])
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Merge(Change):
+    """Compare rows by key with the existing ones. See `Table.merge` for `matched` and `missing`."""
+
+    rows: object
+    matched: str = "update"
+    missing: str = "insert"
+
+    def prepare(self, table: str, schema: Schema) -> PreparedChange:
+        """See `Change`."""
+        _needs_key(table, schema, "merge")
+        for name, value, known in (("matched", self.matched, _MATCHED), ("missing", self.missing, _MISSING)):
+            if value not in known:
+                raise BadInput(f"table {table}: {name} must be one of {', '.join(known)}, not {shown(value)}")
+        names = column_names(schema, self.rows)
+        others = [column for column in schema.value if column.name not in names]
+        part = Schema(schema.key, tuple(each for each in schema.value if each.name in names))
+        rows = pa.Table.from_batches([updates_of(part, self.rows, counted=False)])
+        needed = [each.name for each in others if not each.nullable]
+        if self.missing == "insert" and needed and rows.num_rows:
+            raise BadInput(
+                f"table {table}: column {needed[0]!r} is missing, and inserted rows need it",
+                hint=f"give {needed[0]}, or missing='ignore'",
+            )
+        keys = rows.select(schema.key_names)
+        _check_unique(table, keys, "a merge")
+
+        def made(existing: pa.Table, now: Schema) -> pa.Table:
+            is_there = pa.array(_among(keys, existing.select(keys.column_names)))
+            pieces = []
+            if self.matched == "keep":
+                pieces.append(existing)
+            elif self.matched == "update" and not others and part.names == now.names:
+                pieces.append(rows.filter(is_there))
+            elif self.matched == "update":
+                check_counts(existing[DIFF].to_numpy())
+                _check_unique(table, existing.select(keys.column_names), "a merge of some columns")
+                pieces.append(_overlaid(existing, rows, keys))
+            if self.missing == "insert":
+                pieces.append(rows.filter(pc.invert(is_there)))
+            wanted = now.arrow_diff
+            return pa.concat_tables([wanted.empty_table(), *(_with_columns(each, wanted) for each in pieces)])
+
+        return _Replaced(keys, made)
+
+
 class _Appended(PreparedChange):
     reads = False
 
@@ -208,6 +257,29 @@ def distinct_keys(schema: Schema, keys: object) -> pa.Table:
 def matching(rows: pa.RecordBatch, keys: pa.Table) -> pa.RecordBatch:
     """The rows that have one of these keys."""
     return rows.filter(pa.array(_among(pa.Table.from_batches([rows]).select(keys.column_names), keys)))
+
+
+def _overlaid(existing: pa.Table, rows: pa.Table, keys: pa.Table) -> pa.Table:
+    """The existing rows with the values of the rows that have the same keys. Each key occurs once in both."""
+    names = keys.column_names
+    places = pa.array(_places(existing.select(names), keys))
+    result = existing
+    for name in rows.column_names:
+        if name not in (*names, TIME):
+            index = result.schema.get_field_index(name)
+            result = result.set_column(index, name, rows.column(name).take(places))
+    return result
+
+
+def _with_columns(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """The rows with exactly the wanted columns: nulls for those that they don't have."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in wanted
+    ]
+    return pa.Table.from_arrays(columns, schema=wanted)
 
 
 def _at(rows: pa.Table, time: int) -> pa.Table:
@@ -253,6 +325,19 @@ def _among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
         return among
     found = _frame(rows).with_row_index("_row").join(_frame(keys), on=names, how="semi", nulls_equal=True)
     return _mask(found, rows.num_rows)
+
+
+def _places(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.integer[Any]]:
+    """For each row, the index of its key among `keys`. All of them are there, and each once."""
+    names = keys.column_names
+    if not polars_works():
+        columns = [[*keys.column(name).chunks, *rows.column(name).chunks] for name in names]
+        both = pa.table([pa.chunked_array(each) for each in columns], names)
+        first: npt.NDArray[np.integer[Any]] = arrow_rows.first_equal(arrow_rows.wide(both), names)
+        return first[keys.num_rows :]
+    indexed = _frame(keys).with_row_index("_row")
+    joined = _frame(rows).join(indexed, on=names, how="left", nulls_equal=True, maintain_order="left")
+    return joined["_row"].to_numpy()
 
 
 def _mask(found: pl.DataFrame, rows: int) -> npt.NDArray[np.bool_]:

@@ -25,11 +25,28 @@ def updates_of(schema: Schema, rows: object, *, counted: bool = True) -> pa.Reco
     """
     given = _arrow(schema, rows)
     own = [TIME] if counted else [TIME, DIFF]
-    names = given.schema.names if isinstance(given, pa.Table | pa.RecordBatch) else set().union(*given)
+    names = _names(given)
     for name in own:
         if name in names:
             raise BadInput(f"column {name!r} can't be given: the table sets it", hint=f"leave out {name}")
     return prepare_updates(schema, given, default_time=0)
+
+
+def column_names(schema: Schema, rows: object) -> set[str]:
+    """The names of the columns that all of the rows have.
+
+    Raises `BadInput` if the rows are in no known form, or if only some of them have a column.
+    """
+    given = _arrow(schema, rows)
+    names = set(_names(given))
+    if isinstance(given, list | tuple):
+        for index, row in enumerate(given):
+            if lacking := sorted(names.difference(row)):
+                raise BadInput(
+                    f"row {index} has no column {lacking[0]!r}, but another row has it",
+                    hint="give the same columns in all rows, or merge them apart",
+                )
+    return names
 
 
 def keys_of(schema: Schema, keys: object) -> pa.Table:
@@ -115,6 +132,10 @@ def _arrow(schema: Schema, rows: object) -> Any:
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
     raise BadInput(f"rows must be {_FORMS}, not {type(rows).__name__}")
+
+
+def _names(given: Any) -> Iterable[str]:
+    return given.schema.names if isinstance(given, pa.Table | pa.RecordBatch) else set().union(*given)
 
 
 def _from_lists(schema: Schema, columns: Mapping[Any, Any]) -> pa.Table:

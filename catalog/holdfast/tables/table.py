@@ -7,7 +7,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import polars as pl
 import pyarrow as pa
@@ -17,7 +17,7 @@ from holdfast.collections.changes import net_changes
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
-from holdfast.tables.changes import Append, Delete, SetValues, Update, Upsert
+from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
 from holdfast.tables.committing import as_change, commit
 from holdfast.tables.filters import Where
 from holdfast.tables.moments import Moment, dated, milliseconds
@@ -103,6 +103,24 @@ class Table:
         existing ones. Also raises `BadInput` if a key occurs twice, or if the table has no key.
         """
         return commit({self._opened: Upsert(rows)}).time
+
+    def merge(
+        self,
+        rows: object,
+        *,
+        matched: Literal["update", "keep", "delete"] = "update",
+        missing: Literal["insert", "ignore"] = "insert",
+    ) -> int:
+        """Compare rows by key with the existing ones, and change the table, atomically.
+
+        `matched` is for keys that the table has: "update" sets the given columns and leaves the others as
+        they are, "keep" leaves the existing row, "delete" removes it. `missing` is for keys that it doesn't
+        have: "insert" adds the row, with nulls in columns that aren't given, "ignore" doesn't.
+
+        Returns and raises like `append`. Also raises `BadInput` if a key occurs twice, or if the table has no
+        key.
+        """
+        return commit({self._opened: Merge(rows, matched, missing)}).time
 
     def delete(self, keys: object = None, *, where: Where | None = None) -> int:
         """Delete the rows with these keys, or those that `where` chooses (as in `scan`), atomically.
@@ -283,8 +301,9 @@ class Table:
 def write(changes: Mapping[Table, object]) -> int:
     """Change several tables of one location at one time, all of them or none. Returns that time.
 
-    For each table give rows to append, or an `Upsert`, `Delete`, `Update` or `SetValues`. When this returns,
-    all changes are durable, and a reader of any of the tables at the returned time or later sees them.
+    For each table give rows to append, or an `Upsert`, `Merge`, `Delete`, `Update` or `SetValues`. When this
+    returns, all changes are durable, and a reader of any of the tables at the returned time or later sees
+    them.
 
     Raises:
         BadInput: the tables are in different locations, a table is given twice, or rows don't fit. Nothing

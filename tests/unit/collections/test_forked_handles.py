@@ -253,6 +253,7 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "upper": lambda t: t.upper,
         "append": lambda t: t.append(ROW),
         "upsert": lambda t: t.upsert(ROW),
+        "merge": lambda t: t.merge(ROW),
         "delete": lambda t: t.delete([1]),
         "update": lambda t: t.update([1], lambda rows: rows),
         "read": lambda t: t.read(),

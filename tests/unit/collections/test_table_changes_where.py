@@ -1,4 +1,4 @@
-"""`delete(where=)` and `update(where=, set=)`: atomic changes of the rows that a condition chooses."""
+"""`delete(where=)`, `update(where=, set=)` and `merge`: atomic changes that depend on the existing rows."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 import holdfast
+from holdfast import polars_forks
 from holdfast.collections import StorageController
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
@@ -101,9 +102,74 @@ def test_several_tables_change_together_and_schemas_may_evolve(stores: Stores, o
     assert rows(orders) == [(0, "even", 0, 5, 1), (1, "new", 1, None, 1)]
 
 
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {1: ("new", 1), 2: ("new", 2), 9: ("new", 9)}),
+        ({"matched": "keep"}, {1: (None, 1), 2: ("even", 2), 9: ("new", 9)}),
+        ({"matched": "delete"}, {9: ("new", 9)}),
+        ({"missing": "ignore"}, {1: ("new", 1), 2: ("new", 2)}),
+        ({"matched": "delete", "missing": "ignore"}, {}),
+        ({"matched": "keep", "missing": "ignore"}, {1: (None, 1), 2: ("even", 2)}),
+    ],
+)
+def test_a_merge_compares_by_key(
+    orders: Table,
+    options: dict[str, Any],
+    expected: dict[int, tuple[Any, ...]],
+    lost: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(polars_forks, "_lost", lost)
+    orders.delete(where=FIELD("id") > 2)
+    orders.merge([{"id": i, "note": "new", "count": i} for i in (9, 2, 1)], **options)
+    assert rows(orders) == sorted(
+        [(0, "even", 0, 1), *((id_, note, count, 1) for id_, (note, count) in expected.items())], key=str
+    )
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_merge_of_some_columns_keeps_the_others(
+    orders: Table, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polars_forks, "_lost", lost)
+    orders.delete(where=FIELD("id") > 2)
+    orders.merge({"id": [2, 0, 7], "count": [20, 0, 70]}, missing="insert")
+    orders.merge([{"id": 1, "note": "one"}, {"id": 8, "note": "none"}], missing="ignore")
+    expected = [(0, "even", 0, 1), (1, "one", 1, 1), (2, "even", 20, 1), (7, None, 70, 1)]
+    assert rows(orders) == expected
+    upper = orders.upper
+    assert orders.merge([{"id": 2, "count": 20}]) >= upper
+    assert rows(orders) == expected
+    orders.merge([])
+    assert rows(orders) == expected
+
+
+def test_a_merge_after_the_table_evolved(stores: Stores, orders: Table) -> None:
+    wider = Schema.of(key={"id": "int64"}, value={"note": "string?", "count": "int64", "late": "int64?"})
+    StorageController(stores.open()).evolve_collection("orders", wider)
+    with holdfast.table(stores.open(), "orders") as new:
+        new.merge({"id": [1, 9], "count": [1 << 40, 2], "late": [5, 6]})
+    orders.merge([{"id": 1, "note": "again", "count": 3}])
+    assert rows(orders)[1] == (1, "again", 3, 5, 1)
+    assert rows(orders)[-1] == (9, None, 2, 6, 1)
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [
+        (lambda t: t.merge([{"id": 1, "note": "a"}]), "column 'count' is missing, and inserted rows need it"),
+        (lambda t: t.merge([{"id": 1, "count": 1}] * 2), r"a merge has key \(id=1\) more than once"),
+        (lambda t: t.merge([{"count": 1}]), "column 'id'"),
+        (
+            lambda t: t.merge([{"id": 1, "count": 1}, {"id": 2, "count": 1, "note": "a"}]),
+            "row 0 has no column",
+        ),
+        (lambda t: t.merge([{"id": 1, "count": 1, "nope": 1}]), "'nope' is not in the schema"),
+        (lambda t: t.merge([], matched="replace"), "matched must be one of update, keep, delete"),
+        (lambda t: t.merge([], missing="add"), "missing must be one of insert, ignore"),
+        (lambda t: t.merge(5), "not int"),
         (lambda t: t.delete(), "either keys or where"),
         (lambda t: t.delete([1], where=[]), "either keys or where"),
         (lambda t: t.delete(where=FIELD("nope") == 1), "No match for FieldRef"),

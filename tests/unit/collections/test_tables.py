@@ -64,7 +64,7 @@ def test_importing_it_costs_nothing() -> None:
 def test_a_table_shows_only_what_users_may_call(orders: Table) -> None:
     shown = {name for name in dir(orders) if not name.startswith("_")}
     assert shown == {
-        *("append", "upsert", "delete", "update", "comment", "close"),
+        *("append", "upsert", "merge", "delete", "update", "comment", "close"),
         *("read", "scan", "count", "counts", "to_pandas", "to_polars", "diff", "tail", "latest_time"),
         *("name", "key", "schema", "comments", "since", "upper", "client"),
     }
