@@ -129,7 +129,7 @@ def plainly(rows: pa.Table, where: list[tuple[str, str, Any]], schema: pa.Schema
 
 
 # To make the example smaller would take minutes: each of its steps is a commit.
-@settings(max_examples=12, phases=[Phase.generate])
+@settings(max_examples=5, phases=[Phase.generate])
 @given(writes=WRITES, evolves_after=st.integers(0, 6), per_part=st.sampled_from([1, 150]), data=st.data())
 def test_a_scan_finds_what_a_filter_of_everything_finds(
     writes: list[list[dict[str, Any] | None]], evolves_after: int, per_part: int, data: st.DataObject
