@@ -513,3 +513,22 @@ def test_an_identical_writer_that_a_seal_overtakes_is_no_conflict(stores: Stores
     assert not controller.describe(info.collection_id).holding.suspect
     for writer in writers:
         writer.append([{"id": 2}], raised.value.actual, raised.value.actual + 1)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda table, time: table.scan(as_of=time).read_all().num_rows,
+        lambda table, time: table.count(as_of=time),
+        lambda table, time: table.to_polars(as_of=time).height,
+    ],
+)
+def test_a_scan_a_count_and_a_frame_follow_the_same_rule(
+    read: Callable[[Table, int], int], clock: Wall, stores: Stores, orders: Table
+) -> None:
+    clock.pass_(HOUR)
+    before = commits(stores, orders)
+    assert read(orders, NINE + HOUR // 2) == 1
+    assert commits(stores, orders) == before + 1
+    with pytest.raises(AsOfNotYetAvailable):
+        read(orders, NINE + HOUR)
