@@ -72,10 +72,16 @@ def ingest(
         if not quiet:
             click.echo(f"feeding {name} from {ingestion.source_name}", err=True)
 
+        waited = ""
+
         def told(step: "IngestStep") -> None:
+            nonlocal waited
             total.add(step)
             if not quiet:
                 _show_step(step)
+                if step.waits and step.waits != waited:
+                    click.echo(step.waits, err=True)
+            waited = step.waits
 
         ingestion.run(once=once, stopped=ended.wait, told=told)
         fed = ingestion.rendition

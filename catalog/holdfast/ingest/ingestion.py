@@ -54,6 +54,7 @@ from holdfast.ingest.schema_texts import SchemaTexts, stored_texts
 from holdfast.ingest.source import Binding, Range, Source
 from holdfast.ingest.sources.collection import is_collection
 from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
+from holdfast.ingest.whole import Transactions, WholeTransactions
 from holdfast.persist import Schema, Upload
 from holdfast.persist.rows.schema import DIFF, TIME
 
@@ -84,7 +85,8 @@ class IngestStep:
     """A step: what it committed, and the upper after it. If it `fills`, the rendition has more to read.
 
     `more` says that the source had more than the limits of the step allow. `behind` is the number of messages
-    that it had more, if its positions count them.
+    that it had more, if its positions count them. `waits` says in words what waits for the rest of a
+    transaction.
     """
 
     outcome: StepOutcome
@@ -96,6 +98,7 @@ class IngestStep:
     fills: bool = False
     more: bool = False
     behind: int = 0
+    waits: str = ""
 
 
 @dataclass
@@ -177,6 +180,7 @@ class Ingestion:
         rendition: str = "",
         *,
         anew: bool = False,
+        transactions: Callable[[SchemaTexts], Transactions] | None = None,
     ) -> None:
         self._controller = controller
         self._client = controller.client
@@ -190,6 +194,7 @@ class Ingestion:
         self._followed: Followed | None = None
         self._texts = SchemaTexts.of(spec.avro)
         self._texts.elsewhere = self._kept_schemas
+        self._whole = WholeTransactions(spec, source, transactions(self._texts)) if transactions else None
         self._open()
 
     def _open(self) -> None:
@@ -228,8 +233,10 @@ class Ingestion:
         return self._upper < self.rendition.held_from and self._led() is not None
 
     def close(self) -> None:
-        """Give up the lease on what it follows."""
+        """Give up the lease on what it follows, and close the topic of transactions."""
         self._give_up_followed()
+        if self._whole is not None:
+            self._whole.close()
 
     @property
     def rendition(self) -> RenditionInfo:
@@ -348,21 +355,31 @@ class Ingestion:
         if self.rendition.state is RenditionState.HYDRATING and not self._filling.is_done(found):
             at = self._upper
         again = self._to_read_again()
-        chosen = plan(
-            again or [each for each in found if not each.waits], self._spec.max_rows, self._spec.max_bytes
-        )
+        chosen = self._chosen(again, found)
         # Another instance may read what waits. An empty step would take its place.
         if not chosen and (found or not self._is_progress_due(at)):
-            return IngestStep(StepOutcome.IDLE, self._upper)
+            return IngestStep(StepOutcome.IDLE, self._upper, waits=self._whole.waits if self._whole else "")
         work = _Work()
-        self._read(work, chosen, at, self._spec.max_bytes)
+        self._read(work, chosen, at, self._spec.max_bytes if self._whole is None else _NO_LIMIT)
+        if self._whole is not None and not self._whole.is_read(work.bound):
+            self._discard(work)
+            return IngestStep(StepOutcome.IDLE, self._upper)
         if again:
             self._check_again(chosen[0], work)
         if chosen and not work.bound:
             return IngestStep(StepOutcome.IDLE, self._upper)
         if within is None and self._may_wait(chosen, work):
             return IngestStep(StepOutcome.IDLE, self._upper)
-        return self._commit(work, at, self._ends_beyond(work, probed))
+        step = self._commit(work, at, self._ends_beyond(work, probed))
+        return step if self._whole is None else replace(step, more=self._whole.more)
+
+    def _chosen(self, again: Sequence[Range], found: Sequence[Range]) -> Sequence[Range]:
+        """What this step reads."""
+        if self._whole is None:
+            ready = again or [each for each in found if not each.waits]
+            return plan(ready, self._spec.max_rows, self._spec.max_bytes)
+        # What the renditions before had ends between transactions, also if nobody can say which ones by now.
+        return self._whole.plan(again or found, self._bound) or self._whole.as_planned(again)
 
     def _ends_beyond(self, work: _Work, probed: Iterable[Range]) -> dict[str, int]:
         """The ends of the bound partitions that have more than is bound after this step."""
@@ -571,7 +588,8 @@ class Ingestion:
         return bool(every) and (not self._upper or time.monotonic() - self._moved_s >= every)
 
     def _read(self, work: _Work, chosen: Sequence[Range], at: int, max_bytes: int) -> None:
-        order = Order(chosen, frozenset(self._bound), at, max_bytes)
+        together = self._whole is not None
+        order = Order(chosen, frozenset(self._bound), at, max_bytes, together)
         for done in self._runner.read(order, self._reader, self._writer) if chosen else ():
             work.add(done)
 
@@ -713,6 +731,8 @@ class Ingestion:
                 return
             is_idle, follows = step.outcome is StepOutcome.IDLE, self.is_following
             if once and is_idle and (follows or not _within(self._probed(), ends)):
+                return
+            if once and is_idle and self._whole is not None and self._whole.gives_up:
                 return
             busy = step.more or step.outcome is StepOutcome.LOST or step.messages >= self._spec.max_rows
             rest = 0 if busy or ((once or follows) and not is_idle) else self._spec.interval_s

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from holdfast.ingest.formats.files import Csv, Parquet
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.formats.raw import Raw
 from holdfast.ingest.formats.rows import RowsByName
+from holdfast.ingest.formats.transactions import JsonBounds, JsonMarks
 from holdfast.ingest.ingestion import Ingestion, IngestStep
 from holdfast.ingest.made_from import made_from
 from holdfast.ingest.reading import Runner
@@ -38,6 +40,7 @@ from holdfast.ingest.spec import (
     PostgresSpec,
     parse,
 )
+from holdfast.ingest.whole import Transactions
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.clock import Clock
 from holdfast.persist.stores.s3_place import S3Place
@@ -118,7 +121,17 @@ def ingestion_of(
         form = partial(format_of, spec)
         kind = ReclockedIngestion if isinstance(source, CollectionSource) else Ingestion
         with closing(
-            kind(controller, found.collection_id, spec, source, form, runner, id_, anew=anew)
+            kind(
+                controller,
+                found.collection_id,
+                spec,
+                source,
+                form,
+                runner,
+                id_,
+                anew=anew,
+                transactions=transactions_of(spec, reader_id(found.collection_id, id_)),
+            )
         ) as opened:
             if isinstance(opened, ReclockedIngestion):
                 opened.opens = lambda other, made: ingestion_of(
@@ -266,6 +279,34 @@ def _kafka(topic: KafkaSpec, reader: str) -> Source:
             hint="pip install 'holdfast[kafka]'",
         ) from error
     return Kafka(topic, topic.group or f"holdfast-{reader}")
+
+
+def transactions_of(spec: IngestSpec, reader: str) -> Callable[[SchemaTexts], Transactions] | None:
+    """How to read the topic of transactions that a spec names. None if it names none."""
+    topic = spec.source
+    if not isinstance(topic, KafkaSpec) or not topic.transactions:
+        return None
+    name = topic.transactions
+
+    def opened(since_ms: int | None) -> Source:
+        # Messages that are gone are no loss if nobody looks for them.
+        start = "Earliest" if since_ms is None else since_ms
+        try:
+            return _kafka(replace(topic, topic=name, start=start, new_epoch=True, transactions=""), reader)
+        except BadInput as error:
+            raise BadInput(
+                f"can't read the topic of transactions {name}: {error}",
+                hint="correct source.kafka.transactions, and set provide.transaction.metadata=true in Debezium",
+            ) from None
+
+    def of(texts: SchemaTexts) -> Transactions:
+        if spec.format == "json":
+            return Transactions(name, JsonMarks(), JsonBounds(), opened)
+        from holdfast.ingest.formats.transactions_avro import AvroBounds, AvroMarks
+
+        return Transactions(name, AvroMarks(texts), AvroBounds(texts), opened)
+
+    return of
 
 
 def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema) -> Source:

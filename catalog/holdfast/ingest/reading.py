@@ -58,13 +58,15 @@ class RangeWork:
 class Order:
     """What a step reads: ranges of a source, for a time of the collection, within a number of bytes.
 
-    `known` has the partitions that are bound already.
+    `known` has the partitions that are bound already. If the ranges belong `together`, they are of no use
+    unless all of them are read.
     """
 
     ranges: Sequence[Range]
     known: frozenset[str]
     at: int
     max_bytes: int
+    together: bool = False
 
 
 class Runner(Protocol):

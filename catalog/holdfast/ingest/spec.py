@@ -92,7 +92,8 @@ class KafkaSpec:
     """A topic. `start` is Earliest, Latest, a time in milliseconds since 1970, or offsets by partition.
 
     `new_epoch` is whether to go on with what is there if messages are gone. `security` has properties of
-    librdkafka, and `secrets` says where to find those that are secret.
+    librdkafka, and `secrets` says where to find those that are secret. `transactions` is Debezium's topic of
+    transactions, or empty.
     """
 
     REPLAYABLE: ClassVar[bool] = True
@@ -104,6 +105,7 @@ class KafkaSpec:
     group: str = ""
     security: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, SecretPlace] = field(default_factory=dict)
+    transactions: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,12 @@ class IngestSpec:
     error_limit: int = 1000
     keeps_row: bool = False
     avro: AvroSpec = field(default_factory=AvroSpec)
+    max_transaction_bytes: int = 1 << 30
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether steps end between transactions."""
+        return isinstance(self.source, KafkaSpec) and bool(self.source.transactions)
 
 
 def parse(block: object, where: str = "source") -> IngestSpec:
@@ -224,10 +232,12 @@ def parse(block: object, where: str = "source") -> IngestSpec:
         collect.number("limit", 1000, least=0),
         given.choice("onBadValue", ["Remove", "Keep"], "Remove") == "Keep",
         avro,
+        batch.size("maxTransactionBytes", 1 << 30),
     )
     for each in (run, batch, collect, given):
         each.done()
     _check_collection(spec, where)
+    _check_transactions(spec, where, is_limited="maxTransactionBytes" in batch.names)
     if spec.keeps_row and not spec.envelope.is_keyed:
         raise BadInput(f"{where}.onBadValue Keep needs envelope Upsert or Debezium, which have keys")
     return spec
@@ -276,6 +286,7 @@ def _kafka(given: "_Block") -> KafkaSpec:
         given.optional("group"),
         {each: text for each in SECURITY if (text := security.optional(each))},
         {SECRETS[each]: place for each in SECRETS if (place := _secret(security, each))},
+        given.text("transactions") if "transactions" in given.names else "",
     )
     for each in SECRETS.values():
         if each in security.names:
@@ -354,6 +365,21 @@ def _check_collection(spec: IngestSpec, where: str) -> None:
     if spec.format == "rows" and (spec.source.columns or spec.include):
         name = "collection.columns" if spec.source.columns else "include"
         raise BadInput(f"{where}.{name} is not for format rows, whose columns have the same names")
+
+
+def _check_transactions(spec: IngestSpec, where: str, *, is_limited: bool) -> None:
+    """Raise `BadInput` for what does not fit `kafka.transactions`."""
+    if not spec.has_transactions:
+        if is_limited:
+            raise BadInput(f"{where}.batch.maxTransactionBytes needs {where}.kafka.transactions")
+        return
+    if spec.envelope is not Envelope.DEBEZIUM:
+        raise BadInput(f"{where}.kafka.transactions needs envelope Debezium")
+    if spec.format == "avro" and spec.avro.registry is None:
+        raise BadInput(
+            f"{where}.kafka.transactions needs {where}.format.avro.registry, because the messages of the two"
+            " topics have different schemas"
+        )
 
 
 def _changes(given: "_Block") -> tuple[str, str]:

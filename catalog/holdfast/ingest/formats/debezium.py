@@ -145,14 +145,14 @@ class DebeziumJson(Json):
         return settled(super().decode(messages), messages, self._rows, self._key_names, self._most_bad)
 
     def _arrays(self, table: pa.Table, _: pa.Array, /) -> Sequence[pa.Array]:
-        event = _unwrapped(table, ["op", "before", "after"])
+        event = unwrapped(table, ["op", "before", "after"])
         before, after = event["before"], event["after"]
         return [
             event["op"],
             before.is_valid(),
             after.is_valid(),
-            *_fields(before, [self._rows.field(each) for each in self._key_names]),
-            *_fields(after, list(self._rows)),
+            *fields_of(before, [self._rows.field(each) for each in self._key_names]),
+            *fields_of(after, list(self._rows)),
         ]
 
 
@@ -166,7 +166,7 @@ class DebeziumJsonKeys(Json):
         self._read(pa.schema([*fields, pa.field(PAYLOAD, pa.struct(fields))]))
 
     def _arrays(self, table: pa.Table, _: pa.Array, /) -> Sequence[pa.Array]:
-        key = _unwrapped(table, self._columns.names)
+        key = unwrapped(table, self._columns.names)
         return [converted(key[each.name], each.type) for each in self._columns]
 
 
@@ -174,13 +174,13 @@ def _struct(fields: Sequence[pa.Field]) -> pa.DataType:
     return pa.struct([pa.field(each.name, read_as(each.type)) for each in fields])
 
 
-def _fields(struct: pa.Array, wanted: Sequence[pa.Field]) -> list[pa.Array]:
+def fields_of(struct: pa.Array, wanted: Sequence[pa.Field]) -> list[pa.Array]:
     """The fields of a struct. They are null where the struct is."""
     found = dict(zip((each.name for each in struct.type), struct.flatten(), strict=True))
     return [converted(pa.chunked_array([found[each.name]]), each.type) for each in wanted]
 
 
-def _unwrapped(table: pa.Table, names: Sequence[str]) -> Mapping[str, pa.Array]:
+def unwrapped(table: pa.Table, names: Sequence[str]) -> Mapping[str, pa.Array]:
     """The fields of each message, or of its payload."""
     payload = table[PAYLOAD].combine_chunks()
     plain = {each: table[each].combine_chunks() for each in names}

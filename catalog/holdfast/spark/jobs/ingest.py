@@ -125,6 +125,8 @@ class SparkRunner:
     def read(self, order: Order, source: RangeReader, writer: RenditionWriter, /) -> list[RangeWork]:
         """Read at most `partitions` ranges, each in a task. The tasks share `max_bytes` evenly.
 
+        Ranges that belong together are all read.
+
         If tasks meet schemas that are not known, the step is read again with them. So only the driver asks
         the registry, and all tasks use the same texts.
         """
@@ -144,7 +146,7 @@ class SparkRunner:
     def _run(
         self, order: Order, texts: SchemaTexts, writer: RenditionWriter
     ) -> list[RangeWork | HoldfastError | MissingTexts | None]:
-        ranges = order.ranges[: self._spec.partitions]
+        ranges = order.ranges if order.together else order.ranges[: self._spec.partitions]
         ingesting = Ingesting(
             self._spec.place,
             self._client.location_id,
@@ -179,6 +181,7 @@ class _Watch:
         self._say = say
         self._total = total
         self._looked_s = time.monotonic()
+        self._waited = ""
 
     def step(self, step: IngestStep) -> None:
         self._total.add(step)
@@ -188,6 +191,9 @@ class _Watch:
                 f"{step.messages:,} messages, {step.updates:,} updates, {step.errors:,} bad records:"
                 f" complete before {step.upper}{behind}"
             )
+        if step.waits and step.waits != self._waited:
+            self._say(step.waits)
+        self._waited = step.waits
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._controller.check_attempt(self._spec.job_id, self._spec.attempt)
             self._looked_s = time.monotonic()
