@@ -7,8 +7,8 @@ the contents have all of a transaction, or nothing.
 - A transaction is complete if its END is known and the events with all its orders have been read. Orders count,
   and not events, because Debezium may send events again after a crash.
 - If events are sent again whose transaction is bound already, the first of them may be missing. What is bound
-  ends between transactions. So an event that comes first in its partition, without a gap since what is bound,
-  shows that the lesser orders are bound.
+  ends between transactions. So an event that comes first in its partition shows that the lesser orders are
+  bound, if no message of the partition is missing. In a compacted topic they may be gone.
 - A transaction has events in several partitions. If one partition ends before it, all do.
 """
 
@@ -33,16 +33,18 @@ def cuts(
     counts: Mapping[str, int],
     begins: Mapping[str, int],
     ends: Mapping[str, int],
+    *,
+    gapless: Collection[str],
     bound: Collection[str] = (),
 ) -> tuple[dict[str, int], list[str]]:
     """Return where each partition may end, and the transactions that are not complete, first ones first.
 
     `begins` has all partitions of the topic, and the positions up to which they are bound. `ends` says up to
     where partitions were read. `counts` has the number of events of each transaction that has ended. Those in
-    `bound` are complete.
+    `bound` are complete. In `gapless` partitions no message is missing among those that are bound.
     """
     known = pl.DataFrame({"id": list(bound)}, {"id": pl.String})
-    marked = _marked(events, begins).join(known, on="id", how="anti")
+    marked = _marked(events, begins, gapless).join(known, on="id", how="anti")
     incomplete = _incomplete(marked, counts, len(begins))
     left = incomplete.select("id")
     while True:
@@ -56,11 +58,12 @@ def cuts(
     return {**ends, **dict(firsts.iter_rows())}, incomplete["id"].to_list()
 
 
-def _marked(events: pl.DataFrame, begins: Mapping[str, int]) -> pl.DataFrame:
-    """The events of transactions. `gapless` says that no message is missing between what is bound and them."""
+def _marked(events: pl.DataFrame, begins: Mapping[str, int], gapless: Collection[str]) -> pl.DataFrame:
+    """The events of transactions. `gapless` says that no message before them is missing."""
     begin = pl.DataFrame({"partition": list(begins), "begin": list(begins.values())}, _BEGINS)
     numbered = events.join(begin, on="partition", how="left", maintain_order="left").with_columns(
-        gapless=pl.col("position") - pl.col("begin") == pl.int_range(pl.len()).over("partition")
+        gapless=pl.col("partition").is_in(list(gapless))
+        & (pl.col("position") - pl.col("begin") == pl.int_range(pl.len()).over("partition"))
     )
     return numbered.filter(pl.col("id").is_not_null())
 

@@ -224,6 +224,11 @@ class WholeTransactions:
         self._keep(ready)
         begins = {name: each.position for name, each in bound.items()}
         begins |= {each.partition: each.begin for each in ready}
+        gapless = {
+            name
+            for name, each in bound.items()
+            if begins[name] == each.position and each.total == each.position - each.begin
+        }
         rows, size = self._spec.max_rows, self._spec.max_bytes
         try:
             while True:
@@ -231,7 +236,9 @@ class WholeTransactions:
                 events = self._events(ends)
                 if self._table is not None:
                     self._ends.find(events, self._table, _first_ms(events))
-                until, incomplete = cuts(events, self._ends.ended, begins, ends, self._bound)
+                until, incomplete = cuts(
+                    events, self._ends.ended, begins, ends, gapless=gapless, bound=self._bound
+                )
                 self.more = any(ends.get(each.partition, each.begin) < each.end for each in ready)
                 chosen = [
                     replace(each, end=until[each.partition])

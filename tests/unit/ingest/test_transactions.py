@@ -241,6 +241,19 @@ def test_but_not_if_a_message_is_missing_before_it(client: PersistClient) -> Non
     assert contents(client) == {1: "a"}
 
 
+def test_a_gap_that_is_bound_is_not_forgotten(client: PersistClient) -> None:
+    database = Database()
+    database.commit("t1", {1: "a"})
+    database.topic.send("0", b"compacted")
+    database.topic.holes.add(("0", 1))
+    drained(opened(client, database))
+    assert positions(client) == {"0": 2}
+    database.event("t2", 2, 2, "b")
+    database.end("t2", 2)
+    assert opened(client, database).step().waits
+    assert contents(client) == {1: "a"}
+
+
 def test_what_is_deleted_between_the_two_looks_is_found(client: PersistClient) -> None:
     database = Database()
     database.commit("t1", {1: "a", 2: "a"})
