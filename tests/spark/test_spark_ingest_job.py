@@ -349,6 +349,49 @@ def test_debezium_with_spark_comes_to_the_same_as_one_process(
     assert rows == {id_: "first" if id_ % 2 else "second" for id_ in range(30) if id_ % 5 and id_ != 1}
 
 
+@pytest.mark.kafka
+def test_with_spark_steps_end_between_transactions_too(
+    spark: SparkSession, controller: StorageController, url: str, kafka: Kafka, fed: Fed
+) -> None:
+    """There are more partitions than tasks, and each transaction has an event in each."""
+    topic, ends = KafkaTopic(kafka, partitions=6), KafkaTopic(kafka)
+    table = {"connector": "mysql", "db": "shop", "table": "orders"}
+
+    def commit(id_: str, name: str, *, ends_too: bool = True) -> None:
+        for number in range(12):
+            told = {"id": id_, "data_collection_order": number + 1}
+            after = {"id": number, "name": name}
+            event = {"op": "c", "after": after, "source": table, "transaction": told}
+            topic.send(event, key={"id": number}, partition=number % 6)
+        counts = [{"data_collection": "shop.orders", "event_count": 12}]
+        if ends_too:
+            ends.send({"status": "END", "id": id_, "data_collections": counts})
+
+    for number in range(3):
+        commit(f"t{number}", f"v{number}")
+    commit("t3", "too early", ends_too=False)
+    source = {
+        "kafka": topic.block(transactions=ends.name),
+        "format": {"json": {}},
+        "envelope": "Debezium",
+        "run": {"interval": "10ms", "progressInterval": "0s"},
+        "batch": {"maxRows": 6},
+    }
+    spec, said = fed(source), list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.ingest.whole.WholeTransactions.patience_s", 0.5)
+        ingest.run(spec, say=said.append, spark=spark)
+        alone = created(controller)
+        block_ = {**source, "kafka": topic.block(transactions=ends.name, group="alone")}
+        ingest_source(url, alone, block_, once=True)
+    assert len([each for each in said if "transaction t3" in each]) == 1
+    for here, there in zip(latest(controller, alone), latest(controller, spec.collection), strict=True):
+        assert there.equals(here)
+    output, bound, _ = latest(controller, alone)
+    assert output["name"].to_pylist() == ["v2"] * 12
+    assert set(bound["position"].to_pylist()) == {6}
+
+
 def again_after(controller: StorageController, spec: IngestJobSpec) -> IngestJobSpec:
     """The next job after one that is done."""
     record = controller.start_job(spec.collection, "ingest", "again", spec={})

@@ -355,7 +355,12 @@ class Ingestion:
         if self.rendition.state is RenditionState.HYDRATING and not self._filling.is_done(found):
             at = self._upper
         again = self._to_read_again()
-        chosen = self._chosen(again, found)
+        try:
+            chosen = self._chosen(again, found)
+        except SourceStalled:
+            if not self._is_overtaken():
+                raise
+            return IngestStep(StepOutcome.LOST, self._upper)
         # Another instance may read what waits. An empty step would take its place.
         if not chosen and (found or not self._is_progress_due(at)):
             return IngestStep(StepOutcome.IDLE, self._upper, waits=self._whole.waits if self._whole else "")

@@ -296,7 +296,7 @@ def transactions_of(spec: IngestSpec, reader: str) -> Callable[[SchemaTexts], Tr
         except BadInput as error:
             raise BadInput(
                 f"can't read the topic of transactions {name}: {error}",
-                hint="correct source.kafka.transactions, and set provide.transaction.metadata=true in Debezium",
+                hint="correct source.kafka.transactions; Debezium needs provide.transaction.metadata=true",
             ) from None
 
     def of(texts: SchemaTexts) -> Transactions:

@@ -1,18 +1,18 @@
 """Which change events of Debezium belong to transactions that are complete. Pure.
 
-Debezium writes the transactions of a table one after another, and the END of a transaction says how many events
-of each table it had. So a step may end before the first event of a transaction that is not complete yet: then
-the contents have all of a transaction, or nothing.
+Debezium writes the transactions of a table one after another, and the END of a transaction says how many
+events of each table it had. So a step may end before the first event of a transaction that is not complete
+yet: then the contents have all of a transaction, or nothing.
 
-- A transaction is complete if its END is known and the events with all its orders have been read. Orders count,
-  and not events, because Debezium may send events again after a crash.
+- A transaction is complete if its END is known and the events with all its orders have been read. Orders
+  count, and not events, because Debezium may send events again after a crash.
 - If events are sent again whose transaction is bound already, the first of them may be missing. What is bound
   ends between transactions. So an event that comes first in its partition shows that the lesser orders are
   bound, if no message of the partition is missing. In a compacted topic they may be gone.
 - A transaction has events in several partitions. If one partition ends before it, all do.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import polars as pl
@@ -96,7 +96,7 @@ def _incomplete(marked: pl.DataFrame, counts: Mapping[str, int], partitions: int
 
 
 def is_passed(
-    events: pl.DataFrame, id_: str, ended: Mapping[str, int], partitions: list[str], *, all_: bool
+    events: pl.DataFrame, id_: str, ended: Mapping[str, int], partitions: Sequence[str], *, all_: bool
 ) -> bool:
     """Whether events of later transactions that have ended follow on this one: in all partitions, or in any.
 

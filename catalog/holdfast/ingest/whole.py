@@ -41,7 +41,7 @@ _REMOVE: Final = (
     " the transaction for a while"
 )
 _TXID: Final = ("postgresql", "yugabytedb")
-"""Connectors whose ids have the position of an operation after a colon, which differs within a transaction."""
+"""Connectors whose ids have the position of an operation after a colon, which may differ in a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +186,12 @@ class WholeTransactions:
     `gives_up` says that what waits has waited for long, and may wait longer.
     """
 
-    def __init__(
-        self, spec: IngestSpec, source: Source, transactions: Transactions, patience_s: float = PATIENCE_S
-    ) -> None:
+    patience_s = PATIENCE_S
+
+    def __init__(self, spec: IngestSpec, source: Source, transactions: Transactions) -> None:
         self._spec = spec
         self._source = source
         self._transactions = transactions
-        self._patience_s = patience_s
         self._ends = _Ends(transactions)
         self._scans: dict[str, _Scan] = {}
         self._table: _Table | None = None
@@ -211,8 +210,8 @@ class WholeTransactions:
     def plan(self, found: Sequence[Range], bound: Mapping[str, Binding]) -> list[Range]:
         """Return ranges within the limits of the step. All or none of them must be bound.
 
-        If a transaction is greater than the limits, they grow with it. Raises `SourceStalled` if it is greater
-        than `maxTransactionBytes`, or can't become complete any more.
+        If a transaction is greater than the limits, they grow with it. Raises `SourceStalled` if it is
+        greater than `maxTransactionBytes`, or can't become complete any more.
         """
         self.waits, self.more, self.gives_up = "", False, False
         ready = [each for each in found if not each.waits]
@@ -348,7 +347,7 @@ class WholeTransactions:
             events.join(self._marks_of(messages, partition), on="at", how="left", maintain_order="left")
             .with_columns(partition=pl.lit(partition))
             .select(*EVENTS)
-            .cast(EVENTS)
+            .cast(dict(EVENTS))
         )
 
     def _marks_of(self, messages: pa.RecordBatch, partition: str) -> pl.DataFrame:
@@ -377,7 +376,7 @@ class WholeTransactions:
             raise SourceStalled(
                 f"the topic has change events of several tables: {self._table.names[0]} and {table.names[0]}."
                 " Nothing says when it has all events of a transaction",
-                hint="let Debezium write a topic for each table, or remove kafka.transactions from the source",
+                hint="let Debezium write a topic for each table, or remove kafka.transactions",
             )
 
     def _unmarked(self, partition: str, position: int, why: str) -> SourceStalled:
@@ -396,19 +395,23 @@ class WholeTransactions:
     def _wait(
         self, incomplete: Sequence[str], events: pl.DataFrame, partitions: Sequence[str], *, is_added: bool
     ) -> None:
-        """Say what waits. Raises `SourceStalled` if it has waited for long and something shows that it can't end."""
+        """Say what waits. Raises `SourceStalled` after a while, if something shows that it can't end."""
         now, id_ = time.monotonic(), incomplete[0]
         self._since = {each: self._since.get(each, now) for each in incomplete}
         self._looked &= set(incomplete)
         table = (self._table or _Table()).names[0]
         mine = events.filter(pl.col("id") == id_)
+        seen, last = (
+            int(each)
+            for each in mine.select(pl.col("order").n_unique(), pl.max("order").alias("last")).row(0)
+        )
         count, first = self._ends.counts.get(id_), f"{mine['partition'][0]}:{mine['position'][0]}"
         self.waits = f"transaction {id_} ({table}, from message {first} on) waits for "
         if count is None:
             self.waits += f"its END in topic {self._transactions.topic}"
         else:
-            self.waits += f"{count - mine['order'].n_unique():,} of its {count:,} events"
-        if now - self._since[id_] < self._patience_s:
+            self.waits += f"{max(0, count - seen):,} of its {count:,} events"
+        if now - self._since[id_] < self.patience_s:
             return
         ended = self._ends.ended
         if count is None:
@@ -418,16 +421,16 @@ class WholeTransactions:
                 return
             if id_ not in self._ends.counts or is_passed(events, id_, ended, partitions, all_=False):
                 raise self._gone(id_, first)
-        elif int(mine["order"].max() or 0) > count:  # type: ignore[arg-type]
+        elif last > count:
             raise SourceStalled(
-                f"transaction {id_} has {mine['order'].max()} events of table {table} or more, from message"
-                f" {first} on, but its END in topic {self._transactions.topic} says {count}",
+                f"transaction {id_} has at least {last:,} events of table {table}, from message"
+                f" {first} on, but its END in topic {self._transactions.topic} says {count:,}",
                 hint=f"check that kafka.transactions is the topic of the same connector, or {_REMOVE}",
             )
         elif is_added or is_passed(events, id_, ended, partitions, all_=True):
             why = "are in partitions that were added" if is_added else "are gone, as after compaction"
             raise SourceStalled(
-                f"transaction {id_} has {count:,} events of table {table}, and {mine['order'].n_unique():,} can"
+                f"transaction {id_} has {count:,} events of table {table}, and {seen:,} can"
                 f" be read, from message {first} on: the others {why}, or were filtered out",
                 hint=_REMOVE,
             )

@@ -31,6 +31,11 @@ SOURCE_RULES: Final = validations(
         "has(self.postgres) != has(self.format)",
         "give a format, but not for postgres, whose columns have types",
     ),
+    (
+        "!has(self.kafka) || !has(self.kafka.transactions) || "
+        "(has(self.envelope) && self.envelope == 'Debezium')",
+        "kafka.transactions needs envelope Debezium",
+    ),
 )
 _FORMATS: Final = (
     "has(self.json), has(self.csv), has(self.avro), has(self.parquet), has(self.raw), has(self.rows)"
@@ -87,6 +92,13 @@ class KafkaSource(ApiModel):
         "ssl.ca.location. passwordEnv and keyPasswordEnv name the environment variables with the secrets, "
         "which spark.envSecretRef sets.",
         json_schema_extra={"maxProperties": 16} | validations(_KNOWN_SECURITY),
+    )
+    transactions: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=249,
+        description="Topic to which Debezium writes where transactions end. Steps then end between "
+        "transactions. Only with envelope Debezium.",
     )
 
 
@@ -286,6 +298,12 @@ class SourceBatch(ApiModel):
     max_rows: int = Field(default=1_000_000, ge=1, description="The most messages of one step.")
     max_bytes: str = Field(
         default="256Mi", pattern=r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$", description="The most bytes of one step."
+    )
+    max_transaction_bytes: str = Field(
+        default="1Gi",
+        pattern=r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$",
+        description="With kafka.transactions: the most bytes of a transaction, for which a step may have more "
+        "than maxRows and maxBytes.",
     )
 
 

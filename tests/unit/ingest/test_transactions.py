@@ -91,12 +91,10 @@ def opened(client: PersistClient, database: Database, *, patience_s: float = 60,
         spec,
         database.topic,
         partial(format_of, spec),
-        transactions=lambda _: Transactions(
-            "shop.transaction", JsonMarks(), JsonBounds(), database.open
-        ),
+        transactions=lambda _: Transactions("shop.transaction", JsonMarks(), JsonBounds(), database.open),
     )
     assert ingestion._whole is not None
-    ingestion._whole._patience_s = patience_s
+    ingestion._whole.patience_s = patience_s
     return ingestion
 
 
@@ -282,7 +280,9 @@ def test_an_end_that_is_gone_stalls(client: PersistClient, begun: bool) -> None:
         database.commit("t2", {1: "b"})
     ingestion = opened(client, database, patience_s=0)
     assert ingestion.step().outcome is StepOutcome.IDLE
-    with pytest.raises(SourceStalled, match="the END of transaction t1, .* message 0:0, is not in topic shop"):
+    with pytest.raises(
+        SourceStalled, match="the END of transaction t1, .* message 0:0, is not in topic shop"
+    ):
         ingestion.step()
     # It looks at the whole topic before it says so.
     assert database.opened == [None, None]
@@ -364,11 +364,14 @@ def test_an_end_with_another_number_stalls(client: PersistClient) -> None:
     database = Database()
     database.event("t1", 1, 1, "a")
     database.end("t1", 0, customers=3)
-    with pytest.raises(SourceStalled, match="t1 has 1 events .* says 0"):
+    with pytest.raises(SourceStalled, match="t1 has at least 1 events .* says 0"):
         opened(client, database, patience_s=0).step()
 
 
-@pytest.mark.parametrize("seed", range(12))
+SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_time_shows_whole_transactions(seed: int) -> None:
     """Two instances read at random, while a database writes at random and sends some again."""
     random_ = random.Random(seed)
@@ -378,7 +381,7 @@ def test_every_time_shows_whole_transactions(seed: int) -> None:
     database = Database()
     pending: list[tuple[Any, ...]] = []
     partitions = random_.choice((1, 1, 2, 3))
-    for number in range(14):
+    for number in range(12):
         keys = random_.sample(range(9), random_.randint(1, 5))
         changes = {key: f"v{number}" for key in keys}
         database.shown.append({**database.shown[-1], **changes})
@@ -386,28 +389,24 @@ def test_every_time_shows_whole_transactions(seed: int) -> None:
             ("event", f"t{number}", order, key, f"v{number}", str(key % partitions))
             for order, key in enumerate(keys, 1)
         ]
-        if partitions == 1 and random_.random() < 0.2:
-            events = events[: random_.randint(1, len(events))] + events
+        if partitions == 1 and random_.random() < 0.3:
+            begin = random_.randint(0, len(events) - 1)
+            events = events[: random_.randint(begin, len(events))] + events[begin:]
         pending += [("begin", f"t{number}"), *events, ("end", f"t{number}", len(keys))]
     size = {"maxRows": random_.choice((1, 3, 1000))}
     instances = [opened(stores.open(), database, batch=size) for _ in range(2)]
-    while pending:
+    found: list[dict[int, str]] = []
+    while pending or random_.random() < 0.9:
         for _ in range(random_.randint(1, 6)):
             if pending:
                 what, *given = pending.pop(0)
                 getattr(database, what)(*given)
         if random_.random() < 0.1:
             instances[0] = opened(stores.open(), database, batch=size)
-        random_.choice(instances).step()
+        if random_.choice(instances).step().outcome is StepOutcome.COMMITTED:
+            found.append(contents(client))
     for each in instances:
         drained(each)
     assert contents(client) == database.shown[-1]
-    upper = instances[0]._upper
-    assert max(positions(client).values()) > 0
-    for at in sorted({upper - 1 - each for each in range(0, 60)}):
-        if at >= 0:
-            try:
-                shown = contents(client, at)
-            except Exception:  # noqa: BLE001, S112 - the time is not readable
-                continue
-            assert shown in database.shown
+    assert found
+    assert not [each for each in found if each not in database.shown]

@@ -59,7 +59,9 @@ class _BoundLayout(Layout):
     def __init__(self, text: str) -> None:
         schema = parse_schema(text)
         if not {"status", "id"} <= set(schema.fields):
-            raise UnreadableSchema("it has no 'status' and 'id', so it is not that of Debezium's transactions")
+            raise UnreadableSchema(
+                "it has no 'status' and 'id', so it is not that of Debezium's transactions"
+            )
         self.records = AvroRecords(schema)
 
     def table(self, records: Sequence[Any]) -> pa.Table:
