@@ -350,6 +350,7 @@ def test_debezium_with_spark_comes_to_the_same_as_one_process(
 
 
 @pytest.mark.kafka
+@pytest.mark.long
 def test_with_spark_steps_end_between_transactions_too(
     spark: SparkSession, controller: StorageController, url: str, kafka: Kafka, fed: Fed
 ) -> None:
@@ -358,6 +359,7 @@ def test_with_spark_steps_end_between_transactions_too(
     table = {"connector": "mysql", "db": "shop", "table": "orders"}
 
     def commit(id_: str, name: str, *, ends_too: bool = True) -> None:
+        ends.send({"status": "BEGIN", "id": id_})
         for number in range(12):
             told = {"id": id_, "data_collection_order": number + 1}
             after = {"id": number, "name": name}

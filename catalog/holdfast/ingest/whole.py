@@ -347,7 +347,7 @@ class WholeTransactions:
             events.join(self._marks_of(messages, partition), on="at", how="left", maintain_order="left")
             .with_columns(partition=pl.lit(partition))
             .select(*EVENTS)
-            .cast(dict(EVENTS))
+            .cast(pl.Schema(EVENTS))
         )
 
     def _marks_of(self, messages: pa.RecordBatch, partition: str) -> pl.DataFrame:

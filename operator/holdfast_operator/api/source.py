@@ -25,6 +25,7 @@ UNCHANGED: Final = " && ".join(
 _KINDS: Final = (
     "has(self.kafka), has(self.files), has(self.postgres), has(self.collection), has(self.generator)"
 )
+_IS_DEBEZIUM: Final = "(has(self.envelope) && self.envelope == 'Debezium')"
 SOURCE_RULES: Final = validations(
     (f"[{_KINDS}].exists_one(x, x)", "give one of kafka, files, postgres, collection and generator"),
     (
@@ -32,8 +33,7 @@ SOURCE_RULES: Final = validations(
         "give a format, but not for postgres, whose columns have types",
     ),
     (
-        "!has(self.kafka) || !has(self.kafka.transactions) || "
-        "(has(self.envelope) && self.envelope == 'Debezium')",
+        f"!has(self.kafka) || !has(self.kafka.transactions) || {_IS_DEBEZIUM}",
         "kafka.transactions needs envelope Debezium",
     ),
 )
@@ -302,8 +302,8 @@ class SourceBatch(ApiModel):
     max_transaction_bytes: str = Field(
         default="1Gi",
         pattern=r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$",
-        description="With kafka.transactions: the most bytes of a transaction, for which a step may have more "
-        "than maxRows and maxBytes.",
+        description="With kafka.transactions: the most bytes of a transaction, for which a step may "
+        "have more than maxRows and maxBytes.",
     )
 
 

@@ -100,6 +100,29 @@ def test_a_bad_field_of_a_topic_is_named(changed: dict[str, Any], told: str) -> 
         parse({"kafka": kafka, "format": {"json": {}}})
 
 
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"envelope": "Upsert"}, "source.kafka.transactions needs envelope Debezium"),
+        (
+            {"format": {"avro": {"schemaFile": "/s"}}, "envelope": "Debezium"},
+            "source.kafka.transactions needs source.format.avro.registry",
+        ),
+        (
+            {"kafka": {"bootstrapServers": "b:1", "topic": "t"}, "batch": {"maxTransactionBytes": "1Gi"}},
+            "source.batch.maxTransactionBytes needs source.kafka.transactions",
+        ),
+    ],
+)
+def test_what_transactions_need(changed: dict[str, Any], told: str) -> None:
+    kafka = {"bootstrapServers": "b:1", "topic": "t", "transactions": "shop.transaction"}
+    block = {"kafka": kafka, "format": {"json": {}}, **changed}
+    with pytest.raises(BadInput, match=re.escape(told)):
+        parse(block)
+    good = parse({**block, "kafka": kafka, "format": {"json": {}}, "envelope": "Debezium"})
+    assert good.has_transactions
+
+
 def test_a_table_of_postgres() -> None:
     postgres = {
         "url": "postgresql://me@db:5432/shop",

@@ -1,26 +1,20 @@
 """A collection never shows a part of a transaction, if Debezium says where transactions end."""
 
-import json
 import random
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import polars as pl
-import pyarrow as pa
 import pytest
 
-from holdfast.collections import StorageController
-from holdfast.errors import BadInput, SourceStalled
+from holdfast.collections import Recipe, StorageController
+from holdfast.errors import SourceStalled, StorageError
 from holdfast.ingest import Ingestion, StepOutcome, parse
-from holdfast.ingest import whole as whole_module
 from holdfast.ingest.formats.transactions import JsonBounds, JsonMarks
 from holdfast.ingest.opened import format_of
-from holdfast.ingest.source import Binding, Range
-from holdfast.ingest.transactions import cuts
 from holdfast.ingest.whole import Transactions
 from holdfast.persist import PersistClient
+from testbed.faults import Fault, ProcessDeath, ScriptedPlan
 from unit.collections.stores import Stores
 from unit.ingest.pipelines import created, positions, row, rows
 from unit.ingest.topic import Topic
@@ -74,7 +68,14 @@ class Database:
         return self.ends
 
 
-def opened(client: PersistClient, database: Database, *, patience_s: float = 60, **block: Any) -> Ingestion:
+def opened(
+    client: PersistClient,
+    database: Database,
+    rendition: str = "",
+    *,
+    patience_s: float = 60,
+    **block: Any,
+) -> Ingestion:
     kafka = {"bootstrapServers": "nowhere:1", "topic": "orders", "transactions": "shop.transaction"}
     spec = parse(
         {
@@ -91,6 +92,7 @@ def opened(client: PersistClient, database: Database, *, patience_s: float = 60,
         spec,
         database.topic,
         partial(format_of, spec),
+        rendition=rendition,
         transactions=lambda _: Transactions("shop.transaction", JsonMarks(), JsonBounds(), database.open),
     )
     assert ingestion._whole is not None
@@ -184,7 +186,7 @@ def test_partitions_end_before_the_same_transactions(client: PersistClient) -> N
     assert contents(client) == {5: "alone"}
     database.event("t1", 2, 12, "x", "2")
     assert ingestion.step().messages == 5
-    assert contents(client) == {key: "x" for key in (10, 12, 20, 21, 31)} | {5: "alone"}
+    assert contents(client) == dict.fromkeys((10, 12, 20, 21, 31), "x") | {5: "alone"}
 
 
 def test_events_that_are_sent_again_count_once(client: PersistClient) -> None:
@@ -234,7 +236,7 @@ def test_but_not_if_a_message_is_missing_before_it(client: PersistClient) -> Non
     database.topic.holes.add(("0", 1))
     database.commit("t3", {9: "c"})
     ingestion = opened(client, database, patience_s=0)
-    with pytest.raises(SourceStalled, match="t2 has 3 events of table shop.orders, and 2 can be read.*gone"):
+    with pytest.raises(SourceStalled, match=r"t2 has 3 events of table shop.orders, and 2 can be read.*gone"):
         drained(ingestion)
     assert contents(client) == {1: "a"}
 
@@ -281,7 +283,7 @@ def test_an_end_that_is_gone_stalls(client: PersistClient, begun: bool) -> None:
     ingestion = opened(client, database, patience_s=0)
     assert ingestion.step().outcome is StepOutcome.IDLE
     with pytest.raises(
-        SourceStalled, match="the END of transaction t1, .* message 0:0, is not in topic shop"
+        SourceStalled, match=r"the END of transaction t1, .* message 0:0, is not in topic shop"
     ):
         ingestion.step()
     # It looks at the whole topic before it says so.
@@ -314,7 +316,7 @@ def test_limits_grow_with_a_transaction_up_to_a_bound(client: PersistClient) -> 
     assert steps == [(1, True), (21, False)]
     database.commit("t4", dict.fromkeys(range(40, 60), "b"))
     ingestion = opened(client, database, batch={"maxBytes": "100", "maxTransactionBytes": "1Ki"})
-    with pytest.raises(SourceStalled, match="transaction t4.* more than 1,024 bytes") as stalled:
+    with pytest.raises(SourceStalled, match=r"transaction t4.* more than 1,024 bytes") as stalled:
         ingestion.step()
     assert "raise batch.maxTransactionBytes" in stalled.value.hint
 
@@ -364,7 +366,7 @@ def test_an_end_with_another_number_stalls(client: PersistClient) -> None:
     database = Database()
     database.event("t1", 1, 1, "a")
     database.end("t1", 0, customers=3)
-    with pytest.raises(SourceStalled, match="t1 has at least 1 events .* says 0"):
+    with pytest.raises(SourceStalled, match=r"t1 has at least 1 events .* says 0"):
         opened(client, database, patience_s=0).step()
 
 
@@ -383,7 +385,7 @@ def test_every_time_shows_whole_transactions(seed: int) -> None:
     partitions = random_.choice((1, 1, 2, 3))
     for number in range(12):
         keys = random_.sample(range(9), random_.randint(1, 5))
-        changes = {key: f"v{number}" for key in keys}
+        changes = dict.fromkeys(keys, f"v{number}")
         database.shown.append({**database.shown[-1], **changes})
         events: list[tuple[Any, ...]] = [
             ("event", f"t{number}", order, key, f"v{number}", str(key % partitions))
@@ -410,3 +412,69 @@ def test_every_time_shows_whole_transactions(seed: int) -> None:
     assert contents(client) == database.shown[-1]
     assert found
     assert not [each for each in found if each not in database.shown]
+
+
+def of_rendition(client: PersistClient, id_: str, at: int) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for shard in StorageController(client).describe("orders").rendition(id_).shards:
+        with client.reader(shard, purpose="check") as reader:
+            found |= {each["id"]: each["name"] for each in reader.snapshot(at).to_table().to_pylist()}
+    return found
+
+
+def test_a_follower_has_whole_transactions_at_the_same_times(client: PersistClient) -> None:
+    database = Database()
+    feed = opened(client, database)
+    database.commit("t0", {1: "a", 2: "a"})
+    drained(feed)
+    recorded = feed.info.holding.made_from
+    feed._controller.renditions.create(
+        "orders", shards=1, recipe=Recipe.SOURCE, pipeline=True, made_from=recorded, rendition_id="r2"
+    )
+    follower = opened(client, database, "r2", batch={"maxRows": 1})
+    drained(follower)
+    for number in range(1, 5):
+        database.event(f"t{number}", 1, 1, f"v{number}")
+        drained(feed)
+        drained(follower)
+        database.end(f"t{number}", 2)
+        database.event(f"t{number}", 2, 2, f"v{number}")
+        drained(feed)
+        at = feed._upper - 1
+        drained(follower)
+        assert of_rendition(client, "r2", at) == contents(client, at) == {1: f"v{number}", 2: f"v{number}"}
+        assert of_rendition(client, "r2", at - 1) == contents(client, at - 1)
+    assert follower.bound == feed.bound
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(each, marks=[] if each is Fault.INDETERMINATE_AFTER else pytest.mark.long)
+        for each in Fault
+        if each is not Fault.NONE
+    ],
+)
+def test_a_fault_at_any_write_leaves_no_part_of_a_transaction(fault: Fault) -> None:
+    for number in range(60):
+        stores = Stores()
+        client = stores.open()
+        created(client)
+        database = Database()
+        plan = ScriptedPlan({number: fault}, matches=lambda operation: operation.writes)
+        feed = opened(stores.open(plan), database, batch={"maxRows": 2})
+        for transaction in range(3):
+            database.commit(f"t{transaction}", dict.fromkeys(range(3), f"v{transaction}"), partitions=2)
+            database.event(f"t{transaction + 1}", 1, 0, f"v{transaction + 1}")
+            try:
+                drained(feed)
+            except (StorageError, ProcessDeath):
+                feed = opened(stores.open(), database)
+            assert contents(client) in database.shown
+        database.topic.partitions["0"].pop()
+        drained(opened(stores.open(), database))
+        assert contents(client) == database.shown[-1]
+        if plan.seen <= number:
+            assert number > 3
+            return
+    raise AssertionError("the work never ends")
