@@ -302,7 +302,7 @@ def test_an_empty_snapshot_has_columns_and_no_rows(spark: SparkSession, url: str
         ({"url": "URL", "collection": "nobody"}, "nobody"),
         (
             {"url": "URL", "collection": "people", "asOf": "6"},
-            "as_of 6 is not complete: the latest complete time is 5",
+            "is not complete at 6: its latest complete time is 5",
         ),
         (
             {"url": "URL", "collection": "people", "columns": "id,nam"},
@@ -333,7 +333,7 @@ def test_a_time_before_since_is_refused(
     collection = fill("retained", Schema.of(key={"id": "int64"}), {0: [{"id": 1}], 5: [{"id": 2}]})
     early = load(spark, url, "retained", asOf=2)
     assert controller.set_retention_hold(collection, 4) == 4
-    with pytest.raises(AnalysisException, match="as_of 2 is before since 4"):
+    with pytest.raises(AnalysisException, match="collection retained can't be read at 2, because"):
         load(spark, url, "retained", asOf=2)
     with pytest.raises(Exception, match="as_of 2 is before since 4"):
         early.collect()
@@ -350,7 +350,7 @@ def test_read_raises_one_line_of_its_own_with_what_to_do(
         return caught.value
 
     early = error(HoldfastError, as_of=99)
-    assert str(early) == "as_of 99 is not complete: the latest complete time is 5"
+    assert str(early) == "collection people is not complete at 99: its latest complete time is 5"
     assert early.hint == "wait, or read at an earlier time"
     assert error(HoldfastError, as_of_timestamp=dt.date(2026, 1, 1)).hint == early.hint
     assert (
