@@ -237,7 +237,7 @@ def test_every_way_of_reading_follows_the_rule(
     clock.pass_(4 * HOUR)
     noon = NINE + 3 * HOUR
     assert len(read(orders, noon)) == 1
-    with pytest.raises(AsOfNotYetAvailable, match="5 h after the store.s clock"):
+    with pytest.raises(AsOfNotYetAvailable, match="5 h after the store's clock"):
         read(orders, NINE + 9 * HOUR)
 
 
