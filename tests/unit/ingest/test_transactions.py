@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from holdfast.persist import PersistClient
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan
 from unit.collections.stores import Stores
 from unit.ingest.pipelines import created, positions, row, rows
+from unit.ingest.snapshots import taken
+from unit.ingest.test_following import World
 from unit.ingest.topic import Topic
 
 TABLE = {"connector": "mysql", "db": "shop", "table": "orders"}
@@ -466,6 +469,29 @@ def test_a_follower_has_whole_transactions_at_the_same_times(client: PersistClie
         assert of_rendition(client, "r2", at) == contents(client, at) == {1: f"v{number}", 2: f"v{number}"}
         assert of_rendition(client, "r2", at - 1) == contents(client, at - 1)
     assert follower.bound == feed.bound
+
+
+@pytest.mark.parametrize("are_gone", [False, True])
+def test_a_restored_collection_reads_whole_transactions_again(tmp_path: Path, are_gone: bool) -> None:
+    """Also if nothing says any more where they end."""
+    world, database = World(), Database()
+    client = world.client
+    database.commit("t0", {1: "a", 2: "a"})
+    drained(opened(client, database))
+    source = taken(client, tmp_path / "s")
+    for number in range(1, 4):
+        database.commit(f"t{number}", {1: f"v{number}", 2: f"v{number}"})
+        drained(opened(client, database))
+    world.pass_to(StorageController(client).restore_collection("orders", source).held_from)
+    assert contents(client) == {1: "a", 2: "a"}
+    if are_gone:
+        database.ends.partitions["0"] = []
+    ingestion = opened(client, database, batch={"maxRows": 1})
+    found = []
+    while ingestion.step().outcome is not StepOutcome.IDLE:
+        found.append(contents(client))
+    assert found[-1] == database.shown[-1]
+    assert not [each for each in found if each not in database.shown]
 
 
 @pytest.mark.parametrize(
