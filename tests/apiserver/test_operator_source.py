@@ -189,6 +189,10 @@ def test_a_schedule_reads_up_to_the_end_whatever_runs_spark(
         ({"format": None}, "give a format"),
         ({"format": {"json": {}, "raw": {}}}, "give one of json, csv"),
         ({"run": {"mode": "Scheduled"}}, "cron belongs to mode Scheduled"),
+        (
+            {"kafka": {"bootstrapServers": "k:9092", "topic": "t", "transactions": "x"}},
+            "kafka.transactions needs envelope Debezium",
+        ),
     ],
 )
 def test_a_source_that_makes_no_sense_is_refused(
