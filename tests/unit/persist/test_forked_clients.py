@@ -36,7 +36,7 @@ FREE = {
     WriteHandle: {"shard_id", "cached_upper", "close"},
     ReadHandle: {"shard_id", "schema", "pin", "too_early", "close"},
     Listen: {"begin_with", "begin_at_once"},
-    Snapshot: {"stored_bytes"},
+    Snapshot: {"stored_bytes", "filtered"},
     CriticalSince: {
         "since",
         "opaque",
