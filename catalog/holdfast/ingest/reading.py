@@ -26,6 +26,8 @@ from holdfast.persist import Schema, Upload
 RAW_BYTES: Final = 16 << 10
 """An error record keeps so much of a message's key and of its value."""
 TIMESTAMP: Final = ORDER[0]
+_MOST_MS: Final = (2**63 - 1) // 1000
+"""The greatest time in milliseconds that a column with microseconds can have."""
 
 
 @dataclass
@@ -279,6 +281,58 @@ def included(values: pa.Array, what: str, type_: pa.DataType) -> pa.Array:
     return values.cast(type_)
 
 
+def without_unfit(
+    decoded: Decoded, messages: pa.RecordBatch, schema: Schema, include: Mapping[str, str]
+) -> Decoded:
+    """Leave out the rows whose message has a key or a timestamp that its column can't have. They are bad."""
+    for what, name in include.items():
+        type_ = schema.arrow.field(name).type
+        if what == "key" and pa.types.is_string(type_):
+            fits = _are_texts(messages["key"])
+            reason = f"its key is not text in UTF-8, which column '{name}' takes"
+        elif what == "timestamp" and pa.types.is_timestamp(type_):
+            # Columns have microseconds.
+            times = messages["timestamp"].fill_null(0).to_numpy()
+            fits = (times >= -_MOST_MS) & (times <= _MOST_MS)
+            reason = f"its timestamp is beyond what column '{name}' can have"
+        else:
+            continue
+        if fits.all():
+            continue
+        wrong = ~fits[decoded.index]
+        known = {each.index for each in decoded.bad}
+        bad = [
+            BadRecord(at, messages["position"][at].as_py(), "decode", reason)
+            for at in np.unique(decoded.index[wrong]).tolist()
+            if at not in known
+        ]
+        decoded = replace(
+            decoded,
+            rows=decoded.rows.filter(pa.array(~wrong)),
+            index=decoded.index[~wrong],
+            numbers=None if decoded.numbers is None else decoded.numbers[~wrong],
+            bad=[*decoded.bad, *bad],
+        )
+    return decoded
+
+
+def _are_texts(values: pa.Array) -> np.ndarray:
+    """Whether each value is text in UTF-8, or null."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.array([_is_text(each) for each in values.to_pylist()], bool)
+    return np.ones(len(values), bool)
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        str(value or b"", "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def without_nulls(
     decoded: Decoded,
     messages: pa.RecordBatch,
@@ -289,8 +343,11 @@ def without_nulls(
 ) -> Decoded:
     """Leave out the rows that have a null where the collection allows none. They are bad records.
 
-    With `names`, only these columns count. `include` names the columns that messages fill themselves.
+    So are those whose message has a key or a timestamp that its column can't have. With `names`, only these
+    columns count. `include` names the columns that messages fill themselves.
     """
+    if include:
+        decoded = without_unfit(decoded, messages, schema, include)
     parts = {name: what for what, name in (include or {}).items() if what in ("timestamp", "key")}
     rows, index, numbers, bad = decoded.rows, decoded.index, decoded.numbers, list(decoded.bad)
     for each in schema.arrow:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
+from holdfast.ingest.formats.debezium import DebeziumJson
 from holdfast.ingest.formats.decoded import Decoded
 from holdfast.ingest.formats.files import Csv, Parquet
 from holdfast.ingest.formats.json_lines import Json
@@ -22,6 +23,7 @@ from holdfast.ingest.formats.raw import Raw
 from holdfast.ingest.reading import included
 from holdfast.ingest.source import MESSAGES
 from holdfast.persist import Schema
+from holdfast.persist.rows.casts import column_of
 
 COLUMNS = Schema.of({"id": "int64"}, {"name": "string?"}).arrow
 
@@ -276,6 +278,41 @@ def test_a_key_may_be_a_value_without_a_name(key: bytes, name: str, value: objec
     else:
         assert decoded.rows["id"].to_pylist() == [value]
     assert JsonKeys(Schema.of({"id": name, "b": "int64"}).arrow).decode(messages(b"1")).bad
+
+
+WILD = ["1e-999999999", "1e-2147483649", "1E999999999", "1e-77", "-1.5e+00100", "1e99999999999999999999"]
+
+
+@pytest.mark.parametrize("number", WILD)
+def test_a_number_with_a_wild_exponent_is_a_bad_record(number: str) -> None:
+    # Arrow reads beyond a table for such a number, which ends the process.
+    columns = Schema.of({"id": "int64"}, {"v": "decimal128(10,2)?", "name": "string?"}).arrow
+    records = [
+        b'{"id":1,"v":1.5,"name":"%s"}' % number.encode(),
+        b'{"id":2,"v":%s}' % number.encode(),
+        b'{"id":3,"v":"%s"}' % number.encode(),
+        b'{"id":4,"v":1e1}',
+    ]
+    decoded = Json(columns).decode(messages(*records))
+    assert decoded.rows["id"].to_pylist() == [1, 4]
+    assert bad(decoded) == [1, 2]
+    text = f"id,v\n1,1.5\n2,{number}\n3,2e1\n".encode()
+    decoded = Csv(Schema.of({"id": "int64"}, {"v": "decimal128(10,2)?"}).arrow).decode(messages(text))
+    assert decoded.rows["id"].to_pylist() == [1, 3]
+    assert [each.position for each in decoded.bad] == [2]
+    event = b'{"op":"c","before":null,"after":{"id":1,"v":%s}}' % number.encode()
+    debezium = DebeziumJson(Schema.of({"id": "int64"}, {"v": "decimal128(10,2)?"}).arrow, ["id"])
+    assert bad(debezium.decode(messages(event))) == [0]
+    if len(number) < 20:
+        with pytest.raises(BadInput, match="row 0: its exponent is beyond 76 digits"):
+            column_of("v", [Decimal(number)], pa.decimal128(10, 2))
+
+
+def test_a_parquet_file_with_a_column_twice_is_a_bad_record(tmp_path: Path) -> None:
+    table = pa.table([pa.array([1]), pa.array([2])], names=["id", "id"])
+    pq.write_table(table, tmp_path / "x.parquet")
+    decoded = Parquet(COLUMNS).decode(messages((tmp_path / "x.parquet").read_bytes()))
+    assert [each.reason for each in decoded.bad] == ["it has column 'id' twice"]
 
 
 @pytest.mark.parametrize("text", [b"", b"name\na\n", b"id,id\n1,2\n", b"\xff\xfe\x00"])

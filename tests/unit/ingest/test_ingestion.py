@@ -82,6 +82,17 @@ def test_a_step_says_how_far_it_is_behind(client: PersistClient) -> None:
     assert positions(client) == {"0": 7, "1": 1}
 
 
+def test_a_key_that_is_no_text_is_a_bad_record(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", row(1), key="a")
+    topic.partitions["0"].append((b"\xff\xfe", b'{"id":2,"name":"x"}'))
+    topic.partitions["0"].append((None, b'{"id":3,"name":"x"}'))
+    feed = pipeline(client, topic, include={"key": "name"})
+    assert drained(feed) == 1
+    assert rows(client) == Counter({(1, '"a"'): 1, (3, None): 1})
+    assert bad(client) == [("0", 1, "decode")]
+
+
 def test_two_pipelines_at_once_count_each_message_once(client: PersistClient) -> None:
     topic = Topic()
     one, two = pipeline(client, topic), pipeline(client, topic)

@@ -81,7 +81,10 @@ def from_csv(stream: pa.NativeFile, schema: Schema) -> Iterator[pa.Table]:
 
     if not stream.size():
         raise BadInput("the file is empty: not even the names of columns are there")
-    text = {field.name: field.type for field in without_bytes(schema.arrow)}
+    text = {
+        field.name: pa.string() if pa.types.is_decimal(field.type) else field.type
+        for field in without_bytes(schema.arrow)
+    }
     opened = csv.open_csv(
         stream,
         read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
@@ -108,6 +111,10 @@ def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
         column = next((each for each in schema.columns if each.name == name), None)
         if column is None:
             continue
+        if pa.types.is_decimal(column.arrow.type):
+            cells = enumerate(table.column(index).to_pylist(), before)
+            numbers = [_read(_decimal, name, cell, row) for row, cell in cells]
+            table = table.set_column(index, name, column_of(name, numbers, column.arrow.type, before=before))
         if column.type == "binary":
             cells = enumerate(table.column(index).to_pylist(), before)
             values = [_bytes(name, cell, row) for row, cell in cells]

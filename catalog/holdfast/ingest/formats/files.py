@@ -19,11 +19,12 @@ from holdfast.errors import BadInput
 from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, decode_good
 from holdfast.ingest.formats.json_text import as_json
 from holdfast.ingest.formats.reasons import plain_reason
+from holdfast.persist.rows.casts import WILD_EXPONENT
 
 _END: Final = "\x00end of file"
 """A record behind the last one of a CSV file. A quote that is not closed takes it into its field."""
 _UNCLOSED: Final = "a quote is not closed: this record has all that follows in the file"
-_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError)
+_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError)
 
 
 class WholeFiles:
@@ -152,7 +153,10 @@ class Parquet(WholeFiles):
 
     def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
         opened = pq.ParquetFile(pa.BufferReader(file))
-        return self._cast(opened.read(self._chosen(opened.schema_arrow.names)))
+        names = opened.schema_arrow.names
+        if twice := [each for each in self._columns.names if names.count(each) > 1]:
+            raise ValueError(f"it has column '{twice[0]}' twice")
+        return self._cast(opened.read(self._chosen(names)))
 
 
 def _nested(value: object) -> str | None:
@@ -180,6 +184,9 @@ def _converted(column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
     if pa.types.is_string(column.type) and pa.types.is_boolean(wanted.type):
         return pc.cast(pc.utf8_lower(column), wanted.type)
     try:
+        is_number = pa.types.is_decimal(wanted.type) and pa.types.is_string(column.type)
+        if is_number and pc.any(pc.match_substring_regex(column, WILD_EXPONENT)).as_py():
+            raise pa.ArrowInvalid("a number has an exponent beyond all digits of its column")
         return pc.cast(column, wanted.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise type(error)(f"column '{wanted.name}': {error}") from None

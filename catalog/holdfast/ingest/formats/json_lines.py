@@ -8,7 +8,7 @@ are ignored.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -28,11 +28,16 @@ from holdfast.ingest.formats.decoded import (
     stripped,
 )
 from holdfast.ingest.formats.reasons import plain_reason
+from holdfast.persist.rows.casts import WILD_EXPONENT
 
 _ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError, pl.exceptions.ComputeError)
 
 
 _NESTED: Final = re.compile(r"changed from \w+ to (object|array)")
+
+
+_EXPONENT: Final = r"[eE][+-]?[0-9]{2,}"
+_WILD: Final = re.compile(WILD_EXPONENT)
 
 
 class _Number(str):
@@ -55,6 +60,7 @@ class Json:
 
     def _read(self, read: pa.Schema) -> None:
         """Read these fields of each object."""
+        self._decimals = frozenset(_decimals(read))
         self._options = pyarrow.json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
 
     def check(self) -> None:
@@ -64,6 +70,9 @@ class Json:
         """Decode messages. One that is not exactly one object with fitting fields is a bad record."""
         values, index, bad = _objects(messages["value"])
         positions = messages["position"]
+        if self._decimals:
+            values, index, wild = _tame(values, index, self._decimals)
+            bad += wild
 
         def decode(begin: int, end: int) -> pa.Table:
             part = values[begin:end]
@@ -109,6 +118,54 @@ class Json:
             else converted(table[each.name], each.type)
             for each in self._columns
         ]
+
+
+def _decimals(fields: Iterable[pa.Field]) -> Iterator[str]:
+    """The names of the fields with decimals, at any depth."""
+    for each in fields:
+        if pa.types.is_decimal(each.type):
+            yield each.name
+        elif pa.types.is_struct(each.type):
+            yield from _decimals(each.type.fields)
+
+
+def _tame(
+    values: pa.Array, index: np.ndarray, decimals: AbstractSet[str]
+) -> tuple[pa.Array, np.ndarray, list[tuple[int, str]]]:
+    """The objects whose numbers Arrow can convert to decimals, their indexes, and the others."""
+    suspects = np.flatnonzero(
+        pc.match_substring_regex(values, _EXPONENT).to_numpy(zero_copy_only=False)
+    ).tolist()
+    wild = [at for at in suspects if _is_wild(values[at].as_py(), decimals)]
+    if not wild:
+        return values, index, []
+    kept = np.setdiff1d(np.arange(len(values)), wild)
+    reason = "a number has an exponent beyond all digits of its column"
+    return values.take(pa.array(kept)), index[kept], [(int(index[at]), reason) for at in wild]
+
+
+def _is_wild(value: bytes, decimals: AbstractSet[str]) -> bool:
+    """Whether a field with decimals has such an exponent. What is no JSON has none: Arrow refuses it."""
+
+    def is_wild(found: object, name: str) -> bool:
+        match found:
+            case tuple():
+                return any(is_wild(each, key) for key, each in found)
+            case list():
+                return any(is_wild(each, name) for each in found)
+            case str():
+                return name in decimals and _WILD.search(found) is not None
+            case _:
+                return False
+
+    try:
+        found = json.loads(value, parse_int=_Number, parse_float=_Number, object_pairs_hook=tuple)
+    except ValueError:
+        return False
+    except RecursionError:
+        # Arrow may go deeper.
+        return True
+    return is_wild(found, "")
 
 
 def _flat(values: pa.Array, texts: AbstractSet[str]) -> pa.Array:

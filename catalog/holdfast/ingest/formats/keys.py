@@ -5,6 +5,7 @@ from typing import Final
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.debezium import PAYLOAD, DebeziumJsonKeys
@@ -24,13 +25,14 @@ class JsonKeys(Json):
     def decode(self, messages: pa.RecordBatch) -> Decoded:
         """Decode keys."""
         if len(self._columns) == 1:
-            values = pl.Series(stripped(messages["value"]))
+            keys = stripped(messages["value"])
+            values = pl.Series(keys)
             name = f"{{{json.dumps(self._columns.names[0])}:".encode()
             named = pl.lit(name) + values + pl.lit(b"}")
-            bare = values.cast(pl.String, strict=False).str.contains(_BARE).fill_null(value=False)
-            keys = pl.select(pl.when(bare).then(named).otherwise(values)).to_series()
+            bare = pl.Series(pc.match_substring_regex(keys, _BARE)).fill_null(value=False)
+            named_keys = pl.select(pl.when(bare).then(named).otherwise(values)).to_series()
             place = messages.schema.get_field_index("value")
-            messages = messages.set_column(place, "value", keys.to_arrow().cast(pa.binary()))
+            messages = messages.set_column(place, "value", named_keys.to_arrow().cast(pa.binary()))
         return super().decode(messages)
 
 

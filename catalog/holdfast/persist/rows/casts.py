@@ -61,6 +61,10 @@ _ALIKE: Final[dict[str, tuple[type, ...]]] = {
     "timestamp": (datetime, pa.Scalar),
     "instant": (datetime, pa.Scalar),
 }
+WILD_EXPONENT: Final = r"[eE][+-]?0*(7[7-9]|[89][0-9]|[0-9]{3,})$"
+"""The exponent of a text beyond all digits of decimals. Arrow reads beyond a table for such a text, and ends
+the process."""
+_MOST_DIGITS: Final = 76
 _UNFIT: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
@@ -138,6 +142,10 @@ def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
                 raise _KindError(type_)
         if kind == "integer":
             values = [_whole(value) for value in values]
+    if kind == "decimal":
+        for value in values:
+            if isinstance(value, Decimal):
+                _check_exponent(value)
     if kind in ("timestamp", "instant"):
         for value in values:
             if isinstance(value, datetime):
@@ -156,6 +164,12 @@ def _whole(value: Any) -> Any:
     if whole != value:
         raise ValueError("it is not an integer")
     return whole
+
+
+def _check_exponent(value: Decimal) -> None:
+    exponent = value.as_tuple().exponent
+    if isinstance(exponent, int) and not -_MOST_DIGITS <= exponent <= _MOST_DIGITS:
+        raise ValueError(f"its exponent is beyond {_MOST_DIGITS} digits")
 
 
 def _check_moment(value: datetime, *, zoned: bool) -> None:
