@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.errors import SourceChanged, SourceStalled
 from holdfast.ingest.checksum import RangeSum
-from holdfast.ingest.envelope import DELETES, ORDER
+from holdfast.ingest.envelope import DELETES, ORDER, Envelope
 from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format, TooManyBad
 from holdfast.ingest.formats.keys import key_format
 from holdfast.ingest.schema_texts import SchemaTexts
@@ -26,6 +26,9 @@ from holdfast.persist import Schema, Upload
 RAW_BYTES: Final = 16 << 10
 """An error record keeps so much of a message's key and of its value."""
 TIMESTAMP: Final = ORDER[0]
+CREATED: Final = "created"
+"""The column with the timestamps of messages, where `timestamp` only orders them."""
+_OLDEST: Final = -(2**63)
 _MOST_MS: Final = (2**63 - 1) // 1000
 """The greatest time in milliseconds that a column with microseconds can have."""
 
@@ -50,6 +53,7 @@ class RangeWork:
     clears: bool = False
     schemas: dict[str, str] = field(default_factory=dict)
     cleared: tuple[int, str, int] | None = None
+    newest: int = _OLDEST
 
     def clear(self) -> None:
         """Forget what came before, here and in the collection."""
@@ -159,7 +163,7 @@ class RangeReader:
 
     def _decode(self, piece: Piece, wanted: Range, work: RangeWork) -> None:
         """Add the records of some messages, the rows of `errors`, and for Upsert the good messages."""
-        messages = piece.messages
+        messages = self._in_order(piece.messages, work)
         if piece.bad:
             positions = messages["position"]
             bad = [
@@ -196,6 +200,22 @@ class RangeReader:
         good = messages.take(pa.array(np.setdiff1d(np.arange(messages.num_rows), np.concatenate(others))))
         work.good += [each.drop_columns(["value"]) for each in (good, deleting)]
         self._hide(decoded.bad, messages, wanted, work)
+
+    def _in_order(self, messages: pa.RecordBatch, work: RangeWork) -> pa.RecordBatch:
+        """The messages, for Debezium with timestamps that never go back.
+
+        The events of a partition happened in the order of their offsets, whatever the clocks of those who
+        sent them. `CREATED` keeps the timestamps.
+        """
+        if self._spec.envelope is not Envelope.DEBEZIUM:
+            return messages
+        created = messages["timestamp"]
+        known = np.concatenate([[work.newest], created.fill_null(_OLDEST).to_numpy()])
+        newest = np.maximum.accumulate(known)[1:]
+        work.newest = int(newest[-1]) if len(newest) else work.newest
+        times = pa.array(newest, pa.int64(), mask=newest == _OLDEST)
+        messages = messages.append_column(CREATED, created)
+        return messages.set_column(messages.schema.get_field_index("timestamp"), "timestamp", times)
 
     def _note_cleared(
         self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, work: RangeWork
@@ -238,7 +258,7 @@ class RangeReader:
         for what, name in self._spec.include.items():
             if what != "record" and not deletes:
                 type_ = self._schema.arrow.field(name).type
-                values = pa.repeat(wanted.partition, count) if what == "partition" else taken[what]
+                values = pa.repeat(wanted.partition, count) if what == "partition" else _part(taken, what)
                 arrays[name] = included(values, what, type_)
         columns = [
             arrays[each.name] if each.name in arrays else pa.nulls(count, each.type)
@@ -273,6 +293,11 @@ class RangeReader:
         }
 
 
+def _part(messages: pa.RecordBatch, what: str) -> pa.Array:
+    """A part of messages, as it was sent."""
+    return messages[CREATED if what == "timestamp" and CREATED in messages.schema.names else what]
+
+
 def included(values: pa.Array, what: str, type_: pa.DataType) -> pa.Array:
     """What messages have besides their fields, in the type of its column."""
     if what == "timestamp" and pa.types.is_timestamp(type_):
@@ -292,7 +317,7 @@ def without_unfit(
             reason = f"its key is not text in UTF-8, which column '{name}' takes"
         elif what == "timestamp" and pa.types.is_timestamp(type_):
             # Columns have microseconds.
-            times = messages["timestamp"].fill_null(0).to_numpy()
+            times = _part(messages, what).fill_null(0).to_numpy()
             fits = (times >= -_MOST_MS) & (times <= _MOST_MS)
             reason = f"its timestamp is beyond what column '{name}' can have"
         else:
@@ -354,7 +379,7 @@ def without_nulls(
         if each.nullable or (names is not None and each.name not in names):
             continue
         if each.name in parts:
-            values = messages[parts[each.name]].take(pa.array(index))
+            values = _part(messages, parts[each.name]).take(pa.array(index))
             reason = f"column '{each.name}' allows no nulls, and the message has no {parts[each.name]}"
         elif each.name in rows.column_names:
             values, reason = rows[each.name], f"column '{each.name}' is missing or null"

@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.collections import StorageController
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import BadInput
 from holdfast.ingest import Ingestion, parse
 from holdfast.ingest.envelope import later_than
 from holdfast.ingest.formats.debezium import DebeziumJson
 from holdfast.ingest.formats.decoded import TooManyBad
+from holdfast.ingest.kept import errors
 from holdfast.ingest.opened import format_of
 from holdfast.ingest.schema_texts import SchemaTexts
+from holdfast.ingest.source import Piece
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.avromessages import ORDER_KEY, wire
@@ -215,6 +217,47 @@ def test_a_truncation_deletes_what_came_before(client: PersistClient, encode: En
     table.truncate()
     drained(opened(client, topic, encode))
     assert (rows(client), bad(client)) == (Counter(), [])
+
+
+class Stamped(Topic):
+    """A topic whose messages have these timestamps, by position."""
+
+    stamps = (1_000, 900, 900, 950, 800, 700)
+
+    def everything(self, partition: str, first: int, last: int) -> Iterator[Piece]:
+        for piece in super().everything(partition, first, last):
+            times = [self.stamps[at] for at in piece.messages["position"].to_pylist()]
+            yield Piece(piece.messages.set_column(1, "timestamp", pa.array(times, pa.int64())), piece.reached)
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_in_a_partition_the_offset_decides_whatever_the_clocks(client: PersistClient, most: int) -> None:
+    topic = Stamped(piece=2)
+    table = Table(as_json, topic)
+    table.put(event("c", None, row(1, "old")), 1)
+    table.put(event("u", row(1, "old"), row(1, "new")), 1)
+    table.put(event("c", None, row(2)), 2)
+    table.put(event("d", row(2)), 2)
+    table.put({**event("c"), "op": "nonsense"}, 3)
+    table.put(event("c", None, row(3, "good")), 3)
+    include = {"timestamp": "created"}
+    schema = Schema.of({"id": "int64"}, {"name": "string?", "created": "int64?"})
+    StorageController(client).create_collection(CollectionSpec("c2", "stamped", schema, 2, source_fed=True))
+    spec = parse(
+        {
+            "generator": {"rows": 1},
+            "format": {"json": {}},
+            "envelope": "Debezium",
+            "include": include,
+            "batch": {"maxRows": most},
+        }
+    )
+    feed = Ingestion(StorageController(client), "stamped", spec, topic, partial(format_of, spec))
+    drained(feed)
+    reader = StorageController(client).reader("stamped", purpose="check")
+    found_ = sorted(tuple(each.values())[:3] for each in reader.snapshot().to_table().to_pylist())
+    assert found_ == [(1, "new", 900), (3, "good", 700)]
+    assert errors(StorageController(client), "stamped")[1].num_rows == 0
 
 
 def test_of_several_partitions_a_truncation_leaves_what_is_later(client: PersistClient) -> None:
