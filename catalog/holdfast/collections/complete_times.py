@@ -67,8 +67,8 @@ class Completeness:
     """What decides whether a time can be read.
 
     `store_ms` is the store's clock, or None if it is unknown. `now_ms` is the same, or else the host's clock:
-    it shows which times are to come.
-    `may_seal` is true for a client that may write. `is_fed` is true if a source writes the collection.
+    it shows which times are to come. `may_seal` is true for a client that may write. `is_fed` is true if a
+    source writes the collection.
     """
 
     since: int
@@ -146,24 +146,20 @@ def check_write_ahead(what: str, last: int, reached: int, now_ms: int, allow: st
     # Sealing to CLOSED ends a collection. Nobody does that by mistake.
     if last <= max(now_ms + AHEAD_MS, reached, LEAST_MS) or last == CLOSED - 1:
         return
-    unit = _unit(last)
     raise BadInput(
         f"{what} can't be written at {with_date(last)}: that is {age((last - now_ms) / 1000)} ahead of the"
         f" store's clock, {with_date(now_ms)}",
-        hint=f"{last} looks like {unit[0]}: give milliseconds, {with_date(unit[1])}"
-        if unit
-        else f"the time of a collection never goes back; if you mean this time, {allow}",
+        hint=_unit_hint(last) or f"the time of a collection never goes back; if you mean this time, {allow}",
     )
 
 
 def too_late(name: str, time: int, upper: int, seal: ReadSeal | None) -> BadInput:
     """The error for a write at a time that is already complete."""
-    hint = f"write at {upper} or later"
-    if upper > LEAST_MS and (unit := _unit(time)) is not None:
-        hint = f"{time} looks like {unit[0]}: give milliseconds, {with_date(unit[1])}"
+    unit_hint = _unit_hint(time) if upper > LEAST_MS else ""
     sealed = sealed_past(time, seal)
     return BadInput(
-        f"collection {name} is complete up to {upper}: rows can't be added at {time}{sealed}", hint=hint
+        f"collection {name} is complete up to {upper}: rows can't be added at {time}{sealed}",
+        hint=unit_hint or f"write at {upper} or later",
     )
 
 
@@ -211,6 +207,12 @@ def _unit(time: int) -> tuple[str, int] | None:
     if time in _NANOSECONDS:
         return "nanoseconds", time // 1_000_000
     return None
+
+
+def _unit_hint(time: int) -> str:
+    """The hint for a number that looks like another unit. Empty if it does not."""
+    unit = _unit(time)
+    return f"{time} looks like {unit[0]}: give milliseconds, {with_date(unit[1])}" if unit else ""
 
 
 def _seconds(ms: int) -> str:

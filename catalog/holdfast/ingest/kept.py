@@ -32,10 +32,15 @@ class SourceProgress:
     ends: tuple[tuple[str, int], ...] = ()
 
     @property
+    def lags(self) -> dict[str, int]:
+        """The number of messages that each partition had left at the last step, if it had any."""
+        reached = dict(self.positions)
+        return {partition: end - reached[partition] for partition, end in self.ends}
+
+    @property
     def behind(self) -> int:
         """The number of messages that the source had more at the last step."""
-        reached = dict(self.positions)
-        return sum(end - reached[partition] for partition, end in self.ends)
+        return sum(self.lags.values())
 
 
 def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress | None:

@@ -331,13 +331,7 @@ def without_unfit(
             for at in np.unique(decoded.index[wrong]).tolist()
             if at not in known
         ]
-        decoded = replace(
-            decoded,
-            rows=decoded.rows.filter(pa.array(~wrong)),
-            index=decoded.index[~wrong],
-            numbers=None if decoded.numbers is None else decoded.numbers[~wrong],
-            bad=[*decoded.bad, *bad],
-        )
+        decoded = decoded.without(wrong, bad)
     return decoded
 
 
@@ -374,27 +368,26 @@ def without_nulls(
     if include:
         decoded = without_unfit(decoded, messages, schema, include)
     parts = {name: what for what, name in (include or {}).items() if what in ("timestamp", "key")}
-    rows, index, numbers, bad = decoded.rows, decoded.index, decoded.numbers, list(decoded.bad)
     for each in schema.arrow:
         if each.nullable or (names is not None and each.name not in names):
             continue
         if each.name in parts:
-            values = _part(messages, parts[each.name]).take(pa.array(index))
+            values = _part(messages, parts[each.name]).take(pa.array(decoded.index))
             reason = f"column '{each.name}' allows no nulls, and the message has no {parts[each.name]}"
-        elif each.name in rows.column_names:
-            values, reason = rows[each.name], f"column '{each.name}' is missing or null"
+        elif each.name in decoded.rows.column_names:
+            values, reason = decoded.rows[each.name], f"column '{each.name}' is missing or null"
         else:
             continue
         if not values.null_count:
             continue
         null = values.is_null().to_numpy(zero_copy_only=False)
+        bad = []
         for at in np.flatnonzero(null).tolist():
-            message = int(index[at])
+            message, numbers = int(decoded.index[at]), decoded.numbers
             position = messages["position"][message].as_py() if numbers is None else int(numbers[at])
             bad.append(BadRecord(message, position, "null", reason))
-        rows, index = rows.filter(pa.array(~null)), index[~null]
-        numbers = None if numbers is None else numbers[~null]
-    return replace(decoded, rows=rows, index=index, numbers=numbers, bad=bad)
+        decoded = decoded.without(null, bad)
+    return decoded
 
 
 def too_many_errors(collection: str, limit: int, first: str) -> SourceStalled:

@@ -286,7 +286,7 @@ def _kafka(given: "_Block") -> KafkaSpec:
         given.optional("group"),
         {each: text for each in SECURITY if (text := security.optional(each))},
         {SECRETS[each]: place for each in SECRETS if (place := _secret(security, each))},
-        given.text("transactions") if "transactions" in given.names else "",
+        given.optional("transactions"),
     )
     for each in SECRETS.values():
         if each in security.names:

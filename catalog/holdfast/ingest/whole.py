@@ -291,7 +291,7 @@ class WholeTransactions:
             if scan is None or scan.identity != each.identity or not scan.begin <= each.begin <= scan.reached:
                 scan = _Scan(each.identity, each.begin, each.begin)
             is_bound = pl.col("position") < each.begin
-            # Whoever has bound them: what is bound ends between transactions.
+            # Another process may have bound them. What is bound always ends between transactions.
             self._bound |= dict.fromkeys(scan.events.filter(is_bound)["id"].drop_nulls().to_list())
             scan.begin, scan.events = each.begin, scan.events.filter(~is_bound)
             self._scans[each.partition] = scan

@@ -43,7 +43,7 @@ class TableScan(pa.ipc.RecordBatchStreamReader):  # type: ignore[misc] # pyarrow
 def scan(
     table: OpenTable, time: int | None, columns: Sequence[str] | None, where: Where | None, limit: int | None
 ) -> TableScan:
-    """TableScan a table at a time (None: the latest). Raises like `Table.scan`."""
+    """Scan a table at a time (None: the latest). Raises like `Table.scan`."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise BadInput(f"limit must be a number of rows, not {shown(limit)}")
     schema, contents, end = begin(table, time, columns, where)

@@ -25,6 +25,7 @@ UNCHANGED: Final = " && ".join(
 _KINDS: Final = (
     "has(self.kafka), has(self.files), has(self.postgres), has(self.collection), has(self.generator)"
 )
+_SIZE: Final = r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$"
 _IS_DEBEZIUM: Final = "(has(self.envelope) && self.envelope == 'Debezium')"
 SOURCE_RULES: Final = validations(
     (f"[{_KINDS}].exists_one(x, x)", "give one of kafka, files, postgres, collection and generator"),
@@ -296,12 +297,10 @@ class SourceBatch(ApiModel):
     """The size of a step."""
 
     max_rows: int = Field(default=1_000_000, ge=1, description="The most messages of one step.")
-    max_bytes: str = Field(
-        default="256Mi", pattern=r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$", description="The most bytes of one step."
-    )
+    max_bytes: str = Field(default="256Mi", pattern=_SIZE, description="The most bytes of one step.")
     max_transaction_bytes: str = Field(
         default="1Gi",
-        pattern=r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$",
+        pattern=_SIZE,
         description="With kafka.transactions: the most bytes of a transaction, for which a step may "
         "have more than maxRows and maxBytes.",
     )

@@ -329,7 +329,7 @@ def source_fields(
     status = SourceStatus(job=SparkJobStatus(**told["job"]) if "job" in told else None)
     if progress is not None:
         first = progress.positions[:_PARTITIONS_SHOWN]
-        total, ends = len(progress.positions), dict(progress.ends)
+        total, lags = len(progress.positions), progress.lags
         is_counted = seen.source.kafka is not None
         status = status.model_copy(
             update={
@@ -337,17 +337,14 @@ def source_fields(
                 "messages": progress.messages,
                 "errors": progress.errors,
                 "behind": progress.behind if is_counted else None,
-                "partitions": tuple(_partition(name, at, ends) for name, at in first),
+                "partitions": tuple(
+                    SourcePartition(partition=name, position=at, behind=lags.get(name)) for name, at in first
+                ),
                 "partitions_total": total if total > len(first) else None,
             }
         )
     shown = {"source": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
     return {**{name: each for name, each in told.items() if name != "job"}, **shown}
-
-
-def _partition(name: str, position: int, ends: Mapping[str, int]) -> SourcePartition:
-    behind = ends[name] - position if name in ends else None
-    return SourcePartition(partition=name, position=position, behind=behind)
 
 
 def source_conditions(

@@ -203,8 +203,9 @@ class Metrics:
 
     def forget(self, namespace: str, name: str) -> None:
         """Removes the series of an object that is gone."""
-        sources = self.source_complete, self.source_behind, self.source_messages, self.source_errors
-        for gauge in (self.epoch, self.upper, self.since, *sources, self.source_stalled):
+        of_object = self.epoch, self.upper, self.since
+        of_source = self.source_complete, self.source_behind, self.source_messages, self.source_errors
+        for gauge in (*of_object, *of_source, self.source_stalled):
             with contextlib.suppress(KeyError):
                 gauge.remove(namespace, name)
         self.show_lags(namespace, name, {})

@@ -98,8 +98,11 @@ def _narrowed(
     snapshot: "CollectionSnapshot", where: str | None, columns: str | None
 ) -> "tuple[Iterable[pa.RecordBatch], pa.Schema]":
     """The rows that `--where` chooses, with the columns of `--columns`. Raises `BadInput`."""
+    import pyarrow as pa
+
     from holdfast.cli.rows.where import parse_where
     from holdfast.persist.checks import check_columns
+    from holdfast.persist.rows.schema import DIFF
     from holdfast.tables.filters import filter_of
 
     schema = snapshot.schema
@@ -109,8 +112,10 @@ def _narrowed(
         return snapshot, schema.arrow_diff
     names = [each.strip() for each in columns.split(",")]
     check_columns(schema, names)
-    names.append("_diff")
-    return (batch.select(names) for batch in snapshot), schema.arrow_diff.empty_table().select(names).schema
+    names.append(DIFF)
+    return (batch.select(names) for batch in snapshot), pa.schema(
+        [schema.arrow_diff.field(each) for each in names]
+    )
 
 
 @click.command(short_help="Show the differences between two times.")

@@ -137,7 +137,6 @@ class DebeziumJson(Json):
             pa.field("before", _struct([columns.field(each) for each in keys])),
             pa.field("after", _struct(list(columns))),
         ]
-        self._texts = frozenset()
         self._read(pa.schema([*event, pa.field(PAYLOAD, pa.struct(event))]))
 
     def decode(self, messages: pa.RecordBatch) -> Decoded:
@@ -162,7 +161,6 @@ class DebeziumJsonKeys(Json):
     def __init__(self, columns: pa.Schema) -> None:
         super().__init__(columns)
         fields = [pa.field(each.name, read_as(each.type)) for each in columns]
-        self._texts = frozenset()
         self._read(pa.schema([*fields, pa.field(PAYLOAD, pa.struct(fields))]))
 
     def _arrays(self, table: pa.Table, _: pa.Array, /) -> Sequence[pa.Array]:

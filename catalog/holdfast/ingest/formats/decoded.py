@@ -4,15 +4,15 @@ Arrow decodes many records at once, and fails as a whole if one of them is bad. 
 batch until only bad records are left, so a few of them cost little.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.ingest.formats.reasons import REASON_CHARS, plain_reason
+from holdfast.ingest.formats.reasons import plain_reason
 
 MOST_BAD: Final = 1000
 """How many bad records a format finds in a batch, unless it is told another number."""
@@ -48,6 +48,17 @@ class Decoded:
     """Messages that delete the key that they have as messages."""
     cleared: np.ndarray = field(default_factory=_none)
     """Messages that delete all rows."""
+
+    def without(self, rows: np.ndarray, bad: Sequence[BadRecord]) -> Self:
+        """Without these rows (a mask), and with these bad records."""
+        kept = ~rows
+        return replace(
+            self,
+            rows=self.rows.filter(pa.array(kept)),
+            index=self.index[kept],
+            numbers=None if self.numbers is None else self.numbers[kept],
+            bad=[*self.bad, *bad],
+        )
 
 
 class Format(Protocol):
@@ -94,7 +105,7 @@ def decode_good(
         except errors as error:
             why = plain_reason(error)
         if end - begin == 1:
-            bad.append((begin, why[:REASON_CHARS]))
+            bad.append((begin, why))
             if len(bad) > most_bad:
                 raise TooManyBad(*bad[0])
         else:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import BadInput
 from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, decode_good
 from holdfast.ingest.formats.json_text import as_json
-from holdfast.ingest.formats.reasons import plain_reason
+from holdfast.ingest.formats.reasons import TOO_WILD, plain_reason
 from holdfast.persist.rows.casts import WILD_EXPONENT
 
 _END: Final = "\x00end of file"
@@ -186,7 +186,7 @@ def _converted(column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
     try:
         is_number = pa.types.is_decimal(wanted.type) and pa.types.is_string(column.type)
         if is_number and pc.any(pc.match_substring_regex(column, WILD_EXPONENT)).as_py():
-            raise pa.ArrowInvalid("a number has an exponent beyond all digits of its column")
+            raise pa.ArrowInvalid(TOO_WILD)
         return pc.cast(column, wanted.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise type(error)(f"column '{wanted.name}': {error}") from None

@@ -27,15 +27,11 @@ from holdfast.ingest.formats.decoded import (
     joined,
     stripped,
 )
-from holdfast.ingest.formats.reasons import plain_reason
+from holdfast.ingest.formats.reasons import TOO_WILD, plain_reason
 from holdfast.persist.rows.casts import WILD_EXPONENT
 
 _ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError, pl.exceptions.ComputeError)
-
-
 _NESTED: Final = re.compile(r"changed from \w+ to (object|array)")
-
-
 _EXPONENT: Final = r"[eE][+-]?[0-9]{2,}"
 _WILD: Final = re.compile(WILD_EXPONENT)
 
@@ -54,12 +50,13 @@ class Json:
         self._most_bad = most_bad
         self._record = record
         fields = [each for each in columns if each.name != record]
-        self._texts = frozenset(each.name for each in fields if pa.types.is_string(each.type))
+        texts = frozenset(each.name for each in fields if pa.types.is_string(each.type))
         self._is_nested = False
-        self._read(pa.schema([pa.field(each.name, read_as(each.type)) for each in fields]))
+        self._read(pa.schema([pa.field(each.name, read_as(each.type)) for each in fields]), texts)
 
-    def _read(self, read: pa.Schema) -> None:
-        """Read these fields of each object."""
+    def _read(self, read: pa.Schema, texts: AbstractSet[str] = frozenset()) -> None:
+        """Read these fields of each object. Objects and arrays go as text into the fields `texts`."""
+        self._texts = texts
         self._decimals = frozenset(_decimals(read))
         self._options = pyarrow.json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
 
@@ -140,8 +137,7 @@ def _tame(
     if not wild:
         return values, index, []
     kept = np.setdiff1d(np.arange(len(values)), wild)
-    reason = "a number has an exponent beyond all digits of its column"
-    return values.take(pa.array(kept)), index[kept], [(int(index[at]), reason) for at in wild]
+    return values.take(pa.array(kept)), index[kept], [(int(index[at]), TOO_WILD) for at in wild]
 
 
 def _is_wild(value: bytes, decimals: AbstractSet[str]) -> bool:
@@ -159,7 +155,7 @@ def _is_wild(value: bytes, decimals: AbstractSet[str]) -> bool:
                 return False
 
     try:
-        found = json.loads(value, parse_int=_Number, parse_float=_Number, object_pairs_hook=tuple)
+        found = _parsed(value)
     except ValueError:
         return False
     except RecursionError:
@@ -175,20 +171,23 @@ def _flat(values: pa.Array, texts: AbstractSet[str]) -> pa.Array:
 
 def _flat_object(value: bytes, texts: AbstractSet[str]) -> bytes:
     try:
-        fields = json.loads(value, parse_int=_Number, parse_float=_Number, object_pairs_hook=tuple)
-        flat = [(name, _text(each) if name in texts and _is_nested(each) else each) for name, each in fields]
+        flat = [
+            (name, _text(each) if name in texts and isinstance(each, tuple | list) else each)
+            for name, each in _parsed(value)
+        ]
         return _text(tuple(flat)).encode()
     except (ValueError, RecursionError):
         # Arrow says what is wrong with it.
         return value
 
 
-def _is_nested(value: object) -> bool:
-    return isinstance(value, tuple | list)
+def _parsed(value: bytes) -> Any:
+    """A value of JSON. An object is a tuple of pairs, because a name may occur twice."""
+    return json.loads(value, parse_int=_Number, parse_float=_Number, object_pairs_hook=tuple)
 
 
 def _text(value: Any) -> str:
-    """A value as JSON text. An object is a tuple of pairs, because a name may occur twice."""
+    """A parsed value as JSON text."""
     match value:
         case _Number():
             return value

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-REASON_CHARS: Final = 500
-
+TOO_WILD: Final = "a number has an exponent beyond all digits of its column"
+_REASON_CHARS: Final = 500
 _NOT_TEXT: Final = "it is not text in UTF-8 (a compressed file must be decompressed first)"
 
 
@@ -109,4 +109,4 @@ def plain_reason(error: Exception) -> str:
         text, found = pattern.subn(words, text, count=1)
         if found:
             break
-    return text[:REASON_CHARS]
+    return text[:_REASON_CHARS]

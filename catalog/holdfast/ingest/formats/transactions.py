@@ -57,7 +57,7 @@ class JsonBounds(Json):
         super().__init__(BOUNDS, most_bad=ALL)
         names = {"status": pa.string(), "id": pa.string(), "data_collections": COUNTS}
         event = [pa.field(name, type_) for name, type_ in names.items()]
-        self._read(pa.schema([*event, pa.field(PAYLOAD, pa.struct(event))]))
+        self._read(pa.schema([*event, pa.field(PAYLOAD, pa.struct(event))]), self._texts)
 
     def _arrays(self, table: pa.Table, _: pa.Array, /) -> Sequence[pa.Array]:
         return list(unwrapped(table, ["status", "id", "data_collections"]).values())

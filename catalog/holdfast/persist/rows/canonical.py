@@ -51,8 +51,8 @@ def prepare_updates(schema: Schema, updates: object, *, default_time: int) -> pa
     `updates` is a table, a record batch, a data frame (pandas, Polars, anything with the Arrow stream
     interface) or a list of dicts. It has the schema's columns in any order, an optional `_time` (default:
     `default_time`) and an optional `_diff` (default: +1). A nullable column that is missing is null. Python
-    floats in dicts are rounded to float32 if
-    the column has that type. An Arrow float64 column is not rounded.
+    floats in dicts are rounded to float32 if the column has that type. An Arrow float64 column is not
+    rounded.
 
     Raises `BadInput`, which names the column, if a column without nulls is missing, or if a column is
     unknown or given twice, has a null although it is not nullable, is of another kind, or has a value that
