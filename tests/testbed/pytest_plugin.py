@@ -15,6 +15,7 @@ A run with `-n` is spread over processes by `testbed.spread`. Each process start
 
 import math
 import os
+import signal
 import time
 import uuid
 from collections import Counter
@@ -181,6 +182,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(f"{VARIABLE} names {tier}, but {refused}", pytrace=False)
         if refused:
             pytest.skip(f"{tier}: {refused}")
+
+
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Fail a test that leaves another handler for Ctrl-C or SIGTERM: what later tests fork would inherit it."""
+    before = [signal.getsignal(number) for number in _HANDLED]
+    try:
+        yield
+    finally:
+        after = [signal.getsignal(number) for number in _HANDLED]
+        for number, handler in zip(_HANDLED, before, strict=True):
+            signal.signal(number, handler)
+    if after != before:
+        pytest.fail("the test left a signal handler behind", pytrace=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,6 +6,7 @@ columns if the command may create it. The command can be killed and repeated at 
 
 import signal
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from holdfast.cli.location import LocationUrls
 from holdfast.errors import CLOSED, BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.ingest import IngestSpec, IngestStep
     from holdfast.persist import Schema
 
@@ -61,13 +64,11 @@ def ingest(
     from holdfast.ingest import ingestion_of
     from holdfast.ingest.ingestion import IngestTotal
 
-    ended = threading.Event()
     with (
         controller_of(location.open_to_write(create=schema is not None)) as controller,
         ingestion_of(controller, name, spec, schema, rendition=rendition, anew=anew) as ingestion,
+        _told_to_end() as ended,
     ):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ended.set())
         total = IngestTotal()
         if not quiet:
             click.echo(f"feeding {name} from {ingestion.source_name}", err=True)
@@ -91,6 +92,20 @@ def ingest(
     click.echo(f"fed {name} with {what}{bad}{upper}")
     if total.upper >= fed.held_to < CLOSED:
         click.echo(f"{name} was handed over at {shown_moment(fed.held_to)}: rendition {fed.id} has ended")
+
+
+@contextmanager
+def _told_to_end() -> "Iterator[threading.Event]":
+    """An event that Ctrl-C and SIGTERM set in the block. Afterwards both do what they did before."""
+    ended = threading.Event()
+    former = {
+        number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield ended
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def _show_step(step: "IngestStep") -> None:
