@@ -189,7 +189,7 @@ _HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Fail a test that leaves another handler for Ctrl-C or SIGTERM: what later tests fork would inherit it."""
+    """Fail a test that leaves another handler for Ctrl-C or SIGTERM. Later tests would fork with it."""
     before = [signal.getsignal(number) for number in _HANDLED]
     try:
         yield

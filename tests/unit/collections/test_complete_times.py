@@ -1,5 +1,6 @@
 """Which times can be read: the rule, and the empty commits that complete a table for its readers."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.state import AppendBatch, ExtendUpper
 from holdfast.tables import Table, table
+from testbed.minio import Minio
 from unit.collections.stores import SPEC, Stores
 from unit.persist.open_stores import HandClock
 
@@ -232,11 +234,13 @@ def test_a_time_after_the_last_write_can_be_read(orders: Table, stores: Stores, 
     ids=["scan", "count", "to_polars", "counts", "to_pandas"],
 )
 def test_every_way_of_reading_follows_the_rule(
-    orders: Table, clock: Wall, read: Callable[[Table, int], Any]
+    orders: Table, stores: Stores, clock: Wall, read: Callable[[Table, int], Any]
 ) -> None:
     clock.pass_(4 * HOUR)
     noon = NINE + 3 * HOUR
+    before = commits(stores, orders)
     assert len(read(orders, noon)) == 1
+    assert commits(stores, orders) == before + 1
     with pytest.raises(AsOfNotYetAvailable, match="5 h after the store's clock"):
         read(orders, NINE + 9 * HOUR)
 
@@ -449,6 +453,30 @@ def unsure(append: Callable[..., None], tries: list[bool], *, happens: bool) -> 
     return appended
 
 
+@pytest.mark.s3
+@pytest.mark.postgres
+def test_a_minute_ago_can_be_read_on_real_stores(minio: Minio, bucket: str, postgres_url: str) -> None:
+    """The store's clock is that of the servers, and the collection was last written ten minutes ago."""
+    blob = f"s3://{bucket}/tables?endpoint={minio.endpoint}"
+    with (
+        PersistClient.open(blob=blob, consensus=postgres_url) as client,
+        PersistClient.open(blob=blob, consensus=postgres_url, mode="read") as reading,
+    ):
+        with table(client, "orders", columns=COLUMNS, key=["id"]):
+            now = time.time_ns() // 10**6
+        writer = StorageController(client).writer("orders", purpose="test")
+        writer.append([{"id": 1}], 0, now - 10 * MINUTE)
+        with table(reading, "orders") as orders, pytest.raises(AsOfNotYetAvailable, match="may write"):
+            orders.read(as_of=now - 5 * MINUTE)
+        with table(client, "orders") as orders:
+            assert ids(orders.read(as_of=now - 5 * MINUTE)) == [1]
+            assert now - 2 * MINUTE < orders.upper <= now, "a minute ago by the clock of the store"
+            with pytest.raises(AsOfNotYetAvailable, match="after the store's clock"):
+                orders.read(as_of=now + HOUR)
+        with table(reading, "orders") as orders:
+            assert ids(orders.read(as_of=now - 5 * MINUTE)) == [1]
+
+
 # Writes
 
 
@@ -513,22 +541,3 @@ def test_an_identical_writer_that_a_seal_overtakes_is_no_conflict(stores: Stores
     assert not controller.describe(info.collection_id).holding.suspect
     for writer in writers:
         writer.append([{"id": 2}], raised.value.actual, raised.value.actual + 1)
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda table, time: table.scan(as_of=time).read_all().num_rows,
-        lambda table, time: table.count(as_of=time),
-        lambda table, time: table.to_polars(as_of=time).height,
-    ],
-)
-def test_a_scan_a_count_and_a_frame_follow_the_same_rule(
-    read: Callable[[Table, int], int], clock: Wall, stores: Stores, orders: Table
-) -> None:
-    clock.pass_(HOUR)
-    before = commits(stores, orders)
-    assert read(orders, NINE + HOUR // 2) == 1
-    assert commits(stores, orders) == before + 1
-    with pytest.raises(AsOfNotYetAvailable):
-        read(orders, NINE + HOUR)
