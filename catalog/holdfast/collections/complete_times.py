@@ -153,6 +153,14 @@ def check_write_ahead(what: str, last: int, reached: int, now_ms: int, allow: st
     )
 
 
+def ahead_by(upper: int, now_ms: int) -> int:
+    """How far the time of a collection is ahead of a clock, in milliseconds; negative if it is behind.
+
+    0 for a collection that is closed, or whose times are no wall times.
+    """
+    return upper - 1 - now_ms if LEAST_MS < upper < CLOSED else 0
+
+
 def too_late(name: str, time: int, upper: int, seal: ReadSeal | None) -> BadInput:
     """The error for a write at a time that is already complete."""
     unit_hint = _unit_hint(time) if upper > LEAST_MS else ""

@@ -128,6 +128,9 @@ class ConditionType(StrEnum):
     RENDITION_SUSPECT = "RenditionSuspect"
     """True: the contents of a rendition can't be trusted. The message says why."""
 
+    TIME_AHEAD = "TimeAhead"
+    """True: the time of the collection is more than an hour ahead of the clock. The message says how far."""
+
     OBJECTS_IN_STEP = "ObjectsInStep"
     """For `spec.objects`. True: the catalog has all objects as declared. False: an object that you removed
     from the spec stays, because others use it."""
@@ -512,6 +515,9 @@ class Reason(StrEnum):
     RENDITION_SUSPECT = "RenditionSuspect"
     """The contents of a rendition can't be trusted. The message says what to do. A suspect rendition that is
     being filled never takes over."""
+
+    TIME_AHEAD = "TimeAhead"
+    """A write at a wrong time moved the time of the collection ahead. The message says how far."""
 
     COLUMNS_ADDED = "ColumnsAdded"
     """Event: columns of the collection were added or widened according to `spec.columns`."""

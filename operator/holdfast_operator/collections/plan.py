@@ -292,7 +292,7 @@ def _plan_there(
         conditions=(
             *(report.condition for report in reports if report.condition is not None),
             *source_conditions(spec, seen.progress, seen.now),
-            *collection_conditions(facts, spec),
+            *collection_conditions(facts, spec, seen.now),
         ),
         requeue_after=min((each for each in due if each is not None), default=None),
         notes=(
@@ -336,7 +336,7 @@ def _plan_bound(
     return Settle(
         health,
         fields=status_fields(facts, seen.item_id, spec),
-        conditions=(*refused, *collection_conditions(facts, spec)),
+        conditions=(*refused, *collection_conditions(facts, spec, seen.now)),
         requeue_after=rhythm.steady,
         notes=rendition_notes(seen.shown, facts),
     )

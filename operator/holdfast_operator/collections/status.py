@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any, Final, assert_never
 
 from holdfast.collections import Recipe, RenditionState
+from holdfast.collections.complete_times import AHEAD_MS, ahead_by
 from holdfast.collections.renditions import MAX_LAG_MS
 from holdfast.ingest.kept import SourceProgress
-from holdfast.text import cut
+from holdfast.text import age, cut
 from holdfast_operator.api.base import frontier, milliseconds
 from holdfast_operator.api.collection import StorageCollectionSpec, StorageCollectionStatus
 from holdfast_operator.api.names import ConditionType, Reason
@@ -296,8 +297,10 @@ def suspect_message(rendition: RenditionFacts) -> str:
             return f"{text}; it was active before {frontier(rendition.held_to)}"
 
 
-def collection_conditions(facts: CollectionFacts, spec: StorageCollectionSpec) -> tuple[WantedCondition, ...]:
-    """Returns the conditions for the size of a collection and for suspect renditions."""
+def collection_conditions(
+    facts: CollectionFacts, spec: StorageCollectionSpec, now: datetime
+) -> tuple[WantedCondition, ...]:
+    """Returns the conditions for the size and the time of a collection, and for suspect renditions."""
     conditions = []
     if spec.max_bytes is not None:
         text = f"all renditions hold {facts.bytes} bytes, spec.maxBytes is {spec.max_bytes}"
@@ -317,6 +320,14 @@ def collection_conditions(facts: CollectionFacts, spec: StorageCollectionSpec) -
         conditions.append(
             WantedCondition(ConditionType.RENDITION_SUSPECT, "True", Reason.RENDITION_SUSPECT, text)
         )
+    ahead_ms = ahead_by(facts.upper, int(now.timestamp() * 1000))
+    if ahead_ms > AHEAD_MS:
+        text = (
+            f"the collection is complete before {frontier(facts.upper)}, {age(ahead_ms / 1000)} ahead of the "
+            "clock: a write gave a wrong time; reads at times up to the clock miss what is written now; to "
+            "repair it, copy its rows to a new collection"
+        )
+        conditions.append(WantedCondition(ConditionType.TIME_AHEAD, "True", Reason.TIME_AHEAD, text))
     return tuple(conditions)
 
 

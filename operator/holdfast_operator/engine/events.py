@@ -55,6 +55,7 @@ _BAD_IF_TRUE: Final = frozenset(
         ConditionType.SHADOW_DIVERGED,
         ConditionType.OVER_MAX_BYTES,
         ConditionType.RENDITION_SUSPECT,
+        ConditionType.TIME_AHEAD,
         ConditionType.SOURCE_STALLED,
         ConditionType.LAGGING,
         ConditionType.ERRORS_COLLECTED,

@@ -64,7 +64,7 @@ def remarks(body: Json) -> list[Json]:
     """Returns the conditions other than Ready, Reconciling and Stalled that need attention."""
     bad = {
         *(("ShadowDiverged", status) for status in ("True", "Unknown")),
-        *((type_, "True") for type_ in ("OverMaxBytes", "RenditionSuspect")),
+        *((type_, "True") for type_ in ("OverMaxBytes", "RenditionSuspect", "TimeAhead")),
         *((type_, "True") for type_ in ("SourceStalled", "Lagging", "ErrorsCollected")),
         ("ScheduledIngestionCompleted", "False"),
         *((type_, "False") for type_ in ("ConnectionPublished", "ObjectsInStep", "SnapshotCompleted")),

@@ -10,7 +10,6 @@ from holdfast.cli.collection.place import controller_of, facts_of, location_opti
 from holdfast.cli.facts import age, count, moment, plain, shown, shown_moment, size
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.rows.text import cell_of, render
-from holdfast.errors import CLOSED
 from holdfast.text import one_line
 
 if TYPE_CHECKING:
@@ -182,11 +181,9 @@ def _command(record: "CommandRecord") -> dict[str, Any]:
 
 def _ahead_ms(controller: "StorageController", upper: int | None) -> int | None:
     """How far the time of a collection is ahead of the store's clock. None if it is at most a minute."""
-    from holdfast.collections.complete_times import BEHIND_MS, LEAST_MS
+    from holdfast.collections.complete_times import BEHIND_MS, ahead_by
 
-    if upper is None or not LEAST_MS < upper < CLOSED:
-        return None
-    ahead_ms = upper - 1 - controller.client.store_or_host_ms()
+    ahead_ms = ahead_by(upper or 0, controller.client.store_or_host_ms())
     return ahead_ms if ahead_ms > BEHIND_MS else None
 
 

@@ -46,6 +46,7 @@ from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.steps import Decision, Rhythm, Settle
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+HOUR_MS = 3_600_000
 UPPER = 10 * MAX_LAG_MS
 SCHEMA = Schema.of(key={"id": "int64"}, value={"note": "string?"})
 COLUMNS = [{"name": "id", "type": "int64"}, {"name": "note", "type": "string", "nullable": True}]
@@ -468,12 +469,12 @@ def test_events_tell_transitions(
 def test_size_and_suspicion_are_conditions_with_one_warning_each() -> None:
     health = Health(Phase.READY, Reason.AVAILABLE, "")
     before: list[dict[str, Any]] = [{"type": "Ready", "status": "True", "reason": "Available"}]
-    within = collection_conditions(facts(R1), spec(maxBytes=3456))
+    within = collection_conditions(facts(R1), spec(maxBytes=3456), NOW)
     assert [(condition.type, condition.status) for condition in within] == [
         (ConditionType.OVER_MAX_BYTES, "False")
     ]
     assert transitions(before, health, within) == []
-    over = collection_conditions(facts(R1, SUSPECT), spec(maxBytes=3456))
+    over = collection_conditions(facts(R1, SUSPECT), spec(maxBytes=3456), NOW)
     assert [(condition.reason, condition.status) for condition in over] == [
         (Reason.OVER_MAX_BYTES, "True"),
         (Reason.RENDITION_SUSPECT, "True"),
@@ -490,6 +491,18 @@ def test_size_and_suspicion_are_conditions_with_one_warning_each() -> None:
     assert transitions([*before, *shown], health, over) == []
     (back,) = transitions([*before, *shown], health, within)
     assert (back.reason, back.warning) == (Reason.WITHIN_MAX_BYTES, False)
+
+
+def test_a_time_more_than_an_hour_ahead_is_a_condition() -> None:
+    clock = int(NOW.timestamp() * 1000)
+    for ahead_ms, upper in ((HOUR_MS, clock + HOUR_MS + 1), (0, 12), (0, CLOSED)):
+        assert collection_conditions(replace(facts(R1), upper=upper), spec(), NOW) == (), ahead_ms
+    late = replace(facts(R1), upper=clock + 3 * 24 * HOUR_MS)
+    (told,) = collection_conditions(late, spec(), NOW)
+    assert (told.type, told.status) == (ConditionType.TIME_AHEAD, "True")
+    assert "3 d ahead of the clock" in told.message
+    (note,) = transitions([], Health(Phase.READY, Reason.AVAILABLE, ""), (told,))[1:]
+    assert (note.reason, note.warning) == (Reason.TIME_AHEAD, True)
 
 
 def test_a_rendition_that_is_doubted_is_told_once_and_has_its_own_phase() -> None:
