@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from holdfast.collections import StorageController
 from holdfast.errors import BadInput, SourceStalled, StorageError, StoreUnreachable
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source
 from holdfast.ingest.kept import errors, offsets
+from holdfast.ingest.sources import postgres
 from holdfast.ingest.sources.postgres import Postgres
+from holdfast.ingest.sources.postgres_table import FittingTable, checked
 from holdfast.persist import PersistClient, Schema
 from testbed import docpages
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan
@@ -355,6 +358,11 @@ def test_replica_identities(table: PgTable, identity: str) -> None:
             {"other": "float64?"},
             "column 'other' of type bigint, which type float64 of the collection does not fit",
         ),
+        (
+            ["ALTER TABLE orders ADD other regclass"],
+            {"other": "string?"},
+            "column 'other' of type regclass, whose values change without a message",
+        ),
         (["ALTER TABLE orders SET UNLOGGED"], {}, "is not an ordinary table"),
         (
             [
@@ -419,7 +427,7 @@ def test_a_new_column_is_ignored(client: PersistClient, table: PgTable) -> None:
                 "INSERT INTO orders VALUES (9, 'v')",
                 "ALTER TABLE orders ALTER COLUMN name TYPE text USING 'y'",
             ],
-            "column 'name' was changed to another type",
+            "column 'name' was altered, and the rows were written anew",
         ),
         (
             [
@@ -472,6 +480,185 @@ def test_what_may_change_rows_without_a_message_stalls_the_source(
     assert fed(client, table) == 1
     assert rows(client) == table.rows()
     assert len(table.slots()) == 1
+
+
+FOR_ALL = ["DROP PUBLICATION shop", "CREATE PUBLICATION shop FOR ALL TABLES"]
+VIA_ROOT = [FOR_ALL[0], f"{FOR_ALL[1]} WITH (publish_via_partition_root)"]
+IN_SCHEMA = ["DROP PUBLICATION shop", "CREATE PUBLICATION shop FOR TABLES IN SCHEMA public"]
+MOOD = [
+    "CREATE TYPE mood AS ENUM ('a', 'b', 'c', 'd', 'e')",
+    "ALTER TABLE orders ALTER name TYPE mood USING name::mood",
+]
+ANEW = "the rows were written anew"
+
+
+@pytest.mark.parametrize(
+    ("before", "statements", "told"),
+    [
+        (
+            [],
+            ["ALTER TABLE orders ALTER name TYPE text USING 'x'"],
+            f"column 'name' was altered, and {ANEW}",
+        ),
+        (
+            [],
+            ["ALTER TABLE orders ALTER id TYPE bigint USING id + 10"],
+            f"column 'id' was altered, and {ANEW}",
+        ),
+        (
+            FOR_ALL,
+            [
+                "ALTER TABLE orders SET UNLOGGED",
+                "UPDATE orders SET name = 'e' WHERE id = 1",
+                "ALTER TABLE orders SET LOGGED",
+            ],
+            f"{ANEW}, and the table may have been unlogged for a while",
+        ),
+        (
+            IN_SCHEMA,
+            [
+                "CREATE SCHEMA away",
+                "ALTER TABLE orders SET SCHEMA away",
+                "DELETE FROM away.orders",
+                "ALTER TABLE away.orders SET SCHEMA public",
+            ],
+            "may have been in another schema for a while",
+        ),
+        (
+            VIA_ROOT,
+            [
+                "CREATE TABLE parent (id bigint, name text) PARTITION BY RANGE (id)",
+                "ALTER TABLE parent ATTACH PARTITION orders FOR VALUES FROM (0) TO (10)",
+                "DELETE FROM orders WHERE id = 1",
+                "ALTER TABLE parent DETACH PARTITION orders",
+            ],
+            "may have been a partition for a while",
+        ),
+        (MOOD, ["ALTER TYPE mood RENAME VALUE 'a' TO 'z'"], "a value of an enum was renamed"),
+        (
+            [*MOOD, "ALTER TABLE orders ALTER name TYPE mood[] USING ARRAY[name]"],
+            [
+                "ALTER TYPE mood RENAME VALUE 'a' TO 'z'",
+                "INSERT INTO orders VALUES (9, '{z}')",
+                "ALTER TYPE mood RENAME VALUE 'z' TO 'a'",
+            ],
+            "a value of an enum was renamed",
+        ),
+        (
+            [
+                "CREATE TYPE pair AS (one text, two text)",
+                "CREATE DOMAIN pairs AS pair",
+                "ALTER TABLE orders ALTER name TYPE pairs USING ROW(name, name)::pairs",
+            ],
+            ["ALTER TYPE pair ADD ATTRIBUTE three text"],
+            "a composite type that a column uses was changed",
+        ),
+        (
+            [],
+            [
+                "ALTER PUBLICATION shop SET TABLE orders WHERE (id > 9)",
+                "ALTER PUBLICATION shop SET TABLE orders",
+            ],
+            "the publication was changed, or has left the table out",
+        ),
+        (
+            [],
+            ["ALTER PUBLICATION shop SET TABLE orders (id)", "ALTER PUBLICATION shop SET TABLE orders"],
+            "the publication was changed, or has left the table out",
+        ),
+        (
+            [],
+            [
+                "ALTER PUBLICATION shop SET (publish = 'insert, update, delete')",
+                "TRUNCATE orders",
+                "ALTER PUBLICATION shop SET (publish = 'insert, update, delete, truncate')",
+            ],
+            "the publication was changed, or has left the table out",
+        ),
+        (
+            [],
+            ["DROP TABLE orders", "CREATE TABLE orders (id bigint PRIMARY KEY, name text)", *IN_SCHEMA],
+            "the table was dropped and created again",
+        ),
+    ],
+)
+def test_what_leaves_only_traces_stalls_the_source(
+    client: PersistClient, table: PgTable, before: list[str], statements: list[str], told: str
+) -> None:
+    table.insert((1, "a"), (2, "b"))
+    for each in before:
+        table.run(each)
+    fed(client, table)
+    contents = rows(client)
+    for each in statements:
+        table.run(each)
+    table.run("UPDATE orders SET id = id + 100 WHERE id = 2")
+    for _ in range(2):
+        with pytest.raises(SourceStalled, match=re.escape(told)) as caught:
+            once(client, table)
+    assert "\n" not in str(caught.value)
+    assert "onReset: NewEpoch" in str(caught.value.hint)
+    assert rows(client) == contents
+    once(client, table, onReset="NewEpoch")
+    assert rows(client) == table.rows("id, name::text")
+
+
+@pytest.mark.parametrize(
+    "publication",
+    [[], FOR_ALL, *(pytest.param(each, marks=pytest.mark.long) for each in (IN_SCHEMA, VIA_ROOT))],
+)
+def test_what_changes_no_row_stalls_nothing(
+    client: PersistClient, table: PgTable, publication: list[str]
+) -> None:
+    table.insert((1, "a"), (2, "b"))
+    for each in [*publication, *MOOD, "ALTER TABLE orders ADD COLUMN other mood"]:
+        table.run(each)
+    fed(client, table)
+    for each in [
+        "VACUUM ANALYZE orders",
+        "VACUUM FREEZE pg_class, pg_attribute, pg_enum",
+        "ALTER TABLE orders ALTER name SET STATISTICS 10",
+        "ALTER TABLE orders ALTER name SET DEFAULT 'a'",
+        "GRANT SELECT ON orders TO PUBLIC",
+        "CREATE INDEX ON orders (name)",
+        "ALTER TYPE mood ADD VALUE 'aa' BEFORE 'b'",
+        "ALTER TABLE orders ADD COLUMN note text",
+        "TRUNCATE orders",
+        # The publication names the table, so that Postgres refuses that it is unlogged.
+        *([] if publication else ["VACUUM FULL orders", "CLUSTER orders USING orders_pkey"]),
+        *([] if publication else ["ALTER TABLE orders ALTER other TYPE mood USING 'a'"]),
+        *([] if publication == VIA_ROOT else ["ALTER TABLE orders ALTER id SET STATISTICS 10"]),
+    ]:
+        table.run(each)
+        table.run("INSERT INTO orders (id, name) SELECT count(*) + 10, 'c' FROM orders")
+        assert fed(client, table) == 1, each
+        assert rows(client) == table.rows(), each
+    table.run("INSERT INTO orders (id, name) VALUES (99, 'aa')")
+    fed(client, table)
+    assert rows(client) == table.rows()
+
+
+def test_a_binding_of_an_earlier_build_gets_traces(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.insert((1, "a"))
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres, "checked", lambda *each: untraced(checked(*each)))
+        fed(client, table)
+        table.insert((2, "b"))
+        fed(client, table)
+    assert "traces" not in offsets(StorageController(client), "orders")[1]["identity"][0].as_py()
+    table.insert((3, "c"))
+    assert fed(client, table) == 1
+    assert "traces" in offsets(StorageController(client), "orders")[1]["identity"][0].as_py()
+    table.run("ALTER TABLE orders ALTER name TYPE text USING 'x'")
+    with pytest.raises(SourceStalled, match=ANEW):
+        fed(client, table)
+
+
+def untraced(table: FittingTable) -> FittingTable:
+    facts = {name: each for name, each in table.facts.items() if name != "traces"}
+    return replace(table, facts=facts)
 
 
 def test_a_dropped_column_stalls_the_source(client: PersistClient, table: PgTable) -> None:

@@ -33,6 +33,7 @@ import psycopg
 import pyarrow as pa
 import xxhash
 from psycopg import errors, sql
+from psycopg.rows import dict_row
 
 from holdfast.errors import BadInput, HoldfastError, SourceChanged, SourceStalled, StoreUnreachable
 from holdfast.ingest.source import Binding, Piece, Range
@@ -212,8 +213,14 @@ class Postgres:
     def _facts(self, connection: Connection) -> FittingTable:
         """The table as a connection sees it. Raises `Unfit`."""
         schema, name = self._spec.table.split(".")
-        wanted = {"schema": schema, "name": name, "publication": self._spec.publication}
-        row = connection.execute(QUERY, wanted).fetchone()
+        wanted = {
+            "schema": schema,
+            "name": name,
+            "publication": self._spec.publication,
+            "columns": self._columns.names,
+        }
+        with connection.cursor(row_factory=dict_row) as cursor:
+            row = cursor.execute(QUERY, wanted).fetchone()
         return checked(row, self._columns, self._keys, self._spec.publication)
 
     def _table(self, failure: type[HoldfastError]) -> FittingTable:
@@ -239,7 +246,7 @@ class Postgres:
         if identity.facts is None:
             return [self._attempted(binding, identity, slots)]
         try:
-            self._compare(server, slots, binding, identity)
+            facts = self._compare(server, slots, binding, identity)
         except SourceStalled:
             if not self._spec.new_epoch:
                 raise
@@ -251,7 +258,7 @@ class Postgres:
         self._acknowledge()
         if self._boundary <= binding.position:
             return []
-        now = str(_Identity(identity.slot, server.timeline, identity.facts))
+        now = str(_Identity(identity.slot, server.timeline, facts))
         return [Range(self._spec.table, binding.position, self._boundary, now, sparse=True)]
 
     def _flushed(self) -> _Server:
@@ -386,8 +393,8 @@ class Postgres:
 
     def _compare(
         self, server: _Server, slots: Mapping[str, _Slot], binding: Binding, identity: _Identity
-    ) -> None:
-        """Raise `SourceStalled` if the changes from the binding on are not all there."""
+    ) -> Mapping[str, Any]:
+        """Return the facts of the table. Raises `SourceStalled` if changes since the binding are missing."""
         position = binding.position
         if server.timeline != identity.timeline:
             self._check_history(server.timeline, identity.timeline, position)
@@ -418,11 +425,12 @@ class Postgres:
                 "; or restore a newer state of the location",
             )
         assert identity.facts is not None
-        facts = self._table(SourceStalled).facts
+        table = self._table(SourceStalled)
         if identity.slot in self._unusable:
             raise self._unusable[identity.slot]
-        if changed := _difference(identity.facts, facts):
+        if changed := table.difference(identity.facts):
             raise self._gone(f"{changed}. Changes after {_lsn(position)} may have come without a message")
+        return table.facts
 
     def _gone(self, what: str, hint: str = "") -> SourceStalled:
         return SourceStalled(
@@ -603,21 +611,3 @@ def _position(lsn: str) -> int:
 def _has_flushed(flushed: int, end: int) -> bool:
     """Whether all records before `end` are flushed. Only the header of a page may come after the last one."""
     return flushed >= end or (end - flushed <= _PAGE_HEADER and flushed % _PAGE == 0)
-
-
-def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What is not as it was, or ""."""
-    if old["table"] != new["table"]:
-        return "the table was dropped and created again"
-    if old["publication"] != new["publication"]:
-        return "the publication was changed, or has left the table out for a while"
-    for name in {**old["columns"], **new["columns"]}:
-        was, is_ = old["columns"].get(name), new["columns"].get(name)
-        if was is None:
-            return f"the collection has got column '{name}'"
-        if is_ is None:
-            return f"the collection has lost column '{name}'"
-        if was != is_:
-            how = "dropped and added again" if was[0] != is_[0] else "changed to another type"
-            return f"column '{name}' was {how}"
-    return "" if old == new else "the replica identity or its unique index was changed"

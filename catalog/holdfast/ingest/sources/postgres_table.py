@@ -4,15 +4,22 @@ The changes of a table only lead to its contents if nothing else changes it. So 
 relies on (`FittingTable.facts`). If one of these facts is another one later, the rows may have changed
 without a message: a type was altered, a column was dropped and added again, the publication left the table
 out.
+
+Some changes don't leave another definition behind, but traces: the files of the table, and which
+transactions wrote rows of Postgres' catalog. Harmless changes such as `VACUUM FULL` or `SET STATISTICS` leave
+traces too. So one trace alone may count for nothing, and each binding remembers the traces of its own time.
 """
 
 import base64
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final, LiteralString
 
 import pyarrow as pa
+import xxhash
 
 from holdfast.ingest.source import MESSAGES, BadMessage, Piece
 from holdfast.ingest.sources.pgoutput import Relation, RowChange, Unchanged, Value
@@ -20,9 +27,10 @@ from holdfast.persist.rows.schema import type_name
 
 QUERY: Final[LiteralString] = """
 SELECT c.oid::bigint AS table, c.relkind::text AS kind, c.relreplident::text AS identity,
-  c.relpersistence::text AS persistence, c.relfilenode::bigint AS file,
+  c.relpersistence::text AS persistence,
+  jsonb_build_array(c.relfilenode::bigint, c.reltoastrelid::bigint) AS file,
   (SELECT jsonb_object_agg(a.attname, jsonb_build_object(
-      'facts', jsonb_build_array(a.attnum, a.atttypid::bigint, a.atttypmod),
+      'facts', jsonb_build_array(a.attnum, a.atttypid::bigint, a.atttypmod), 'written', a.xmin::text,
       'type', CASE WHEN b.oid IS NULL THEN t.typname ELSE b.typname END,
       'shown', format_type(a.atttypid, a.atttypmod),
       'required', a.attnotnull, 'generated', a.attgenerated <> ''))
@@ -40,8 +48,24 @@ SELECT c.oid::bigint AS table, c.relkind::text AS kind, c.relreplident::text AS 
     FROM pg_publication p LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
       LEFT JOIN pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = n.oid
     WHERE p.pubname = %(publication)s) AS publication,
-  (SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate
-    FROM pg_publication p WHERE p.pubname = %(publication)s) AS publishes
+  (SELECT jsonb_build_object('all', p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate,
+      'via_root', p.pubviaroot)
+    FROM pg_publication p WHERE p.pubname = %(publication)s) AS publishes,
+  (SELECT t.xmin::text FROM pg_type t WHERE t.oid = c.reltype) AS row_type,
+  (WITH RECURSIVE used(id) AS (
+      SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = ANY (%(columns)s)
+      UNION SELECT part.id FROM used JOIN pg_type t ON t.oid = used.id CROSS JOIN LATERAL (
+        SELECT t.typelem UNION SELECT t.typbasetype
+        UNION SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+        UNION SELECT a.atttypid FROM pg_attribute a
+          WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) AS part(id))
+    SELECT jsonb_build_object(
+      'labels', (SELECT jsonb_agg(jsonb_build_array(e.oid::bigint, e.xmin::text) ORDER BY e.oid)
+        FROM pg_enum e WHERE e.enumtypid IN (SELECT id FROM used)),
+      'attributes', (SELECT jsonb_agg(
+          jsonb_build_array(a.attrelid::bigint, a.attnum, a.atttypid::bigint) ORDER BY a.attrelid, a.attnum)
+        FROM pg_attribute a JOIN pg_type t ON t.typrelid = a.attrelid
+        WHERE a.attnum > 0 AND t.oid IN (SELECT id FROM used)))) AS types
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relname = %(name)s
 """
@@ -69,6 +93,12 @@ _FITTING: Final[Mapping[str, frozenset[str]]] = {
 """By type of Postgres: which types of a collection have all its values. `string` has those of every type."""
 
 
+_NAMES: Final = re.compile(
+    r"_?(reg(class|collation|config|dictionary|namespace|oper|operator|proc|procedure|role|type)|aclitem)"
+)
+"""Types whose values are shown as the name of something else, which may be renamed."""
+
+
 class Unfit(Exception):
     """Why a table can't feed the collection, and what to do."""
 
@@ -79,30 +109,88 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FittingTable:
-    """A table that can feed the collection. `facts` is what must stay as it is."""
+    """A table that can feed the collection.
 
-    id: int
-    file: int
+    `facts` is what must stay as it is, with the `traces` of changes. `labels` are those of the enums that the
+    columns use, in the order in which they were made.
+    """
+
     facts: Mapping[str, Any]
+    labels: Sequence[Any]
+    is_published_by_root: bool
+
+    def difference(self, old: Mapping[str, Any]) -> str:
+        """What was changed since these facts so that rows may have changed without a message, or ""."""
+        new = self.facts
+        if old["table"] != new["table"]:
+            return "the table was dropped and created again"
+        if old["publication"] != new["publication"]:
+            return "the publication was changed, or has left the table out for a while"
+        for name in {**old["columns"], **new["columns"]}:
+            was, is_ = old["columns"].get(name), new["columns"].get(name)
+            if was is None:
+                return f"the collection has got column '{name}'"
+            if is_ is None:
+                return f"the collection has lost column '{name}'"
+            if was != is_:
+                how = "dropped and added again" if was[0] != is_[0] else "changed to another type"
+                return f"column '{name}' was {how}"
+        if old["unique"] != new["unique"]:
+            return "the replica identity or its unique index was changed"
+        # Bindings of earlier builds have no traces.
+        return self._traced(old["traces"]) if "traces" in old else ""
+
+    def _traced(self, old: Mapping[str, Any]) -> str:
+        new = self.facts["traces"]
+        _, _, by_name, by_schema = self.facts["publication"]
+        altered = [name for name, was in old["columns"].items() if new["columns"][name] != was]
+        (was_file, was_toast), (file, toast) = old["file"], new["file"]
+        # Each rewrite makes another TOAST table. TRUNCATE keeps it.
+        is_rewritten = was_file != file and (was_toast != toast or not toast)
+        if is_rewritten and altered:
+            return f"column '{altered[0]}' was altered, and the rows were written anew (ALTER ... TYPE)"
+        if is_rewritten and by_name is None:
+            return (
+                "the rows were written anew, and the table may have been unlogged for a while, because the"
+                " publication does not name it"
+            )
+        if self.is_published_by_root and len(altered) == len(old["columns"]):
+            return "the table may have been a partition for a while, published as the table above it"
+        if by_name is None and by_schema is not None and old["row_type"] != new["row_type"]:
+            return "the table may have been in another schema for a while"
+        if old["labels"] != _numbered(self.labels[: old["labels"][0]]):
+            return "a value of an enum was renamed"
+        if old["attributes"] != new["attributes"]:
+            return "a composite type that a column uses was changed"
+        return ""
+
+
+def _numbered(labels: Sequence[Any]) -> list[int | str]:
+    """How many labels there are, and a digest of them. More labels may follow, which no row has yet."""
+    return [len(labels), _digest(labels)]
+
+
+def _digest(found: Any) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(found).encode())
 
 
 def checked(
-    row: Sequence[Any] | None, columns: pa.Schema, keys: Sequence[str], publication: str
+    row: Mapping[str, Any] | None, columns: pa.Schema, keys: Sequence[str], publication: str
 ) -> FittingTable:
     """Return the table that a row of `QUERY` describes. Raises `Unfit` if it can't feed these columns."""
     if row is None:
         raise Unfit("doesn't exist", "create the table, or correct source.postgres.table")
-    table, kind, identity, persistence, file, found, indexes, published, published_by, publishes = row
-    if kind != "r" or persistence != "p":
+    identity, found, published = row["identity"], row["columns"], row["published"]
+    if row["kind"] != "r" or row["persistence"] != "p":
         raise Unfit("is not an ordinary table", "name a table that is not partitioned, temporary or unlogged")
-    if published_by is None:
+    if row["publication"] is None:
         raise Unfit(
             f"is not published: there is no publication {publication}",
             f"CREATE PUBLICATION {publication} FOR TABLE ..., or correct source.postgres.publication",
         )
     if published is None:
         raise Unfit(f"is not in publication {publication}", f"ALTER PUBLICATION {publication} ADD TABLE ...")
-    if not publishes:
+    if not row["publishes"]["all"]:
         raise Unfit(
             f"has changes that publication {publication} leaves out",
             f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')",
@@ -117,15 +205,23 @@ def checked(
                 f"allows null in column '{each}' of the collection's key",
                 "ALTER TABLE ... ALTER COLUMN ... SET NOT NULL",
             )
-    unique = _check_key(identity, keys, indexes or ())
+    unique = _check_key(identity, keys, row["indexes"] or ())
+    labels, attributes = (row["types"][each] or () for each in ("labels", "attributes"))
     facts = {
-        "table": table,
-        "publication": published_by,
+        "table": row["table"],
+        "publication": row["publication"],
         "columns": {each.name: found[each.name]["facts"] for each in columns},
         # With the whole row as identity, nothing else shows that the keys were not unique for a while.
         "unique": unique if identity == "f" else 0,
+        "traces": {
+            "file": row["file"],
+            "columns": {each.name: found[each.name]["written"] for each in columns},
+            "row_type": row["row_type"],
+            "labels": _numbered(labels),
+            "attributes": _digest(attributes),
+        },
     }
-    return FittingTable(table, file, facts)
+    return FittingTable(facts, labels, row["publishes"]["via_root"])
 
 
 def _check_column(
@@ -140,6 +236,12 @@ def _check_column(
         raise Unfit(
             f"has a column '{column.name}' that publication {publication} leaves out",
             "publish all columns that the collection has; generated ones are not published",
+        )
+    if _NAMES.fullmatch(found["type"]):
+        raise Unfit(
+            f"has a column '{column.name}' of type {found['shown']}, whose values change without a message"
+            " when something is renamed",
+            "leave it out of the spec",
         )
     wanted = type_name(column.type)
     fits = _FITTING.get(found["type"], frozenset()) | {"string"}
