@@ -210,8 +210,9 @@ def left_in_source(spec: IngestSpec, collection_id: str) -> str:
             )
         case CollectionSourceSpec() as other if other.url:
             return (
-                f"the holds on collection {other.collection} at {other.url} for collection {collection_id}:"
-                " 'holdfast collection holds' shows them, and 'holdfast collection release' ends them"
+                f"the holds on collection {other.collection} at {other.url.partition('?')[0]} for collection"
+                f" {collection_id}: 'holdfast collection holds' shows them, and 'holdfast collection"
+                " release' ends them"
             )
         case _:
             return ""

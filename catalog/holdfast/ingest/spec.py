@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.errors import BadInput
 from holdfast.ingest.envelope import Envelope
@@ -38,6 +38,8 @@ _SLOT: Final = re.compile(rf"[a-z0-9_]{{1,{SLOT_CHARS}}}")
 _HOW_TO_NAME: Final = (
     "put it into an environment variable or a file, and name that with passwordEnv or passwordFile"
 )
+_SECRET_OPTION: Final = re.compile(".*(password|secret).*|scram_(client|server)_key")
+"""Options of libpq that are secrets."""
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"(\d+)(Ki|Mi|Gi|)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -310,14 +312,10 @@ def _postgres(given: "_Block") -> PostgresSpec:
         _secret(given, "password"),
     )
     given.done()
+    _check_no_secret(f"{given.where}.url", spec.url, _HOW_TO_NAME)
     parts = urlsplit(spec.url)
     if parts.scheme not in {"postgresql", "postgres"} or not parts.path.strip("/"):
         raise BadInput(f"{given.where}.url must be postgresql://user@host:port/database")
-    if parts.password is not None or "password=" in parts.query:
-        raise BadInput(
-            f"{given.where}.url has a password, which is a secret that a spec may not have",
-            hint=_HOW_TO_NAME,
-        )
     if len(spec.table.split(".")) != 2 or not all(spec.table.split(".")):
         raise BadInput(f"{given.where}.table is {spec.table!r}, expected a schema and a table: public.orders")
     if spec.slot and not _SLOT.fullmatch(spec.slot):
@@ -342,12 +340,24 @@ def _collection(given: "_Block") -> CollectionSourceSpec:
     if spec.consensus and not spec.url:
         raise BadInput(f"{given.where}.consensus needs {given.where}.url, the URL of the blob store")
     for what, url in (("url", spec.url), ("consensus", spec.consensus)):
-        if urlsplit(url).password is not None:
-            raise BadInput(
-                f"{given.where}.{what} has a password, which is a secret that a spec may not have",
-                hint="put it into $PGPASSWORD or libpq's password file",
-            )
+        _check_no_secret(f"{given.where}.{what}", url, "put it into $PGPASSWORD or libpq's password file")
     return spec
+
+
+def _check_no_secret(where: str, url: str, hint: str) -> None:
+    """Raise `BadInput` if a URL has a secret, or can't be parsed. The error quotes nothing of the URL."""
+    try:
+        parts = urlsplit(url)
+        options = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    except ValueError:
+        raise BadInput(f"{where} can't be parsed", hint="percent-encode special characters") from None
+    if parts.password is not None or "password" in options:
+        raise BadInput(f"{where} has a password, which is a secret that a spec may not have", hint=hint)
+    if found := [each for each in options if _SECRET_OPTION.fullmatch(each)]:
+        raise BadInput(
+            f"{where} has {found[0]}, which is a secret that a spec may not have",
+            hint="put it into a service file of libpq, and name that with ?service= and $PGSERVICEFILE",
+        )
 
 
 def _check_collection(spec: IngestSpec, where: str) -> None:
@@ -482,6 +492,12 @@ def _registry(given: "_Block") -> RegistrySpec:
     return spec
 
 
+def _kind(value: object) -> str:
+    """What a value in the wrong place is. Text may be a URL with a secret, also in a list or a block."""
+    kinds = {str: "text", Mapping: "a block", list: "a list"} if value else {}
+    return next((kind for type_, kind in kinds.items() if isinstance(value, type_)), repr(value))
+
+
 class _Block:
     """Fields of a block, which are taken one after the other. What is left at the end is unknown."""
 
@@ -489,7 +505,7 @@ class _Block:
         if given is None:
             given = {}
         if not isinstance(given, Mapping):
-            raise BadInput(f"{where} must be a block of fields, not {given!r}")
+            raise BadInput(f"{where} must be a block of fields, not {_kind(given)}")
         self.where = where
         self._fields = given
         self._known: set[object] = set()
@@ -522,7 +538,7 @@ class _Block:
         value = self._take(name, default)
         if not isinstance(value, str) or not value:
             raise BadInput(
-                f"{self.where}.{name} must be text" + ("" if value is None else f", not {value!r}")
+                f"{self.where}.{name} must be text" + ("" if value is None else f", not {_kind(value)}")
             )
         return value
 

@@ -145,6 +145,11 @@ def test_a_table_of_postgres() -> None:
         ({"url": "mysql://db/shop"}, "source.postgres.url must be postgresql://user@host:port/database"),
         ({"url": "postgresql://me:p@db/shop"}, "source.postgres.url has a password, which is a secret"),
         ({"url": "postgresql://db/shop?password=p"}, "source.postgres.url has a password, which is a secret"),
+        ({"url": "postgresql://db/shop?p%61ssword=p"}, "source.postgres.url has a password"),
+        ({"url": "postgresql://db/shop?sslpassword=p"}, "source.postgres.url has sslpassword, which is a"),
+        ({"url": "postgresql://db/shop?scram_client_key=p"}, "source.postgres.url has scram_client_key"),
+        ({"url": "postgresql://db/shop?oauth_client_secret=p"}, "has oauth_client_secret, which is a secret"),
+        ({"url": "postgresql://[me:p@db/shop"}, "source.postgres.url can't be parsed"),
         ({"table": "orders"}, "source.postgres.table is 'orders', expected a schema and a table"),
         ({"publication": None}, "source.postgres.publication must be text"),
         ({"slot": "Orders"}, "source.postgres.slot is 'Orders', expected at most 45 lower-case letters"),
@@ -160,6 +165,13 @@ def test_a_bad_field_of_a_table_is_named(changed: dict[str, Any], told: str) -> 
     postgres = {"url": "postgresql://db/shop", "table": "public.orders", "publication": "shop", **changed}
     with pytest.raises(BadInput, match=re.escape(told)):
         parse({"postgres": postgres})
+
+
+def test_a_url_in_the_wrong_place_is_not_shown() -> None:
+    for block in ["postgresql://me:p@db/shop", {"url": ["postgresql://me:p@db/shop"]}]:
+        with pytest.raises(BadInput) as caught:
+            parse({"postgres": block})
+        assert "me:p" not in f"{caught.value}{caught.value.hint}"
 
 
 @pytest.mark.parametrize(
@@ -234,6 +246,10 @@ def test_a_collection_as_source() -> None:
         ({"collection": {"name": "raw", "consensus": "x:"}}, "consensus needs source.collection.url"),
         (
             {"collection": {"name": "raw", "url": "postgresql://me:secret@db/raw"}},
+            "source.collection.url has a password",
+        ),
+        (
+            {"collection": {"name": "raw", "url": "postgresql://me@db/raw?password=secret"}},
             "source.collection.url has a password",
         ),
         ({"envelope": "Upsert"}, "source.envelope is 'Upsert', but a collection as source needs None"),
