@@ -320,7 +320,8 @@ def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema
         ) from error
     included = set(spec.include.values())
     columns = pa.schema([each for each in schema.arrow if each.name not in included])
-    return Postgres(table, slot_of(reader, table.slot), columns, schema.key_names, spec.max_rows)
+    limits = (spec.max_rows, spec.max_transaction_bytes)
+    return Postgres(table, slot_of(reader, table.slot), columns, schema.key_names, *limits)
 
 
 def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> Source:

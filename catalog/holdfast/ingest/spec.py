@@ -380,8 +380,8 @@ def _check_collection(spec: IngestSpec, where: str) -> None:
 def _check_transactions(spec: IngestSpec, where: str, *, is_limited: bool) -> None:
     """Raise `BadInput` for what does not fit `kafka.transactions`."""
     if not spec.has_transactions:
-        if is_limited:
-            raise BadInput(f"{where}.batch.maxTransactionBytes needs {where}.kafka.transactions")
+        if is_limited and not isinstance(spec.source, PostgresSpec):
+            raise BadInput(f"{where}.batch.maxTransactionBytes needs {where}.kafka.transactions or postgres")
         return
     if spec.envelope is not Envelope.DEBEZIUM:
         raise BadInput(f"{where}.kafka.transactions needs envelope Debezium")

@@ -301,8 +301,8 @@ class SourceBatch(ApiModel):
     max_transaction_bytes: str = Field(
         default="1Gi",
         pattern=_SIZE,
-        description="With kafka.transactions: the most bytes of a transaction, for which a step may "
-        "have more than maxRows and maxBytes.",
+        description="With kafka.transactions and with postgres: the most bytes of a transaction, for "
+        "which a step may have more than maxRows and maxBytes.",
     )
 
 

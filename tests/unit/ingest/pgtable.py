@@ -79,4 +79,5 @@ class PgTable:
         """A new source, as that of another process. `block` has the rest of the spec."""
         spec = parse({"postgres": self.block(**changed), **(block or {})})
         assert isinstance(spec.source, PostgresSpec)
-        return Postgres(spec.source, spec.source.slot, schema.arrow, schema.key_names, spec.max_rows)
+        limits = (spec.max_rows, spec.max_transaction_bytes)
+        return Postgres(spec.source, spec.source.slot, schema.arrow, schema.key_names, *limits)

@@ -197,6 +197,29 @@ def test_a_transaction_is_at_one_time(client: PersistClient, table: PgTable) -> 
     assert found == [{str(number): 10} for number in range(6)]
 
 
+def test_a_transaction_beyond_its_limit_stalls_the_source(client: PersistClient, table: PgTable) -> None:
+    table.insert((1, "a"))
+    fed(client, table)
+    before = positions(client)
+    # Small ones don't add up.
+    for id_ in range(10, 20):
+        table.insert((id_, "x" * 500))
+    block = {"batch": {"maxTransactionBytes": "1Ki"}}
+    fed(client, table, block=block)
+    assert rows(client) == table.rows()
+    table.insert((2, "b" * 500), (3, "c" * 500))
+    for _ in range(2):
+        with pytest.raises(
+            SourceStalled, match=r"commit at [0-9A-F]+/[0-9A-F]+ has more than 1,024 bytes"
+        ) as told:
+            fed(client, table, block=block)
+    assert "raise batch.maxTransactionBytes" in str(told.value.hint)
+    assert len(rows(client)) == 11
+    fed(client, table, block={"batch": {"maxTransactionBytes": "2Ki"}})
+    assert rows(client) == table.rows()
+    assert positions(client)[PARTITION] > before[PARTITION]
+
+
 # Keys, large values, and truncation
 
 

@@ -147,16 +147,27 @@ class _Snapshot:
 
 
 class Postgres:
-    """The source. `slot` is how the names of its slots begin. `columns` are those that the table fills."""
+    """The source. `slot` is how the names of its slots begin. `columns` are those that the table fills.
+
+    A step has about `max_rows` rows, but whole transactions, each of at most `max_transaction_bytes` bytes of
+    messages. They are in memory.
+    """
 
     def __init__(
-        self, spec: PostgresSpec, slot: str, columns: pa.Schema, keys: Sequence[str], max_rows: int
+        self,
+        spec: PostgresSpec,
+        slot: str,
+        columns: pa.Schema,
+        keys: Sequence[str],
+        max_rows: int,
+        max_transaction_bytes: int,
     ) -> None:
         self._spec = spec
         self._prefix = f"{slot}_"
         self._columns = columns
         self._keys = keys
         self._max_rows = max_rows
+        self._max_transaction_bytes = max_transaction_bytes
         self._json = RowsAsJson(columns, keys)
         self._attempt = ""
         self._snapshot: _Snapshot | None = None
@@ -497,7 +508,7 @@ class Postgres:
         messages, reached = Messages(wanted.begin), wanted.begin
         # Without a limit, nothing that was read before counts.
         most = self._max_rows if self._confirmed >= wanted.begin else None
-        count, skips, is_over = 0, False, False
+        count, skips, is_over, commit, begun = 0, False, False, 0, 0
         try:
             with self._client.stream(_PEEK, self._peek(identity.slot, wanted.end, most)) as rows:
                 for (message,) in rows:
@@ -508,6 +519,7 @@ class Postgres:
                         if is_over := event.at >= wanted.end:
                             break
                         skips = event.at < wanted.begin
+                        commit, begun = event.at, messages.bytes
                         messages.position = max(messages.position, event.at)
                     elif isinstance(event, Relation):
                         if event.table in tables:
@@ -516,8 +528,10 @@ class Postgres:
                         continue
                     elif isinstance(event, RowChange):
                         changes.add(event, messages)
+                        if messages.bytes - begun > self._max_transaction_bytes:
+                            raise self._too_large(commit)
                     elif isinstance(event, Truncation) and tables & set(event.tables):
-                        messages = Messages(messages.position, clears=True)
+                        messages, begun = Messages(messages.position, clears=True), 0
                     elif isinstance(event, TransactionEnd):
                         reached = event.end
                         if len(messages.keys) >= _PIECE_ROWS or messages.bytes >= _PIECE_BYTES:
@@ -533,6 +547,13 @@ class Postgres:
         self._failing_s = 0.0
         is_all = is_over or most is None or count < most
         yield messages.piece(wanted.end if is_all else reached)
+
+    def _too_large(self, commit: int) -> SourceStalled:
+        return SourceStalled(
+            f"{self._where}: the transaction with its commit at {_lsn(commit)} has more than"
+            f" {self._max_transaction_bytes:,} bytes",
+            hint="raise batch.maxTransactionBytes, and give the process as much memory",
+        )
 
     def _peek(self, slot: str, upto: int, most: int | None) -> Mapping[str, object]:
         return {
