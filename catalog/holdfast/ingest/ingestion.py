@@ -40,7 +40,6 @@ from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.made_from import check_fed, may_follow
 from holdfast.ingest.plan import plan
 from holdfast.ingest.reading import (
-    RAW_BYTES,
     LocalRunner,
     Order,
     RangeReader,
@@ -54,6 +53,7 @@ from holdfast.ingest.schema_texts import SchemaTexts, stored_texts
 from holdfast.ingest.source import Binding, Range, Source
 from holdfast.ingest.sources.collection import is_collection
 from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
+from holdfast.ingest.standing import MESSAGE_KEY, SETTLES, last_end, latest_good
 from holdfast.ingest.whole import Transactions, WholeTransactions
 from holdfast.persist import Schema, Upload
 from holdfast.persist.rows.schema import DIFF, TIME
@@ -125,7 +125,6 @@ class _Work:
     bound: dict[str, Binding] = field(default_factory=dict)
     records: list[pa.Table] = field(default_factory=list)
     bad: list[dict[str, Any]] = field(default_factory=list)
-    good: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
     uploads: list[Sequence[Upload]] = field(default_factory=list)
     schemas: dict[str, str] = field(default_factory=dict)
     messages: int = 0
@@ -148,7 +147,6 @@ class _Work:
         self.records += done.records
         self.bad += done.bad
         self.schemas |= done.schemas
-        self.good += [(done.partition, each) for each in done.good]
         if done.uploads:
             self.uploads.append(done.uploads)
         self.messages += done.binding.rows
@@ -268,6 +266,7 @@ class Ingestion:
             rows = self._contents([pipeline.remap]).to_pylist()
             self._standing = self._contents([pipeline.errors]).to_pylist()
         self._texts.load(stored_texts(rows))
+        self._reader.mark(self._standing, stored=True)
         self._bound = self._bindings([each for each in rows if each["source"] not in BESIDE])
         self._ends = {each["partition"]: each["position"] for each in rows if each["source"] == ENDS}
         if self._state is not None:
@@ -604,7 +603,8 @@ class Ingestion:
         work.bound = self._summed(work.bound)
         work.forget_cleared()
         if self._state is not None and work.records:
-            updates, after = self._state.changes(pa.concat_tables(work.records), clears=work.clears)
+            records = pa.concat_tables(work.records).drop_columns([MESSAGE_KEY, SETTLES])
+            updates, after = self._state.changes(records, clears=work.clears)
         else:
             updates = pa.concat_tables(work.records) if work.records else None
         schemas = {each: text for each, text in work.schemas.items() if each not in self._texts.stored}
@@ -668,14 +668,17 @@ class Ingestion:
     def _judged(self, work: _Work) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The error rows that end, and those that begin.
 
-        A later good message of the same key ends an error. Without keys none ends.
+        A later good message of the same key ends an error (`standing`). Without keys none ends.
         """
         bad = work.bad
-        if not work.clears and (not work.good or not (bad or self._standing)):
+        if self._state is None or not (bad or self._standing):
             return [], bad
-        latest = _latest_good(work) if bad or not work.clears else {}
-        ended = [each for each in self._standing if work.clears or each["key"] in latest]
-        return ended, [each for each in bad if latest.get(each["key"], _FIRST) < order_of(each)]
+        errors = bad if work.clears else [*self._standing, *bad]
+        latest = {}
+        if work.records:
+            latest = latest_good(pa.concat_tables(work.records), self.schema.key_names, errors)
+        ended = [each for each in self._standing if work.clears or last_end(each, latest) is not None]
+        return ended, [each for each in bad if (last_end(each, latest) or _FIRST) < order_of(each)]
 
     def _check_limit(self, bad: Sequence[dict[str, Any]], standing: int) -> None:
         if bad and standing > self._spec.error_limit:
@@ -743,18 +746,6 @@ class Ingestion:
             rest = 0 if busy or ((once or follows) and not is_idle) else self._spec.interval_s
             if stopped(max(0, rest - (time.monotonic() - began))):
                 return
-
-
-def _latest_good(work: _Work) -> dict[bytes, tuple[int, str, int]]:
-    """What orders the last good message of each key."""
-    latest: dict[bytes, tuple[int, str, int]] = {}
-    for partition, messages in work.good:
-        columns = (messages[each].to_pylist() for each in ("key", "timestamp", "position"))
-        for key, timestamp, position in zip(*columns, strict=True):
-            order = (-1 if timestamp is None else timestamp, partition, position)
-            if key is not None and latest.get(key[:RAW_BYTES], order) <= order:
-                latest[key[:RAW_BYTES]] = order
-    return latest
 
 
 FormatOf = Callable[[Schema, SchemaTexts], Format]

@@ -21,10 +21,9 @@ from holdfast.ingest.formats.keys import key_format
 from holdfast.ingest.schema_texts import SchemaTexts
 from holdfast.ingest.source import Binding, Piece, Range, Source
 from holdfast.ingest.spec import IngestSpec
+from holdfast.ingest.standing import MESSAGE_KEY, RAW_BYTES, SETTLES, mark
 from holdfast.persist import Schema, Upload
 
-RAW_BYTES: Final = 16 << 10
-"""An error record keeps so much of a message's key and of its value."""
 TIMESTAMP: Final = ORDER[0]
 CREATED: Final = "created"
 """The column with the timestamps of messages, where `timestamp` only orders them."""
@@ -35,19 +34,18 @@ _MOST_MS: Final = (2**63 - 1) // 1000
 
 @dataclass
 class RangeWork:
-    """A range that was read: how far it is bound, its decoded rows, its bad records and its good messages.
+    """A range that was read: how far it is bound, its decoded rows and its bad records.
 
-    If the rows are uploaded already, `uploads` has them, one for each shard, and `records` is empty. For
-    Upsert, `good` has the key, timestamp and position of each good message. If it `clears`, what the
-    collection had before is deleted. If a message deletes all, `cleared` is what orders the last such message
-    among the records of the step. `schemas` are the texts of the schemas that were used.
+    If the rows are uploaded already, `uploads` has them, one for each shard, and `records` is empty. If it
+    `clears`, what the collection had before is deleted. If a message deletes all, `cleared` is what orders
+    the last such message among the records of the step. `schemas` are the texts of the schemas that were
+    used.
     """
 
     partition: str
     binding: Binding
     records: list[pa.Table] = field(default_factory=list)
     bad: list[dict[str, Any]] = field(default_factory=list)
-    good: list[pa.RecordBatch] = field(default_factory=list)
     bytes: int = 0
     uploads: tuple[Upload, ...] = ()
     clears: bool = False
@@ -57,7 +55,7 @@ class RangeWork:
 
     def clear(self) -> None:
         """Forget what came before, here and in the collection."""
-        self.records, self.bad, self.good, self.clears, self.cleared = [], [], [], True, None
+        self.records, self.bad, self.clears, self.cleared = [], [], True, None
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,8 @@ class RangeReader:
         self._schema = schema
         self._source = source
         self._format = form
-        self._keys = key_format(spec, schema, texts)
+        self._keys = key_format(spec, schema, texts, most_bad=spec.error_limit)
+        self._any_keys = key_format(spec, schema, texts)
         self._keyed = spec.envelope.is_keyed
 
     def read(self, wanted: Range, *, is_known: bool, max_bytes: int) -> RangeWork:
@@ -158,11 +157,17 @@ class RangeReader:
             if not wanted.sparse:
                 reached = wanted.end
         work.binding = Binding(reached, wanted.identity, total.rows, total.checksum, wanted.begin, total.rows)
+        self.mark(work.bad)
         work.schemas = self.texts.taken()
         return work
 
+    def mark(self, errors: Sequence[dict[str, Any]], *, stored: bool = False) -> None:
+        """Add to rows of errors what ends them (`holdfast.ingest.standing`)."""
+        if self._keyed:
+            mark(errors, self._any_keys, stored=stored)
+
     def _decode(self, piece: Piece, wanted: Range, work: RangeWork) -> None:
-        """Add the records of some messages, the rows of `errors`, and for Upsert the good messages."""
+        """Add the records of some messages, and the rows of `errors`."""
         messages = self._in_order(piece.messages, work)
         if piece.bad:
             positions = messages["position"]
@@ -191,14 +196,11 @@ class RangeReader:
             work.records.append(self._records(removed, messages, wanted, deletes=True))
             deleting = pa.concat_batches([deleting, messages.take(pa.array(decoded.unkeyed))])
             self._note_cleared(decoded, messages, wanted, work)
+            self._hide_changed(decoded, messages, wanted, work)
         if deleting.num_rows:
             keys = self._decoded_keys(deleting)
             work.records.append(self._records(keys, deleting, wanted, deletes=True))
             work.bad += [self._error(wanted, each, deleting) for each in keys.bad]
-            deleting = deleting.take(pa.array(np.unique(keys.index)))
-        others = [np.array([each.index for each in decoded.bad], np.int64), decoded.unkeyed]
-        good = messages.take(pa.array(np.setdiff1d(np.arange(messages.num_rows), np.concatenate(others))))
-        work.good += [each.drop_columns(["value"]) for each in (good, deleting)]
         self._hide(decoded.bad, messages, wanted, work)
 
     def _in_order(self, messages: pa.RecordBatch, work: RangeWork) -> pa.RecordBatch:
@@ -226,6 +228,18 @@ class RangeReader:
             order = (-1 if timestamp is None else timestamp, wanted.partition, position)
             work.cleared = max(work.cleared or order, order)
 
+    def _hide_changed(
+        self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, work: RangeWork
+    ) -> None:
+        """Delete the rows that bad messages have moved, and those that they may have changed."""
+        for keys, index, applies in (
+            (decoded.gone, decoded.gone_index, True),
+            (decoded.hidden, decoded.hidden_index, not self._spec.keeps_row),
+        ):
+            if keys is not None and keys.num_rows and applies:
+                of_bad = Decoded(keys, index)
+                work.records.append(self._records(of_bad, messages, wanted, deletes=True, settles=False))
+
     def _hide(
         self, bad: Sequence[BadRecord], messages: pa.RecordBatch, wanted: Range, work: RangeWork
     ) -> None:
@@ -235,7 +249,7 @@ class RangeReader:
         failed = messages.take(pa.array([each.index for each in bad]))
         failed = failed.filter(failed["key"].is_valid())
         keys = self._decoded_keys(failed)
-        work.records.append(self._records(keys, failed, wanted, deletes=True))
+        work.records.append(self._records(keys, failed, wanted, deletes=True, settles=False))
 
     def _decoded_keys(self, messages: pa.RecordBatch) -> Decoded:
         """The key columns of messages, from their keys."""
@@ -245,9 +259,15 @@ class RangeReader:
         return without_nulls(replace(decoded, bad=bad), messages, self._schema, self._schema.key_names)
 
     def _records(
-        self, decoded: Decoded, messages: pa.RecordBatch, wanted: Range, *, deletes: bool
+        self,
+        decoded: Decoded,
+        messages: pa.RecordBatch,
+        wanted: Range,
+        *,
+        deletes: bool,
+        settles: bool = True,
     ) -> pa.Table:
-        """Decoded rows with the included columns, and for Upsert with what orders them."""
+        """Decoded rows with the included columns, and for Upsert with what orders them and ends errors."""
         taken = messages.take(pa.array(decoded.index))
         if decoded.numbers is not None:
             # A file is one message. Its records have numbers.
@@ -272,6 +292,8 @@ class RangeReader:
             partition: pa.repeat(wanted.partition, count),
             position: taken["position"],
             DELETES: pa.repeat(deletes, count),
+            MESSAGE_KEY: taken["key"],
+            SETTLES: pa.repeat(settles, count),
         }
         names = [*self._schema.arrow.names, *ordered]
         return pa.table([*columns, *ordered.values()], names=names)
@@ -287,7 +309,8 @@ class RangeReader:
             "position": bad.position,
             "kind": bad.kind,
             "reason": bad.reason,
-            "key": None if key is None else key[:RAW_BYTES],
+            # What has a key is cut by `mark`.
+            "key": key if key is None or self._keyed else key[:RAW_BYTES],
             "value": None if value is None else value[:RAW_BYTES],
             TIMESTAMP: timestamp,
         }

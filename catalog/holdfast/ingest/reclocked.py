@@ -34,10 +34,11 @@ from holdfast.errors import HoldfastError, SourceStalled
 from holdfast.ingest.formats.decoded import Decoded, TooManyBad
 from holdfast.ingest.ingestion import Ingestion, IngestStep, StepOutcome
 from holdfast.ingest.made_from import spec_of_other
-from holdfast.ingest.reading import RAW_BYTES, included, too_many_errors, without_nulls
+from holdfast.ingest.reading import included, too_many_errors, without_nulls
 from holdfast.ingest.source import Binding, Range
 from holdfast.ingest.sources.collection import PARTITION, CollectionSource
 from holdfast.ingest.spec import IngestSpec
+from holdfast.ingest.standing import RAW_BYTES
 from holdfast.persist.rows.schema import DIFF, TIME
 
 _NO_POSITION: Final = (1 << 63) - 1

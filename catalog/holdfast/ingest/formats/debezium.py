@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, TooManyBad
+from holdfast.ingest.formats.decoded import ANY_NUMBER, MOST_BAD, BadRecord, Decoded, TooManyBad
 from holdfast.ingest.formats.json_lines import Json, converted, read_as
 
 OP: Final = "_op"
@@ -158,8 +158,8 @@ class DebeziumJson(Json):
 class DebeziumJsonKeys(Json):
     """Decodes keys of messages in JSON."""
 
-    def __init__(self, columns: pa.Schema) -> None:
-        super().__init__(columns)
+    def __init__(self, columns: pa.Schema, *, most_bad: int = ANY_NUMBER) -> None:
+        super().__init__(columns, most_bad=most_bad)
         fields = [pa.field(each.name, read_as(each.type)) for each in columns]
         self._read(pa.schema([*fields, pa.field(PAYLOAD, pa.struct(fields))]))
 

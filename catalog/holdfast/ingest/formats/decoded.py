@@ -16,6 +16,10 @@ from holdfast.ingest.formats.reasons import plain_reason
 
 MOST_BAD: Final = 1000
 """How many bad records a format finds in a batch, unless it is told another number."""
+ANY_NUMBER: Final = 1 << 62
+"""More than there are records."""
+UNCLEAR: Final = "unclear"
+"""The kind of bad records that may have changed rows which no later message of their key settles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,12 @@ class Decoded:
     """Messages that delete the key that they have as messages."""
     cleared: np.ndarray = field(default_factory=_none)
     """Messages that delete all rows."""
+    gone: pa.Table | None = None
+    """Keys that bad messages certainly have moved away from, of the messages in `gone_index`."""
+    gone_index: np.ndarray = field(default_factory=_none)
+    hidden: pa.Table | None = None
+    """Keys of rows that bad messages may have changed, of the messages in `hidden_index`."""
+    hidden_index: np.ndarray = field(default_factory=_none)
 
     def without(self, rows: np.ndarray, bad: Sequence[BadRecord]) -> Self:
         """Without these rows (a mask), and with these bad records."""

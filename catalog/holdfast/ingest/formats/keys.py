@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.debezium import PAYLOAD, DebeziumJsonKeys
-from holdfast.ingest.formats.decoded import Decoded, Format, stripped
+from holdfast.ingest.formats.decoded import ANY_NUMBER, Decoded, Format, stripped
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.schema_texts import SchemaTexts
 from holdfast.ingest.spec import IngestSpec
@@ -36,12 +36,13 @@ class JsonKeys(Json):
         return super().decode(messages)
 
 
-def key_format(spec: IngestSpec, schema: Schema, texts: SchemaTexts) -> Format:
+def key_format(spec: IngestSpec, schema: Schema, texts: SchemaTexts, *, most_bad: int = ANY_NUMBER) -> Format:
     """Return what decodes the key columns from the keys of messages."""
     columns = pa.schema([schema.arrow.field(each) for each in schema.key_names])
     if spec.avro.keys != "avro":
         is_wrapped = spec.envelope is Envelope.DEBEZIUM and PAYLOAD not in columns.names
-        return DebeziumJsonKeys(columns) if is_wrapped else JsonKeys(columns)
+        form = DebeziumJsonKeys if is_wrapped else JsonKeys
+        return form(columns, most_bad=most_bad)
     from holdfast.ingest.formats.avro import Avro
 
-    return Avro(columns, texts, head=True, bare=True)
+    return Avro(columns, texts, head=True, bare=True, most_bad=most_bad)
