@@ -19,6 +19,7 @@ from holdfast.ingest.formats.debezium import DebeziumJson
 from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.formats.files import Csv, Parquet
 from holdfast.ingest.formats.json_lines import Json
+from holdfast.ingest.formats.keys import key_format
 from holdfast.ingest.formats.raw import Raw
 from holdfast.ingest.formats.rows import RowsByName
 from holdfast.ingest.formats.transactions import JsonBounds, JsonMarks
@@ -335,13 +336,14 @@ def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> So
     return Bucket(place, pattern, whole=whole, on_changed=on_changed)
 
 
-def _json(spec: IngestSpec, columns: pa.Schema, keys: Sequence[str]) -> Format:
+def _json(spec: IngestSpec, columns: pa.Schema, schema: Schema, texts: SchemaTexts) -> Format:
     if spec.envelope is Envelope.DEBEZIUM:
-        return DebeziumJson(columns, keys, most_bad=spec.error_limit)
+        keys = key_format(spec, schema, texts)
+        return DebeziumJson(columns, schema.key_names, keys=keys, most_bad=spec.error_limit)
     return Json(columns, spec.include.get("record", ""), most_bad=spec.error_limit)
 
 
-def _avro(spec: IngestSpec, columns: pa.Schema, keys: Sequence[str], texts: SchemaTexts) -> Format:
+def _avro(spec: IngestSpec, columns: pa.Schema, schema: Schema, texts: SchemaTexts) -> Format:
     try:
         from holdfast.ingest.formats.avro import Avro, AvroFiles
         from holdfast.ingest.formats.debezium_avro import DebeziumAvro
@@ -354,7 +356,8 @@ def _avro(spec: IngestSpec, columns: pa.Schema, keys: Sequence[str], texts: Sche
         return AvroFiles(columns, most_bad=spec.error_limit)
     head = spec.avro.registry is not None
     if spec.envelope is Envelope.DEBEZIUM:
-        return DebeziumAvro(columns, keys, texts, head=head, most_bad=spec.error_limit)
+        keys, most = key_format(spec, schema, texts), spec.error_limit
+        return DebeziumAvro(columns, schema.key_names, texts, keys=keys, head=head, most_bad=most)
     return Avro(columns, texts, head=head, most_bad=spec.error_limit)
 
 
@@ -390,11 +393,11 @@ def format_of(spec: IngestSpec, schema: Schema, texts: SchemaTexts | None = None
         raise BadInput(f"envelope {spec.envelope.value} needs a collection with a key")
     taken = {name for what, name in spec.include.items() if what != "record"}
     columns = pa.schema([each for each in schema.arrow if each.name not in taken])
-    most = spec.error_limit
+    most, texts = spec.error_limit, texts or SchemaTexts.of(spec.avro)
     formats: Mapping[str, Callable[[], Format]] = {
-        "json": lambda: _json(spec, columns, schema.key_names),
+        "json": lambda: _json(spec, columns, schema, texts),
         "csv": lambda: Csv(columns, most_bad=most),
-        "avro": lambda: _avro(spec, columns, schema.key_names, texts or SchemaTexts.of(spec.avro)),
+        "avro": lambda: _avro(spec, columns, schema, texts),
         "parquet": lambda: Parquet(columns, most_bad=most),
         "raw": lambda: Raw(columns, most_bad=most),
         "rows": lambda: RowsByName(columns),

@@ -198,6 +198,81 @@ def test_an_update_of_the_key_deletes_the_old_one(client: PersistClient, encode:
     assert rows(client) == Counter({(3, "a"): 1, (2, "c"): 1})
 
 
+UNAVAILABLE = "__debezium_unavailable_value"
+
+
+@FORMS
+@pytest.mark.parametrize("policy", ["Remove", "Keep"])
+def test_a_bad_update_of_the_key_deletes_the_old_row(
+    client: PersistClient, encode: Encode, policy: str
+) -> None:
+    topic = Topic()
+    table = Table(encode, topic)
+    for id_ in range(4):
+        table.upsert(id_, "a")
+    feed = partial(opened, client, topic, encode, onBadValue=policy)
+    drained(feed())
+    table.put(event("u", row(1, "a"), row(5, UNAVAILABLE)), 5)
+    drained(feed())
+    assert rows(client) == Counter({(0, "a"): 1, (2, "a"): 1, (3, "a"): 1})
+    assert bad(client) == [("0", 4, "decode")]
+    table.put(event("u", row(5), row(5, "b")), 5)
+    drained(feed())
+    assert rows(client) == Counter({(0, "a"): 1, (2, "a"): 1, (3, "a"): 1, (5, "b"): 1})
+    assert bad(client) == []
+
+
+@FORMS
+def test_an_error_that_no_later_event_of_its_key_settles_stays(client: PersistClient, encode: Encode) -> None:
+    topic = Topic()
+    table = Table(encode, topic)
+    for id_ in range(4):
+        table.upsert(id_, "a")
+    drained(opened(client, topic, encode))
+    # The message has the old key, so a later event of it says nothing about the new one.
+    table.put(event("u", row(1, "a"), row(5, UNAVAILABLE)), 1)
+    table.put(event("u", None, row(6, "a")), 2)
+    table.put(event("d", row(0, "a")), 3)
+    for id_ in range(4):
+        table.put(event("c", None, row(id_, "again")), id_)
+    drained(opened(client, topic, encode))
+    assert rows(client) == Counter({(id_, "again"): 1 for id_ in range(4)})
+    assert bad(client) == [("0", position, "unclear") for position in (4, 5, 6)]
+    table.truncate()
+    drained(opened(client, topic, encode))
+    assert (rows(client), bad(client)) == (Counter(), [])
+
+
+def test_keys_of_another_table_key_settle_what_their_event_names(client: PersistClient) -> None:
+    topic = Topic()
+    key = b'{"pk":9}'
+
+    def send(*events: dict[str, Any]) -> None:
+        for each in events:
+            topic.partitions.setdefault("0", []).append((key, json.dumps(each).encode()))
+        drained(pipeline(client, topic, envelope="Debezium"))
+
+    send(event("c", None, row(1)), event("u", row(1), {"id": 2, "name": 5}))
+    assert (rows(client), bad(client)) == (Counter(), [("0", 1, "decode")])
+    send(event("u", row(2, "5"), row(2, "z")))
+    assert (rows(client), bad(client)) == (Counter({(2, "z"): 1}), [])
+    send(event("u", row(2, "z"), {"id": 2, "name": 5}))
+    assert (rows(client), bad(client)) == (Counter(), [("0", 3, "decode")])
+    send(event("u", row(2, "5"), row(2, "y")), event("u", None, row(3, "q")))
+    # Nothing says which row the last one replaces.
+    assert (rows(client), bad(client)) == (Counter({(2, "y"): 1}), [("0", 5, "unclear")])
+
+
+def test_a_null_that_is_not_allowed_hides_what_the_event_names() -> None:
+    client, topic = Stores().open(), Topic()
+    created(client, schema=Schema.of({"id": "int64"}, {"name": "string"}))
+    topic.send("0", event("c", None, row(1)), event("c", None, row(2)), key={"pk": 1})
+    topic.send("0", event("u", row(1), row(1, None)), event("u", row(2), row(3, None)), key={"pk": 1})
+    drained(pipeline(client, topic, envelope="Debezium"))
+    assert rows(client) == Counter()
+    assert bad(client) == [("0", 2, "null"), ("0", 3, "null")]
+
+
 @FORMS
 def test_a_truncation_deletes_what_came_before(client: PersistClient, encode: Encode) -> None:
     topic = Topic()
@@ -386,6 +461,7 @@ STEPS = st.lists(
         st.tuples(st.just("move"), st.integers(0, 3), st.integers(0, 3), st.none()),
         st.tuples(st.just("truncate"), st.none(), st.none(), st.none()),
         st.tuples(st.just("junk"), st.none(), st.none(), st.none()),
+        st.tuples(st.just("broken"), st.integers(0, 3), st.integers(0, 3), st.sampled_from("ab")),
         st.tuples(st.just("feed"), st.integers(1, 4), st.none(), st.none()),
     ),
     max_size=14,
@@ -413,11 +489,23 @@ def test_a_collection_equals_its_table_after_any_changes(encode: Encode, steps: 
             table.truncate()
         elif what == "junk":
             topic.partitions["0"].append((None, b"junk"))
+        elif what == "broken" and one in table.rows and (two == one or two not in table.rows):
+            name = table.rows.pop(one)
+            table.put(event("u", row(one, name), row(two, UNAVAILABLE)), one if three == "a" else two)
+            table.rows[two] = "unknown"
         elif what == "feed":
             drained(opened(client, topic, encode, batch={"maxRows": one}))
-            assert rows(client) == table.contents()
+            check(client, table)
     drained(opened(client, topic, encode))
-    assert rows(client) == table.contents()
+    check(client, table)
+
+
+def check(client: PersistClient, table: Table) -> None:
+    """What the collection has is in the table. If there are no errors but junk, it has all."""
+    assert rows(client) <= table.contents()
+    found = errors(StorageController(client), "orders")[1].to_pylist()
+    if all(each["key"] is None for each in found):
+        assert rows(client) == table.contents()
 
 
 @given(

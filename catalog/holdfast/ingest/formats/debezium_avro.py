@@ -8,30 +8,44 @@ import pyarrow as pa
 from holdfast.ingest.formats.avro import Avro, Layout
 from holdfast.ingest.formats.avro_records import AvroRecords, as_table
 from holdfast.ingest.formats.avro_schema import AvroType, UnreadableSchema, parse_schema, ways_of
-from holdfast.ingest.formats.debezium import event_columns, settled
-from holdfast.ingest.formats.decoded import MOST_BAD, Decoded
+from holdfast.ingest.formats.debezium import Debezium, event_columns
+from holdfast.ingest.formats.decoded import ANY_NUMBER, MOST_BAD, Format
 from holdfast.ingest.schema_texts import SchemaTexts
 
 
-class DebeziumAvro(Avro):
-    """Decodes change events in Avro."""
+class DebeziumAvro(Debezium):
+    """Decodes change events in Avro. `keys` decodes the keys of messages."""
 
     def __init__(
         self,
         columns: pa.Schema,
-        keys: Sequence[str],
+        names: Sequence[str],
         texts: SchemaTexts,
         *,
+        keys: Format,
         head: bool,
         most_bad: int = MOST_BAD,
+    ) -> None:
+        of_keys = pa.schema([columns.field(each) for each in names])
+        super().__init__(
+            _AvroEvents(columns, names, texts, head=head, most_bad=most_bad),
+            _AvroEvents(of_keys, names, texts, head=head, most_bad=ANY_NUMBER),
+            keys,
+            columns,
+            names,
+            most_bad,
+        )
+
+
+class _AvroEvents(Avro):
+    """Decodes change events in Avro into `event_columns`."""
+
+    def __init__(
+        self, columns: pa.Schema, keys: Sequence[str], texts: SchemaTexts, *, head: bool, most_bad: int
     ) -> None:
         super().__init__(event_columns(columns, keys), texts, head=head, most_bad=most_bad)
         self._rows = columns
         self._key_names = list(keys)
-
-    def decode(self, messages: pa.RecordBatch) -> Decoded:
-        """Decode messages. One that is not exactly one change event is a bad record."""
-        return settled(super().decode(messages), messages, self._rows, self._key_names, self._most_bad)
 
     def _layout_of(self, text: str) -> "_EventLayout":
         return _EventLayout(text, self._columns, self._rows, self._key_names)
