@@ -36,9 +36,9 @@ def reason(form: Format, record: bytes) -> str:
     ("record", "expected"),
     [
         (b'{"count":"a"}', "field 'count' has JSON's type string, and its column takes number"),
-        (b'{"count":5000000000}', "'5000000000' is not a value of type int32"),
-        (b'{"price":"1.234"}', "1.234 has too many digits for type decimal128(5, 2)"),
-        (b'{"at":"soon"}', "'soon' is not a value of type timestamp[us, tz=UTC]"),
+        (b'{"count":5000000000}', "field 'count': '5000000000' is not a value of type int32"),
+        (b'{"price":"1.234"}', "field 'price': 1.234 has too many digits for type decimal128(5, 2)"),
+        (b'{"at":"soon"}', "field 'at': 'soon' is not a value of type timestamp[us, tz=UTC]"),
         (b'{"count":1,"count":2}', "field 'count' occurs twice"),
         (b'{"count" 1}', "it is not valid JSON: missing a colon after a name of object member"),
         (b'{"count":1}}', "it is not valid JSON: something follows the object"),

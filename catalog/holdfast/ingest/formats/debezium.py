@@ -323,7 +323,7 @@ class DebeziumJsonKeys(Json):
 
     def _arrays(self, table: pa.Table, _: pa.Array, /) -> Sequence[pa.Array]:
         key = unwrapped(table, self._columns.names)
-        return [converted(key[each.name], each.type) for each in self._columns]
+        return [converted(key[each.name], each) for each in self._columns]
 
 
 def _struct(fields: Sequence[pa.Field]) -> pa.DataType:
@@ -333,7 +333,7 @@ def _struct(fields: Sequence[pa.Field]) -> pa.DataType:
 def fields_of(struct: pa.Array, wanted: Sequence[pa.Field]) -> list[pa.Array]:
     """The fields of a struct. They are null where the struct is."""
     found = dict(zip((each.name for each in struct.type), struct.flatten(), strict=True))
-    return [converted(pa.chunked_array([found[each.name]]), each.type) for each in wanted]
+    return [converted(pa.chunked_array([found[each.name]]), each) for each in wanted]
 
 
 def unwrapped(table: pa.Table, names: Sequence[str]) -> Mapping[str, pa.Array]:

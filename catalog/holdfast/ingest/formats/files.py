@@ -1,25 +1,21 @@
 """Formats of whole files: CSV and Parquet. A file is one message.
 
-Nested values of Parquet go as JSON text into a column of type string.
-
 CSV has a header, and columns are found by name. An empty field is null. A value that doesn't fit its column
-makes one bad record, with the number of the record in the file. A file that can't be read as a whole is one
-bad record.
+exactly (`holdfast.ingest.formats.exact`) makes one bad record, with the number of the record in the file. A
+file that can't be read as a whole is one bad record.
 """
 
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput
 from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, decode_good
-from holdfast.ingest.formats.json_text import as_json
-from holdfast.ingest.formats.reasons import TOO_WILD, plain_reason
-from holdfast.persist.rows.casts import WILD_EXPONENT
+from holdfast.ingest.formats.exact import exact
+from holdfast.ingest.formats.reasons import plain_reason
 
 _END: Final = "\x00end of file"
 """A record behind the last one of a CSV file. A quote that is not closed takes it into its field."""
@@ -77,7 +73,7 @@ class WholeFiles:
             part = whole.slice(begin, end - begin)
             return pa.table(
                 [
-                    _converted(part[each.name], each)
+                    exact(part[each.name], each)
                     if each.name in part.column_names
                     else pa.nulls(end - begin, each.type)
                     for each in self._columns
@@ -159,37 +155,11 @@ class Parquet(WholeFiles):
         return self._cast(opened.read(self._chosen(names)))
 
 
-def _nested(value: object) -> str | None:
-    """A nested value as JSON text."""
-    try:
-        return None if value is None else as_json(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise pa.ArrowInvalid(f"it has no form in JSON: {error}") from None
-
-
 def _with_end(file: pa.Buffer) -> tuple[pa.Buffer, bool]:
     """A CSV file with a record behind its last one, and True. The file itself if it has no quotes."""
     if not (np.frombuffer(file, np.uint8) == ord('"')).any():
         return file, False
     return pa.py_buffer(b"".join((file, b"\n", _END.encode(), b"\n"))), True
-
-
-def _converted(column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
-    """The values in the column's type. Raises if one can't be represented in it."""
-    if column.type == wanted.type:
-        return column
-    if pa.types.is_string(wanted.type) and pa.types.is_nested(column.type):
-        values = column.to_pylist(maps_as_pydicts="strict")
-        return pa.chunked_array([pa.array([_nested(each) for each in values], pa.string())])
-    if pa.types.is_string(column.type) and pa.types.is_boolean(wanted.type):
-        return pc.cast(pc.utf8_lower(column), wanted.type)
-    try:
-        is_number = pa.types.is_decimal(wanted.type) and pa.types.is_string(column.type)
-        if is_number and pc.any(pc.match_substring_regex(column, WILD_EXPONENT)).as_py():
-            raise pa.ArrowInvalid(TOO_WILD)
-        return pc.cast(column, wanted.type, safe=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise type(error)(f"column '{wanted.name}': {error}") from None
 
 
 def _others(count: int, left_out: list[int]) -> np.ndarray:

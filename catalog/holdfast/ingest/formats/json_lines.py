@@ -1,14 +1,14 @@
 """JSON: each message is one object, whose fields are columns by name.
 
 Arrow reads the objects strictly: a field has the type of its column, a number fits it, and no field occurs
-twice. Dates are text such as "2026-01-31", timestamps are ISO 8601 text, binary values are base64. An object
-or an array goes as JSON text into a column of type string. A missing field is null. Fields without a column
-are ignored.
+twice. A float is the nearest one; one that is too great is refused. Dates are text such as "2026-01-31",
+timestamps are ISO 8601 text, binary values are base64. An object or an array goes as JSON text into a column
+of type string. A missing field is null. Fields without a column are ignored.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -30,10 +30,14 @@ from holdfast.ingest.formats.decoded import (
 from holdfast.ingest.formats.reasons import TOO_WILD, plain_reason
 from holdfast.persist.rows.casts import WILD_EXPONENT
 
-_ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError, pl.exceptions.ComputeError)
+_ERRORS: Final = (pa.ArrowInvalid, UnicodeDecodeError)
 _NESTED: Final = re.compile(r"changed from \w+ to (object|array)")
 _EXPONENT: Final = r"[eE][+-]?[0-9]{2,}"
 _WILD: Final = re.compile(WILD_EXPONENT)
+_UNNAMED: Final = "Failed to convert JSON to "
+"""How errors of Arrow begin that don't name the field."""
+_BEYOND_FLOAT32: Final = (2 - 2**-24) * 2.0**127
+"""The least number whose nearest float32 is infinite."""
 
 
 class _Number(str):
@@ -57,8 +61,10 @@ class Json:
     def _read(self, read: pa.Schema, texts: AbstractSet[str] = frozenset()) -> None:
         """Read these fields of each object. Objects and arrays go as text into the fields `texts`."""
         self._texts = texts
-        self._decimals = frozenset(_decimals(read))
-        self._options = pyarrow.json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
+        self._fields = read
+        self._decimals = frozenset(_names(read, pa.types.is_decimal))
+        self._floats = frozenset(_names(read, pa.types.is_float32))
+        self._options = _options(read)
 
     def check(self) -> None:
         """Every type of a column has a form in JSON."""
@@ -73,14 +79,12 @@ class Json:
 
         def decode(begin: int, end: int) -> pa.Table:
             part = values[begin:end]
-            if not self._is_nested:
-                try:
-                    return self._table(part, part)
-                except pa.ArrowInvalid as error:
-                    if not self._texts or not _NESTED.search(str(error)):
-                        raise
-                self._is_nested = True
-            return self._table(_flat(part, self._texts), part)
+            try:
+                return self._decoded(part)
+            except pa.ArrowInvalid as error:
+                if len(part) > 1 or not str(error).startswith(_UNNAMED):
+                    raise
+                raise pa.ArrowInvalid(f"field '{_culprit(self._fields, part)}': {error}") from None
 
         good, failed = decode_good(len(values), decode, _ERRORS, self._most_bad)
         bad += [(int(index[at]), reason) for at, reason in failed]
@@ -90,40 +94,91 @@ class Json:
         rows, numbers = joined(good, self._columns)
         return Decoded(rows, index[numbers], told)
 
+    def _decoded(self, part: pa.Array) -> pa.Table:
+        if not self._is_nested:
+            try:
+                return self._table(part, part)
+            except pa.ArrowInvalid as error:
+                if not self._texts or not _NESTED.search(str(error)):
+                    raise
+            self._is_nested = True
+        return self._table(_flat(part, self._texts), part)
+
     def _table(self, values: pa.Array, record: pa.Array) -> pa.Table:
         """The rows of objects. `record` has their original text."""
-        text = values.cast(pa.string())
-        lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), text), "\n")[0]
-        buffer = lines.as_buffer()
-        table = pyarrow.json.read_json(
-            pa.BufferReader(buffer),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=buffer.size + 1),
-            parse_options=self._options,
-        )
+        table = _parse(values, self._options)
         if table.num_rows != len(values):
             return table
-        return pa.table(
+        rows = pa.table(
             self._arrays(table, record.cast(pa.string())),
             schema=pa.schema([each.with_nullable(True) for each in self._columns]),
         )
+        if self._floats:
+            self._refuse_overflow(rows, values)
+        return rows
+
+    def _refuse_overflow(self, rows: pa.Table, values: pa.Array) -> None:
+        """Raise if a number has become infinite. `Infinity` may be."""
+        for each in rows.schema:
+            if pa.types.is_float32(each.type):
+                infinite = pc.is_inf(rows[each.name]).combine_chunks()
+                for value in values.filter(infinite).to_pylist():
+                    if _has(value, self._floats, _overflows):
+                        raise pa.ArrowInvalid(f"field '{each.name}': a number is beyond what a float can be")
 
     def _arrays(self, table: pa.Table, text: pa.Array, /) -> Sequence[pa.Array | pa.ChunkedArray]:
         """The columns, from the fields of the objects and their text."""
         return [
             pa.chunked_array([text]).cast(each.type)
             if each.name == self._record
-            else converted(table[each.name], each.type)
+            else converted(table[each.name], each)
             for each in self._columns
         ]
 
 
-def _decimals(fields: Iterable[pa.Field]) -> Iterator[str]:
-    """The names of the fields with decimals, at any depth."""
+def _options(fields: pa.Schema) -> pyarrow.json.ParseOptions:
+    return pyarrow.json.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
+
+
+def _parse(values: pa.Array, options: pyarrow.json.ParseOptions) -> pa.Table:
+    """The fields of objects. There are more rows than values if a value has several objects."""
+    text = values.cast(pa.string())
+    lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), text), "\n")[0]
+    buffer = lines.as_buffer()
+    return pyarrow.json.read_json(
+        pa.BufferReader(buffer),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=buffer.size + 1),
+        parse_options=options,
+    )
+
+
+def _culprit(fields: Iterable[pa.Field], value: pa.Array, within: Sequence[str] = ()) -> str:
+    """The first field that Arrow can't convert, as a path. An error of Arrow doesn't name it."""
     for each in fields:
-        if pa.types.is_decimal(each.type):
+        alone = each
+        for name in reversed(within):
+            alone = pa.field(name, pa.struct([alone]))
+        try:
+            _parse(value, _options(pa.schema([alone])))
+        except pa.ArrowInvalid:
+            path = [*within, each.name]
+            return (
+                _culprit(each.type.fields, value, path) if pa.types.is_struct(each.type) else "/".join(path)
+            )
+    return "/".join(within)
+
+
+def _names(fields: Iterable[pa.Field], is_wanted: Callable[[pa.DataType], bool]) -> Iterator[str]:
+    """The names of the fields with such types, at any depth."""
+    for each in fields:
+        if is_wanted(each.type):
             yield each.name
         elif pa.types.is_struct(each.type):
-            yield from _decimals(each.type.fields)
+            yield from _names(each.type.fields, is_wanted)
+
+
+def _overflows(number: str) -> bool:
+    return abs(float(number)) >= _BEYOND_FLOAT32
 
 
 def _tame(
@@ -133,24 +188,28 @@ def _tame(
     suspects = np.flatnonzero(
         pc.match_substring_regex(values, _EXPONENT).to_numpy(zero_copy_only=False)
     ).tolist()
-    wild = [at for at in suspects if _is_wild(values[at].as_py(), decimals)]
+    wild = [at for at in suspects if _has(values[at].as_py(), decimals, _is_wild)]
     if not wild:
         return values, index, []
     kept = np.setdiff1d(np.arange(len(values)), wild)
     return values.take(pa.array(kept)), index[kept], [(int(index[at]), TOO_WILD) for at in wild]
 
 
-def _is_wild(value: bytes, decimals: AbstractSet[str]) -> bool:
-    """Whether a field with decimals has such an exponent. What is no JSON has none: Arrow refuses it."""
+def _is_wild(number: str) -> bool:
+    return _WILD.search(number) is not None
 
-    def is_wild(found: object, name: str) -> bool:
+
+def _has(value: bytes, names: AbstractSet[str], is_wanted: Callable[[str], bool]) -> bool:
+    """Whether one of these fields has such a number or text. What is no JSON has none: Arrow refuses it."""
+
+    def has(found: object, name: str) -> bool:
         match found:
             case tuple():
-                return any(is_wild(each, key) for key, each in found)
+                return any(has(each, key) for key, each in found)
             case list():
-                return any(is_wild(each, name) for each in found)
+                return any(has(each, name) for each in found)
             case str():
-                return name in decimals and _WILD.search(found) is not None
+                return name in names and is_wanted(found)
             case _:
                 return False
 
@@ -161,7 +220,7 @@ def _is_wild(value: bytes, decimals: AbstractSet[str]) -> bool:
     except RecursionError:
         # Arrow may go deeper.
         return True
-    return is_wild(found, "")
+    return has(found, "")
 
 
 def _flat(values: pa.Array, texts: AbstractSet[str]) -> pa.Array:
@@ -205,12 +264,15 @@ def read_as(type_: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_date(type_) or pa.types.is_binary(type_) else type_
 
 
-def converted(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+def converted(column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
     """The values in the type of their column."""
-    if pa.types.is_binary(type_):
-        decoded = pl.Series(column).str.decode("base64", strict=True)
-        return pa.chunked_array([decoded.to_arrow().cast(type_)])
-    return column if column.type == type_ else column.cast(type_)
+    try:
+        if pa.types.is_binary(wanted.type):
+            decoded = pl.Series(column).str.decode("base64", strict=True)
+            return pa.chunked_array([decoded.to_arrow().cast(wanted.type)])
+        return column if column.type == wanted.type else column.cast(wanted.type)
+    except (pa.ArrowInvalid, pl.exceptions.ComputeError) as error:
+        raise pa.ArrowInvalid(f"field '{wanted.name}': {error}") from None
 
 
 def _objects(values: pa.Array) -> tuple[pa.Array, np.ndarray, list[tuple[int, str]]]:
