@@ -176,6 +176,11 @@ class Kafka:
         """The address for clients that prove that they are `USER`, with SASL/PLAIN."""
         return f"{_LOOPBACK}:{self._sasl_port}"
 
+    @property
+    def data(self) -> Path:
+        """The folder with the logs of partitions."""
+        return self._folder / "data"
+
     def serve(self) -> None:
         """Start the broker (again), and wait until it responds."""
         self._child = Child(
@@ -255,7 +260,7 @@ class Kafka:
                 controller_port=self._controller_port,
                 user=USER,
                 password=self.password,
-                data=self._folder / "data",
+                data=self.data,
             )
         )
         (self._folder / "log4j2.xml").write_text(_LOG_SETTINGS)

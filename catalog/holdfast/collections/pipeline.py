@@ -7,6 +7,8 @@
   `SCHEMAS` as its `source`, the id of the schema as its `partition`, and the text as its `identity`.
 - It also says how far the source went beyond the contents when a step was read. Each such row has `ENDS` as
   its `source`, and the end of the partition as its `position`. Nothing is computed from it.
+- It also says which message of a Kafka partition the contents have last. Each such row has `LAST` as its
+  `source`, the offset of the message as its `position`, and the checksum of the message as its `checksum`.
 - The errors shard contains the records that could not be decoded, with their addresses in the source.
 """
 
@@ -37,7 +39,10 @@ SCHEMAS: Final = "schema"
 ENDS: Final = "end"
 """The `source` of rows that are no bindings, but ends of partitions that have more than is bound."""
 
-BESIDE: Final = frozenset({SCHEMAS, ENDS})
+LAST: Final = "last"
+"""The `source` of rows that are no bindings, but the last messages of partitions."""
+
+BESIDE: Final = frozenset({SCHEMAS, ENDS, LAST})
 """Each `source` of rows that are no bindings."""
 
 ERRORS_SCHEMA: Final = Schema(

@@ -4,6 +4,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from holdfast.ingest.source import LastMessage
+
 
 class RangeSum:
     """Counts and sums the messages of a range. The positions, keys and values count, the timestamps don't."""
@@ -37,3 +39,12 @@ class RangeSum:
             whole.update(lengths.digest())
             whole.update(contents.digest())
         return whole.intdigest()
+
+
+def last_of(messages: pa.RecordBatch) -> LastMessage:
+    """The last of some messages. Its timestamp counts too."""
+    message, total = messages.slice(messages.num_rows - 1), RangeSum()
+    total.add(message)
+    sent = message["timestamp"].fill_null(-1).to_numpy().astype("<i8")
+    whole = xxhash.xxh3_64(total.checksum.to_bytes(8, "big") + sent.tobytes())
+    return LastMessage(message["position"][0].as_py(), whole.intdigest())

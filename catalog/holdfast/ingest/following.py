@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.collections import RenditionInfo
-from holdfast.collections.pipeline import BESIDE
-from holdfast.ingest.source import Binding, Range
+from holdfast.collections.pipeline import BESIDE, LAST
+from holdfast.ingest.source import Binding, LastMessage, Range
 from holdfast.persist import PersistClient
 from holdfast.persist.handles.read import Listen, ReadHandle, Updates
 from holdfast.persist.rows.schema import DIFF, TIME
@@ -115,6 +115,15 @@ def rows_at(remap: ReadHandle, at: int) -> list[dict[str, Any]]:
 def bindings(rows: Iterable[Mapping[str, Any]]) -> dict[str, Binding]:
     """The bindings in rows of a remap, by partition."""
     return {each["partition"]: binding_of(each) for each in rows if each["source"] not in BESIDE}
+
+
+def last_messages(rows: Iterable[Mapping[str, Any]]) -> dict[str, LastMessage]:
+    """The last messages in rows of a remap, by partition. Older remaps have none."""
+    return {
+        each["partition"]: LastMessage(each["position"], each["checksum"])
+        for each in rows
+        if each["source"] == LAST
+    }
 
 
 def binding_of(row: Mapping[str, Any]) -> Binding:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.collections import Recipe, RenditionInfo, RenditionState, StorageController
-from holdfast.collections.pipeline import BESIDE, ENDS, ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
+from holdfast.collections.pipeline import BESIDE, ENDS, ERRORS_SCHEMA, LAST, REMAP_SCHEMA, SCHEMAS
 from holdfast.collections.record.spec import PipelineShards
 from holdfast.errors import HandedOver, Indeterminate, SourceStalled, UpperMismatch
 from holdfast.ingest.envelope import UpsertState, later_than
@@ -33,6 +33,7 @@ from holdfast.ingest.following import (
     bindings,
     differing,
     is_beyond,
+    last_messages,
     missing,
     newest_rows,
 )
@@ -214,7 +215,7 @@ class Ingestion:
         self._known = False
         self._state = UpsertState(self.schema) if self._spec.envelope.is_keyed else None
         self._bound: dict[str, Binding] = {}
-        self._ends: dict[str, int] = {}
+        self._ends: dict[str, Binding] = {}
         """Of partitions that have more than is bound, as they are stored."""
         self._standing: list[dict[str, Any]] = []
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
@@ -267,8 +268,8 @@ class Ingestion:
             self._standing = self._contents([pipeline.errors]).to_pylist()
         self._texts.load(stored_texts(rows))
         self._reader.mark(self._standing, stored=True)
-        self._bound = self._bindings([each for each in rows if each["source"] not in BESIDE])
-        self._ends = {each["partition"]: each["position"] for each in rows if each["source"] == ENDS}
+        self._bound = self._bindings(rows)
+        self._ends = {each["partition"]: binding_of(each) for each in rows if each["source"] == ENDS}
         if self._state is not None:
             contents = (
                 self._contents(self.rendition.shards) if self._upper else self.schema.arrow.empty_table()
@@ -307,7 +308,8 @@ class Ingestion:
 
     def _bindings(self, rows: Sequence[dict[str, Any]]) -> dict[str, Binding]:
         bound: dict[str, Binding] = {}
-        for row in rows:
+        last = last_messages(rows)
+        for row in (each for each in rows if each["source"] not in BESIDE):
             if row["source"] != self._source.name:
                 raise SourceStalled(
                     f"collection {self.info.name} was fed from {row['source']}, not from {self._source.name}",
@@ -319,7 +321,7 @@ class Ingestion:
                     f" {row['partition']}",
                     hint="run 'holdfast persist verify', and hand the collection over to a new rendition",
                 )
-            bound[row["partition"]] = binding_of(row)
+            bound[row["partition"]] = replace(binding_of(row), last=last.get(row["partition"]))
         return bound
 
     def step(self, within: Mapping[str, int] | None = None) -> IngestStep:
@@ -385,13 +387,15 @@ class Ingestion:
         # What the renditions before had ends between transactions, also if nobody can say which ones by now.
         return self._whole.plan(again or found, self._bound) or self._whole.as_planned(again)
 
-    def _ends_beyond(self, work: _Work, probed: Iterable[Range]) -> dict[str, int]:
+    def _ends_beyond(self, work: _Work, probed: Iterable[Range]) -> dict[str, Binding]:
         """The ends of the bound partitions that have more than is bound after this step."""
         if not self._spec.source.COUNTS:
             return {}
         reached = self._bound | work.bound
         known = (each for each in probed if each.partition in reached)
-        return {each.partition: each.end for each in known if each.end > reached[each.partition].position}
+        return {
+            each.partition: Binding(each.end) for each in known if each.end > reached[each.partition].position
+        }
 
     def _must_read_again(self, rendition: RenditionInfo) -> bool:
         """Whether it was restored, or continues one that was, and all messages since must be there still."""
@@ -597,7 +601,7 @@ class Ingestion:
         for done in self._runner.read(order, self._reader, self._writer) if chosen else ():
             work.add(done)
 
-    def _commit(self, work: _Work, at: int, ends: Mapping[str, int] | None = None) -> IngestStep:
+    def _commit(self, work: _Work, at: int, ends: Mapping[str, Binding] | None = None) -> IngestStep:
         """Commit a step. `ends` are those of the partitions that have more."""
         after, ends = None, ends or {}
         work.bound = self._summed(work.bound)
@@ -617,11 +621,12 @@ class Ingestion:
             raise
         errors = _signed(ERRORS_SCHEMA, ended, bad)
         remap = _signed(REMAP_SCHEMA, *self._rebound(work.bound))
-        changed_ends = [
-            [self._remap_row(name, Binding(end), ENDS) for name, end in some.items() - others.items()]
-            for some, others in ((self._ends, ends), (ends, self._ends))
-        ]
-        remap = _joined(remap, _signed(REMAP_SCHEMA, (), texts), _signed(REMAP_SCHEMA, *changed_ends))
+        remap = _joined(
+            remap,
+            _signed(REMAP_SCHEMA, (), texts),
+            self._changed(ENDS, self._ends, ends),
+            self._changed(LAST, _last(self._bound), _last(self._bound | work.bound)),
+        )
         kept = (_at(at, remap), _at(at, errors))
         if not self._is_appended(_at(at, updates), self._upper, at + 1, kept, work.uploads):
             return IngestStep(StepOutcome.LOST, self._upper)
@@ -639,7 +644,7 @@ class Ingestion:
         changed += 0 if updates is None else updates.num_rows
         fills = self.rendition.state is RenditionState.HYDRATING and at == before
         done = (work.messages, changed, len(bad), work.bytes)
-        behind = sum(end - self._bound[name].position for name, end in ends.items())
+        behind = sum(end.position - self._bound[name].position for name, end in ends.items())
         return IngestStep(StepOutcome.COMMITTED, self._upper, *done, fills, behind=behind)
 
     def _is_appended(
@@ -695,12 +700,23 @@ class Ingestion:
             return binding
         # After a gap, and in a topic that was made again, it begins anew.
         begin = before.begin if before.position == binding.begin else binding.begin
-        return replace(binding, begin=begin, total=before.total + binding.total)
+        last = binding.last or (before.last if before.identity == binding.identity else None)
+        return replace(binding, begin=begin, total=before.total + binding.total, last=last)
 
     def _rebound(self, bound: Mapping[str, Binding]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The remap rows that end, and those that begin."""
         old = [self._remap_row(each, self._bound[each]) for each in bound if each in self._bound]
         return old, [self._remap_row(partition, binding) for partition, binding in bound.items()]
+
+    def _changed(
+        self, source: str, before: Mapping[str, Binding], after: Mapping[str, Binding]
+    ) -> pa.Table | None:
+        """The updates of remap rows that are no bindings."""
+        ended, begun = (
+            [self._remap_row(*each, source) for each in some.items() - others.items()]
+            for some, others in ((before, after), (after, before))
+        )
+        return _signed(REMAP_SCHEMA, ended, begun)
 
     def _remap_row(self, partition: str, binding: Binding, source: str = "") -> dict[str, Any]:
         return {
@@ -746,6 +762,12 @@ class Ingestion:
             rest = 0 if busy or ((once or follows) and not is_idle) else self._spec.interval_s
             if stopped(max(0, rest - (time.monotonic() - began))):
                 return
+
+
+def _last(bound: Mapping[str, Binding]) -> dict[str, Binding]:
+    """The last messages of partitions, as the remap has them."""
+    known = ((name, each.last) for name, each in bound.items())
+    return {name: Binding(last.position, checksum=last.checksum) for name, last in known if last}
 
 
 FormatOf = Callable[[Schema, SchemaTexts], Format]

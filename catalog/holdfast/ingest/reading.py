@@ -131,7 +131,7 @@ class RangeReader:
         `is_known` says whether the partition is bound already. Raises like `Source.read`, and `SourceStalled`
         if there are too many bad records.
         """
-        total, reached = RangeSum(), wanted.begin
+        total, reached, last = RangeSum(), wanted.begin, None
         self.texts.begin()
         work = RangeWork(wanted.partition, Binding(reached, wanted.identity, begin=reached))
         if wanted.whole and wanted.begin == wanted.end and is_known:
@@ -140,7 +140,7 @@ class RangeReader:
             )
         for piece in self._source.read(wanted):
             total.add(piece.messages)
-            reached = piece.reached
+            reached, last = piece.reached, piece.last or last
             work.bytes += piece.messages.nbytes
             if piece.clears:
                 work.clear()
@@ -156,7 +156,9 @@ class RangeReader:
         else:
             if not wanted.sparse:
                 reached = wanted.end
-        work.binding = Binding(reached, wanted.identity, total.rows, total.checksum, wanted.begin, total.rows)
+        work.binding = Binding(
+            reached, wanted.identity, total.rows, total.checksum, wanted.begin, total.rows, last
+        )
         self.mark(work.bad)
         work.schemas = self.texts.taken()
         return work

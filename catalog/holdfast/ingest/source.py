@@ -24,12 +24,20 @@ MESSAGES: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
+class LastMessage:
+    """The last message that is bound of a partition: its position and its checksum."""
+
+    position: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
 class Binding:
     """How far a collection contains a partition: all messages below `position`.
 
     `identity` says which contents the partition had, where a partition can be replaced. `rows` and `checksum`
     describe the messages of the range that was bound last. In all, `total` messages are bound. Those from
-    `begin` on follow each other without a gap.
+    `begin` on follow each other without a gap. `last` is the last one, if the source can look for it later.
     """
 
     position: int
@@ -38,6 +46,7 @@ class Binding:
     checksum: int = 0
     begin: int = 0
     total: int = 0
+    last: LastMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,7 @@ class Range:
     later probe returns it again. An empty range that can be split binds where its partition begins. The
     positions of a `sparse` range say nothing about the number of its messages: it is read from its beginning
     to where the limits of the step are reached, and is bound up to the last piece. Without messages it may
-    wait for more.
+    wait for more. `after` is the last message that is bound before the range, if it may be there still.
     """
 
     partition: str
@@ -59,6 +68,7 @@ class Range:
     size_bytes: int = 0
     waits: bool = False
     sparse: bool = False
+    after: LastMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +85,14 @@ class Piece:
     """Some messages of a range. `reached` is the next position, also after messages that nobody may read.
 
     If the piece `clears`, everything that came before it is deleted: rows, and messages of this range.
+    `last` is its last message, if the source can look for it later.
     """
 
     messages: pa.RecordBatch
     reached: int
     bad: Sequence[BadMessage] = ()
     clears: bool = False
+    last: LastMessage | None = None
 
 
 class Source(Protocol):
@@ -99,7 +111,8 @@ class Source(Protocol):
     def read(self, wanted: Range) -> Iterator[Piece]:
         """Read the messages of a range.
 
-        Raises `SourceChanged` if the partition no longer has the contents that the range names.
+        Raises `SourceChanged` if the partition no longer has the contents that the range names, and
+        `SourceStalled` if it has another message in the place of the one before the range.
         """
 
     def acknowledge(self, bound: Mapping[str, Binding]) -> None:

@@ -309,7 +309,7 @@ class WholeTransactions:
         scan = self._scans[wanted.partition]
         left = share - int(scan.events["size"].sum())
         if scan.reached < wanted.end and left > 0:
-            for piece in self._source.read(replace(wanted, begin=scan.reached)):
+            for piece in self._source.read(replace(wanted, begin=scan.reached, after=None)):
                 events = self._events_of(piece, wanted.partition)
                 scan.events = pl.concat([scan.events, events])
                 scan.reached = piece.reached

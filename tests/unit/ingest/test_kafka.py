@@ -21,7 +21,7 @@ from holdfast.collections import Recipe, StorageController
 from holdfast.errors import BadInput, SourceChanged, SourceStalled
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source, ingestion_of, parse
 from holdfast.ingest.kept import offsets
-from holdfast.ingest.source import Binding, Piece
+from holdfast.ingest.source import Binding, LastMessage, Piece
 from holdfast.ingest.sources import kafka_client
 from holdfast.persist import PersistClient, Schema
 from testbed import docpages
@@ -506,6 +506,83 @@ def test_a_topic_that_lost_its_end_stalls_the_source(kafka: Broker) -> None:
     identity = source.probe({})[0].identity
     with pytest.raises(SourceStalled, match="ends at 1, but the collection has its messages up to 5"):
         source.probe({"0": Binding(5, identity)})
+
+
+def test_other_messages_at_offsets_that_are_bound_stall_the_source(
+    client: PersistClient, kafka: Broker
+) -> None:
+    """What the collection has is what the topic had before it lost it and got others."""
+    topic = KafkaTopic(kafka, 3)
+    for partition in range(3):
+        topic.send(row(1), row(2), partition=partition)
+    fed(client, topic)
+    table = offsets(StorageController(client), "orders")[1].to_pylist()
+    identity = table[0]["identity"]
+    bound = {name: Binding(2, identity, last=LastMessage(1, 0)) for name in "012"}
+    other = r"message 1 of partition {} of topic .* is not the one that the collection has"
+    with pytest.raises(SourceStalled, match=other.format(0)):
+        topic.source().probe(bound)
+    # Where messages are new, the last one is read with them.
+    for partition in range(2):
+        topic.send(row(3), partition=partition)
+    bound["2"] = Binding(2, identity)
+    source = topic.source()
+    found = {each.partition: each for each in source.probe(bound)}
+    with pytest.raises(SourceStalled, match=other.format(0)):
+        list(source.read(found["0"]))
+    # Retention takes it away.
+    topic.delete_below({1: 2})
+    with pytest.raises(SourceChanged):
+        list(source.read(found["1"]))
+    (again,) = (each for each in source.probe(bound) if each.partition == "1")
+    assert [each.reached for each in source.read(again)] == [3]
+    assert fed(client, topic)
+    assert len(ids(client)) == 8
+
+
+def test_what_was_bound_without_its_last_message_goes_on(client: PersistClient, kafka: Broker) -> None:
+    """So it is with what earlier builds have bound, and after retention and compaction."""
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    source = topic.source()
+    identity = source.probe({})[0].identity
+    (found,) = source.probe({"0": Binding(0, identity)})
+    (piece,) = source.read(found)
+    assert piece.last is not None
+    assert (piece.last.position, found.after) == (0, None)
+    topic.send(row(2))
+    (found,) = source.probe({"0": Binding(1, identity, last=piece.last)})
+    assert found.after == piece.last
+    assert [each.messages["position"].to_pylist() for each in source.read(found)] == [[1]]
+
+
+@pytest.mark.long
+def test_a_log_that_went_back_and_grew_past_the_binding_stalls_the_source(
+    client: PersistClient, kafka: Broker
+) -> None:
+    """A disk is restored from an older copy. Another partition stays as it is."""
+    topic = KafkaTopic(kafka, 2)
+    topic.send(row(1), row(2), row(3))
+    topic.send(row(10), partition=1)
+    data = kafka.data / f"{topic.name}-0"
+    older = shutil.copytree(data, kafka.data.parent / "older")
+    topic.send(row(4), row(5))
+    fed(client, topic)
+    kafka.kill()
+    shutil.rmtree(data)
+    shutil.move(older, data)
+    kafka.serve()
+    topic.send(row(104), row(105))
+    other = (
+        r"message 4 of partition 0 of topic .* is not the one that the collection has: Kafka has lost mess"
+    )
+    with pytest.raises(SourceStalled, match=other):
+        fed(client, topic)
+    topic.send(row(106), row(107))
+    topic.send(row(11), partition=1)
+    with pytest.raises(SourceStalled, match=other):
+        fed(client, topic)
+    assert ids(client) == [1, 2, 3, 4, 5, 10]
 
 
 # A location that was restored

@@ -6,6 +6,8 @@
   doesn't change it.
 - A range ends with the last stable offset. It is read to its end by the consumer's position, because
   transactions and compaction leave gaps.
+- The last message that is bound is read again before those that follow it, as long as Kafka has it. If it is
+  another one, the log has lost messages, and has given their offsets to others.
 - A partition that is added waits until the others have passed the ends at which it was first seen. So
   messages with one key that moved to it come after those before them. An instance that starts later waits for
   later ends.
@@ -22,7 +24,8 @@ from confluent_kafka import IsolationLevel, KafkaException, Message, TopicCollec
 from confluent_kafka.admin import OffsetSpec
 
 from holdfast.errors import BadInput, HoldfastError, SourceChanged, SourceStalled
-from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
+from holdfast.ingest.checksum import last_of
+from holdfast.ingest.source import MESSAGES, Binding, LastMessage, Piece, Range
 from holdfast.ingest.sources.kafka_client import (
     END,
     GONE,
@@ -92,7 +95,7 @@ class Kafka:
             if bound and not current:
                 raise self._recreated(bound, identity)
             self._compare(current, lows)
-        self._is_compared = True
+        is_first, self._is_compared = not self._is_compared, True
         self._acknowledge()
         if not current:
             starts = lows if bound else self._starts(lows, ends)
@@ -100,8 +103,18 @@ class Kafka:
             rest = [Range(each, starts[each], ends[each], identity, waits=True) for each in lows]
             return empty + [each for each in rest if each.end > each.begin]
         begins = {each: self._begin(each, current.get(each), lows[each], ends[each]) for each in lows}
+        after = {each: _there(current.get(each), lows[each]) for each in lows}
+        if is_first:
+            self._check_ends(after, current, ends)
         return [
-            Range(each, begins[each], ends[each], identity, waits=self._waits(each, current, begins, ends))
+            Range(
+                each,
+                begins[each],
+                ends[each],
+                identity,
+                waits=self._waits(each, current, begins, ends),
+                after=after[each],
+            )
             for each in lows
             if ends[each] > begins[each] or (each in current and current[each].position != begins[each])
         ]
@@ -239,6 +252,42 @@ class Kafka:
             )
         return max(position, low)
 
+    def _check_ends(
+        self, after: Mapping[str, LastMessage | None], bound: Mapping[str, Binding], ends: Mapping[str, int]
+    ) -> None:
+        """Look at the last messages of partitions with nothing new. Others are read from theirs on."""
+        left = {
+            int(name): last for name, last in after.items() if last and ends[name] == bound[name].position
+        }
+        self._client.consumer.assign(
+            [TopicPartition(self._spec.topic, each, last.position) for each, last in left.items()]
+        )
+        try:
+            deadline = time.monotonic() + self._client.patience_s
+            while left:
+                for each in self._client.consumer.consume(_FIRST_ROWS, POLL_S):
+                    error = each.error()
+                    if error is None or error.code() in (END, *GONE, *UNKNOWN):
+                        self._check_same(each, left.pop(each.partition(), None))
+                if time.monotonic() > deadline:
+                    raise self._client.failure(f"read the last messages of {self._where}", None)
+        finally:
+            self._client.consumer.unassign()
+
+    def _check_same(self, message: Message, last: LastMessage | None) -> None:
+        """Raise `SourceStalled` if there is another message in the place of the last one.
+
+        If compaction has deleted the last one, nothing shows what was there.
+        """
+        is_there = last is not None and message.error() is None and message.offset() == last.position
+        if is_there and last_of(_batch([message])) != last:
+            raise SourceStalled(
+                f"message {message.offset()} of partition {message.partition()} of {self._where} is not the"
+                " one that the collection has: Kafka has lost messages, and has given their offsets to others"
+                " (a broker has older data than before, or an election of a leader was unclean)",
+                hint="feed another collection from what is there",
+            )
+
     def _waits(
         self, partition: str, bound: Mapping[str, Binding], begins: Mapping[str, int], ends: Mapping[str, int]
     ) -> bool:
@@ -255,12 +304,17 @@ class Kafka:
         if reached == wanted.end:
             self._check_unchanged(wanted)
             return
-        self._client.consumer.assign([TopicPartition(self._spec.topic, partition, reached)])
+        first = reached if wanted.after is None else wanted.after.position
+        self._client.consumer.assign([TopicPartition(self._spec.topic, partition, first)])
         try:
             moved_s = time.monotonic()
             while reached < wanted.end:
                 got = self._client.consumer.consume(min(most, wanted.end - reached), POLL_S)
                 before = reached
+                if reached == wanted.begin and wanted.after is not None:
+                    for each in got:
+                        self._check_same(each, wanted.after)
+                    got = [each for each in got if each.error() is not None or each.offset() >= reached]
                 kept, reached = self._kept(got, wanted, reached)
                 if reached == before:
                     if time.monotonic() - moved_s > self._client.patience_s:
@@ -273,7 +327,7 @@ class Kafka:
                     messages = _batch(kept)
                     fitting = _PIECE_BYTES * len(kept) // max(messages.nbytes, 1)
                     most = max(1, min(fitting, _PIECE_ROWS, 16 * most))
-                    yield Piece(messages, reached)
+                    yield Piece(messages, reached, last=last_of(messages))
         finally:
             self._client.consumer.unassign()
 
@@ -337,6 +391,12 @@ class Kafka:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _there(binding: Binding | None, low: int) -> LastMessage | None:
+    """The last message of a partition, if retention has not deleted it."""
+    last = None if binding is None else binding.last
+    return None if last is None or last.position < low else last
 
 
 def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
