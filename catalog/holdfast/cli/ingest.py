@@ -4,6 +4,7 @@ The spec is a YAML file with the `source` block of a StorageCollection, the name
 columns if the command may create it. The command can be killed and repeated at any time, and several may run.
 """
 
+import functools
 import signal
 import threading
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from holdfast.cli.location import LocationUrls
 from holdfast.errors import CLOSED, BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.ingest import IngestSpec, IngestStep
     from holdfast.persist import Schema
@@ -63,26 +64,22 @@ def ingest(
     name, schema, spec = _read(spec_file)
     from holdfast.ingest import ingestion_of
     from holdfast.ingest.ingestion import IngestTotal
+    from holdfast.ingest.waits import Waits
 
+    say: Callable[[str], None] = (lambda _: None) if quiet else functools.partial(click.echo, err=True)
     with (
         controller_of(location.open_to_write(create=schema is not None)) as controller,
-        ingestion_of(controller, name, spec, schema, rendition=rendition, anew=anew) as ingestion,
+        ingestion_of(
+            controller, name, spec, schema, rendition=rendition, anew=anew, waits=Waits(say)
+        ) as ingestion,
         _told_to_end() as ended,
     ):
         total = IngestTotal()
-        if not quiet:
-            click.echo(f"feeding {name} from {ingestion.source_name}", err=True)
-
-        waited = ""
+        say(f"feeding {name} from {ingestion.source_name}")
 
         def told(step: "IngestStep") -> None:
-            nonlocal waited
             total.add(step)
-            if not quiet:
-                _show_step(step)
-                if step.waits and step.waits != waited:
-                    click.echo(step.waits, err=True)
-            waited = step.waits
+            _show_step(step, say)
 
         ingestion.run(once=once, stopped=ended.wait, told=told)
         fed = ingestion.rendition
@@ -108,13 +105,13 @@ def _told_to_end() -> "Iterator[threading.Event]":
             signal.signal(number, handler)
 
 
-def _show_step(step: "IngestStep") -> None:
+def _show_step(step: "IngestStep", say: "Callable[[str], None]") -> None:
     if step.messages:
         bad = f", {count(step.errors, 'bad record')}" if step.errors else ""
         what = f"{count(step.messages, 'message')} ({size(step.bytes)}), {count(step.updates, 'update')}"
         upper = " of those there were before" if step.fills else f": complete up to {shown(step.upper)}"
         behind = f", {count(step.behind, 'message')} behind" if step.behind else ""
-        click.echo(f"{what}{bad}{upper}{behind}", err=True)
+        say(f"{what}{bad}{upper}{behind}")
 
 
 def _read(file: Path) -> "tuple[str, Schema | None, IngestSpec]":

@@ -55,6 +55,7 @@ from holdfast.ingest.source import Binding, Range, Source
 from holdfast.ingest.sources.collection import is_collection
 from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
 from holdfast.ingest.standing import MESSAGE_KEY, SETTLES, last_end, latest_good
+from holdfast.ingest.waits import Waits
 from holdfast.ingest.whole import Transactions, WholeTransactions
 from holdfast.persist import Schema, Upload
 from holdfast.persist.rows.schema import DIFF, TIME
@@ -180,6 +181,7 @@ class Ingestion:
         *,
         anew: bool = False,
         transactions: Callable[[SchemaTexts], Transactions] | None = None,
+        waits: Waits | None = None,
     ) -> None:
         self._controller = controller
         self._client = controller.client
@@ -190,6 +192,7 @@ class Ingestion:
         self._runner = runner or LocalRunner()
         self._id = rendition
         self._anew = anew
+        self._waits = waits or Waits()
         self._followed: Followed | None = None
         self._texts = SchemaTexts.of(spec.avro)
         self._texts.elsewhere = self._kept_schemas
@@ -751,6 +754,8 @@ class Ingestion:
             began = time.monotonic()
             step = self.step(ends)
             told(step)
+            if step.waits or step.messages:
+                self._waits.show(step.waits)
             if step.outcome is StepOutcome.HANDED_OVER:
                 return
             is_idle, follows = step.outcome is StepOutcome.IDLE, self.is_following

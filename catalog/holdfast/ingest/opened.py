@@ -41,6 +41,7 @@ from holdfast.ingest.spec import (
     PostgresSpec,
     parse,
 )
+from holdfast.ingest.waits import Waits
 from holdfast.ingest.whole import Transactions
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.clock import Clock
@@ -106,17 +107,19 @@ def ingestion_of(
     *,
     rendition: str = "",
     anew: bool = False,
+    waits: Waits | None = None,
 ) -> Iterator[Ingestion]:
     """Open the pipeline of a collection. The block closes the source. Raises like `ingest_source`.
 
-    `runner` reads the ranges of each step. Default: this process does.
+    `runner` reads the ranges of each step. Default: this process does. `waits` shows what it waits for.
     """
+    waits = waits or Waits()
     found = _collection(controller, name, spec, schema)
-    if isinstance(found, CollectionSpec) and not _is_created(controller, found, spec):
+    if isinstance(found, CollectionSpec) and not _is_created(controller, found, spec, waits):
         # Another instance was faster.
         found = _collection(controller, name, spec, None)
     id_ = rendition or (found.holding.id if isinstance(found, CollectionInfo) else FIRST_RENDITION)
-    with closing(opened_source(controller, spec, found, id_, anew=anew)) as source:
+    with closing(opened_source(controller, spec, found, id_, waits, anew=anew)) as source:
         if isinstance(found, CollectionInfo) and found.find(id_) is None:
             _create_rendition(controller, found, id_, made_from(spec, follows=not anew))
         form = partial(format_of, spec)
@@ -131,7 +134,8 @@ def ingestion_of(
                 runner,
                 id_,
                 anew=anew,
-                transactions=transactions_of(spec, reader_id(found.collection_id, id_)),
+                transactions=transactions_of(spec, reader_id(found.collection_id, id_), waits),
+                waits=waits,
             )
         ) as opened:
             if isinstance(opened, ReclockedIngestion):
@@ -146,13 +150,14 @@ def opened_source(
     spec: IngestSpec,
     fed: CollectionInfo | CollectionSpec,
     rendition_id: str,
+    waits: Waits,
     *,
     anew: bool = False,
 ) -> Source:
     """Open the source of a rendition. Raises `BadInput` if it can't be used."""
     if not isinstance(spec.source, CollectionSourceSpec):
         reader = reader_id(fed.collection_id, rendition_id)
-        return source_of(spec, reader, fed.schema, controller.client.clock)
+        return source_of(spec, reader, fed.schema, controller.client.clock, waits)
     feed = FedRendition(controller.client.location_id, fed.collection_id, rendition_id)
     # What comes before a handover is read from the rendition before it.
     latest = rendition_id != FIRST_RENDITION and not anew
@@ -166,10 +171,12 @@ def opened_source(
     return source
 
 
-def _is_created(controller: StorageController, wanted: CollectionSpec, spec: IngestSpec) -> bool:
+def _is_created(
+    controller: StorageController, wanted: CollectionSpec, spec: IngestSpec, waits: Waits
+) -> bool:
     """Create the collection, unless the source can't be used. False if it is there by now."""
     try:
-        with closing(opened_source(controller, spec, wanted, FIRST_RENDITION)) as source:
+        with closing(opened_source(controller, spec, wanted, FIRST_RENDITION, waits)) as source:
             # A source that can't be used leaves no collection behind.
             source.probe({})
         controller.create_collection(wanted)
@@ -254,25 +261,25 @@ def _collection(
     return info
 
 
-def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock) -> Source:
+def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock, waits: Waits) -> Source:
     """Open the source that a spec names, for a `reader_id`. Raises `BadInput` if it can't be used."""
     match spec.source:
         case FilesSpec() as files:
             whole = spec.format in {"avro", "csv", "parquet"}
             if isinstance(files.path, Path):
-                return Folder(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
-            return _bucket(files.path, files.pattern, whole=whole, on_changed=files.on_changed)
+                return Folder(files.path, files.pattern, waits, whole=whole, on_changed=files.on_changed)
+            return _bucket(files.path, files.pattern, waits, whole=whole, on_changed=files.on_changed)
         case GeneratorSpec() as made:
             return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, clock.wall_ms)
         case KafkaSpec() as topic:
-            return _kafka(topic, reader)
+            return _kafka(topic, reader, waits)
         case PostgresSpec() as table:
-            return _postgres(table, spec, reader, schema)
+            return _postgres(table, spec, reader, schema, waits)
         case CollectionSourceSpec():
             raise AssertionError("a collection is opened with a controller")
 
 
-def _kafka(topic: KafkaSpec, reader: str) -> Source:
+def _kafka(topic: KafkaSpec, reader: str, waits: Waits) -> Source:
     try:
         from holdfast.ingest.sources.kafka import Kafka
     except ImportError as error:
@@ -280,10 +287,12 @@ def _kafka(topic: KafkaSpec, reader: str) -> Source:
             f"source.kafka needs a package that is not installed: {error}",
             hint="pip install 'holdfast[kafka]'",
         ) from error
-    return Kafka(topic, topic.group or f"holdfast-{reader}")
+    return Kafka(topic, topic.group or f"holdfast-{reader}", waits)
 
 
-def transactions_of(spec: IngestSpec, reader: str) -> Callable[[SchemaTexts], Transactions] | None:
+def transactions_of(
+    spec: IngestSpec, reader: str, waits: Waits
+) -> Callable[[SchemaTexts], Transactions] | None:
     """How to read the topic of transactions that a spec names. None if it names none."""
     topic = spec.source
     if not isinstance(topic, KafkaSpec) or not topic.transactions:
@@ -294,7 +303,9 @@ def transactions_of(spec: IngestSpec, reader: str) -> Callable[[SchemaTexts], Tr
         # Messages that are gone are no loss if nobody looks for them.
         start = "Earliest" if since_ms is None else since_ms
         try:
-            return _kafka(replace(topic, topic=name, start=start, new_epoch=True, transactions=""), reader)
+            return _kafka(
+                replace(topic, topic=name, start=start, new_epoch=True, transactions=""), reader, waits
+            )
         except BadInput as error:
             raise BadInput(
                 f"can't read the topic of transactions {name}: {error}",
@@ -311,7 +322,7 @@ def transactions_of(spec: IngestSpec, reader: str) -> Callable[[SchemaTexts], Tr
     return of
 
 
-def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema) -> Source:
+def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema, waits: Waits) -> Source:
     try:
         from holdfast.ingest.sources.postgres import Postgres, slot_of
     except ImportError as error:
@@ -322,10 +333,10 @@ def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema
     included = set(spec.include.values())
     columns = pa.schema([each for each in schema.arrow if each.name not in included])
     limits = (spec.max_rows, spec.max_transaction_bytes)
-    return Postgres(table, slot_of(reader, table.slot), columns, schema.key_names, *limits)
+    return Postgres(table, slot_of(reader, table.slot), columns, schema.key_names, *limits, waits)
 
 
-def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> Source:
+def _bucket(place: S3Place, pattern: str, waits: Waits, *, whole: bool, on_changed: str) -> Source:
     try:
         from holdfast.ingest.sources.bucket import Bucket
     except ImportError as error:
@@ -333,7 +344,7 @@ def _bucket(place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> So
             f"an s3:// path needs packages that are not installed: {error}",
             hint="pip install 'holdfast[s3]'",
         ) from error
-    return Bucket(place, pattern, whole=whole, on_changed=on_changed)
+    return Bucket(place, pattern, waits, whole=whole, on_changed=on_changed)
 
 
 def _json(spec: IngestSpec, columns: pa.Schema, schema: Schema, texts: SchemaTexts) -> Format:

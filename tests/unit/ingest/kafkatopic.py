@@ -11,6 +11,7 @@ from confluent_kafka.admin import NewPartitions
 
 from holdfast.ingest.sources.kafka import Kafka
 from holdfast.ingest.spec import KafkaSpec, parse
+from holdfast.ingest.waits import Waits
 from testbed.kafka import Kafka as Broker
 
 DEADLINE_S: Final = 60.0
@@ -51,7 +52,7 @@ class KafkaTopic:
         """A new source, as that of another process."""
         spec = parse({"kafka": self.block(**changed), "format": {"json": {}}}).source
         assert isinstance(spec, KafkaSpec)
-        return Kafka(spec, spec.group)
+        return Kafka(spec, spec.group, Waits())
 
     def delete_below(self, offsets: Mapping[int, int]) -> None:
         """Delete the messages below these offsets, as retention does."""

@@ -8,6 +8,7 @@ import psycopg
 
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.ingest.spec import PostgresSpec, parse
+from holdfast.ingest.waits import Waits
 from holdfast.persist import Schema
 from testbed.postgres import PostgresServer
 
@@ -80,4 +81,4 @@ class PgTable:
         spec = parse({"postgres": self.block(**changed), **(block or {})})
         assert isinstance(spec.source, PostgresSpec)
         limits = (spec.max_rows, spec.max_transaction_bytes)
-        return Postgres(spec.source, spec.source.slot, schema.arrow, schema.key_names, *limits)
+        return Postgres(spec.source, spec.source.slot, schema.arrow, schema.key_names, *limits, Waits())

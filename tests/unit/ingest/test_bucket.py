@@ -15,6 +15,7 @@ from holdfast.ingest import ingest_source
 from holdfast.ingest.source import Piece
 from holdfast.ingest.sources.bucket import Bucket
 from holdfast.ingest.spec import parse
+from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.stores.s3_place import S3Place
 from testbed.minio import Minio
@@ -42,7 +43,7 @@ class Objects:
         self._client.delete_object(Bucket=self.place.bucket, Key=f"in/orders/{name}")
 
     def source(self, pattern: str = "*") -> Bucket:
-        return Bucket(self.place, pattern, whole=False, on_changed="error")
+        return Bucket(self.place, pattern, Waits(), whole=False, on_changed="error")
 
     def fed(self, path: Path, **files: Any) -> Counter[tuple[Any, ...]]:
         block = {"files": {"path": self.place.url, **files}, "format": {"json": {}}}
@@ -135,7 +136,7 @@ def test_what_can_not_be_reached_is_one_clear_line(
 ) -> None:
     missing = S3Place(bucket="no-such-bucket", endpoint=objects.place.endpoint)
     with pytest.raises(StoreUnreachable, match="there is no S3 bucket no-such-bucket"):
-        Bucket(missing, "*", whole=False, on_changed="error")
+        Bucket(missing, "*", Waits(), whole=False, on_changed="error")
     source = objects.source()
     objects.put("a", b"x")
     (wanted,) = source.probe({})

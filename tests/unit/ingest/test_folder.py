@@ -12,13 +12,14 @@ from holdfast.errors import BadInput
 from holdfast.ingest import ingest_source
 from holdfast.ingest.source import Binding, Piece
 from holdfast.ingest.sources.folder import Folder
+from holdfast.ingest.waits import Waits
 from holdfast.persist import Schema
 
 SCHEMA = Schema.of({"id": "int64"}, {"name": "string?"})
 
 
 def folder(path: Path, **changed: Any) -> Folder:
-    return Folder(path, **{"pattern": "*", "whole": False, "on_changed": "error", **changed})
+    return Folder(path, waits=Waits(), **{"pattern": "*", "whole": False, "on_changed": "error", **changed})
 
 
 def names(source: Folder, bound: dict[str, Binding] | None = None) -> list[str]:

@@ -56,6 +56,19 @@ def test_a_source_that_can_not_be_used_leaves_no_collection(folder: Path) -> Non
     assert "orders" in holdfast_(folder, "collection", "list").stdout
 
 
+def test_a_pattern_that_matches_nothing_is_shown_once(folder: Path) -> None:
+    (folder / "in" / "note.txt").write_text("not matched")
+    process = started(folder)
+    try:
+        wait_for_line(folder, f"no file in file://{folder}/in matches pattern '*.jsonl' yet\n")
+        (folder / "in" / "one.jsonl").write_text('{"id": 1, "name": "a"}\n')
+        wait_for_line(folder, "going on after ")
+    finally:
+        process.terminate()
+        process.communicate()
+    assert (folder / "stderr").read_text().count("no file in") == 1
+
+
 def test_files_become_rows_with_offsets_and_errors(folder: Path) -> None:
     (folder / "in" / "one.jsonl").write_text('{"id": 1, "name": "a"}\n{"id": 2}\nbad\n')
     (folder / "in" / "note.txt").write_text("not matched")
@@ -171,6 +184,14 @@ def started(folder: Path) -> subprocess.Popen[str]:
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ.copy()
         )
+
+
+def wait_for_line(folder: Path, text: str) -> None:
+    """Wait until the command has shown a line with this text."""
+    deadline = time.monotonic() + DEADLINE_S
+    while text not in (shown := (folder / "stderr").read_text()):
+        assert time.monotonic() < deadline, shown[-2000:]
+        time.sleep(0.05)
 
 
 def found(folder: Path) -> list[int]:

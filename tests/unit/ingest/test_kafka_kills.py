@@ -23,7 +23,7 @@ from testbed.kafka import Kafka as Broker
 from testbed.standinregistry import StandInRegistry
 from unit.ingest.avromessages import ORDER, wire
 from unit.ingest.kafkatopic import DEADLINE_S, KafkaTopic, put
-from unit.ingest.test_ingest_cli import ingested, started
+from unit.ingest.test_ingest_cli import ingested, started, wait_for_line
 
 pytestmark = pytest.mark.kafka
 
@@ -178,11 +178,13 @@ def test_a_killed_broker_loses_and_repeats_nothing(tmp_path: Path, kafka: Broker
             for _ in range(2):
                 wait_for_more(tmp_path, topic, process)
                 kafka.kill()
+                wait_for_line(tmp_path, f"waiting for Kafka at {kafka.servers}: ")
                 kafka.serve()
             wait_for_more(tmp_path, topic, process)
     finally:
         process.kill()
         process.communicate()
+    wait_for_line(tmp_path, "going on after ")
     check(tmp_path, orders, 0, "after the broker came back")
 
 

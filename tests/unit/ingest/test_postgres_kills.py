@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from testbed.postgres import PostgresServer
 from unit.ingest.pgtable import DEADLINE_S, PgTable
-from unit.ingest.test_ingest_cli import ingested, started
+from unit.ingest.test_ingest_cli import ingested, started, wait_for_line
 
 pytestmark = pytest.mark.postgres
 
@@ -147,9 +147,11 @@ def test_a_killed_server_loses_and_repeats_nothing(tmp_path: Path, table: PgTabl
                     time.sleep(0.05)
                 if number < 2:
                     table.server.kill()
+                    wait_for_line(tmp_path, "waiting for Postgres at ")
                     table.server.resume()
     finally:
         end(process)
+    wait_for_line(tmp_path, "going on after ")
     check(tmp_path, table, transfers, f"seed {seed}")
 
 

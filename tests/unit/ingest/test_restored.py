@@ -31,6 +31,7 @@ from holdfast.ingest import Ingestion, StepOutcome
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.sources.generator import Generator
+from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan, SeededPlan
 from unit.collections.snapshots import snapshot
@@ -236,7 +237,7 @@ def test_a_file_that_is_gone_or_changed_since_is_never_a_silent_gap(tmp_path: Pa
 
     def fed(client: PersistClient) -> Ingestion:
         files = {"files": {"path": str(folder)}, "generator": None}
-        return pipeline(client, Folder(folder, "*", whole=False, on_changed="error"), **files)
+        return pipeline(client, Folder(folder, "*", Waits(), whole=False, on_changed="error"), **files)
 
     client = Stores().open()
     created(client)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from holdfast.errors import SourceChanged
 from holdfast.ingest.source import Range
 from holdfast.ingest.sources.files import MAX_FILE_BYTES, Files, FoundFile
+from holdfast.ingest.waits import Waits
 from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, passing
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, read_body
@@ -17,8 +18,8 @@ from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, r
 class Bucket(Files):
     """The source."""
 
-    def __init__(self, place: S3Place, pattern: str, *, whole: bool, on_changed: str) -> None:
-        super().__init__(pattern, whole=whole, on_changed=on_changed)
+    def __init__(self, place: S3Place, pattern: str, waits: Waits, *, whole: bool, on_changed: str) -> None:
+        super().__init__(pattern, waits, whole=whole, on_changed=on_changed)
         self._place = place
         self._session = S3Session(place, answer_s=ANSWER_S, reads=True)
 

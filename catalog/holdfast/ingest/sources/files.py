@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from holdfast.errors import BadInput, SourceChanged
 from holdfast.ingest.formats.decoded import stripped
 from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
+from holdfast.ingest.waits import Waits
 
 MAX_FILE_BYTES: Final = 1 << 30
 """A file must fit into memory, because all its rows get one time."""
@@ -44,7 +45,8 @@ class FoundFile:
 class Files(ABC):
     """The source. `whole` says that a file is one message, otherwise each of its lines is."""
 
-    def __init__(self, pattern: str, *, whole: bool, on_changed: str) -> None:
+    def __init__(self, pattern: str, waits: Waits, *, whole: bool, on_changed: str) -> None:
+        self._waits = waits
         self._pattern = pattern
         self._whole = whole
         self._on_changed = on_changed
@@ -81,6 +83,8 @@ class Files(ABC):
                     hint="split it into smaller files: all rows of a file become visible at one time",
                 )
             new.append((file.modified, Range(file.name, 0, size, file.identity, whole=True, size_bytes=size)))
+        if not new and not bound:
+            self._waits.show(f"no file in {self.name} matches pattern '{self._pattern}' yet")
         return [each for _, each in sorted(new, key=lambda one: (one[0], one[1].partition))]
 
     def _is_wanted(self, name: str) -> bool:

@@ -10,13 +10,14 @@ from pathlib import Path
 from holdfast.errors import BadInput, SourceChanged, SourceStalled
 from holdfast.ingest.source import Range
 from holdfast.ingest.sources.files import Files, FoundFile
+from holdfast.ingest.waits import Waits
 
 
 class Folder(Files):
     """The source. Links to folders are not followed."""
 
-    def __init__(self, path: Path, pattern: str, *, whole: bool, on_changed: str) -> None:
-        super().__init__(pattern, whole=whole, on_changed=on_changed)
+    def __init__(self, path: Path, pattern: str, waits: Waits, *, whole: bool, on_changed: str) -> None:
+        super().__init__(pattern, waits, whole=whole, on_changed=on_changed)
         self._path = path
 
     @property

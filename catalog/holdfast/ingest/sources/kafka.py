@@ -40,6 +40,7 @@ from holdfast.ingest.sources.kafka_client import (
     one_line,
 )
 from holdfast.ingest.spec import KafkaSpec
+from holdfast.ingest.waits import Waits
 
 _MISSING_S: Final = 2.0
 """For so long a topic that the broker doesn't know may only be new, or the broker."""
@@ -51,7 +52,7 @@ _FIRST_ROWS: Final = 100
 class Kafka:
     """The source. `group` is the consumer group that gets the offsets of what is bound."""
 
-    def __init__(self, spec: KafkaSpec, group: str) -> None:
+    def __init__(self, spec: KafkaSpec, group: str, waits: Waits) -> None:
         self._spec = spec
         self._group = group
         self._topic_id = ""
@@ -59,7 +60,7 @@ class Kafka:
         self._durable: Mapping[str, Binding] = {}
         self._committed: dict[str, int] = {}
         self._first_seen: dict[str, dict[str, int]] = {}
-        self._client = KafkaClient(spec, group)
+        self._client = KafkaClient(spec, group, waits)
         try:
             (cluster,) = self._client.asked(
                 f"connect to Kafka at {spec.bootstrap_servers}",
@@ -319,8 +320,10 @@ class Kafka:
                 if reached == before:
                     if time.monotonic() - moved_s > self._client.patience_s:
                         raise self._client.failure(f"read partition {partition} of {self._where}", None)
+                    self._client.waits(moved_s)
                     continue
                 moved_s = time.monotonic()
+                self._client.responds()
                 # What was read before this look is of the topic that `wanted` names.
                 self._check_unchanged(wanted)
                 if kept:

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from holdfast.errors import BadInput, StoreUnreachable
 from holdfast.ingest.spec import KafkaSpec
+from holdfast.ingest.waits import Waits
 
 OPEN_S: Final = 15.0
 """How long the first contact may take. A wrong address is shown after this time."""
@@ -77,8 +78,9 @@ class UnknownTopic(Exception):
 class KafkaClient:
     """Two clients of librdkafka: `admin` asks, and `consumer` reads and commits."""
 
-    def __init__(self, spec: KafkaSpec, group: str) -> None:
+    def __init__(self, spec: KafkaSpec, group: str, waits: Waits) -> None:
         self._servers = spec.bootstrap_servers
+        self._waits = waits
         self._protocol = spec.security.get("security.protocol", "PLAINTEXT")
         self.patience_s = OPEN_S
         self._last_error: KafkaError | None = None
@@ -158,9 +160,12 @@ class KafkaClient:
         began_s = renewed_s = time.monotonic()
         while True:
             try:
-                return call()
+                result = call()
             except KafkaException as error:
                 found: KafkaError = error.args[0]
+            else:
+                self.responds()
+                return result
             self.admin.poll(0)
             self._check_rejected(what)
             if found.code() in UNKNOWN:
@@ -168,11 +173,21 @@ class KafkaClient:
             now_s = time.monotonic()
             if not is_passing(found) or now_s > began_s + self.patience_s:
                 raise self.failure(what, found)
+            self.waits(began_s, found)
             if found.code() == KafkaError._TIMED_OUT or now_s > renewed_s + REQUEST_S:
                 # This client may never find a broker that came back. Its requests may be under way.
                 self._retired.append(self.admin)
                 self.admin, renewed_s = self._new_admin(), now_s
             time.sleep(PAUSE_S)
+
+    def waits(self, since_s: float, error: KafkaError | None = None) -> None:
+        """Show that the brokers have not responded since then, but not before the first contact."""
+        if self.patience_s != OPEN_S:
+            self._waits.away(f"Kafka at {self._servers}", self._reason(error)[1], since_s)
+
+    def responds(self) -> None:
+        """The end of `waits`."""
+        self._waits.back(f"Kafka at {self._servers}")
 
     def forget_group(self, group: str) -> None:
         """Delete a consumer group. Does nothing if there is none."""
@@ -188,19 +203,22 @@ class KafkaClient:
 
         self.retried(what, delete)
 
-    def failure(self, what: str, error: KafkaError | None) -> StoreUnreachable:
-        """The error that says what failed. None: nothing came in time."""
-        servers = self._servers
+    def _reason(self, error: KafkaError | None) -> tuple[KafkaError | None, str]:
+        """The error that says most about a failure, and what it says. None: nothing came in time."""
         if error is None or is_passing(error):
             # The last one that a connection had says more than that the time is over.
             error = self._last_error or error
         if error is None:
-            reason = "it does not respond"
-        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            return None, "it does not respond"
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
             # Its text is a count such as "0/2 brokers are down", which reads as if none was.
-            reason = f"no broker responds to security.protocol {self._protocol}"
-        else:
-            reason = one_line(error)
+            return error, f"no broker responds to security.protocol {self._protocol}"
+        return error, one_line(error)
+
+    def failure(self, what: str, error: KafkaError | None) -> StoreUnreachable:
+        """The error that says what failed. None: nothing came in time."""
+        servers = self._servers
+        error, reason = self._reason(error)
         if error is not None and error.code() in _REJECTED:
             return StoreUnreachable(
                 f"Kafka at {servers} does not accept this client: {reason}",

@@ -63,6 +63,7 @@ from holdfast.ingest.sources.postgres_table import (
     checked,
 )
 from holdfast.ingest.spec import PostgresSpec
+from holdfast.ingest.waits import Waits
 from holdfast.pg_session import Connection, told
 
 _PIECE_BYTES: Final = 8 << 20
@@ -161,6 +162,7 @@ class Postgres:
         keys: Sequence[str],
         max_rows: int,
         max_transaction_bytes: int,
+        waits: Waits,
     ) -> None:
         self._spec = spec
         self._prefix = f"{slot}_"
@@ -177,7 +179,7 @@ class Postgres:
         self._confirmed = 0
         self._failing_s = 0.0
         self._unusable: dict[str, SourceStalled] = {}
-        self._client = PostgresClient(spec)
+        self._client = PostgresClient(spec, waits)
         try:
             server = self._look()
             self._system = server.system

@@ -20,6 +20,7 @@ from psycopg.pq import ExecStatus
 
 from holdfast.errors import HoldfastError, StoreUnreachable
 from holdfast.ingest.spec import PostgresSpec
+from holdfast.ingest.waits import Waits
 from holdfast.pg_session import Connection, PostgresAddress, connect, reason_of
 
 PATIENCE_S: Final = 60.0
@@ -50,7 +51,8 @@ _T = TypeVar("_T")
 class PostgresClient:
     """A connection that asks, and others for those who need their own."""
 
-    def __init__(self, spec: PostgresSpec) -> None:
+    def __init__(self, spec: PostgresSpec, waits: Waits) -> None:
+        self._waits = waits
         address = PostgresAddress.parse(spec.url)
         # The password is only in the connection strings, which no message shows.
         conninfo = address.conninfo
@@ -97,18 +99,25 @@ class PostgresClient:
 
         Raises `StoreUnreachable` if that takes too long, and `psycopg.Error` for anything else.
         """
-        deadline = time.monotonic() + PATIENCE_S
+        began_s = time.monotonic()
+        server = f"Postgres at {self.where}"
         while True:
+            is_over = time.monotonic() > began_s + PATIENCE_S
             try:
-                return call(self._connection())
-            except StoreUnreachable:
-                if time.monotonic() > deadline:
+                result = call(self._connection())
+            except StoreUnreachable as error:
+                if is_over:
                     raise
+                self._waits.away(server, str(error), began_s)
             except psycopg.Error as error:
                 if not is_lost(error) and not self.is_lost:
                     raise
-                if time.monotonic() > deadline:
+                if is_over:
                     raise self.failure("go on", error) from None
+                self._waits.away(server, reason_of(error), began_s)
+            else:
+                self._waits.back(server)
+                return result
             time.sleep(PAUSE_S)
 
     def lock(self, name: str) -> bool:

@@ -42,6 +42,7 @@ from holdfast.ingest.opened import opened_source, reader_id
 from holdfast.ingest.reading import Order, RangeReader, RangeWork
 from holdfast.ingest.schema_texts import MissingTexts, SchemaTexts
 from holdfast.ingest.spec import CollectionSourceSpec, IngestSpec, PostgresSpec
+from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.program import Say, assigned, on_record, session, unless_committed
@@ -96,6 +97,7 @@ def run(
                     runner=runner,
                     rendition=spec.rendition,
                     anew=spec.anew,
+                    waits=Waits(say),
                 ) as ingestion:
                     ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
             if spec.once:
@@ -106,7 +108,7 @@ def run(
 def forget(controller: StorageController, info: CollectionInfo, source: IngestSpec) -> None:
     """Delete what the source keeps for the renditions of a collection, which need nothing any more."""
     for rendition in info.renditions:
-        with closing(opened_source(controller, source, info, rendition.id)) as opened:
+        with closing(opened_source(controller, source, info, rendition.id, Waits())) as opened:
             opened.forget()
 
 
@@ -181,7 +183,6 @@ class _Watch:
         self._say = say
         self._total = total
         self._looked_s = time.monotonic()
-        self._waited = ""
 
     def step(self, step: IngestStep) -> None:
         self._total.add(step)
@@ -191,9 +192,6 @@ class _Watch:
                 f"{step.messages:,} messages, {step.updates:,} updates, {step.errors:,} bad records:"
                 f" complete before {step.upper}{behind}"
             )
-        if step.waits and step.waits != self._waited:
-            self._say(step.waits)
-        self._waited = step.waits
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._controller.check_attempt(self._spec.job_id, self._spec.attempt)
             self._looked_s = time.monotonic()

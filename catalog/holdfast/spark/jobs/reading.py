@@ -22,6 +22,7 @@ from holdfast.ingest.reading import RangeReader, RangeWork
 from holdfast.ingest.schema_texts import MissingTexts, SchemaTexts
 from holdfast.ingest.source import Range
 from holdfast.ingest.spec import IngestSpec
+from holdfast.ingest.waits import Waits
 from holdfast.persist import Schema, UploadTicket
 from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.spark.place import Place
@@ -62,7 +63,8 @@ def read_task(
     wanted, is_known = task
     client = _kept_open(ingesting.place, ingesting.location_id)
     try:
-        with closing(source_of(ingesting.spec, ingesting.reader, ingesting.schema, client.clock)) as source:
+        spec, waits = ingesting.spec, Waits()
+        with closing(source_of(spec, ingesting.reader, ingesting.schema, client.clock, waits)) as source:
             form = format_of(ingesting.spec, ingesting.schema, ingesting.texts)
             reader = RangeReader(
                 ingesting.collection, ingesting.spec, ingesting.schema, source, form, ingesting.texts

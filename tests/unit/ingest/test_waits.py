@@ -1,0 +1,29 @@
+"""What a pipeline waits for is shown once, and its end too."""
+
+import time
+
+from holdfast.ingest.waits import Waits
+
+
+def test_each_text_is_shown_once_and_the_end_once() -> None:
+    said: list[str] = []
+    waits = Waits(said.append)
+    for what in ("", "a waits", "a waits", "b waits", "", ""):
+        waits.show(what)
+    assert said == ["a waits", "b waits", "going on after 0 s"]
+
+
+def test_a_server_that_is_away_for_a_moment_is_not_shown() -> None:
+    said: list[str] = []
+    waits = Waits(said.append)
+    waits.away("Kafka", "refused", time.monotonic())
+    waits.back("Kafka")
+    assert said == []
+    long_ago = time.monotonic() - 30
+    for _ in range(3):
+        waits.away("Kafka", "refused", long_ago)
+    waits.back("Postgres")
+    assert said == ["waiting for Kafka: refused"]
+    waits.back("Kafka")
+    waits.back("Kafka")
+    assert said == ["waiting for Kafka: refused", "going on after 30 s"]
