@@ -200,6 +200,8 @@ VARIABLES: Mapping[str, str] = {
     "TMPDIR": "The folder for temporary files of catalog upgrades and of large batches.",
     "HOLDFAST_URL, HOLDFAST_BLOB_URL": "The default of `--url` of `holdfast collection` and `ingest`.",
     "HOLDFAST_CONSENSUS_URL": "The default of `--consensus` of `holdfast collection` and `ingest`.",
+    "HOLDFAST_SECRETS": "The folder of the Secrets that a `source` names. It has a folder for each of them, "
+    "with a file for each key. The operator sets it in the pods of Spark jobs.",
     "JAVA_HOME, SPARK_*": "In the pods of Spark jobs: set by Spark and by the image.",
 }
 """The environment variables of the library and the operator, by name."""

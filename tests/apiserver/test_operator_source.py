@@ -10,8 +10,9 @@ import pytest
 
 from apiserver.test_operator_hydration import is_driver, kill_driver
 from testbed.errors import KubectlError
+from testbed.kafka import USER
 from testbed.kafka import Kafka as Broker
-from testbed.sparkfaces import APACHE, PODS
+from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
 from unit.ingest.kafkatopic import KafkaTopic
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
@@ -146,6 +147,61 @@ def test_a_deleted_collection_leaves_no_consumer_group(
     assert not world.objects.list("events", fieldSelector="reason=SourceLeft")
 
 
+@pytest.mark.kafka
+@pytest.mark.parametrize("face", [KUBEFLOW, APACHE, PODS], ids=("kubeflow", "apache", "job"))
+@pytest.mark.long
+def test_credentials_are_files_from_a_secret_of_the_same_namespace(
+    world: Any, drivers: Path, make_catalog: Make, make_collection: Make, kafka: Broker, face: Face
+) -> None:
+    adapter = {KUBEFLOW: "kubeflow", APACHE: "apache", PODS: "job"}[face]
+    operator = world.start("--storage-shared", f"--spark-adapter={adapter}")
+    topic, there = KafkaTopic(kafka), make_catalog()
+    topic.send({"id": 1, "note": "a"})
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    named = {"bootstrapServers": kafka.sasl_servers, "security": sasl, "secretRef": {"name": "kafka"}}
+    run = {"interval": "200ms", "progressInterval": "1s"}
+    fed = {"kafka": topic.block(**named), "format": {"json": {}}, "run": run}
+    world.apply(there, make_collection(source=fed | {"spark": {"serviceAccount": "default"}}))
+    world.wait_for(FLIGHTS, f"{STALLED}.reason", "SecretNotFound")
+    message = world.condition(FLIGHTS, "SourceStalled")["message"]
+    assert message.endswith(
+        "Secret 'kafka' is not in this namespace; create it with username and password, or correct"
+        " spec.source.kafka.secretRef"
+    )
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kafka"}}
+    world.apply(secret | {"stringData": {"username": USER}})
+    world.settle(
+        lambda: "Secret 'kafka' has no key password" in world.condition(FLIGHTS, "SourceStalled")["message"],
+        lambda: str(world.status(FLIGHTS)),
+    )
+    assert not world.objects.list(f"{face.plural}.{face.group}" if face.group else "jobs")
+    # A wrong password: the next attempt reads it as it is by then.
+    world.apply(secret | {"stringData": {"username": USER, "password": "not-the-password"}})
+    world.settle(
+        lambda: "does not accept this client" in world.condition(FLIGHTS, "SourceStalled")["message"],
+        lambda: str(world.status(FLIGHTS)),
+    )
+    world.apply(secret | {"stringData": {"username": USER, "password": kafka.password}})
+    world.wait_for(FLIGHTS, ".status.source.messages", 1)
+    assert contents(world, there["spec"]["organizationId"]) == {(1, "a"): 1}
+    for kind in ("storagecollections", "events", "pods", "jobs", *_applications(face)):
+        assert kafka.password not in json.dumps(world.objects.list(kind))
+    assert kafka.password not in operator.log.read_text()
+    assert not any(kafka.password in each.read_text() for each in drivers.rglob("driver.log"))
+
+
+def _applications(face: Face) -> tuple[str, ...]:
+    return (f"{face.plural}.{face.group}",) if face.group else ()
+
+
+def test_a_secret_of_another_namespace_can_not_be_named(
+    world: Any, make_collection: Make, tmp_path: Path
+) -> None:
+    named = {"path": "s3://bucket/in", "secretRef": {"name": "keys", "namespace": "other"}}
+    with pytest.raises(KubectlError, match='unknown field "namespace"'):
+        world.apply(make_collection(source=source(tmp_path, files=named)))
+
+
 @pytest.mark.parametrize(
     ("face", "adapter", "kind"),
     [(APACHE, "apache", "sparkapplications.spark.apache.org"), (PODS, "job", "jobs")],
@@ -226,5 +282,5 @@ def test_what_only_the_parser_knows_stalls_and_makes_nothing(
     )
     assert "collectionId" not in world.status(FLIGHTS)
     wanted["spec"]["source"]["kafka"]["security"] = {"sasl.password": "hunter2"}
-    with pytest.raises(KubectlError, match="put secrets into the Secret"):
+    with pytest.raises(KubectlError, match="put secrets into a Secret"):
         world.apply(wanted)

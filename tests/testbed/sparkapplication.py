@@ -25,7 +25,14 @@ from kubernetes.client import (
     CoreV1Api,
 )
 
-from testbed.sparkdriver import Driver, WaitingForConfigError, driver_environment, refusal
+from testbed.sparkdriver import (
+    Driver,
+    WaitingForConfigError,
+    driver_environment,
+    mount_secrets,
+    refusal,
+    within,
+)
 from testbed.sparkfaces import Face, Report, Target
 from testbed.sparkstatus import TERMINAL, Misbehaviour, State, exit_message
 
@@ -237,7 +244,9 @@ class Application:
         told = False
         while True:
             try:
-                return driver_environment(self._spec["driver"], self._data)
+                root = self._folder / "mounts"
+                mount_secrets(self._spec["driver"], self._data, root)
+                return within(root, driver_environment(self._spec["driver"], self._data))
             except WaitingForConfigError as error:
                 if not told:
                     _log.info("%s/%s waits: %s", self._namespace, self._name, error)

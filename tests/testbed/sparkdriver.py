@@ -1,7 +1,8 @@
 """Runs the driver of one SparkApplication as a local `spark-submit`: real Spark, no pods.
 
 The driver gets the arguments, Spark settings and memory of the object. Its environment inherits only the
-search path. What only a cluster has is left out: images, volumes, resource requests, separate executors.
+search path. What only a cluster has is left out: images, volumes other than Secrets, resource requests,
+separate executors.
 """
 
 import os
@@ -72,6 +73,31 @@ def driver_environment(driver: Mapping[str, Any], lookup: Lookup) -> dict[str, s
         if value is not None:
             found[entry["name"]] = value
     return found
+
+
+def mount_secrets(driver: Mapping[str, Any], lookup: Lookup, root: Path) -> None:
+    """Write the keys of the Secrets that a driver mounts, below `root` instead of `/`.
+
+    Raises `WaitingForConfigError`.
+    """
+    volumes = {each["name"]: each["secret"] for each in driver.get("volumes", ()) if "secret" in each}
+    for mount in driver.get("volumeMounts", ()):
+        if (secret := volumes.get(mount["name"])) is None:
+            continue
+        data = lookup("Secret", secret["secretName"]) or {}
+        folder = root / mount["mountPath"].lstrip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        for item in secret["items"]:
+            if item["key"] in data:
+                (folder / item["path"]).write_text(data[item["key"]])
+            elif not secret.get("optional"):
+                raise WaitingForConfigError(f"Secret {secret['secretName']} has no key {item['key']}")
+
+
+def within(root: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables, where those that name a folder below `root` by its path in the pod name the real one."""
+    paths = {name: root / value.lstrip("/") for name, value in env.items() if value.startswith("/")}
+    return {**env, **{name: str(path) for name, path in paths.items() if path.is_dir()}}
 
 
 def _value_from(source: Mapping[str, Any], lookup: Lookup) -> str | None:

@@ -80,8 +80,9 @@ class Kubeflow(Face):
     def spec(self, found: Mapping[str, Any]) -> Json:
         spec = found["spec"]
         driver = spec.get("driver", {})
-        (container,) = driver.get("template", {}).get("spec", {}).get("containers", ()) or ({},)
-        return {**spec, "driver": {**container, **driver}}
+        pod = driver.get("template", {}).get("spec", {})
+        (container,) = pod.get("containers", ()) or ({},)
+        return {**spec, "driver": {**container, "volumes": pod.get("volumes", ()), **driver}}
 
     def state(self, found: Mapping[str, Any]) -> str:
         return str(found.get("status", {}).get("applicationState", {}).get("state", ""))
@@ -123,7 +124,11 @@ class Apache(Face):
             "mainApplicationFile": spec.get("pyFiles", ""),
             "arguments": spec.get("driverArgs", []),
             "sparkConf": settings,
-            "driver": {**container, **({"memory": memory} if memory else {})},
+            "driver": {
+                **container,
+                "volumes": pod.get("volumes", ()),
+                **({"memory": memory} if memory else {}),
+            },
             "executor": {"instances": int(settings.get("spark.executor.instances", 1))},
             **({"timeToLiveSeconds": ttl / 1000} if ttl >= 0 else {}),
         }
@@ -162,7 +167,11 @@ class Pods(Face):
             "mainApplicationFile": f"local://{rest[0]}",
             "arguments": rest[1:],
             "sparkConf": settings,
-            "driver": {**container, **({"memory": memory[-1]} if memory else {})},
+            "driver": {
+                **container,
+                "volumes": found["spec"].get("volumes", ()),
+                **({"memory": memory[-1]} if memory else {}),
+            },
         }
 
     def state(self, found: Mapping[str, Any]) -> str:

@@ -268,7 +268,7 @@ def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock, waits
             whole = spec.format in {"avro", "csv", "parquet"}
             if isinstance(files.path, Path):
                 return Folder(files.path, files.pattern, waits, whole=whole, on_changed=files.on_changed)
-            return _bucket(files.path, files.pattern, waits, whole=whole, on_changed=files.on_changed)
+            return _bucket(files.path, files, waits, whole=whole)
         case GeneratorSpec() as made:
             return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, clock.wall_ms)
         case KafkaSpec() as topic:
@@ -336,7 +336,7 @@ def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema
     return Postgres(table, slot_of(reader, table.slot), columns, schema.key_names, *limits, waits)
 
 
-def _bucket(place: S3Place, pattern: str, waits: Waits, *, whole: bool, on_changed: str) -> Source:
+def _bucket(place: S3Place, files: FilesSpec, waits: Waits, *, whole: bool) -> Source:
     try:
         from holdfast.ingest.sources.bucket import Bucket
     except ImportError as error:
@@ -344,7 +344,9 @@ def _bucket(place: S3Place, pattern: str, waits: Waits, *, whole: bool, on_chang
             f"an s3:// path needs packages that are not installed: {error}",
             hint="pip install 'holdfast[s3]'",
         ) from error
-    return Bucket(place, pattern, waits, whole=whole, on_changed=on_changed)
+    return Bucket(
+        place, files.pattern, waits, whole=whole, on_changed=files.on_changed, secret=files.secret
+    )
 
 
 def _json(spec: IngestSpec, columns: pa.Schema, schema: Schema, texts: SchemaTexts) -> Format:

@@ -44,17 +44,24 @@ class Registry:
         self._url = spec.url.rstrip("/")
         self._parts = urlsplit(self._url)
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-        if spec.user:
-            password = spec.password.read("the password of the schema registry") if spec.password else ""
-            token = base64.b64encode(f"{spec.user}:{password}".encode()).decode()
+        secret = {} if spec.secret is None else spec.secret.read()
+        if user := spec.user or secret.get("username"):
+            password = secret.get("password", "")
+            if spec.password is not None:
+                password = spec.password.read("the password of the schema registry")
+            token = base64.b64encode(f"{user}:{password}".encode()).decode()
             self._headers["Authorization"] = f"Basic {token}"
         self._tls: ssl.SSLContext | None = None
         if self._parts.scheme == "https":
+            trusted = None if spec.ca_file else secret.get("ca.crt")
             try:
-                self._tls = ssl.create_default_context(cafile=spec.ca_file)
-            except (OSError, ssl.SSLError) as error:
-                why = error.strerror or type(error).__name__
-                raise BadInput(f"the registry's caFile {spec.ca_file} can't be used: {why}") from None
+                self._tls = ssl.create_default_context(cafile=spec.ca_file, cadata=trusted)
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or type(error).__name__
+                what = f"the registry's caFile {spec.ca_file}"
+                if spec.secret is not None and trusted is not None:
+                    what = f"ca.crt of Secret {spec.secret.name}"
+                raise BadInput(f"{what} can't be used: {why}") from None
         self._patience_s = OPEN_S
 
     def text(self, id_: str) -> str:

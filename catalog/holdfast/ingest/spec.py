@@ -4,7 +4,6 @@ Everything is checked here, and an error names the field.
 """
 
 import datetime as dt
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.errors import BadInput
+from holdfast.ingest.credentials import SecretPlace, SecretRef
 from holdfast.ingest.envelope import Envelope
 from holdfast.persist.stores.s3_place import FORM, S3Place
 
@@ -40,6 +40,21 @@ _HOW_TO_NAME: Final = (
 )
 _SECRET_OPTION: Final = re.compile(".*(password|secret).*|scram_(client|server)_key")
 """Options of libpq that are secrets."""
+KAFKA_KEYS: Final = {
+    "username": "sasl.username",
+    "password": "sasl.password",
+    "ca.crt": "ssl.ca.location",
+    "tls.crt": "ssl.certificate.location",
+    "tls.key": "ssl.key.location",
+    "keyPassword": "ssl.key.password",
+}
+"""The keys of a Secret for Kafka, and what of librdkafka they are for."""
+SERVER_KEYS: Final = ("username", "password", "ca.crt")
+"""The keys of a Secret for Postgres and for a schema registry."""
+S3_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""The keys of a Secret for a bucket."""
+_SECRET: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_PLAINTEXT: Final = "PLAINTEXT"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SIZE: Final = re.compile(r"(\d+)(Ki|Mi|Gi|)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -48,13 +63,17 @@ _UNITS_BYTES: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class FilesSpec:
-    """Files in a folder or S3 bucket whose paths match a pattern. `on_changed` is "error" or "ignore"."""
+    """Files in a folder or S3 bucket whose paths match a pattern. `on_changed` is "error" or "ignore".
+
+    `secret` has the credentials for the bucket. Default: those of the environment.
+    """
 
     REPLAYABLE: ClassVar[bool] = True
     COUNTS: ClassVar[bool] = False
     path: Path | S3Place
     pattern: str = "*"
     on_changed: str = "error"
+    secret: SecretRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +89,12 @@ class GeneratorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretPlace:
-    """Where a secret is: in an environment variable, or in a file."""
-
-    variable: str = ""
-    file: Path | None = None
-
-    def read(self, what: str) -> str:
-        """Return the secret. Raises `BadInput`, which says what is not there."""
-        if self.file is not None:
-            try:
-                return self.file.read_text().rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-                raise BadInput(f"can't read the file {self.file} with {what}: {why}") from None
-        if self.variable not in os.environ:
-            raise BadInput(f"the environment variable {self.variable} with {what} is not set")
-        return os.environ[self.variable]
-
-
-@dataclass(frozen=True, slots=True)
 class KafkaSpec:
     """A topic. `start` is Earliest, Latest, a time in milliseconds since 1970, or offsets by partition.
 
     `new_epoch` is whether to go on with what is there if messages are gone. `security` has properties of
-    librdkafka, and `secrets` says where to find those that are secret. `transactions` is Debezium's topic of
-    transactions, or empty.
+    librdkafka, and `secrets` says where to find those that are secret. `secret` may have both (`KAFKA_KEYS`);
+    `security` goes first. `transactions` is Debezium's topic of transactions, or empty.
     """
 
     REPLAYABLE: ClassVar[bool] = True
@@ -108,6 +107,7 @@ class KafkaSpec:
     security: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, SecretPlace] = field(default_factory=dict)
     transactions: str = ""
+    secret: SecretRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,7 @@ class PostgresSpec:
     slot: str = ""
     new_epoch: bool = False
     password: SecretPlace | None = None
+    secret: SecretRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ class RegistrySpec:
     user: str = ""
     password: SecretPlace | None = None
     ca_file: Path | None = None
+    secret: SecretRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,13 @@ class IngestSpec:
     def has_transactions(self) -> bool:
         """Whether steps end between transactions."""
         return isinstance(self.source, KafkaSpec) and bool(self.source.transactions)
+
+    @property
+    def secrets(self) -> tuple[SecretRef, ...]:
+        """The Secrets that the spec names."""
+        own = None if isinstance(self.source, CollectionSourceSpec | GeneratorSpec) else self.source.secret
+        of_registry = None if self.avro.registry is None else self.avro.registry.secret
+        return tuple(each for each in (own, of_registry) if each is not None)
 
 
 def parse(block: object, where: str = "source") -> IngestSpec:
@@ -250,8 +259,11 @@ def _files(given: "_Block") -> FilesSpec:
         _place(given.text("path"), f"{given.where}.path"),
         given.text("pattern", "*"),
         given.choice("onChanged", ["error", "ignore"], "error"),
+        _secret_ref(given, S3_KEYS, S3_KEYS[:2], shared=True),
     )
     given.done()
+    if spec.secret is not None and isinstance(spec.path, Path):
+        raise BadInput(f"{spec.secret.where} is for a path s3://..., and {given.where}.path is a folder")
     return spec
 
 
@@ -280,15 +292,18 @@ def _generator(given: "_Block") -> GeneratorSpec:
 
 def _kafka(given: "_Block") -> KafkaSpec:
     security = given.block("security")
+    properties = {each: text for each in SECURITY if (text := security.optional(each))}
+    secrets = {SECRETS[each]: place for each in SECRETS if (place := _secret(security, each))}
     spec = KafkaSpec(
         given.text("bootstrapServers"),
         given.text("topic"),
         _start(given),
         given.choice("onReset", ["Stall", "NewEpoch"], "Stall") == "NewEpoch",
         given.optional("group"),
-        {each: text for each in SECURITY if (text := security.optional(each))},
-        {SECRETS[each]: place for each in SECRETS if (place := _secret(security, each))},
+        properties,
+        secrets,
         given.optional("transactions"),
+        _secret_ref(given, tuple(KAFKA_KEYS), _needed_by_kafka(properties), shared=True),
     )
     for each in SECRETS.values():
         if each in security.names:
@@ -299,7 +314,24 @@ def _kafka(given: "_Block") -> KafkaSpec:
             )
     security.done()
     given.done()
+    if spec.secret is not None and spec.secrets:
+        raise _in_two_places(spec.secret, security)
+    if spec.secret is not None and properties.get(SECURITY[0], _PLAINTEXT).upper() == _PLAINTEXT:
+        raise BadInput(
+            f"{spec.secret.where} needs {security.where}.{SECURITY[0]}, because Kafka asks for no credentials"
+            f" without it",
+            hint=f"set {SECURITY[0]} to SASL_SSL, SASL_PLAINTEXT or SSL",
+        )
     return spec
+
+
+def _needed_by_kafka(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys that a Secret for Kafka must have. What TLS needs depends on the brokers."""
+    if not properties.get("security.protocol", "").upper().startswith("SASL"):
+        return ()
+    if not properties.get("sasl.mechanism", "").upper().startswith(("PLAIN", "SCRAM")):
+        return ()
+    return ("password",) if "sasl.username" in properties else ("username", "password")
 
 
 def _postgres(given: "_Block") -> PostgresSpec:
@@ -310,9 +342,12 @@ def _postgres(given: "_Block") -> PostgresSpec:
         given.optional("slot"),
         given.choice("onReset", ["Stall", "NewEpoch"], "Stall") == "NewEpoch",
         _secret(given, "password"),
+        _secret_ref(given, SERVER_KEYS, ("password",)),
     )
     given.done()
     _check_no_secret(f"{given.where}.url", spec.url, _HOW_TO_NAME)
+    if spec.secret is not None and spec.password is not None:
+        raise _in_two_places(spec.secret, given)
     parts = urlsplit(spec.url)
     if parts.scheme not in {"postgresql", "postgres"} or not parts.path.strip("/"):
         raise BadInput(f"{given.where}.url must be postgresql://user@host:port/database")
@@ -414,6 +449,23 @@ def _secret(given: "_Block", name: str) -> SecretPlace | None:
     return SecretPlace(variable=variable) if variable else None
 
 
+def _secret_ref(
+    given: "_Block", keys: tuple[str, ...], required: tuple[str, ...], *, shared: bool = False
+) -> SecretRef | None:
+    if "secretRef" not in given.names:
+        return None
+    block = given.block("secretRef")
+    name = block.text("name")
+    block.done()
+    if not _SECRET.fullmatch(name):
+        raise BadInput(f"{block.where}.name is {name!r}, expected the name of a Secret")
+    return SecretRef(name, block.where, keys, required, shared)
+
+
+def _in_two_places(secret: SecretRef, given: "_Block") -> BadInput:
+    return BadInput(f"{secret.where} has the secrets, so {given.where} can't name a variable or a file too")
+
+
 def _start(given: "_Block") -> str | int | Mapping[int, int]:
     if not given.is_block("start"):
         return given.choice("start", list(START), START[0])
@@ -466,12 +518,16 @@ def _avro(given: "_Block", *, is_whole: bool) -> AvroSpec:
 
 
 def _registry(given: "_Block") -> RegistrySpec:
+    user = given.optional("user")
     spec = RegistrySpec(
         given.text("url"),
-        given.optional("user"),
+        user,
         _secret(given, "password"),
         Path(file) if (file := given.optional("caFile")) else None,
+        _secret_ref(given, SERVER_KEYS, ("password",) if user else ("username", "password")),
     )
+    if spec.secret is not None and spec.password is not None:
+        raise _in_two_places(spec.secret, given)
     if "password" in given.names:
         raise BadInput(f"{given.where}.password is a secret, which a spec may not have", hint=_HOW_TO_NAME)
     given.done()
@@ -487,7 +543,7 @@ def _registry(given: "_Block") -> RegistrySpec:
             f"{given.where}.url has a user or a password, which is a secret that a spec may not have",
             hint=f"put the user into {given.where}.user; {_HOW_TO_NAME}",
         )
-    if spec.password is not None and not spec.user:
+    if spec.password is not None and not user:
         raise BadInput(f"{given.where} has a password but no user")
     return spec
 

@@ -180,7 +180,7 @@ class Reason(StrEnum):
     """The storage or the stash is outside the locations that this operator allows (`--allow-location`)."""
 
     SECRET_NOT_FOUND = "SecretNotFound"  # noqa: S105 - the name of a condition, not a secret
-    """The Secret that `credentialsSecretRef` names does not exist."""
+    """A Secret that the spec names does not exist, or has not the keys that it needs."""
 
     STORE_UNREACHABLE = "StoreUnreachable"
     """The store can't be reached or written. The operator retries by itself."""

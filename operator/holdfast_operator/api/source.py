@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from holdfast.ingest.spec import SECRETS, SECURITY
-from holdfast_operator.api.base import PERIOD, ApiModel, Frontier, validations
+from holdfast.ingest.spec import KAFKA_KEYS, S3_KEYS, SECRETS, SECURITY, SERVER_KEYS
+from holdfast_operator.api.base import PERIOD, ApiModel, Frontier, LocalReference, validations
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
 from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 from holdfast_operator.api.urls import NO_SECRETS, without_secrets
@@ -48,15 +48,17 @@ _ONE_FORMAT: Final = (
 _SETTINGS: Final = ", ".join(
     repr(each) for each in (*SECURITY, *(f"{name}{how}" for name in SECRETS for how in ("Env", "File")))
 )
-_ONLY_THESE: Final = (
-    f"may contain {_SETTINGS}; put secrets into the Secret of spark.envSecretRef, and name their keys with "
-    "passwordEnv and keyPasswordEnv"
-)
+_ONLY_THESE: Final = f"may contain {_SETTINGS}; put secrets into a Secret, and name it in secretRef"
 _KNOWN_SECURITY: Final = (f"self.all(k, k in [{_SETTINGS}])", _ONLY_THESE)
-_HOW: Final = "put them into the Secret of spark.envSecretRef, as PGUSER and PGPASSWORD for Postgres"
+_HOW: Final = "put them into a Secret, and name it in secretRef"
 _NO_SECRETS: Final = tuple(
     (rule, message.replace("name a Secret in credentialsSecretRef", _HOW)) for rule, message in NO_SECRETS
 )
+
+
+def _secret_ref(what: str, keys: tuple[str, ...]) -> Any:
+    text = f"A Secret {what}. The job's pods get these keys of it as files: {', '.join(keys)}."
+    return Field(default=None, description=text)
 
 
 class KafkaSource(ApiModel):
@@ -89,10 +91,13 @@ class KafkaSource(ApiModel):
     )
     security: dict[str, Annotated[str, Field(max_length=2048)]] = Field(
         default={},
-        description="Properties such as security.protocol, sasl.mechanism, sasl.username and "
-        "ssl.ca.location. passwordEnv and keyPasswordEnv name the environment variables with the secrets, "
-        "which spark.envSecretRef sets.",
+        description="Properties such as security.protocol, sasl.mechanism and sasl.username. Secrets and "
+        "certificates come from secretRef. Without it, passwordEnv and keyPasswordEnv name environment "
+        "variables, which spark.envSecretRef sets.",
         json_schema_extra={"maxProperties": 16} | validations(_KNOWN_SECURITY),
+    )
+    secret_ref: LocalReference | None = _secret_ref(
+        "with a user and a password, or certificates", tuple(KAFKA_KEYS)
     )
     transactions: str | None = Field(
         default=None,
@@ -110,7 +115,7 @@ class FilesSource(ApiModel):
         min_length=1,
         max_length=2048,
         description="A folder that the pods see, such as one of spark.volumes, or "
-        "s3://bucket/prefix?endpoint=...&region=... with credentials from spark.envSecretRef.",
+        "s3://bucket/prefix?endpoint=...&region=... with credentials from secretRef.",
         json_schema_extra=validations(*_NO_SECRETS),
     )
     pattern: str = Field(
@@ -119,6 +124,9 @@ class FilesSource(ApiModel):
     on_changed: Literal["error", "ignore"] = Field(
         default="error",
         description="What to do with a file that changed after it was read: record an error, or ignore it.",
+    )
+    secret_ref: LocalReference | None = _secret_ref(
+        "with the credentials for a bucket. The default is the credentials of the catalog's storage", S3_KEYS
     )
     _no_secrets = field_validator("path")(without_secrets)
 
@@ -129,8 +137,7 @@ class PostgresSource(ApiModel):
     url: str = Field(
         min_length=1,
         max_length=2048,
-        description="postgresql://host:port/database. User and password come from the environment: PGUSER "
-        "and PGPASSWORD, or passwordEnv, in the Secret of spark.envSecretRef.",
+        description="postgresql://host:port/database. User and password come from secretRef.",
         json_schema_extra=validations(*_NO_SECRETS),
     )
     table: str = Field(
@@ -157,6 +164,7 @@ class PostgresSource(ApiModel):
     password_file: str | None = Field(
         default=None, max_length=1024, description="File with the password that the pods see."
     )
+    secret_ref: LocalReference | None = _secret_ref("with user and password", SERVER_KEYS)
     _no_secrets = field_validator("url")(without_secrets)
 
 
@@ -224,6 +232,7 @@ class AvroRegistry(ApiModel):
     ca_file: str | None = Field(
         default=None, max_length=1024, description="File with the certificates to trust, which the pods see."
     )
+    secret_ref: LocalReference | None = _secret_ref("with user and password", SERVER_KEYS)
     _no_secrets = field_validator("url")(without_secrets)
 
 

@@ -27,9 +27,11 @@ from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.spark_work import (
     KINDS,
     VIEWS,
+    files_of,
     hydrations_view,
     may_have_driver,
     requested_view,
+    secrets_of,
     source_view,
     template_of,
     wants_jobs,
@@ -63,6 +65,7 @@ from holdfast_operator.jobs.course import (
 )
 from holdfast_operator.jobs.scheduled import shown_in
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
+from holdfast_operator.places.credentials import forget_secrets, missing_secret
 from holdfast_operator.sparkapps.adapter import (
     INGEST,
     AppState,
@@ -179,6 +182,7 @@ class CollectionHandler(Handler[CollectionView]):
         """Reconciles the rivals and the Catalog."""
         catalog, rivals = self._cache.catalog_of(key), self._cache.rivals_of(key)
         self._cache.drop(key)
+        forget_secrets(key)
         self.services.metrics.forget(key.namespace, key.name)
         self._long.stop(key)
         self._watchlist.forget(key)
@@ -244,6 +248,7 @@ class CollectionHandler(Handler[CollectionView]):
             reachable=not opening.storage.on_one_machine or self._settings.storage_shared,
             missing=missing,
             full=await self._full(key, spec, missing),
+            no_secret=await missing_secret(self.services.kube, key, secrets_of(spec)),
             apps=apps,
             launched=shown_launched(status),
             stored=facts.active.size if facts.renditions else StoredSize(0, 0),
@@ -367,6 +372,7 @@ class CollectionHandler(Handler[CollectionView]):
             arguments=arguments(place, collection_id, job, {"partitions": step.tasks, **order}),
             template=template,
             secrets=tuple(dict.fromkeys(each.name for each in references)),
+            files=files_of(spec, job),
         )
         try:
             await self._spark.launch(launch)

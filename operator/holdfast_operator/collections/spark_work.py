@@ -7,6 +7,9 @@ from typing import Any, Final, TypeVar
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.collections.hydration import HYDRATE
+from holdfast.errors import BadInput
+from holdfast.ingest.credentials import SecretRef
+from holdfast.ingest.spec import parse
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.spark import SparkTemplate
@@ -20,7 +23,7 @@ from holdfast_operator.jobs.ingestion import FORGET, SourceRuns, SourceView, ear
 from holdfast_operator.jobs.requested import RequestedKind, RequestedView, jobs_of, runs_of
 from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
 from holdfast_operator.jobs.snapshot import SnapshotView
-from holdfast_operator.sparkapps.adapter import INGEST
+from holdfast_operator.sparkapps.adapter import INGEST, SecretFiles
 from holdfast_operator.sparkapps.sizing import cores
 
 V = TypeVar("V", bound=RequestedView)
@@ -34,7 +37,7 @@ KINDS: Final = tuple(view.kind for view in VIEWS)
 
 def _shared(view: SparkView) -> dict[str, Any]:
     """Returns the fields that are the same in the views of all kinds of jobs."""
-    own = {"objection", "apps"}
+    own = {"objection", "no_secret", "apps"}
     return {each.name: getattr(view, each.name) for each in fields(SparkView) if each.name not in own}
 
 
@@ -117,6 +120,7 @@ def source_view(
     shown = [each for each in status.get("conditions") or [] if each["type"] == SourceView.kind.shown]
     return SourceView(
         **_shared(shared),
+        no_secret=shared.no_secret,
         objection=objection(source.spark),
         apps=tuple(app for app in apps if forgetting is None or app.job_id != forgetting.job_id),
         forgetting=forgetting,
@@ -161,6 +165,26 @@ def template_of(
     asked = request if time_of(job.slot) is None else schedule
     order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}
     return None if asked is None else (asked.spark, order)
+
+
+def secrets_of(spec: StorageCollectionSpec) -> tuple[SecretRef, ...]:
+    """Returns the Secrets that the source of a spec names. None if the source is invalid."""
+    if spec.source is None:
+        return ()
+    try:
+        return parse(spec.source.block, "spec.source").secrets
+    except BadInput:
+        return ()
+
+
+def files_of(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SecretFiles, ...]:
+    """Returns the Secrets whose keys the pods of a job get as files, each once."""
+    found: dict[str, SecretFiles] = {}
+    for each in secrets_of(spec) if job.kind == INGEST else ():
+        other = found.get(each.name, SecretFiles(each.name, (), shared=False))
+        keys = tuple(dict.fromkeys((*other.keys, *each.keys)))
+        found[each.name] = SecretFiles(each.name, keys, shared=other.shared or each.shared)
+    return tuple(found.values())
 
 
 def asked_for(spec: StorageCollectionSpec) -> dict[str, tuple[Any, Any]]:

@@ -58,6 +58,8 @@ class SparkView:
     """Why the cluster can't run Spark jobs, and what to do. None if it can."""
     objection: str | None = None
     """Why the Spark adapter can't run the template, and what to do. None if it can."""
+    no_secret: str | None = None
+    """Which Secret the job needs and can't have, and what to do. None if it has what it needs."""
     full: str | None = None
     """Why no attempt can be launched before another one ends. None if it can."""
     apps: tuple[AppState, ...] = ()
@@ -80,6 +82,8 @@ class JobPhase(Enum):
     NOT_SHARED = auto()
     NOT_TAKEN = auto()
     """The Spark adapter can't run the template."""
+    NO_SECRET = auto()
+    """A Secret that the job needs is missing, or a key of it."""
     QUEUED = auto()
     """It waits for another job to end."""
     RUNNING = auto()
@@ -93,6 +97,7 @@ HINDRANCES: Final[Mapping[JobPhase, Reason]] = {
     JobPhase.NOT_INSTALLED: Reason.SPARK_NOT_INSTALLED,
     JobPhase.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
     JobPhase.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
+    JobPhase.NO_SECRET: Reason.SECRET_NOT_FOUND,
 }
 """The phases in which a job can't run at present, and their reasons."""
 
@@ -234,8 +239,8 @@ def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> D
         return failed(job, "its application is gone")
     if app is None and seen.objection is not None:
         return failed(job, seen.objection)
-    if app is None and (queued := _queued(seen)) is not None:
-        return queued
+    if app is None and (waits := _no_secret(seen) or _queued(seen)) is not None:
+        return waits
     if app is None:
         return LaunchAttempt(seen.collection_id, job, tasks(seen.stored, template.executor))
     match app.phase:
@@ -301,7 +306,13 @@ def _running(job: JobRecord, what: str) -> JobReport:
 def _refused(seen: SparkView) -> JobReport | None:
     if seen.missing is not None:
         return _not_installed(seen.missing)
-    return None if seen.objection is None else JobReport(JobPhase.NOT_TAKEN, seen.objection, asks_again=True)
+    if seen.objection is not None:
+        return JobReport(JobPhase.NOT_TAKEN, seen.objection, asks_again=True)
+    return _no_secret(seen)
+
+
+def _no_secret(seen: SparkView) -> JobReport | None:
+    return None if seen.no_secret is None else JobReport(JobPhase.NO_SECRET, seen.no_secret, asks_again=True)
 
 
 def _queued(seen: SparkView) -> JobReport | None:

@@ -184,6 +184,8 @@ def plan_forget(seen: SourceView) -> Decision | Settle | None:
         return replace(course, limited=False)
     if isinstance(course, Decision):
         return course
+    if course.phase is JobPhase.NO_SECRET:
+        return failed(job, course.text)
     text = f"a Spark job deletes what the source keeps for the collection: {course.text}"
     return Settle(reconciling(Reason.DELETING, text), requeue_after=2.0)
 
@@ -196,7 +198,8 @@ def is_forgotten(seen: SourceView | None) -> bool:
 def why_not_forgotten(seen: SourceView | None) -> str:
     """Returns why the source may still keep something for the collection."""
     if seen is None or seen.forgetting is None:
-        return "no Spark job could be started for it"
+        why = seen.no_secret if seen is not None else None
+        return "no Spark job could be started for it" + (f": {why}" if why else "")
     return f"the Spark job for it failed: {seen.forgetting.error}"
 
 
@@ -238,7 +241,7 @@ def _plan_follower(seen: SourceView) -> Decision | RequestedReport:
 def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> WantedCondition:
     reason = seen.kind.reasons[course.phase]
     match course.phase:
-        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
+        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN | JobPhase.NO_SECRET:
             return _condition("True", reason, f"no Spark job can read the source: {course.text}")
         case JobPhase.RUNNING if job is not None and _is_settled(seen, job):
             return _condition("False", reason, "a Spark job reads the source")

@@ -248,7 +248,7 @@ def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Dec
 def _shown(kind: RequestedKind, order: Order, job: JobRecord, course: JobReport) -> RequestedReport:
     status, text = "Unknown", course.text
     match course.phase:
-        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
+        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN | JobPhase.NO_SECRET:
             return _hindered(kind, order, course)
         case JobPhase.RUNNING:
             text += kind.running(job)

@@ -1,4 +1,4 @@
-"""The Secrets that a Catalog's spec refers to.
+"""The Secrets that a spec refers to.
 
 Invariants
 - Their values are used and not kept. From the first read until the object that names them is gone, they are
@@ -8,11 +8,12 @@ Invariants
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
 from holdfast.errors import BadInput
+from holdfast.ingest.credentials import SecretRef
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.urls import TELLING
@@ -58,6 +59,21 @@ async def unusable_secret(
             return no_secret(name, field)
         except BadInput as error:
             return settled(error).health
+    return None
+
+
+async def missing_secret(kube: Kube, key: ObjectKey, wanted: Iterable[SecretRef]) -> str | None:
+    """Returns which of the Secrets that a source needs is missing or lacks a key, and what to do, or None."""
+    for ref in wanted:
+        try:
+            found = decoded(await kube.get_of(SECRETS, key.namespace, ref.name), key)
+        except Gone:
+            needs = f" with {' and '.join(ref.required)}" if ref.required else ""
+            return f"Secret '{ref.name}' is not in this namespace; create it{needs}, or correct {ref.where}"
+        except BadInput as error:
+            return f"{error}; {error.hint}"
+        if fault := ref.fault(found):
+            return f"Secret '{ref.name}' {fault}"
     return None
 
 

@@ -52,6 +52,15 @@ class AppState:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretFiles:
+    """A Secret of which pods get these keys as files. Without `shared`, only the driver does."""
+
+    name: str
+    keys: tuple[str, ...]
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """An attempt to start."""
 
@@ -64,6 +73,8 @@ class Launch:
     template: SparkTemplate
     secrets: tuple[str, ...]
     """Names of the Secrets whose keys become environment variables."""
+    files: tuple[SecretFiles, ...] = ()
+    """The Secrets whose keys become files, each once."""
 
 
 INGEST: Final = "ingest"

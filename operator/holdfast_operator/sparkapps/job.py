@@ -16,12 +16,14 @@ from holdfast_operator.sparkapps.objects import (
     Json,
     ObjectAdapter,
     application_name,
-    environment,
     in_a_line,
     labels_of,
     metadata_of,
     pod_security,
     program,
+    secret_environment,
+    secret_mounts,
+    secret_volumes,
     selector,
     tolerations,
 )
@@ -147,6 +149,7 @@ def _pod(launch: Launch) -> Json:
     cores = template.executor.cores
     settings = {**template.spark_conf, "spark.driver.host": _ALONE}
     memory = f"{one_pod_memory(template)}Mi"
+    environment = secret_environment(launch)
     volumes = template.volumes
     if not any(each.mount_path.rstrip("/") == _TMP for each in volumes):
         volumes = (*volumes, SparkVolume(name="holdfast-tmp", mount_path=_TMP))
@@ -182,17 +185,20 @@ def _pod(launch: Launch) -> Json:
                     program(launch),
                     *launch.arguments,
                 ],
-                "env": [{"name": "SPARK_DRIVER_BIND_ADDRESS", "value": _ALONE}],
-                **environment(launch),
+                **environment,
+                "env": [*environment.get("env", ()), {"name": "SPARK_DRIVER_BIND_ADDRESS", "value": _ALONE}],
                 "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
                 "securityContext": CONTAINER_SECURITY,
                 "volumeMounts": [
-                    {"name": each.name, "mountPath": each.mount_path, "readOnly": each.read_only}
-                    for each in volumes
+                    *(
+                        {"name": each.name, "mountPath": each.mount_path, "readOnly": each.read_only}
+                        for each in volumes
+                    ),
+                    *secret_mounts(launch.files),
                 ],
             }
         ],
-        "volumes": [_volume(each) for each in volumes],
+        "volumes": [*(_volume(each) for each in volumes), *secret_volumes(launch.files)],
     }
 
 

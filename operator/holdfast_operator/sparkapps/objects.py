@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
+from holdfast.ingest.credentials import FOLDER
 from holdfast_operator.api.names import (
     API_VERSION,
     LABEL_ATTEMPT,
@@ -28,6 +29,7 @@ from holdfast_operator.sparkapps.adapter import (
     Launch,
     LaunchRefused,
     NotInstalled,
+    SecretFiles,
     SparkAdapter,
 )
 
@@ -43,6 +45,8 @@ CONTAINER_SECURITY: Final[Json] = {
 }
 """With these settings, a pod meets the restricted profile of the Pod Security Standards."""
 
+SECRETS_FOLDER: Final = "/etc/holdfast/secrets"
+"""The folder in a pod with a folder for each Secret whose keys are files."""
 _GROUP: Final = 65532
 """The group of the image's user."""
 _MAX_LABEL: Final = 63
@@ -200,9 +204,45 @@ def program(launch: Launch) -> str:
     return f"{JOBS_FOLDER}/{launch.job_kind}.py"
 
 
-def environment(launch: Launch) -> Json:
+def secret_environment(launch: Launch) -> Json:
     """Returns the container fields for its Secrets. Empty if there are none."""
-    return {"envFrom": [{"secretRef": {"name": name}} for name in launch.secrets]} if launch.secrets else {}
+    fields: Json = {}
+    if launch.files:
+        fields["env"] = [{"name": FOLDER, "value": SECRETS_FOLDER}]
+    if launch.secrets:
+        fields["envFrom"] = [{"secretRef": {"name": name}} for name in launch.secrets]
+    return fields
+
+
+def secret_mounts(files: Sequence[SecretFiles]) -> list[Json]:
+    """Returns the mounts of a container for Secrets whose keys are files."""
+    return [
+        {"name": _volume_name(index), "mountPath": f"{SECRETS_FOLDER}/{each.name}", "readOnly": True}
+        for index, each in enumerate(files)
+    ]
+
+
+def secret_volumes(files: Sequence[SecretFiles]) -> list[Json]:
+    """Returns the volumes of a pod for Secrets whose keys are files.
+
+    A pod starts without what is missing, and its job says so. Otherwise the pod would wait for ever.
+    """
+    return [
+        {
+            "name": _volume_name(index),
+            "secret": {
+                "secretName": each.name,
+                "items": [{"key": key, "path": key} for key in each.keys],
+                "optional": True,
+            },
+        }
+        for index, each in enumerate(files)
+    ]
+
+
+def _volume_name(index: int) -> str:
+    # The name of a Secret may have dots, which the name of a volume may not.
+    return f"holdfast-secret-{index}"
 
 
 def pod_security(template: SparkTemplate) -> Json:
@@ -215,13 +255,17 @@ def pod_security(template: SparkTemplate) -> Json:
 def pod_template(launch: Launch, role: str) -> Json:
     """Returns the pod template of a role, `driver` or `executor`. Spark fills in image and command."""
     template = launch.template
-    container = {"name": f"spark-kubernetes-{role}", "securityContext": CONTAINER_SECURITY}
+    container: Json = {"name": f"spark-kubernetes-{role}", "securityContext": CONTAINER_SECURITY}
+    files = [each for each in launch.files if each.shared or role == "driver"]
+    if files:
+        container["volumeMounts"] = secret_mounts(files)
     return {
         "metadata": {"labels": labels_of(launch)},
         "spec": {
             "securityContext": pod_security(template),
             **({"tolerations": tolerations(template)} if template.tolerations else {}),
-            "containers": [container | environment(launch)],
+            **({"volumes": secret_volumes(files)} if files else {}),
+            "containers": [container | secret_environment(launch)],
         },
     }
 

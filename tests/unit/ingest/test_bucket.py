@@ -153,6 +153,23 @@ def test_what_can_not_be_reached_is_one_clear_line(
         assert error.hint.endswith("credentials of a user who may list and get objects there")
 
 
+def test_the_credentials_come_from_a_secret(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minio: Minio
+) -> None:
+    objects.put("a", b'{"id": 1, "name": "Ada"}\n')
+    # Those of the environment belong to the collection's own storage.
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    monkeypatch.setenv("HOLDFAST_SECRETS", str(tmp_path))
+    (tmp_path / "bucket").mkdir()
+    for name, value in minio.credentials.items():
+        (tmp_path / "bucket" / name).write_text(value)
+    assert objects.fed(tmp_path, secretRef={"name": "bucket"}) == {(1, "Ada"): 1}
+    (tmp_path / "bucket/AWS_SECRET_ACCESS_KEY").unlink()
+    with pytest.raises(BadInput, match=r"has no key AWS_SECRET_ACCESS_KEY, which source\.files"):
+        objects.fed(tmp_path, secretRef={"name": "bucket"})
+
+
 def test_a_path_is_a_folder_or_an_s3_url() -> None:
     with pytest.raises(BadInput, match=r"source\.files\.path must be the path of a folder, or s3://bucket"):
         parse({"files": {"path": "https://bucket/orders"}, "format": {"json": {}}})

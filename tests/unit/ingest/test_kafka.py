@@ -779,6 +779,34 @@ def test_secrets_come_from_a_file_or_a_variable_and_are_never_shown(
     assert "inline-secret" not in told
 
 
+def test_user_and_password_come_from_a_secret(
+    client: PersistClient, tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    named = {
+        "bootstrapServers": kafka.sasl_servers,
+        "security": sasl,
+        "secretRef": {"name": "kafka"},
+    }
+    told = refused(tmp_path, topic, **named)
+    assert "source.kafka.secretRef names Secret kafka, and the environment variable HOLDFAST_SECRETS" in told
+    monkeypatch.setenv("HOLDFAST_SECRETS", str(tmp_path))
+    (tmp_path / "kafka").mkdir()
+    (tmp_path / "kafka/username").write_text(USER)
+    told = refused(tmp_path, topic, **named)
+    assert "has no key password, which source.kafka.secretRef needs: add it" in told
+    (tmp_path / "kafka/password").write_text("wrong-secret")
+    told = refused(tmp_path, topic, **named)
+    assert f"Kafka at {kafka.sasl_servers} does not accept this client" in told
+    assert "wrong-secret" not in told
+    # A new pipeline reads the secret as it is now.
+    (tmp_path / "kafka/password").write_text(f"{kafka.password}\n")
+    fed(client, topic, **named)
+    assert ids(client) == [1]
+
+
 def test_the_page_does_what_it_says(tmp_path: Path, kafka: Broker) -> None:
     topic = KafkaTopic(kafka, name="orders")
     topic.send({"id": 1, "item": "fig"}, {"id": 1, "item": "apple"}, key={"id": 1})

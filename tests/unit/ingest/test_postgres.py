@@ -1189,6 +1189,27 @@ def test_the_password_is_never_shown(table: PgTable, monkeypatch: pytest.MonkeyP
         assert table.server.password not in repr(vars(source._client))
 
 
+def test_user_and_password_come_from_a_secret(
+    table: PgTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PGPASSWORD")
+    monkeypatch.setenv("HOLDFAST_SECRETS", str(tmp_path))
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/username").write_text("postgres")
+    (tmp_path / "shop/password").write_text(f"{table.server.password}\n")
+    url = table.server.url(table.database, password=False).replace("postgres@", "")
+    with closing(table.source(url=url, secretRef={"name": "shop"})) as source:
+        assert table.server.password not in repr(vars(source))
+        assert source._client.rows("SELECT current_user") == [("postgres",)]
+    # The user of the URL goes first.
+    other = table.server.url(table.database, password=False).replace("postgres@", "nobody@")
+    told = refused(tmp_path, table.block(url=other, secretRef={"name": "shop"}))
+    assert 'password authentication failed for user "nobody"' in told
+    (tmp_path / "shop/ca.crt").write_text("not a certificate")
+    told = refused(tmp_path, table.block(url=f"{url}?sslmode=verify-ca", secretRef={"name": "shop"}))
+    assert "SSL" in told or "root certificate" in told
+
+
 def test_an_open_transaction_is_named(
     client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -354,6 +354,26 @@ def test_a_password_reaches_the_registry_and_no_message(
     assert ids(stores.open()) == [1, 2]
 
 
+def test_user_and_password_come_from_a_secret(
+    stores: Stores, topic: Topic, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SECRETS", str(tmp_path))
+    (tmp_path / "registry").mkdir()
+    (tmp_path / "registry/username").write_text("me")
+    with StandInRegistry("me", "hunter2") as registry:
+        registry.register(1, ORDER)
+        block = {"registry": {"url": registry.url, "secretRef": {"name": "registry"}}, "keys": "json"}
+        with pytest.raises(BadInput, match=r"no key password, which source.format.avro.registry.secretRef"):
+            fed(stores.open(), topic, "", format={"avro": block})
+        (tmp_path / "registry/password").write_text("hunter2\n")
+        fed(stores.open(), topic, "", format={"avro": block})
+    assert ids(stores.open()) == [1, 2]
+    (tmp_path / "registry/ca.crt").write_text("no certificate")
+    block["registry"] = {"url": "https://127.0.0.1:1", "secretRef": {"name": "registry"}}
+    with pytest.raises(BadInput, match=r"ca\.crt of Secret registry can't be used"):
+        fed(stores.open(), topic, "other", format={"avro": block})
+
+
 def test_upsert_with_keys_of_avro(stores: Stores, registry: StandInRegistry) -> None:
     registry.register(2, ORDER_KEY)
     registry.register(3, "long")

@@ -9,9 +9,10 @@ import yaml
 
 from holdfast.errors import BadInput
 from holdfast.ingest import IngestSpec, parse
+from holdfast.ingest.credentials import SecretPlace, SecretRef
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.opened import format_of
-from holdfast.ingest.spec import CollectionSourceSpec, FilesSpec, KafkaSpec, PostgresSpec, SecretPlace
+from holdfast.ingest.spec import CollectionSourceSpec, FilesSpec, KafkaSpec, PostgresSpec
 from holdfast.persist import Schema
 
 WHOLE: dict[str, Any] = {
@@ -121,6 +122,98 @@ def test_what_transactions_need(changed: dict[str, Any], told: str) -> None:
         parse(block)
     good = parse({**block, "kafka": kafka, "format": {"json": {}}, "envelope": "Debezium"})
     assert good.has_transactions
+
+
+TOPIC: dict[str, Any] = {"bootstrapServers": "b:1", "topic": "t"}
+SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
+TABLE: dict[str, Any] = {"url": "postgresql://db/shop", "table": "public.orders", "publication": "shop"}
+NAMED = {"secretRef": {"name": "keys"}}
+
+
+def with_registry(**registry: Any) -> dict[str, Any]:
+    return {"kafka": TOPIC, "format": {"avro": {"registry": {"url": "http://r", **registry}}}}
+
+
+@pytest.mark.parametrize(
+    ("block", "where", "required"),
+    [
+        ({"kafka": {**TOPIC, **NAMED, "security": SCRAM}}, "kafka", ("username", "password")),
+        ({"kafka": {**TOPIC, **NAMED, "security": SCRAM | {"sasl.username": "me"}}}, "kafka", ("password",)),
+        ({"kafka": {**TOPIC, **NAMED, "security": {"security.protocol": "SSL"}}}, "kafka", ()),
+        ({"postgres": {**TABLE, **NAMED}}, "postgres", ("password",)),
+        (
+            {"files": {"path": "s3://shop/in", **NAMED}},
+            "files",
+            ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+        ),
+        (with_registry(**NAMED), "format.avro.registry", ("username", "password")),
+        (with_registry(**NAMED, user="me"), "format.avro.registry", ("password",)),
+    ],
+)
+def test_a_secret_is_named_and_says_which_keys_it_needs(
+    block: dict[str, Any], where: str, required: tuple[str, ...]
+) -> None:
+    form = {} if "postgres" in block or "format" in block else {"format": {"json": {}}}
+    (secret,) = parse({**block, **form}).secrets
+    assert (secret.name, secret.where, secret.required) == ("keys", f"source.{where}.secretRef", required)
+    assert set(required) <= set(secret.keys)
+    # Only Kafka and files are read by many processes.
+    assert secret.shared == (where in {"kafka", "files"})
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({"kafka": {**TOPIC, **NAMED}}, "source.kafka.secretRef needs source.kafka.security.security.proto"),
+        (
+            {"kafka": {**TOPIC, **NAMED, "security": {**SCRAM, "passwordEnv": "A"}}},
+            "source.kafka.secretRef has the secrets, so source.kafka.security can't name a variable",
+        ),
+        ({"kafka": {**TOPIC, "secretRef": {}}}, "source.kafka.secretRef.name must be text"),
+        ({"kafka": {**TOPIC, "secretRef": {"name": "../x"}}}, "source.kafka.secretRef.name is '../x'"),
+        (
+            {"kafka": {**TOPIC, "secretRef": {"name": "a", "namespace": "b"}}},
+            "source.kafka.secretRef has an unknown field 'namespace'",
+        ),
+        ({"files": {"path": "/in", **NAMED}}, "source.files.secretRef is for a path s3://..."),
+        ({"postgres": {**TABLE, **NAMED, "passwordFile": "/p"}}, "source.postgres.secretRef has the secrets"),
+        (with_registry(**NAMED, passwordEnv="A", user="me"), "registry.secretRef has the secrets"),
+    ],
+)
+def test_a_secret_that_makes_no_sense_is_refused(block: dict[str, Any], told: str) -> None:
+    form = {} if "postgres" in block or "format" in block else {"format": {"json": {}}}
+    with pytest.raises(BadInput, match=re.escape(told)):
+        parse({**block, **form})
+
+
+def test_the_keys_of_a_secret_are_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = SecretRef("keys", "source.kafka.secretRef", ("username", "password", "ca.crt"), ("password",))
+    monkeypatch.delenv("HOLDFAST_SECRETS", raising=False)
+    with pytest.raises(
+        BadInput, match="names Secret keys, and the environment variable HOLDFAST_SECRETS"
+    ) as e:
+        secret.read()
+    assert e.value.hint == (
+        "put password into files in a folder keys, and set HOLDFAST_SECRETS to the folder that has it"
+    )
+    monkeypatch.setenv("HOLDFAST_SECRETS", str(tmp_path))
+    with pytest.raises(BadInput, match="has no key password, which source.kafka.secretRef needs: add it"):
+        secret.read()
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys/password").write_text("hunter2\n")
+    (tmp_path / "keys/other").write_text("x")
+    assert secret.read() == {"password": "hunter2"}
+    # It is read anew each time, and no message has it.
+    (tmp_path / "keys/password").write_bytes(b"\xffhunter3")
+    with pytest.raises(BadInput, match="with password of Secret keys: it is not UTF-8") as e:
+        secret.read()
+    assert "hunter" not in str(e.value)
+
+
+def test_a_secret_without_any_key_that_counts_is_refused() -> None:
+    secret = SecretRef("keys", "source.kafka.secretRef", ("ca.crt", "tls.crt"))
+    assert secret.fault({"tls.crt": "x"}) == ""
+    assert "has none of the keys that source.kafka.secretRef can use" in secret.fault({"password": "x"})
 
 
 def test_a_table_of_postgres() -> None:

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.sparkdriver import WaitingForConfigError, command, driver_environment, refusal, target
+from testbed.sparkdriver import (
+    WaitingForConfigError,
+    command,
+    driver_environment,
+    mount_secrets,
+    refusal,
+    target,
+    within,
+)
 from testbed.sparkoperator import CRD_FILE
 from testbed.sparkstatus import MISBEHAVE, Misbehaviour, State, annotated, exit_message, status_patch
 
@@ -77,6 +85,21 @@ def test_the_environment_of_a_driver_is_that_of_a_container() -> None:
 def test_a_driver_waits_for_what_its_environment_names(driver: dict[str, Any]) -> None:
     with pytest.raises(WaitingForConfigError, match="none"):
         driver_environment(driver, lookup)
+
+
+def test_the_secrets_that_a_driver_mounts_are_files(tmp_path: Path) -> None:
+    items = [{"key": "user", "path": "user"}, {"key": "no", "path": "no"}]
+    driver = {
+        "volumes": [{"name": "s", "secret": {"secretName": "keys", "items": items, "optional": True}}],
+        "volumeMounts": [{"name": "s", "mountPath": "/etc/keys"}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+    mount_secrets(driver, lookup, tmp_path)
+    found = within(tmp_path, {"KEYS": "/etc/keys", "OTHER": "/etc/none", "MODE": "x"})
+    assert found == {"KEYS": str(tmp_path / "etc/keys"), "OTHER": "/etc/none", "MODE": "x"}
+    assert [(each.name, each.read_text()) for each in Path(found["KEYS"]).iterdir()] == [("user", "me")]
+    driver["volumes"][0]["secret"]["optional"] = False  # type: ignore[index]
+    with pytest.raises(WaitingForConfigError, match="no"):
+        mount_secrets(driver, lookup, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """Objects below a prefix of an S3 bucket. The identity of an object is its ETag.
 
-An object appears whole, so it needs no other name while it is written. Credentials come from the environment,
-as for a location in S3. The source needs the rights s3:ListBucket and s3:GetObject.
+An object appears whole, so it needs no other name while it is written. Credentials come from the Secret that
+the spec names, or else from the environment, as for a location in S3. The source needs the rights
+s3:ListBucket and s3:GetObject.
 """
 
 from collections.abc import Iterator
 
 from holdfast.errors import SourceChanged
+from holdfast.ingest.credentials import SecretRef
 from holdfast.ingest.source import Range
 from holdfast.ingest.sources.files import MAX_FILE_BYTES, Files, FoundFile
 from holdfast.ingest.waits import Waits
@@ -18,10 +20,20 @@ from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, r
 class Bucket(Files):
     """The source."""
 
-    def __init__(self, place: S3Place, pattern: str, waits: Waits, *, whole: bool, on_changed: str) -> None:
+    def __init__(
+        self,
+        place: S3Place,
+        pattern: str,
+        waits: Waits,
+        *,
+        whole: bool,
+        on_changed: str,
+        secret: SecretRef | None = None,
+    ) -> None:
         super().__init__(pattern, waits, whole=whole, on_changed=on_changed)
         self._place = place
-        self._session = S3Session(place, answer_s=ANSWER_S, reads=True)
+        credentials = None if secret is None else secret.read()
+        self._session = S3Session(place, answer_s=ANSWER_S, reads=True, credentials=credentials)
 
     @property
     def name(self) -> str:

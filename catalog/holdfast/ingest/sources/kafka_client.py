@@ -17,7 +17,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from holdfast.errors import BadInput, StoreUnreachable
-from holdfast.ingest.spec import KafkaSpec
+from holdfast.ingest.credentials import SecretRef
+from holdfast.ingest.spec import KAFKA_KEYS, KafkaSpec
 from holdfast.ingest.waits import Waits
 
 OPEN_S: Final = 15.0
@@ -96,6 +97,7 @@ class KafkaClient:
             # What it would log is in the errors, and stderr belongs to the command.
             "log_level": 0,
             "error_cb": self._note,
+            **({} if spec.secret is None else _of_secret(spec.secret)),
             **spec.security,
         }
         config |= {name: place.read(name) for name, place in spec.secrets.items()}
@@ -234,6 +236,14 @@ class KafkaClient:
             hint=f"check source.kafka.bootstrapServers ({servers}), that the broker is up, and that this port"
             f" takes security.protocol {self._protocol}",
         )
+
+
+def _of_secret(secret: SecretRef) -> dict[str, str]:
+    """The properties that a Secret has. Librdkafka itself reads the files of TLS."""
+    return {
+        KAFKA_KEYS[key]: str(file) if KAFKA_KEYS[key].endswith(".location") else secret.value(key, file)
+        for key, file in secret.files().items()
+    }
 
 
 def is_passing(error: KafkaError) -> bool:

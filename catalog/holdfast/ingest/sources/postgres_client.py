@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
 
 from holdfast.errors import HoldfastError, StoreUnreachable
+from holdfast.ingest.credentials import SecretRef
 from holdfast.ingest.spec import PostgresSpec
 from holdfast.ingest.waits import Waits
 from holdfast.pg_session import Connection, PostgresAddress, connect, reason_of
@@ -59,6 +60,8 @@ class PostgresClient:
         if spec.password is not None:
             conninfo = make_conninfo(conninfo, password=spec.password.read("the password of source.postgres"))
         given = conninfo_to_dict(address.conninfo)
+        if spec.secret is not None:
+            conninfo = make_conninfo(conninfo, **_of_secret(spec.secret, given))
         self.where = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
         self._address = PostgresAddress(conninfo, address.schema, self.where)
         self._kept: Connection | None = None
@@ -202,6 +205,17 @@ class Replication:
 
 
 _LOCK_CLASS: Final = 0x48464947  # "HFIG", the class of the advisory locks of attempts
+
+
+def _of_secret(secret: SecretRef, given: Mapping[str, object]) -> dict[str, str]:
+    """The options that a Secret has. Those of the URL go first."""
+    files = secret.files()
+    found = {"password": secret.value("password", files["password"])}
+    if "username" in files and "user" not in given:
+        found["user"] = secret.value("username", files["username"])
+    if "ca.crt" in files and "sslrootcert" not in given:
+        found["sslrootcert"] = str(files["ca.crt"])
+    return found
 
 
 def _lock_of(name: str) -> Mapping[str, object]:

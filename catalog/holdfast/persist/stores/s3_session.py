@@ -9,7 +9,8 @@ Invariants:
   least `SLOWEST` bytes per second, after `answer_s` more seconds of waiting. A request that takes longer than
   a second is not repeated here. So a service that hangs delays a request by `answer_s` seconds. The deadline
   of the caller decides whether there is another one.
-- Credentials come only from the environment and the AWS configuration. No message contains any.
+- Credentials come from the caller, or else from the environment and the AWS configuration. No message
+  contains any.
 """
 
 import base64
@@ -18,7 +19,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -69,13 +70,22 @@ class S3Session:
     """The service of `place`. `answer_s` is how many seconds a request may wait for any data.
 
     Raises `StoreUnreachable` if the service does not respond, the bucket is missing, or credentials are
-    missing or refused. If the caller only `reads`, the hint asks for no other rights.
+    missing or refused. If the caller only `reads`, the hint asks for no other rights. `credentials` has the
+    names of AWS's environment variables.
     """
 
-    def __init__(self, place: S3Place, *, answer_s: float, reads: bool = False) -> None:
+    def __init__(
+        self,
+        place: S3Place,
+        *,
+        answer_s: float,
+        reads: bool = False,
+        credentials: Mapping[str, str] | None = None,
+    ) -> None:
         self.place: Final = place
         self.base: Final = place.prefix + "/" if place.prefix else ""
         self._answer_s: Final = answer_s
+        self._credentials: Final = {name.lower(): value for name, value in (credentials or {}).items()}
         try:
             self._connections = self._connect()
         except FAILURES as error:
@@ -135,6 +145,7 @@ class S3Session:
             "s3",
             endpoint_url=place.endpoint,
             region_name=place.region or (None if place.endpoint is None else "us-east-1"),
+            **self._credentials,
             config=Config(
                 connect_timeout=_CONNECT_S,
                 read_timeout=self._answer_s,

@@ -15,7 +15,7 @@ from holdfast.spark.jobs.spec import IngestJobSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.source import CollectionSource
-from holdfast_operator.collections.spark_work import may_have_driver, source_view, template_of
+from holdfast_operator.collections.spark_work import files_of, may_have_driver, source_view, template_of
 from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.steps import Decision, Settle
 from holdfast_operator.jobs.course import SparkView, arguments, shown_running
@@ -138,6 +138,72 @@ def test_a_job_follows_the_source_and_is_never_given_up() -> None:
         assert "no broker" in report.condition.message
         later = replace(over, finished_ms=NOW_MS - 301_000)
         assert plan(view(asked, later)) == RetryJob(COLLECTION, over.job_id, 1, limited=False)
+
+
+SASL: dict[str, Any] = {
+    **TOPIC,
+    "kafka": {
+        "bootstrapServers": "kafka:9092",
+        "topic": "orders",
+        "security": {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
+        "secretRef": {"name": "kafka"},
+    },
+}
+NO_SECRET = "Secret 'kafka' has no key password, which spec.source.kafka.secretRef needs: add it"
+
+
+@pytest.mark.parametrize("block", [SASL, SASL | {"run": HOURLY}])
+def test_without_its_secret_no_attempt_starts_and_the_condition_says_why(block: dict[str, Any]) -> None:
+    asked = spec(block)
+    assert asked.source is not None
+    is_continuous = asked.source.run.is_continuous
+    last_hour = (NOW - timedelta(hours=1)).isoformat()
+    status = {} if is_continuous else {"sourceSchedule": {"nextScheduleTime": last_hour}}
+    start = plan(view(asked, status=status))
+    assert isinstance(start, StartJob)
+    job = record(start.slot, spec=start.spec)
+    failed = replace(job, state=JobState.FAILED, failures=1, error="x", finished_ms=NOW_MS - 400_000)
+    assert isinstance(plan(view(asked, failed, status=status)), RetryJob | StartJob)
+    for jobs in ((), (job,), (failed,)):
+        report = plan(view(asked, *jobs, status=status, no_secret=NO_SECRET))
+        assert isinstance(report, RequestedReport)
+        assert report.asks_again
+        assert report.condition is not None
+        assert (report.condition.reason, report.condition.message.endswith(NO_SECRET)) == (
+            Reason.SECRET_NOT_FOUND,
+            True,
+        )
+        assert is_continuous or "sourceSchedule" in report.fields
+    # One that runs goes on: it has read its Secret.
+    running = view(asked, job, apps=(app(job, AppPhase.RUNNING),), status=status, no_secret=NO_SECRET)
+    report = plan(running)
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    assert report.condition.reason is Reason.INGESTION_RUNNING
+
+
+def test_a_deletion_does_not_wait_for_a_secret() -> None:
+    asked = spec(SASL)
+    seen = view(asked, no_secret=NO_SECRET)
+    assert plan_forget(seen) is None
+    assert why_not_forgotten(seen).endswith(NO_SECRET)
+    forget = record("forget:")
+    ended = plan_forget(view(asked, forget, no_secret=NO_SECRET))
+    assert isinstance(ended, FailAttempt)
+    assert ended.error == NO_SECRET
+
+
+def test_the_secrets_of_a_source_are_files_of_its_job_only() -> None:
+    registry = {"url": "http://r", "secretRef": {"name": "kafka"}}
+    asked = spec({**SASL, "format": {"avro": {"registry": registry}}})
+    job = record("continuous:1")
+    (found,) = files_of(asked, job)
+    assert (found.name, found.shared) == ("kafka", True)
+    assert found.keys == ("username", "password", "ca.crt", "tls.crt", "tls.key", "keyPassword")
+    assert files_of(asked, replace(job, kind="snapshot")) == ()
+    # The work order names the Secret, and has nothing of it.
+    assert asked.source is not None
+    assert asked.source.block["kafka"]["secretRef"] == {"name": "kafka"}
 
 
 def test_an_attempt_that_ran_for_long_is_followed_soon() -> None:

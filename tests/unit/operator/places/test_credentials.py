@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadInput
+from holdfast.ingest.credentials import SecretRef
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.catalogs.claims import new_cache
 from holdfast_operator.catalogs.facts import CatalogView
@@ -15,12 +16,12 @@ from holdfast_operator.catalogs.handler import CatalogHandler
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.engine import logging as logs
 from holdfast_operator.engine.handler import OperatorSettings
-from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.engine.kube import Gone, ObjectKey
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status_writer import shown
 from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.migrations.moves import Migrations
-from holdfast_operator.places.credentials import decoded, forget_secrets
+from holdfast_operator.places.credentials import decoded, forget_secrets, missing_secret
 from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import RefusedLocation
@@ -202,3 +203,35 @@ def test_a_catalog_with_a_large_secret_says_so() -> None:
         "key 'token' of Secret 'keys' has 1044000 bytes, of 1044000 in total: credentials can have at most "
         "64 keys of 16384 bytes each, 65536 in total; move other contents to another Secret"
     )
+
+
+def test_what_a_source_needs_of_a_secret_is_looked_up() -> None:
+    class Secrets:
+        def __init__(self, found: dict[str, Any]) -> None:
+            self._found = found
+
+        async def get_of(self, _type: Any, namespace: str, name: str) -> dict[str, Any]:
+            # A resource can name only Secrets of its own namespace.
+            assert namespace == MINE.namespace
+            if name not in self._found:
+                raise Gone
+            return dict(self._found[name])
+
+    ref = SecretRef("keys", "spec.source.kafka.secretRef", ("username", "password"), ("password",))
+
+    def missing(**found: dict[str, Any]) -> str | None:
+        kube: Any = Secrets(found)
+        return asyncio.run(missing_secret(kube, MINE, [ref]))
+
+    assert missing() == (
+        "Secret 'keys' is not in this namespace; create it with password, or correct"
+        " spec.source.kafka.secretRef"
+    )
+    text = "Secret 'keys' has no key password, which spec.source.kafka.secretRef needs: add it"
+    assert missing(keys=secret(username="me")) == text
+    assert missing(keys=secret(username="me", password="open/sesame")) is None
+    # From now on, no status or Event shows it.
+    assert told(MINE, "denied: open/sesame") == "denied: ***"
+    large = missing(keys=secret(password="x" * 20_000))
+    assert large is not None
+    assert "has 20000 bytes" in large

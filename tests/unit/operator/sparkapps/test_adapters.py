@@ -15,7 +15,7 @@ from holdfast_operator.api.names import Kind
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.kube import Forbidden, Kube, KubeError, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps import apache, job, kubeflow
-from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch, NotInstalled
+from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch, NotInstalled, SecretFiles
 from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 from holdfast_operator.sparkapps.job import JOBS, PODS, JobAdapter
@@ -95,6 +95,29 @@ def test_secrets_are_named_and_never_carried(each: ObjectAdapter) -> None:
         assert part["envFrom"] == [{"secretRef": {"name": "keys"}}, {"secretRef": {"name": "more"}}]
     for part in containers(each.body(replace(LAUNCH, secrets=()))):
         assert "envFrom" not in part
+
+
+@each_adapter
+def test_the_keys_of_secrets_are_files_of_those_who_need_them(each: ObjectAdapter) -> None:
+    files = (SecretFiles("registry.v1", ("password",), shared=False), SecretFiles("kafka", ("a", "b"), True))
+    body = each.body(replace(LAUNCH, files=files))
+    specs = [body["spec"]["template"]["spec"]] if body["kind"] == "Job" else pods(body)
+    for role, spec in zip(("driver", "executor"), specs, strict=False):
+        (part,) = spec["containers"]
+        assert {"name": "HOLDFAST_SECRETS", "value": "/etc/holdfast/secrets"} in part["env"]
+        volumes = {one["name"]: one["secret"] for one in spec["volumes"] if "secret" in one}
+        mounts = [one for one in part["volumeMounts"] if one["name"] in volumes]
+        found = {one["mountPath"]: volumes[one["name"]] for one in mounts}
+        wanted = {"kafka": ["a", "b"]} | ({"registry.v1": ["password"]} if role == "driver" else {})
+        assert found.keys() == {f"/etc/holdfast/secrets/{name}" for name in wanted}
+        assert all(one["readOnly"] for one in mounts)
+        assert all("." not in name for name in volumes)
+        for secret in found.values():
+            assert [item["key"] for item in secret["items"]] == wanted[secret["secretName"]]
+            # A pod never waits for ever: its job says what is missing.
+            assert secret["optional"] is True
+    for part in containers(each.body(LAUNCH)):
+        assert "HOLDFAST_SECRETS" not in str(part)
 
 
 @each_adapter
