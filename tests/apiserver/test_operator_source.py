@@ -1,6 +1,7 @@
 """Sources of StorageCollections: real drivers feed them, the operator starts and stops these."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 
 from apiserver.test_operator_hydration import is_driver, kill_driver
+from holdfast.ingest import ingest_source
+from holdfast.persist import PersistClient, Schema
 from testbed.errors import KubectlError
 from testbed.kafka import USER
 from testbed.kafka import Kafka as Broker
 from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
 from unit.ingest.kafkatopic import KafkaTopic
+from unit.ingest.snapshots import taken as snapshot_taken
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
 
@@ -147,6 +151,43 @@ def test_a_deleted_collection_leaves_no_consumer_group(
     assert not world.objects.list("events", fieldSelector="reason=SourceLeft")
 
 
+@pytest.mark.long
+def test_a_restored_collection_is_fed_on_from_its_snapshot(
+    world: Any, drivers: Path, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    inbox, there, volume = tmp_path / "in", make_catalog(), tmp_path / "volume" / world.namespace
+    put(inbox, "1", {"id": 1, "note": "a"}, "no json")
+    schema = Schema.of(key={"id": "int64"}, value={"note": "string?"})
+    ingest_source(f"file://{tmp_path}/other", "orders", source(inbox), schema=schema, once=True)
+    with PersistClient.open(f"file://{tmp_path}/other") as client:
+        snapshot_taken(client, volume / "monday")
+    put(inbox, "2", {"id": 2, "note": "b"})
+    world.start("--storage-shared")
+    # A new collection begins with the snapshot. Until it is there, nothing is read.
+    missing, first = (volume / "tuesday").as_uri(), (volume / "monday").as_uri()
+    wanted = make_collection(source=source(inbox), restoreFrom={"snapshot": missing})
+    world.apply(there, wanted)
+    world.wait_stalled(FLIGHTS, "RestoreFailed")
+    condition = world.condition(FLIGHTS, "SourceStalled")
+    assert (condition["status"], condition["reason"]) == ("Unknown", "Restoring")
+    assert not applications(world)
+    world.apply(wanted | {"spec": wanted["spec"] | {"restoreFrom": {"snapshot": first}}})
+    world.wait_for(FLIGHTS, ".status.restore.snapshot", first)
+    world.wait_for(FLIGHTS, ".status.source.messages", 3)
+    organization = there["spec"]["organizationId"]
+    assert contents(world, organization) == {(1, "a"): 1, (2, "b"): 1}
+    assert world.status(FLIGHTS)["source"]["errors"] == 1
+    # A running job goes on with what is restored. What was read after the snapshot is read again.
+    shutil.copytree(volume / "monday", volume / "tuesday")
+    attempt = world.status(FLIGHTS)["source"]["job"]["attempt"]
+    world.apply(wanted)
+    world.wait_for(FLIGHTS, ".status.restore.snapshot", missing)
+    put(inbox, "3", {"id": 3, "note": "c"})
+    world.wait_for(FLIGHTS, ".status.source.messages", 4)
+    assert contents(world, organization) == {(1, "a"): 1, (2, "b"): 1, (3, "c"): 1}
+    assert world.status(FLIGHTS)["source"]["job"]["attempt"] == attempt
+
+
 @pytest.mark.kafka
 @pytest.mark.parametrize("face", [KUBEFLOW, APACHE, PODS], ids=("kubeflow", "apache", "job"))
 @pytest.mark.long
@@ -174,7 +215,8 @@ def test_credentials_are_files_from_a_secret_of_the_same_namespace(
         lambda: "Secret 'kafka' has no key password" in world.condition(FLIGHTS, "SourceStalled")["message"],
         lambda: str(world.status(FLIGHTS)),
     )
-    assert not world.objects.list(f"{face.plural}.{face.group}" if face.group else "jobs")
+    kind = {KUBEFLOW: "sparkapplications", APACHE: "sparkapplications.spark.apache.org", PODS: "jobs"}[face]
+    assert not world.objects.list(kind)
     # A wrong password: the next attempt reads it as it is by then.
     world.apply(secret | {"stringData": {"username": USER, "password": "not-the-password"}})
     world.settle(
@@ -184,14 +226,10 @@ def test_credentials_are_files_from_a_secret_of_the_same_namespace(
     world.apply(secret | {"stringData": {"username": USER, "password": kafka.password}})
     world.wait_for(FLIGHTS, ".status.source.messages", 1)
     assert contents(world, there["spec"]["organizationId"]) == {(1, "a"): 1}
-    for kind in ("storagecollections", "events", "pods", "jobs", *_applications(face)):
-        assert kafka.password not in json.dumps(world.objects.list(kind))
+    for shown in ("storagecollections", "events", "pods", kind):
+        assert kafka.password not in json.dumps(world.objects.list(shown))
     assert kafka.password not in operator.log.read_text()
     assert not any(kafka.password in each.read_text() for each in drivers.rglob("driver.log"))
-
-
-def _applications(face: Face) -> tuple[str, ...]:
-    return (f"{face.plural}.{face.group}",) if face.group else ()
 
 
 def test_a_secret_of_another_namespace_can_not_be_named(

@@ -27,6 +27,7 @@ from testbed.kafka import Kafka
 from testbed.standinregistry import StandInRegistry
 from unit.ingest.avromessages import ORDER_KEY, wire
 from unit.ingest.kafkatopic import KafkaTopic
+from unit.ingest.snapshots import taken
 
 pytestmark = pytest.mark.spark
 
@@ -184,6 +185,28 @@ def test_a_follower_on_spark_has_what_one_process_has_and_takes_over(
     assert bad.equals(before[2])
     assert bound.drop_columns(["rows", "checksum"]).equals(before[1].drop_columns(["rows", "checksum"]))
     assert contents(controller, name, upper_of(controller, spec) - 1)[1].num_rows == FILES + 1
+
+
+def test_a_driver_goes_on_with_the_rendition_that_a_restore_made(
+    spark: SparkSession, controller: StorageController, url: str, folder: Path, fed: Fed, tmp_path: Path
+) -> None:
+    spec = fed(block(folder), once=False)
+    ingest_source(url, spec.collection, block(folder), once=True)
+    snapshot = taken(controller.client, tmp_path / "made", name=spec.collection)
+    done: list[str] = []
+
+    def stopped(seconds: float) -> bool:
+        if not done:
+            done.append(controller.restore_collection(spec.collection, snapshot).id)
+            file(folder, FILES).write_text(json.dumps({"id": 5000, "name": "new"}) + "\n")
+        time.sleep(seconds)
+        found = offsets(controller, spec.collection)[1] if done else None
+        return found is not None and found.num_rows == FILES + 1
+
+    ingest.run(spec, say=lambda _: None, spark=spark, stopped=stopped)
+    assert controller.describe(spec.collection).holding.id == done[0]
+    output = contents(controller, spec.collection, upper_of(controller, spec) - 1)[0]
+    assert sum(output[DIFF].to_pylist()) == FILES * 499 + 1
 
 
 @pytest.mark.long

@@ -64,17 +64,22 @@ def check_fed(info: CollectionInfo, rendition: RenditionInfo, spec: IngestSpec) 
             hint="feed another collection: 'holdfast ingest' creates one if the spec has its columns; or feed"
             " a new rendition of this one with --rendition, and hand over to it",
         )
-    recorded, given = _recorded(rendition), json.loads(made_from(spec))
-    if not recorded:
-        return
-    recorded.pop(_FOLLOWS, None)
-    if recorded != given:
+    if fault := other_recipe(rendition.made_from, made_from(spec)):
         raise BadInput(
-            f"rendition {rendition.id} of collection {info.name} is made with {_told(recorded)}, and the spec"
-            f" has {_told(given)}",
+            f"rendition {rendition.id} of collection {info.name} {fault}",
             hint="correct the spec; or feed a new rendition with it ('holdfast ingest' with --rendition), and"
             " hand over to that",
         )
+
+
+def other_recipe(recorded: str, wanted: str) -> str:
+    """Return how what rows are made from differs from what a spec has. Empty if not, or if it is unknown."""
+    made, given = (json.loads(each or "{}") for each in (recorded, wanted))
+    for each in (made, given):
+        each.pop(_FOLLOWS, None)
+    if not made or not given or made == given:
+        return ""
+    return f"is made with {_told(made)}, and the spec has {_told(given)}"
 
 
 def _recorded(rendition: RenditionInfo) -> dict[str, Any]:

@@ -303,7 +303,8 @@ class StorageCollectionSpec(ApiModel):
         default=None,
         description="Replaces the contents of the collection with those of a snapshot, once for each value. "
         "From that time on, rows that were written after the snapshot are gone. A new collection starts with "
-        "the snapshot's contents. The same value never restores twice, and removing it changes nothing.",
+        "the snapshot's contents. With spec.source, the snapshot must have its positions in the source, which "
+        "is read from there on. The same value never restores twice, and removing it changes nothing.",
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
@@ -479,11 +480,6 @@ class StorageCollection(Resource):
                 f"{_UNBORN} || !has(self.spec.source) || !has(oldSelf.spec.source) || ({UNCHANGED})",
                 "what decides how messages become rows can't change once the collection exists",
                 ".spec.source",
-            ),
-            (
-                "!has(self.spec.source) || !has(self.spec.restoreFrom)",
-                "a collection with a source can't be restored: the source feeds it",
-                ".spec.restoreFrom",
             ),
             (
                 _KNOWN_HASH_COLUMNS,

@@ -24,6 +24,7 @@ from holdfast_operator.collections.long_steps import LongSteps
 from holdfast_operator.collections.plan import change_message, item_name
 from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.collections.renditions import is_long_over
+from holdfast_operator.collections.restore import begins_with_snapshot
 from holdfast_operator.collections.spark_work import (
     KINDS,
     VIEWS,
@@ -258,7 +259,9 @@ class CollectionHandler(Handler[CollectionView]):
         )
         here = self._long.filling(key, facts.collection_id)
         takes = self._spark.objection
-        source = source_view(shared, spec, status, look.jobs, takes, fed=facts.fed)
+        source = source_view(
+            shared, spec, status, look.jobs, takes, fed=facts.fed, restoring=begins_with_snapshot(facts, spec)
+        )
         if source is not None:
             is_stalled = source.shown is not None and source.shown.status == "True"
             self.services.metrics.source_stalled.labels(key.namespace, key.name).set(is_stalled)

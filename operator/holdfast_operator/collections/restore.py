@@ -64,6 +64,12 @@ def restore_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> Restor
     return RestoreAsked(f"{stem}-{len(tried) + 1}" if tried else stem, snapshot)
 
 
+def begins_with_snapshot(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
+    """Returns whether an empty collection waits for the snapshot that it begins with."""
+    asked = restore_asked(facts, spec)
+    return facts.upper == 0 and asked is not None and not asked.done
+
+
 def restore_status(facts: CollectionFacts, spec: StorageCollectionSpec) -> CollectionRestoreStatus | None:
     """Returns the status of the requested restore, or None if it isn't done."""
     asked = restore_asked(facts, spec)

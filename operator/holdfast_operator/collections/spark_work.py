@@ -100,6 +100,7 @@ def source_view(
     objection: Objection,
     *,
     fed: bool,
+    restoring: bool = False,
 ) -> SourceView | None:
     """Returns the view for the plan of the jobs that feed the collection. None without a source."""
     source = spec.source
@@ -134,6 +135,7 @@ def source_view(
         scheduled=scheduled,
         source=source,
         fed=fed,
+        restoring=restoring,
         earlier=earlier_of(jobs, slot),
         shown=_as_wanted(shown[0]) if shown else None,
     )

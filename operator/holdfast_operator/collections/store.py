@@ -17,6 +17,7 @@ from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import BadInput, CollectionNotFound, CorruptBlob, Fenced, HoldfastError, VersionTooNew
 from holdfast.ingest.kept import SourceProgress
 from holdfast.ingest.kept import progress as ingest_progress
+from holdfast.ingest.made_from import other_recipe
 from holdfast_operator.catalogs.facts import RestoreFailed
 from holdfast_operator.catalogs.observed_catalog import ObservedCatalog
 from holdfast_operator.catalogs.open_catalog import OpenCatalog
@@ -200,6 +201,11 @@ def restore(handle: OpenCatalog, step: Restore, stopped: Callable[[], bool], bou
         size = source.manifest.bytes
         if step.room is not None and size > step.room:
             raise BadInput(f"its files have {size} bytes, but spec.maxBytes leaves only {max(step.room, 0)}")
+        pipeline, there = source.manifest.pipeline, handle.controller.describe(collection_id)
+        made_from = "" if pipeline is None or not there.holding.is_fed else pipeline.made_from
+        if why := other_recipe(made_from, there.holding.made_from):
+            # Its source could never go on.
+            raise BadInput(f"it {why}")
         handle.controller.restore_collection(
             collection_id,
             source,

@@ -59,6 +59,7 @@ _CONTINUOUS: Final = "continuous:"
 """Prefix of the slots of jobs that follow a source. No `requestId` can start with it."""
 _SUPERSEDED: Final = "spec.source has changed"
 _SUSPENDED: Final = "spec.source.run.suspend is true"
+_RESTORING: Final = "the collection begins with spec.restoreFrom; its source is read from there on"
 _NO_FAILURES: Final = frozenset({_SUPERSEDED, _SUSPENDED, COLLECTION_SUSPENDED})
 """The errors of attempts that the operator itself stopped."""
 _SETTLED_S: Final = 120.0
@@ -109,6 +110,8 @@ class SourceView(RequestedView):
     source: CollectionSource
     fed: bool
     """Whether the collection was created with a source."""
+    restoring: bool = False
+    """Whether the collection waits for the snapshot that it begins with."""
     forgetting: JobRecord | None = None
     """The job that deletes what the source keeps, if the collection is being deleted."""
     forget_apps: tuple[AppState, ...] = ()
@@ -152,6 +155,8 @@ def _plan(seen: SourceView) -> Decision | RequestedReport:
             "collection, or remove spec.source"
         )
         return RequestedReport(_condition("True", Reason.NOT_SOURCE_FED, text))
+    if seen.restoring:
+        return RequestedReport(_condition("Unknown", Reason.RESTORING, _RESTORING))
     if seen.source.run.suspend:
         return RequestedReport(_condition("Unknown", Reason.SUSPENDED, _SUSPENDED))
     if not seen.source.run.is_continuous:
@@ -205,7 +210,7 @@ def why_not_forgotten(seen: SourceView | None) -> str:
 
 def _plan_end(seen: SourceView) -> Decision | None:
     """Returns a step that ends an attempt that is no longer needed, or None."""
-    if seen.source.run.suspend or not seen.fed:
+    if seen.source.run.suspend or seen.restoring or not seen.fed:
         return stopped(seen, seen.running, _SUSPENDED)
     run = seen.scheduled.latest if seen.scheduled is not None else None
     wanted = {job.job_id for job in (seen.job, run) if job is not None}

@@ -10,6 +10,7 @@
 - The driver itself reads a table of Postgres, and another collection.
 - Any number of drivers may run, also `holdfast ingest` in another process. The commits decide, and who loses
   deletes its uploads. Uploads of a killed driver are swept after the leases of its writers.
+- If another rendition takes over, as after a restore, the driver feeds that one from then on.
 - The record of the job is not part of a commit. The driver looks every few seconds whether its attempt is
   still the recorded one, and ends if it isn't.
 
@@ -90,16 +91,20 @@ def run(
                 source = spec.parsed
                 is_shared = not isinstance(source.source, CollectionSourceSpec | PostgresSpec)
                 runner = SparkRunner(running, client, info, spec) if is_shared else None
-                with ingestion_of(
-                    controller,
-                    info.collection_id,
-                    source,
-                    runner=runner,
-                    rendition=spec.rendition,
-                    anew=spec.anew,
-                    waits=Waits(say),
-                ) as ingestion:
-                    ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
+                waits, is_over = Waits(say), False
+                while not is_over:
+                    with ingestion_of(
+                        controller,
+                        info.collection_id,
+                        source,
+                        runner=runner,
+                        rendition=spec.rendition,
+                        anew=spec.anew,
+                        waits=waits,
+                    ) as ingestion:
+                        ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
+                    # The rendition that took over is fed on, unless the spec names the one to feed.
+                    is_over = bool(spec.rendition) or not watch.was_handed_over
             if spec.once:
                 controller.finish_job(spec.job_id, spec.attempt, asdict(total))
             say(f"fed {info.name} with {total.messages:,} messages")
@@ -183,9 +188,12 @@ class _Watch:
         self._say = say
         self._total = total
         self._looked_s = time.monotonic()
+        self.was_handed_over = False
+        """Whether the last step found that another rendition took over."""
 
     def step(self, step: IngestStep) -> None:
         self._total.add(step)
+        self.was_handed_over = step.outcome is StepOutcome.HANDED_OVER
         if step.outcome is StepOutcome.COMMITTED and step.messages:
             behind = f", {step.behind:,} messages behind" if step.behind else ""
             self._say(

@@ -1,5 +1,6 @@
 """`spec.restoreFrom` of a StorageCollection: the decision, and its effect in the store."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from holdfast.collections import JobState, Recipe, RenditionState, StorageController
 from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import CLOSED
+from holdfast.ingest import IngestStep, ingest_source
 from holdfast.persist import PersistClient, Schema
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
@@ -26,8 +28,9 @@ from holdfast_operator.collections.facts import (
     Superseded,
 )
 from holdfast_operator.collections.item_definition import is_out_of_date, item_definition
-from holdfast_operator.collections.plan import plan
+from holdfast_operator.collections.plan import made_of, plan
 from holdfast_operator.collections.renditions import is_long_over
+from holdfast_operator.collections.restore import begins_with_snapshot
 from holdfast_operator.collections.status import phase_of
 from holdfast_operator.collections.steps import (
     AbortRendition,
@@ -44,6 +47,7 @@ from holdfast_operator.places.bounds import Bounds
 from holdfast_operator.places.storage import Storage
 from testbed.minio import Minio
 from unit.collections.snapshots import snapshot
+from unit.ingest.snapshots import taken
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string"})
 COLUMNS = [{"name": "id", "type": "int64"}, {"name": "name", "type": "string"}]
@@ -364,6 +368,70 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
         stopped=never,
     )
     assert contents(controller, collection) == rows
+
+
+def fed_snapshot(folder: Path, number: int, **block: Any) -> dict[str, Any]:
+    """A snapshot of a collection that a folder feeds: of one file out of two. Returns the block."""
+    inbox = folder / "in"
+    inbox.mkdir()
+    source = {"files": {"path": str(inbox)}, "format": {"json": {}}, **block}
+    (inbox / "1.jsonl").write_text(json.dumps({"id": number, "name": "first"}))
+    ingest_source(f"file://{folder}/other", "orders", source, schema=SCHEMA, once=True)
+    with PersistClient.open(f"file://{folder}/other") as client:
+        taken(client, folder / "made")
+    (inbox / "2.jsonl").write_text(json.dumps({"id": number + 1, "name": "second"}))
+    return source
+
+
+def test_a_collection_with_a_source_begins_with_a_snapshot_and_is_fed_on(tmp_path: Path) -> None:
+    source = fed_snapshot(tmp_path, 7)
+    url, asked = (tmp_path / "made").as_uri(), spec((tmp_path / "made").as_uri(), source=source)
+    storage = Storage(url=f"file://{tmp_path}/store")
+    catalog = OpenCatalog.open(Opening(storage, ORGANIZATION, 0, "default", (), "operator", "test"))
+    with ExitStack() as stack:
+        stack.callback(catalog.close)
+        store.take(catalog, EnsureItem(NAME, SCHEMA, 1))
+        collection = store.look(catalog, NAME).collection_id
+        assert collection is not None
+        store.take(catalog, CreateCollection(collection, NAME, SCHEMA, 1, made_of(asked)))
+        look = store.look(catalog, NAME).facts
+        assert look is not None
+        assert begins_with_snapshot(look, asked)
+        assert not begins_with_snapshot(look, spec(None, source=source))
+        bounds = Bounds("ns", None, (tmp_path.as_uri(),))
+        id_ = id_of(url)
+        restored(catalog, collection, id_, url, bounds=bounds, room=None, stopped=never)
+        look = store.look(catalog, NAME).facts
+        assert look is not None
+        assert (look.active_rendition, look.fed) == (id_, True)
+        assert not begins_with_snapshot(look, asked)
+        # The positions came with the rows: only the second file is read.
+        steps: list[IngestStep] = []
+        ingest_source(storage.url, collection, source, once=True, told=steps.append)
+        assert sum(step.messages for step in steps) == 1
+        with PersistClient.open(storage.url) as client, StorageController(client) as controller:
+            assert contents(controller, collection) == [(7, "first"), (8, "second")]
+
+
+def test_a_snapshot_of_another_format_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    source = fed_snapshot(tmp_path, 7)
+    asked = spec(source={**source, "envelope": "Upsert"})
+    storage = Storage(url=f"file://{tmp_path}/store")
+    catalog = OpenCatalog.open(Opening(storage, ORGANIZATION, 0, "default", (), "operator", "test"))
+    with ExitStack() as stack:
+        stack.callback(catalog.close)
+        store.take(catalog, EnsureItem(NAME, SCHEMA, 1))
+        collection = store.look(catalog, NAME).collection_id
+        assert collection is not None
+        store.take(catalog, CreateCollection(collection, NAME, SCHEMA, 1, made_of(asked)))
+        bounds, url = Bounds("ns", None, (tmp_path.as_uri(),)), (tmp_path / "made").as_uri()
+        with pytest.raises(
+            RestoreFailed, match="made with envelope None, .* and the spec has envelope Upsert"
+        ):
+            restored(catalog, collection, "spec-restore-1", url, bounds=bounds, room=None, stopped=never)
+        look = store.look(catalog, NAME).facts
+        assert look is not None
+        assert [each.id for each in look.renditions] == ["r1"]
 
 
 @pytest.mark.s3

@@ -77,13 +77,14 @@ def view(
     apps: tuple[AppState, ...] = (),
     status: dict[str, Any] | None = None,
     fed: bool = True,
+    restoring: bool = False,
     **fields: Any,
 ) -> SourceView:
     launched = frozenset((each.job_id, each.attempt) for each in apps)
     shared = SparkView(
         collection_id=COLLECTION, reachable=True, apps=apps, launched=launched, now=NOW, **fields
     )
-    found = source_view(shared, asked, status or {}, jobs, lambda _: None, fed=fed)
+    found = source_view(shared, asked, status or {}, jobs, lambda _: None, fed=fed, restoring=restoring)
     assert found is not None
     return found
 
@@ -180,6 +181,16 @@ def test_without_its_secret_no_attempt_starts_and_the_condition_says_why(block: 
     assert isinstance(report, RequestedReport)
     assert report.condition is not None
     assert report.condition.reason is Reason.INGESTION_RUNNING
+
+
+@pytest.mark.parametrize("block", [TOPIC, TOPIC | {"run": HOURLY}])
+def test_nothing_is_read_before_the_snapshot_that_the_collection_begins_with(block: dict[str, Any]) -> None:
+    asked = spec(block)
+    waiting = view(asked, restoring=True)
+    assert stalled_condition(plan(waiting)) == ("Unknown", Reason.RESTORING)
+    job = record("continuous:1")
+    ended = plan(view(asked, job, apps=(app(job, AppPhase.RUNNING),), restoring=True))
+    assert isinstance(ended, FailAttempt)
 
 
 def test_a_deletion_does_not_wait_for_a_secret() -> None:
