@@ -69,11 +69,35 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.ingest import ingest_source
-    from holdfast.tables import Delete, Merge, SetValues, Table, Tail, Update, Upsert, table, write
+    from holdfast.tables import (
+        Delete,
+        Merge,
+        SetValues,
+        SqlResult,
+        Table,
+        Tail,
+        Update,
+        Upsert,
+        sql,
+        table,
+        write,
+    )
 
     __version__: str
 
-_TABLES = ("Delete", "Merge", "SetValues", "Table", "Tail", "Update", "Upsert", "table", "write")
+_TABLES = (
+    "Delete",
+    "Merge",
+    "SetValues",
+    "SqlResult",
+    "Table",
+    "Tail",
+    "Update",
+    "Upsert",
+    "sql",
+    "table",
+    "write",
+)
 
 __all__ = [
     "AsOfNotYetAvailable",
@@ -123,6 +147,7 @@ __all__ = [
     "ShardFinalized",
     "SourceChanged",
     "SourceStalled",
+    "SqlResult",
     "StorageError",
     "StoreUnreachable",
     "StrategyMismatch",
@@ -142,6 +167,7 @@ __all__ = [
     "WrittenBefore",
     "__version__",
     "ingest_source",
+    "sql",
     "table",
     "write",
 ]

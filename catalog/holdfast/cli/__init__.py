@@ -43,6 +43,7 @@ _COLLECTION = "holdfast.cli.collection.commands"
 VERBS: Mapping[str, LazyCommand] = {
     "ls": LazyCommand(f"{_COLLECTION}:list_", "Show all collections."),
     "read": LazyCommand(f"{_COLLECTION}:read", "Show the contents as of one time."),
+    "sql": LazyCommand(f"{_COLLECTION}:sql", "Run a query on the collections of a location."),
     "write": LazyCommand(f"{_COLLECTION}:write", "Append, upsert or delete the rows of a file."),
     "diff": LazyCommand(f"{_COLLECTION}:diff", "Show the differences between two times."),
     "tail": LazyCommand(f"{_COLLECTION}:tail", "Follow the changes of a collection."),

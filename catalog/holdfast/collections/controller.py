@@ -8,7 +8,7 @@
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn, Self, assert_never
 
@@ -17,7 +17,7 @@ from holdfast.collections.controller_log import ControllerLog, Guard
 from holdfast.collections.differences import difference_shards
 from holdfast.collections.due_steps import AdvanceStep, Due, Situation, StepKind, advance
 from holdfast.collections.feeds import ended_feeds
-from holdfast.collections.frontiers import common_upper
+from holdfast.collections.frontiers import common_upper, uppers_together
 from holdfast.collections.hydration import Hydration
 from holdfast.collections.job_commands import JobCommands
 from holdfast.collections.metadata import METADATA_SCHEMA, first_rendition
@@ -321,6 +321,19 @@ class StorageController(JobCommands):
             _refuse_dropped(info)
         return Frontiers(metadata.since, self.renditions.view(info).upper)
 
+    def uppers(self, collection_ids: Sequence[str]) -> dict[str, int]:
+        """The uppers of several collections at one moment (linearized), by their ids.
+
+        A write of several collections is below all of their uppers, or below none. Raises like `describe`.
+        """
+        ids = list(dict.fromkeys(collection_ids))
+
+        def listed() -> list[CollectionInfo]:
+            state = self._log.sync()
+            return [_usable(state.find(each)) for each in ids]
+
+        return uppers_together(listed, self.client.recent_uppers) if ids else {}
+
     def hydrate(self, id_or_name: str, rendition_id: str, *, progress: OnProgress | None = None) -> int:
         """Fill a rendition of recipe COPY from the collection, in this process. Returns its upper afterwards.
 
@@ -415,15 +428,7 @@ class StorageController(JobCommands):
         return lambda: self.describe(info.collection_id)
 
     def _open(self, id_or_name: str) -> CollectionInfo:
-        info = self.describe(id_or_name)
-        if info.dropped:
-            _refuse_dropped(info)
-        if info.state is not CollectionState.ACTIVE:
-            raise VersionTooNew(
-                f"collection {info.name} ({info.collection_id}) can't be used: its state is"
-                f" {info.state.name}, which this Holdfast doesn't write"
-            )
-        return info
+        return _usable(self.describe(id_or_name))
 
     def _situation(self, collection_id: str) -> Situation:
         info = self.describe(collection_id)
@@ -473,6 +478,17 @@ class StorageController(JobCommands):
                 f"collection {info.name} is being dropped, and still held by {', '.join(sorted(keepers))}",
                 hint="end these holds and drop it again, or drop it by force",
             )
+
+
+def _usable(info: CollectionInfo) -> CollectionInfo:
+    if info.dropped:
+        _refuse_dropped(info)
+    if info.state is not CollectionState.ACTIVE:
+        raise VersionTooNew(
+            f"collection {info.name} ({info.collection_id}) can't be used: its state is"
+            f" {info.state.name}, which this Holdfast doesn't write"
+        )
+    return info
 
 
 def _refuse_dropped(info: CollectionInfo) -> NoReturn:

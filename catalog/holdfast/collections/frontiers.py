@@ -105,8 +105,7 @@ def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], rea
     while True:
         info = describe()
         uppers = _held_uppers(info, read)
-        held = [Held(each.held_from, each.held_to, uppers[each.id]) for each in info.held]
-        upper = collection_upper(held, promised)
+        upper = _upper(info, uppers, promised)
         if upper < promised or promised == (promised := promise()):
             return CollectionView(info, promised, uppers, upper)
 
@@ -128,16 +127,59 @@ def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Uppers) -
         reached = most
 
 
+def uppers_together(listed: Callable[[], Sequence[CollectionInfo]], read: Uppers) -> dict[str, int]:
+    """The uppers of collections as of one moment, by their ids. `listed` returns their records.
+
+    A write of several collections is below all of these uppers, or below none of them.
+
+    The records are read before that moment and again after it. If the renditions are the same, no handover
+    came between, so the records have every handover below the promises of that moment. Otherwise everything
+    is read again.
+
+    Raises `TornRendition` if the shards of a rendition have different uppers at that moment.
+    """
+    infos = listed()
+    while True:
+        wanted = [info.metadata_shard for info in infos]
+        wanted += [shard for info in infos for each in _unsealed(info) for shard in each.written_shards]
+        uppers = read(wanted)
+        before, infos = infos, listed()
+        if [(each.collection_id, each.held) for each in infos] == [
+            (each.collection_id, each.held) for each in before
+        ]:
+            break
+
+    def known(shards: Sequence[str]) -> Mapping[str, int]:
+        return {shard: uppers[shard] for shard in shards}
+
+    return {
+        info.collection_id: _upper(info, _held_uppers(info, known), uppers[info.metadata_shard])
+        for info in infos
+    }
+
+
+def _upper(info: CollectionInfo, uppers: Mapping[str, int], promised: int) -> int:
+    held = [Held(each.held_from, each.held_to, uppers[each.id]) for each in info.held]
+    return collection_upper(held, promised)
+
+
 def _held_uppers(info: CollectionInfo, read: Uppers) -> dict[str, int]:
     """The uppers of all renditions that are or were current.
 
     Those that were sealed by a handover are known.
     """
+    unsealed = _unsealed(info)
+    return {
+        each.id: common_upper(info, each, read) if each in unsealed else each.held_to for each in info.held
+    }
+
+
+def _unsealed(info: CollectionInfo) -> list[RenditionInfo]:
+    """The renditions that are or were current and that no handover sealed."""
     held = info.held
     followers = (*held[1:], None)
-    return {
-        each.id: each.held_to
-        if follower is not None and each.sealed_by(follower)
-        else common_upper(info, each, read)
+    return [
+        each
         for each, follower in zip(held, followers, strict=True)
-    }
+        if follower is None or not each.sealed_by(follower)
+    ]

@@ -1,13 +1,27 @@
 """Tables: the simple interface to collections. You read and write rows and need not track uppers.
 
-`table` opens or creates a table. `write` changes several tables at one time, all or none of them. A table is
-a collection of `holdfast.collections`, so you can read, write and hand over the same collection with that
-package at the same time.
+`table` opens or creates a table. `write` changes several tables at one time, all or none of them. `sql`
+queries the tables of a location. A table is a collection of `holdfast.collections`, so you can read, write
+and hand over the same collection with that package at the same time.
 """
 
 from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
 from holdfast.tables.opening import table
+from holdfast.tables.queries import SqlResult, sql
 from holdfast.tables.table import Table, write
 from holdfast.tables.tail import Tail
 
-__all__ = ["Append", "Delete", "Merge", "SetValues", "Table", "Tail", "Update", "Upsert", "table", "write"]
+__all__ = [
+    "Append",
+    "Delete",
+    "Merge",
+    "SetValues",
+    "SqlResult",
+    "Table",
+    "Tail",
+    "Update",
+    "Upsert",
+    "sql",
+    "table",
+    "write",
+]

@@ -129,20 +129,20 @@ class OpenTable:
 
         return self.reading.run(read)
 
-    def complete(self, given: Moment | None) -> int | None:
+    def complete(self, given: Moment | None, instead: str = "") -> int | None:
         """Convert a time to read at to milliseconds, and make sure that the table can be read then.
 
-        Seals the table if that is needed and allowed. None stays None. Raises like
-        `collections.complete_times.seal_first`.
+        `instead` is what else to do if it can't. Seals the table if that is needed and allowed. None stays
+        None. Raises like `collections.complete_times.seal_first`.
         """
         if given is None:
             return None
         self.check_open()
         time = milliseconds(given)
         if time < LEAST_MS or time >= self._complete_below:
-            what, instead = self._named(given)
+            what, usually = self._named(given)
             self._complete_below = self.reading.run(
-                lambda reader: complete(self.controller, reader, time, what, instead)
+                lambda reader: complete(self.controller, reader, time, what, instead or usually)
             )
         return time
 

@@ -69,15 +69,27 @@ def table(
     new = None
     if columns is not None:
         new = CollectionSpec(str(uuid.uuid4()), name, _schema(columns, key), shards, comments=comments or {})
+    controller, close = enter(url, mode, create=new is not None and mode == "write")
+    try:
+        info = _found(controller, name, new)
+        return Table(OpenTable(controller.client, controller, info, close))
+    except BaseException:
+        close()
+        raise
+
+
+def enter(
+    url: str | os.PathLike[str] | PersistClient, mode: Mode, *, create: bool = False
+) -> tuple[StorageController, Callable[[], None]]:
+    """The controller of a location, and what leaves it. All that entered it by its URL share a client.
+
+    `mode` and `create` don't matter for a `PersistClient`. Raises like `table`.
+    """
     if isinstance(url, PersistClient):
         place = _Place(url)
-        return _opened(place, name, new, close=place.controller.close)
-    place = _enter(url, mode, create=new is not None and mode == "write")
-    try:
-        return _opened(place, name, new, close=lambda: _leave(place))
-    except BaseException:
-        _leave(place)
-        raise
+        return place.controller, place.controller.close
+    place = _enter(url, mode, create=create)
+    return place.controller, lambda: _leave(place)
 
 
 class _Place:
@@ -140,11 +152,6 @@ def _is_readable(url: str) -> bool:
     except HoldfastError:
         return False
     return True
-
-
-def _opened(place: _Place, name: str, new: CollectionSpec | None, *, close: Callable[[], None]) -> Table:
-    info = _found(place.controller, name, new)
-    return Table(OpenTable(place.client, place.controller, info, close))
 
 
 def _found(controller: StorageController, name: str, new: CollectionSpec | None) -> CollectionInfo:

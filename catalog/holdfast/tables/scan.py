@@ -48,8 +48,13 @@ def scan(
         raise BadInput(f"limit must be a number of rows, not {shown(limit)}")
     schema, contents, end = begin(table, time, columns, where)
     names = list(schema.names if columns is None else columns)
-    rows = _rows(table, contents, names, limit)
-    return TableScan(_Stream(pa.schema([schema.arrow.field(name) for name in names]), rows, end))
+    rows = rows_of_contents(table, contents, names, limit)
+    return stream(pa.schema([schema.arrow.field(name) for name in names]), rows, end)
+
+
+def stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch], end: Callable[[], None]) -> TableScan:
+    """A reader of record batches. `end` is called once: when it is read to its end, closed or collected."""
+    return TableScan(_Stream(schema, batches, end))
 
 
 def begin(
@@ -61,13 +66,7 @@ def begin(
     """
 
     def plan(reader: CollectionReader) -> tuple[Schema, Contents]:
-        snapshot: CollectionSnapshot | None = None
-        try:
-            snapshot = reader.snapshot(time)
-        except AsOfNotYetAvailable as error:
-            if time is not None or error.upper:
-                raise
-        schema = reader.schema if snapshot is None else snapshot.schema
+        schema, snapshot = snapshot_of(reader, time)
         with naming(f"table {table.name}"):
             check_columns(schema, columns)
             wanted = None if where is None else filter_of(where, schema)
@@ -76,6 +75,17 @@ def begin(
         return schema, iter(snapshot if wanted is None else snapshot.filtered(wanted))
 
     return *table.reading.begin(plan), table.reading.end
+
+
+def snapshot_of(reader: CollectionReader, time: int | None) -> tuple[Schema, CollectionSnapshot | None]:
+    """The schema and the snapshot at a time (None: the latest; no snapshot if nothing has been written)."""
+    try:
+        snapshot = reader.snapshot(time)
+    except AsOfNotYetAvailable as error:
+        if time is not None or error.upper:
+            raise
+        return reader.schema, None
+    return snapshot.schema, snapshot
 
 
 def count(table: OpenTable, time: int | None, where: Where | None) -> int:
@@ -99,9 +109,13 @@ def _total(counts: np.ndarray) -> int:
     return int(counts.sum())
 
 
-def _rows(
-    table: OpenTable, contents: Contents, names: Sequence[str], limit: int | None
+def rows_of_contents(
+    table: OpenTable, contents: Contents, names: Sequence[str], limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
+    """These columns of contents, each row as often as its count says. Raises `BadInput` for negative counts.
+
+    Also raises it if the table was closed.
+    """
     left = limit
     if left == 0:
         return

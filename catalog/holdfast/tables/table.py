@@ -19,6 +19,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
 from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
 from holdfast.tables.committing import as_change, commit
+from holdfast.tables.duckdb_extra import import_duckdb
 from holdfast.tables.filters import Where
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import PURPOSE, OpenTable
@@ -28,6 +29,7 @@ from holdfast.tables.show import columns_shown, page
 from holdfast.tables.tail import Tail
 
 if TYPE_CHECKING:
+    import duckdb
     import pandas as pd
 
 
@@ -210,6 +212,34 @@ class Table:
         frame = pl.DataFrame(pl.from_arrow(self.scan(columns, where, as_of).read_all()))
         by = [name for name in self.key if name in frame.columns]
         return frame.sort(by) if by else frame
+
+    def to_duckdb(
+        self,
+        as_of: Moment | None = None,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        *,
+        connection: "duckdb.DuckDBPyConnection | None" = None,
+    ) -> "duckdb.DuckDBPyRelation":
+        """The rows as of a time, or the latest, as a relation of DuckDB, which is lazy. Needs extra `sql`.
+
+        Each query of the relation scans the table with bounded memory, at the one time. It reads only the
+        rows that the conditions of the query may choose, as `scan` does. The relation belongs to
+        `connection`, or to DuckDB's default connection. The table keeps its hold until the relation, and all
+        that was made of it, is collected. `columns` and `where` are as in `scan`.
+
+        Raises `BadInput` if DuckDB isn't installed, and like `scan`. DuckDB raises its own errors, with
+        the text of ours.
+        """
+        time = self._opened.complete(as_of)
+        duckdb = import_duckdb(f"to_duckdb of table {self.name}")
+        from holdfast.tables.dataset import TableDataset
+
+        with dated(f"table {self.name}"):
+            rows = TableDataset(self._opened, time, columns, where)
+        if connection is None:
+            connection = duckdb.default_connection()
+        return connection.from_arrow(rows)
 
     def count(self, where: Where | None = None, as_of: Moment | None = None) -> int:
         """The number of rows, or of those that `where` chooses, with bounded memory. Raises like `scan`."""

@@ -17,6 +17,7 @@ from holdfast.cli.collection.place import columns_of, comments_of, controller_of
 from holdfast.cli.collection.rows import diff, read, tail
 from holdfast.cli.collection.show import describe, holds, jobs, list_
 from holdfast.cli.collection.source import errors, offsets
+from holdfast.cli.collection.sql import sql
 from holdfast.cli.collection.write import write
 from holdfast.cli.location import LocationUrls, retain_option
 from holdfast.errors import BadInput, CollectionInUse, CollectionNotFound, NotWritable, StoreUnreachable
@@ -159,7 +160,7 @@ def release(location: LocationUrls, name: str, purpose: str) -> None:
     click.echo(f"released '{purpose}' on {info.name}")
 
 
-for shows in (list_, describe, holds, jobs, read, diff, tail, offsets, errors):
+for shows in (list_, describe, holds, jobs, read, diff, sql, tail, offsets, errors):
     collection.add_command(shows)
 for changes in (write, handover, restore, alter, comment, advance):
     collection.add_command(changes)

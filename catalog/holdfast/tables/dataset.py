@@ -1,0 +1,89 @@
+"""A table at one time as a data set of Arrow, which DuckDB scans with the columns and conditions of a query.
+
+- DuckDB calls `scanner` for each scan of a query, from its own threads. It has evaluated a condition that it
+  passes, and does not evaluate it again. It doesn't pass conditions on floats, where NaN means something else
+  to it than to Arrow.
+- All scans have the contents of the one time, in the schema of that time.
+- The table keeps its hold until the data set is collected.
+"""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset
+
+from holdfast.persist.checks import check_columns
+from holdfast.tables.filters import Where, both, filter_of
+from holdfast.tables.opened import OpenTable
+from holdfast.tables.scan import rows_of_contents, snapshot_of
+from holdfast.text import naming
+
+
+class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no types
+    """The rows of a table at a time (None: the latest) that `where` chooses. Any thread may scan it.
+
+    `error` is the first error of a scan: DuckDB only passes its text on. It has no other methods of a
+    data set.
+    """
+
+    def __init__(
+        self,
+        table: OpenTable,
+        time: int | None,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> None:
+        self._table = table
+        planned, self._snapshot = table.reading.begin(lambda reader: snapshot_of(reader, time))
+        weakref.finalize(self, table.reading.end).atexit = False
+        with naming(f"table {table.name}"):
+            check_columns(planned, columns)
+            self._filter = None if where is None else filter_of(where, planned)
+        self._planned = planned
+        names = planned.names if columns is None else columns
+        self._arrow = pa.schema([planned.arrow.field(name) for name in names])
+        self.time = None if self._snapshot is None else self._snapshot.as_of
+        self.error: BaseException | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        return self._arrow
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002
+    ) -> "_Scanner":
+        """Scan these columns (None: all) of the rows for which a condition holds."""
+        wanted = self._filter
+        if filter is not None:
+            pushed = filter_of(filter, self._planned)
+            wanted = pushed if wanted is None else both(wanted, pushed)
+        names = self._arrow.names if columns is None else list(columns)
+        schema = pa.schema([self._arrow.field(name) for name in names])
+        return _Scanner(pa.RecordBatchReader.from_batches(schema, self._rows(wanted, names)))
+
+    def _rows(self, wanted: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if self._snapshot is None:
+            return
+        snapshot = self._snapshot if wanted is None else self._snapshot.filtered(wanted)
+        try:
+            yield from rows_of_contents(self._table, iter(snapshot), names)
+        except Exception as error:
+            self.error = self.error or error
+            raise
+
+
+class _Scanner:
+    """What DuckDB needs of a scanner of Arrow."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows."""
+        return self._reader

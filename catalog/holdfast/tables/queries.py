@@ -1,0 +1,358 @@
+"""SQL over the tables of a location, run by DuckDB. Needs the extra `sql`.
+
+- A query is one SELECT. DuckDB parses it, and shows which tables it names, so only these are opened.
+- The tables that a query names are read as of one look at all of them. `as_of('orders', '2026-01-01')` in a
+  query reads a table at another time. It is a macro that reads what was registered for its two constants.
+- DuckDB passes only the text of an error of a scan. The data set keeps the error, which is raised instead.
+- Each run of a query has its own connection, because a connection has only one open result.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import polars as pl
+import pyarrow as pa
+
+from holdfast.collections import CollectionInfo, StorageController
+from holdfast.collections.complete_times import at_or_before
+from holdfast.errors import BadInput
+from holdfast.forks import OwnerProcess
+from holdfast.persist import PersistClient
+from holdfast.persist.rows.casts import shown
+from holdfast.tables.duckdb_extra import first_line, import_duckdb, telling
+from holdfast.tables.moments import Moment, dated, milliseconds
+from holdfast.tables.opened import OpenTable
+from holdfast.tables.opening import enter
+from holdfast.tables.scan import stream
+from holdfast.text import with_date
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+
+    from holdfast.tables.dataset import TableDataset
+
+_AS_OF: Final = "as_of"
+_FORM: Final = "as_of takes the name of a table and a time, as in as_of('orders', '2026-01-01')"
+_BATCH_ROWS: Final = 65_536
+_MACRO: Final = f"""CREATE TEMP MACRO {_AS_OF}(name, "time") AS TABLE
+    FROM query_table('holdfast_' || md5(name || chr(1) || "time"))"""
+
+
+class _Named(NamedTuple):
+    """A table that a query names: with its name alone, or in `as_of` with a time."""
+
+    name: str
+    time: str | None = None
+
+    @property
+    def view(self) -> str:
+        """The name under which DuckDB knows it."""
+        if self.time is None:
+            return self.name
+        text = f"{self.name}\x01{self.time}"
+        return f"holdfast_{hashlib.md5(text.encode()).hexdigest()}"  # noqa: S324 - the macro's name for it
+
+    def __str__(self) -> str:
+        return self.name if self.time is None else f"{_AS_OF}('{self.name}', '{self.time}')"
+
+
+class SqlResult:
+    """The rows of a query. Each read runs it again, at the same times, so the rows are the same.
+
+    `times` are the times at which the tables were read, as in the query: `orders`, or
+    `as_of('orders', '2026-01-01')`. The time of a table that nobody has written yet is None. Close it, or use
+    it as a context manager. Thread-safe, except `close`.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        parameters: object,
+        rows: "Mapping[_Named, TableDataset]",
+        hint: str,
+        close: Callable[[], None],
+    ) -> None:
+        self._query = query
+        self._parameters = parameters
+        self._rows = dict(rows)
+        self._hint = hint
+        self._close = close
+        self._closed = False
+        self._owner = OwnerProcess()
+        self.times: Final[Mapping[str, int | None]] = {str(name): each.time for name, each in rows.items()}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        with self._relation() as relation:
+            found: pa.Schema = relation.limit(0).to_arrow_table().schema
+            return found
+
+    def scan(self) -> pa.RecordBatchReader:
+        """Stream the rows. DuckDB may keep much of them in memory, or on disk, to sort or to group them.
+
+        The reader is for one thread. Raises `BadInput` if the query is wrong, and like `Table.scan`.
+        """
+        with ExitStack() as stack:
+            found = stack.enter_context(self._relation()).to_arrow_reader(_BATCH_ROWS)
+            ends = stack.pop_all()
+        return stream(found.schema, self._batches(found), ends.close)
+
+    def read(self) -> pa.Table:
+        """All rows, in memory. Raises like `scan`."""
+        return self.scan().read_all()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """All rows as a pandas data frame. Raises like `scan`."""
+        frame: pd.DataFrame = self.read().to_pandas()
+        return frame
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a Polars data frame. Raises like `scan`."""
+        return pl.DataFrame(pl.from_arrow(self.read()))
+
+    def close(self) -> None:
+        """Release the tables. Does nothing in a forked child."""
+        if not self._closed and self._owner.is_here:
+            self._closed = True
+            self._rows.clear()
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Let other libraries read the rows as an Arrow stream."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        times = (
+            f"{name} {'empty' if time is None else with_date(time)}" for name, time in self.times.items()
+        )
+        return f"<SqlResult: {', '.join(times)}>"
+
+    @contextmanager
+    def _relation(self) -> "Iterator[duckdb.DuckDBPyRelation]":
+        """The query in a connection of its own, bound to the tables."""
+        self._owner.check("this result of a query")
+        if self._closed:
+            raise BadInput("the result of the query is closed", hint="call holdfast.sql again")
+        with closing(_connected()) as connection, self._telling():
+            for name, rows in self._rows.items():
+                connection.register(name.view, rows)
+            connection.execute(_MACRO)
+            yield connection.sql(self._query, params=self._parameters)
+
+    def _batches(self, found: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        with closing(found), self._telling():
+            while True:
+                try:
+                    yield found.read_next_batch()
+                except StopIteration:
+                    return
+                except (pa.ArrowException, OSError) as error:
+                    self._raise_first(error)
+                    raise BadInput(f"sql: {first_line(error)}") from None
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        with telling(self._hint):
+            try:
+                yield
+            except Exception as error:
+                self._raise_first(error)
+                raise
+
+    def _raise_first(self, error: Exception) -> None:
+        """Raise the error of a scan, if there is one."""
+        for rows in self._rows.values():
+            if rows.error is not None and rows.error is not error:
+                raise rows.error from None
+
+
+def sql(
+    url: str | os.PathLike[str] | PersistClient,
+    query: str,
+    *,
+    as_of: Moment | None = None,
+    or_earlier: bool = False,
+    parameters: Sequence[object] | Mapping[str, object] | None = None,
+) -> SqlResult:
+    """Run a SELECT of DuckDB's SQL on the tables of a location, by their names. Needs extra `sql`.
+
+    Each table is read at its own latest complete time, and all of these times come from one look, so a write
+    of several tables is seen as a whole or not at all. With `as_of`, all tables are read at that time. In
+    the query, `as_of('orders', '2026-01-01T12:00')` reads one table at another time. With `or_earlier`, a
+    table that is not complete at such a time is read at its latest complete time before it.
+
+    Only the columns that the query needs are passed on, and only rows that its conditions may choose are
+    read. `url` is as in `holdfast.table`. `parameters` are the values of `?` (a list) or `$name` (a dict).
+    Nothing is written, unless `url` is a client that may write: then the tables are held until the result
+    is closed, and reads at a time may complete it, as in `Table.read`.
+
+    Raises:
+        BadInput: DuckDB isn't installed, the query is not one SELECT, or DuckDB refuses it.
+        AsOfNotYetAvailable: a table is not complete at the time. See `or_earlier`.
+        AsOfTooEarly: the time is before the since of a table.
+        NoLocation: there is no location at the URL.
+    """
+    import_duckdb("holdfast.sql")
+    if not isinstance(query, str):
+        raise BadInput(f"query must be text, not {shown(query)}")
+    time = None if as_of is None else milliseconds(as_of)
+    names, times = _named(query)
+    controller, leave = enter(url, "read")
+    opened: dict[str, OpenTable] = {}
+
+    def close() -> None:
+        for table in opened.values():
+            table.close()
+        leave()
+
+    try:
+        infos = {info.name: info for info in controller.list_collections()}
+        wanted = _by_name(names, infos)
+        wanted += [(each, _required(each.name, infos)) for each in times]
+        for _, info in wanted:
+            # Hold before the look: what it finds stays readable.
+            opened.setdefault(info.collection_id, _held(controller, info))
+        uppers = controller.uppers(list(opened))
+        rows = {
+            each: _rows(
+                opened[info.collection_id],
+                time if each.time is None else milliseconds(each.time),
+                uppers[info.collection_id],
+                or_earlier=or_earlier,
+            )
+            for each, info in wanted
+        }
+        tables = ", ".join(sorted(infos)[:10]) or "there are none"
+        result = SqlResult(query, parameters, rows, f"the tables are: {tables}", close)
+        result.schema  # noqa: B018 - so that a wrong query is refused here
+        return result
+    except BaseException:
+        close()
+        raise
+
+
+def _connected() -> "duckdb.DuckDBPyConnection":
+    import duckdb
+
+    spill = Path(tempfile.gettempdir()) / f"holdfast-sql-{uuid.uuid4().hex}"
+    connection = duckdb.connect(config={"python_enable_replacements": False, "temp_directory": str(spill)})
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _named(query: str) -> tuple[list[_Named], list[_Named]]:
+    """The tables that a query may name, and those that it names with times. Raises `BadInput`."""
+    import duckdb
+
+    with closing(_connected()) as connection, telling():
+        statements = connection.extract_statements(query)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise BadInput(
+                "sql: the query is not one SELECT", hint="to change tables, use the methods of holdfast.Table"
+            )
+        text = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
+    parsed = json.loads(text)
+    if parsed["error"]:
+        raise BadInput(f"sql: {parsed['error_message']}")
+    names: dict[_Named, None] = {}
+    times: dict[_Named, None] = {}
+    for node in _nodes(parsed):
+        match node:
+            case {"type": "BASE_TABLE", "table_name": str(name)}:
+                names[_Named(name)] = None
+            case {"type": "TABLE_FUNCTION", "function": {"function_name": str(name), "arguments": given}}:
+                if name.lower() == _AS_OF:
+                    times[_Named(*_constants(given))] = None
+    return list(names), list(times)
+
+
+def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
+    waiting = [parsed]
+    while waiting:
+        match waiting.pop():
+            case dict() as node:
+                yield node
+                waiting += reversed(node.values())
+            case list() as nodes:
+                waiting += reversed(nodes)
+
+
+def _constants(given: Sequence[Any]) -> list[str]:
+    found = []
+    for each in given:
+        match each:
+            case {"name": "", "expression": {"literal": {"kind": "STRING" | "INTEGER", "text": str(text)}}}:
+                found.append(text)
+    if len(found) != 2 or len(given) != 2:
+        raise BadInput("sql: as_of needs two constants", hint=_FORM)
+    return found
+
+
+def _by_name(
+    names: Sequence[_Named], infos: Mapping[str, CollectionInfo]
+) -> list[tuple[_Named, CollectionInfo]]:
+    """The tables that a query names, each once. DuckDB may know the other names."""
+    found: dict[str, tuple[_Named, CollectionInfo]] = {}
+    for each in names:
+        info = _known(each.name, infos)
+        if info is None:
+            continue
+        first, other = found.setdefault(each.name.lower(), (each, info))
+        if other != info:
+            raise BadInput(f"sql: {first} and {each} are the same name for DuckDB, and different tables")
+    return list(found.values())
+
+
+def _known(name: str, infos: Mapping[str, CollectionInfo]) -> CollectionInfo | None:
+    """The table with a name, in any case, as in SQL. None if there is none: DuckDB may know another one."""
+    if name in infos:
+        return infos[name]
+    found = [info for each, info in infos.items() if each.lower() == name.lower()]
+    if len(found) > 1:
+        raise BadInput(
+            f"sql: {name} can be {' or '.join(sorted(each.name for each in found))}", hint="quote it as it is"
+        )
+    return found[0] if found else None
+
+
+def _required(name: str, infos: Mapping[str, CollectionInfo]) -> CollectionInfo:
+    info = _known(name, infos)
+    if info is None:
+        raise BadInput(f"sql: there is no table {name!r} for as_of", hint=_FORM)
+    return info
+
+
+def _held(controller: StorageController, info: CollectionInfo) -> OpenTable:
+    table = OpenTable(controller.client, controller, info)
+    table.reading.run(lambda reader: reader.since())
+    return table
+
+
+def _rows(table: OpenTable, time: int | None, upper: int, *, or_earlier: bool) -> "TableDataset":
+    from holdfast.tables.dataset import TableDataset
+
+    what = f"table {table.name}"
+    if time is None:
+        time = upper - 1 if upper else None
+    elif or_earlier:
+        since = table.reading.run(lambda reader: reader.since())
+        time = at_or_before(time, since, upper, what)
+    else:
+        table.complete(time, "give or_earlier, to use the latest complete time before it")
+    with dated(what):
+        return TableDataset(table, time)
