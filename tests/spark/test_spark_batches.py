@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from holdfast.errors import BadInput
-from holdfast.persist.rows.schema import TYPE_NAMES, Schema
+from holdfast.persist.rows.column_types import TYPE_NAMES
+from holdfast.persist.rows.schema import Schema
 from holdfast.spark.batches import BATCH_ROWS, conform, rows_of
 from holdfast.spark.types import batch_schema, check_fits, spark_schema
 

@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 from holdfast.collections.literals import floor
 from holdfast.errors import BadInput
 from holdfast.persist import SnapshotPart
-from holdfast.persist.rows.canonical import canonical_floats, ordered_bits, python_values
+from holdfast.persist.rows.canonical import python_values
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.order import following
 from holdfast.persist.rows.row_filter import ColumnBounds
 from holdfast.persist.rows.schema import Schema
+from holdfast.persist.rows.values import canonical_floats, ordered_bits
 from holdfast.polars_forks import polars_works
 
 OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "is", "is not")
@@ -35,8 +36,8 @@ _SYNONYMS: Final = {"==": "=", "<>": "!="}
 class Condition:
     """A condition on one column.
 
-    `values` have the type of the column. There is one value, or any number of values for the operator `in`. A
-    condition without values never holds.
+    `values` have the stored type of the column. There is one value, or any number of values for the operator
+    `in`. A condition without values never holds.
     """
 
     column: str
@@ -49,8 +50,8 @@ def condition(
 ) -> Condition:
     """The condition for a column of a schema.
 
-    A timestamp without a zone is in `zone` if its column is in UTC. Errors begin with `named`, and their hint
-    is `form`. Raises `BadInput` for a condition that doesn't fit the column.
+    A timestamp without a zone is in the zone of its column, or in `zone` if the column is in UTC. Errors
+    begin with `named`, and their hint is `form`. Raises `BadInput` for a condition that doesn't fit the column.
     """
     operator = _SYNONYMS.get(str(operator), operator)
     if operator not in OPERATORS:
@@ -64,7 +65,10 @@ def condition(
     values = value if operator == "in" else [value]
     if not isinstance(values, list) or not values:
         raise BadInput(f"{named}: 'in' needs a list of values, not {value!r}", hint=form)
-    type_ = schema.arrow.field(column).type
+    of = schema.columns[schema.names.index(column)]
+    if (own := getattr(of.arrow.type, "tz", None)) not in (None, "UTC"):
+        zone = pa.lib.string_to_tzinfo(own)
+    type_ = of.stored.type
     floors = [_floor(column, each, type_, zone, named) for each in values]
     equals = [found for found, equal in floors if equal]
     if operator == "in" or equals:

@@ -8,12 +8,14 @@ compared as a float64. NaN is the greatest number. Text may stand for a number: 
 import math
 import re
 from collections.abc import Callable
-from datetime import date, datetime, tzinfo
+from datetime import date, tzinfo
 from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+
+from holdfast.persist.rows.iso_times import NS_PER, moment_ns, time_ns
 
 _NUMBER: Final = re.compile(
     r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?|nan", re.ASCII | re.IGNORECASE
@@ -24,9 +26,9 @@ _DOWN: Final = Context(prec=38, rounding=ROUND_FLOOR)
 def floor(value: Any, type_: pa.DataType, zone: tzinfo) -> tuple[pa.Scalar, bool]:
     """The greatest value of a type that is not greater than `value`, and whether it is equal to `value`.
 
-    The result is null if all values of the type are greater. Only a number can lie between two values of a
-    type. A timestamp without a zone is in `zone` if the type is in UTC. Raises `ValueError`, `TypeError`,
-    `ArithmeticError` or `ArrowException` for a value that can't be compared with the type.
+    The result is null if all values of the type are greater. Only a number or a time can lie between two
+    values of a type. A timestamp without a zone is in `zone` if the type is in UTC. Raises `ValueError`,
+    `TypeError`, `ArithmeticError` or `ArrowException` for a value that can't be compared with the type.
     """
     if pa.types.is_integer(type_):
         bounds = np.iinfo(type_.to_pandas_dtype())
@@ -43,8 +45,12 @@ def floor(value: Any, type_: pa.DataType, zone: tzinfo) -> tuple[pa.Scalar, bool
         )
     elif pa.types.is_floating(type_):
         found, equal = _float_floor(_number(value), type_)
+    elif pa.types.is_timestamp(type_):
+        found, equal = _count(moment_ns(value, zone if type_.tz else None), type_.unit, -(2**63), 2**63 - 1)
+    elif pa.types.is_time(type_):
+        found, equal = _count(time_ns(value), type_.unit, 0, 2**63 - 1)
     else:
-        found, equal = _typed(value, type_, zone), True
+        found, equal = _typed(value, type_), True
     return pa.scalar(found, type_), equal
 
 
@@ -79,16 +85,19 @@ def _float_floor(number: Decimal, type_: pa.DataType) -> tuple[float, bool]:
     return found, found == nearest or math.isnan(nearest)
 
 
-def _typed(value: Any, type_: pa.DataType, zone: tzinfo) -> Any:
+def _count(ns: int, unit: str, least: int, greatest: int) -> tuple[int | None, bool]:
+    """A number of nanoseconds in whole units from `least` to `greatest`, and whether it is exact."""
+    found, rest = divmod(ns, NS_PER[unit])
+    if found < least:
+        return None, False
+    return min(found, greatest), not rest and found <= greatest
+
+
+def _typed(value: Any, type_: pa.DataType) -> Any:
     if value is None or isinstance(value, bool) != pa.types.is_boolean(type_):
         raise TypeError
     if pa.types.is_date(type_):
         return date.fromisoformat(value)
-    if pa.types.is_timestamp(type_):
-        moment = datetime.fromisoformat(value)
-        if type_.tz is None and moment.tzinfo is not None:
-            raise TypeError
-        return moment if type_.tz is None else moment.replace(tzinfo=moment.tzinfo or zone)
     if pa.types.is_binary(type_):
         return bytes.fromhex(value)
     return value

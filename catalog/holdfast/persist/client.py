@@ -47,9 +47,9 @@ from holdfast.persist.handles.write import (
 from holdfast.persist.ids import new_id
 from holdfast.persist.multi_write import Prepared, multi_write
 from holdfast.persist.parts.snapshot import Snapshot, SnapshotPart
-from holdfast.persist.rows.canonical import Rows
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.schema import Schema
+from holdfast.persist.rows.values import Rows
 from holdfast.persist.session import Mode, Session
 from holdfast.persist.state.command import EvolveSchema, ExpectUpper
 from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, stored_size

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from holdfast.collections.record.comments import NO_COMMENTS, Comments, commented
 from holdfast.collections.snapshots.folder import SnapshotFolder
-from holdfast.collections.snapshots.manifest import SnapshotFile, checksum_of
+from holdfast.collections.snapshots.manifest import SnapshotFile, checksum_of, file_schema
 from holdfast.persist.rows.schema import Schema
+from holdfast.persist.rows.stored import logical_rows
 
 _MODULUS = 1 << 64
 _ROW_GROUP_ROWS = 512 * 1024
@@ -45,13 +46,13 @@ def write_named(
     Only one process may write it.
     """
     groups = groups_of(rows)
-    first = next(groups, schema.arrow.empty_table())
+    first = next(groups, schema.arrow_diff.empty_table())
     return _write_file(first, groups, schema, folder, name, NO_COMMENTS)
 
 
 def write_empty(schema: Schema, folder: SnapshotFolder, comments: Comments = NO_COMMENTS) -> SnapshotFile:
     """Write a file without rows, from which readers of an empty snapshot get its columns."""
-    return _write_file(schema.arrow.empty_table(), (), schema, folder, part_name(0), comments)
+    return _write_file(schema.arrow_diff.empty_table(), (), schema, folder, part_name(0), comments)
 
 
 def part_name(index: int) -> str:
@@ -62,17 +63,16 @@ def part_name(index: int) -> str:
 def write_groups(
     out: IO[bytes], first: pa.Table, more: Iterable[pa.Table], schema: Schema, written_as: pa.Schema
 ) -> tuple[int, int, pq.FileMetaData]:
-    """Write tables in the types of `schema`. Return the row count, checksum and Parquet metadata."""
+    """Write rows of `schema`. Return the row count, checksum and Parquet metadata."""
     count = checksum = 0
     metadata: list[pq.FileMetaData] = []
     with pq.ParquetWriter(
         out, written_as, compression="zstd", version="2.6", metadata_collector=metadata
     ) as writer:
         for group in itertools.chain([first], more):
-            table = group.select(schema.names).cast(schema.arrow)
-            writer.write_table(
-                table.select(written_as.names).cast(written_as), row_group_size=_ROW_GROUP_ROWS
-            )
+            table = group.select(schema.names)
+            written = logical_rows(table, schema).select(written_as.names).cast(written_as)
+            writer.write_table(written, row_group_size=_ROW_GROUP_ROWS)
             count += table.num_rows
             checksum = (checksum + checksum_of(table, schema)) % _MODULUS
     return count, checksum, metadata[0]
@@ -102,6 +102,6 @@ def _write_file(
     comments: Comments,
 ) -> SnapshotFile:
     with folder.writing(name) as out:
-        count, checksum, _ = write_groups(out, first, more, schema, commented(schema.arrow, comments))
+        count, checksum, _ = write_groups(out, first, more, schema, commented(file_schema(schema), comments))
         size = out.tell()
     return SnapshotFile(name=name, rows=count, bytes=size, checksum=checksum)

@@ -1,7 +1,8 @@
 """The columns of a collection as columns of Spark.
 
 - `uint64` becomes decimal(20,0), a smaller unsigned integer the next wider signed one: no value changes.
-- `timestamp` has no zone and becomes TIMESTAMP_NTZ, `timestamp_utc` becomes TIMESTAMP.
+- Timestamps without a zone become TIMESTAMP_NTZ, those with a zone TIMESTAMP. Spark has no nanoseconds and no
+  times of day.
 - Every column is declared nullable: Spark compares the nullability of a batch with that of the schema
   strictly, and a collection's `not null` would only buy a way to fail.
 """
@@ -35,8 +36,6 @@ _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
     pa.string(): t.StringType(),
     pa.binary(): t.BinaryType(),
     pa.date32(): t.DateType(),
-    pa.timestamp("us"): t.TimestampNTZType(),
-    pa.timestamp("us", tz="UTC"): t.TimestampType(),
 }
 
 
@@ -44,10 +43,13 @@ def spark_type(arrow: pa.DataType) -> t.DataType:
     """Return the Spark type for values of `arrow`. Raises `BadInput` for types that collections lack."""
     if pa.types.is_decimal128(arrow):
         return t.DecimalType(arrow.precision, arrow.scale)
+    if pa.types.is_timestamp(arrow) and arrow.unit != "ns":
+        return t.TimestampType() if arrow.tz else t.TimestampNTZType()
     try:
         return _SPARK_TYPES[arrow]
     except KeyError:
-        raise BadInput(f"Spark has no type for a column of type {arrow}") from None
+        hint = 'leave the column out: name the others in the option "columns"'
+        raise BadInput(f"Spark has no type for a column of type {arrow}", hint=hint) from None
 
 
 def spark_schema(

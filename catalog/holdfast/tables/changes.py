@@ -26,6 +26,7 @@ from holdfast.persist.rows.consolidate import consolidate_updates, negated
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.schema import DIFF, TIME
+from holdfast.persist.rows.stored import logical_rows
 from holdfast.polars_forks import polars_works
 from holdfast.tables.filters import ChosenBy, Where, evaluated, filter_of
 from holdfast.tables.rows import check_counts, column_names, keys_of, repeated, updates_of
@@ -120,7 +121,8 @@ class Update(Change):
         keys = None if self.keys is None else distinct_keys(schema, self.keys)
 
         def made(existing: pa.Table, now: Schema) -> pa.Table:
-            rows = pa.Table.from_batches([updates_of(now, self.function(repeated(existing)), counted=False)])
+            seen = logical_rows(existing, now)
+            rows = pa.Table.from_batches([updates_of(now, self.function(repeated(seen)), counted=False)])
             given = rows.select(schema.key_names)
             _check_unique(table, given, "an update")
             if keys is not None:
@@ -161,7 +163,7 @@ class SetValues(Change):
 
     def _made(self, existing: pa.Table, schema: Schema) -> pa.Table:
         check_counts(existing[DIFF].to_numpy())
-        rows = existing
+        rows = existing = logical_rows(existing, schema)
         for name, value in self.values.items():
             type_ = schema.arrow.field(name).type
             if isinstance(value, pc.Expression):

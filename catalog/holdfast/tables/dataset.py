@@ -72,7 +72,7 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
             return
         snapshot = self._snapshot if wanted is None else self._snapshot.filtered(wanted)
         try:
-            yield from rows_of_contents(self._table, iter(snapshot), names)
+            yield from rows_of_contents(self._table, self._planned, iter(snapshot), names)
         except Exception as error:
             self.error = self.error or error
             raise

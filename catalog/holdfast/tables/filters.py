@@ -9,7 +9,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ from holdfast.errors import BadInput
 from holdfast.persist.checks import check_columns
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds, RowFilter
-from holdfast.persist.rows.schema import Schema
+from holdfast.persist.rows.schema import Column, Schema
+from holdfast.persist.rows.stored import logical_array, logical_rows
 
 if TYPE_CHECKING:
     from pyarrow import dataset
@@ -70,7 +71,7 @@ def _plain(value: Any) -> Any:
             return [_plain(each) for each in value]
         case bytes():
             return value.hex()
-        case datetime() | date():
+        case datetime() | date() | time():
             return value.isoformat()
         case _:
             return value
@@ -127,7 +128,8 @@ class _ExpressionFilter:
             raise BadInput(f"where: the expression is {mask.type}, not true or false", hint=_FORM)
 
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
-        found = _evaluated(self._expression, pa.Table.from_batches([rows]).select(self.schema.names))
+        seen = logical_rows(pa.Table.from_batches([rows]).select(self.schema.names), self.schema)
+        found = _evaluated(self._expression, seen)
         return found.cast(pa.bool_()).combine_chunks().fill_null(False)
 
     def groups(self, bounds: PartBounds) -> Sequence[int]:
@@ -162,7 +164,7 @@ def _evaluated(expression: pc.Expression, rows: pa.Table) -> pa.ChunkedArray:
     return acero.Declaration.from_sequence(plan).to_table(use_threads=False)[_MASK]
 
 
-def _pieces(schema: Schema, columns: Sequence[Any], bounds: PartBounds) -> "dataset.FileSystemDataset":
+def _pieces(schema: Schema, columns: Sequence[Column], bounds: PartBounds) -> "dataset.FileSystemDataset":
     """A data set with one piece per row group, which promises its bounds. The pieces are never opened.
 
     Arrow finds the pieces that an expression excludes: the same code prunes the files of its data sets.
@@ -170,24 +172,25 @@ def _pieces(schema: Schema, columns: Sequence[Any], bounds: PartBounds) -> "data
     from pyarrow import dataset, fs
 
     nowhere, form = fs.LocalFileSystem(), dataset.ParquetFileFormat()
-    known = {column.name: bounds.of(column) for column in columns}
+    known = {column: bounds.of(column) for column in columns}
     pieces = []
     for index in range(bounds.groups):
         promise = pc.scalar(True)
-        for name, each in known.items():
-            promise = promise & _promise(name, each[index])
+        for column, each in known.items():
+            promise = promise & _promise(column, each[index])
         pieces.append(form.make_fragment(str(index), filesystem=nowhere, partition_expression=promise))
     return dataset.FileSystemDataset(pieces, schema.arrow, form, nowhere)
 
 
-def _promise(name: str, bounds: ColumnBounds) -> pc.Expression:
-    column = pc.field(name)
+def _promise(of: Column, bounds: ColumnBounds) -> pc.Expression:
+    column = pc.field(of.name)
     if not bounds.has_values:
         return column.is_null()
     if bounds.values is None:
         # Not even that it has no nulls: for Arrow, `is_null(nan_is_null=True)` would then never be true.
         return pc.scalar(True)
-    low, high = column >= bounds.values[0], column <= bounds.values[1]
+    least, greatest = logical_array(bounds.values, of.arrow.type)
+    low, high = column >= least, column <= greatest
     if bounds.has_nulls:
         # Arrow understands each of the two, but not one "or" around both.
         return (low | column.is_null()) & (high | column.is_null())

@@ -18,6 +18,7 @@ from holdfast.errors import CLOSED, AsOfNotYetAvailable, BadInput, NotWritable
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.persist.checks import check_columns
+from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.changes import Chosen
 from holdfast.tables.existing import rows_of
 from holdfast.tables.moments import Moment, milliseconds
@@ -121,11 +122,11 @@ class OpenTable:
                 with naming(f"table {self.name}"):
                     check_columns(reader.schema, columns)
                 if time is None and error.upper == 0:
-                    return reader.schema.arrow_diff.empty_table()
+                    return logical_rows(reader.schema.arrow_diff.empty_table(), reader.schema)
                 raise
             with naming(f"table {self.name}"):
                 check_columns(snapshot.schema, columns)
-            return snapshot.to_table()
+            return logical_rows(snapshot.to_table(), snapshot.schema)
 
         return self.reading.run(read)
 

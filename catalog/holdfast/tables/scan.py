@@ -19,6 +19,7 @@ from holdfast.persist import Schema
 from holdfast.persist.checks import check_columns
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.schema import DIFF
+from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.filters import Where, filter_of
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.rows import check_counts, repeated_pieces
@@ -48,7 +49,7 @@ def scan(
         raise BadInput(f"limit must be a number of rows, not {shown(limit)}")
     schema, contents, end = begin(table, time, columns, where)
     names = list(schema.names if columns is None else columns)
-    rows = rows_of_contents(table, contents, names, limit)
+    rows = rows_of_contents(table, schema, contents, names, limit)
     return stream(pa.schema([schema.arrow.field(name) for name in names]), rows, end)
 
 
@@ -110,7 +111,7 @@ def _total(counts: np.ndarray) -> int:
 
 
 def rows_of_contents(
-    table: OpenTable, contents: Contents, names: Sequence[str], limit: int | None = None
+    table: OpenTable, schema: Schema, contents: Contents, names: Sequence[str], limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """These columns of contents, each row as often as its count says. Raises `BadInput` for negative counts.
 
@@ -122,7 +123,8 @@ def rows_of_contents(
     for batch in contents:
         # Without its hold, the table may lose the rest of the rows.
         table.check_open()
-        for piece in repeated_pieces(pa.Table.from_batches([batch]).select([*names, DIFF])):
+        chosen = logical_rows(pa.Table.from_batches([batch]).select([*names, DIFF]), schema)
+        for piece in repeated_pieces(chosen):
             for rows in piece.to_batches():
                 yield rows if left is None else rows.slice(0, left)
                 if left is not None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.persist import Column, Schema
+from holdfast.tables.cells import rows_of
 
 _ROWS: Final = 10
 _CELL: Final = 100
@@ -24,7 +25,7 @@ def page(name: str, schema: Schema, scan: Callable[..., pa.RecordBatchReader]) -
     head = f"<p><b>{escape(name)}</b>: {escape(columns_shown(schema))}</p>"
     try:
         rows = scan(limit=_ROWS + 1).read_all()
-        found = rows.to_pylist()
+        found = rows_of(rows)
     except (HoldfastError, ValueError, OverflowError) as error:
         # Python's dates end with the year 9999.
         return f"{head}<p>{escape(str(error))}</p>"

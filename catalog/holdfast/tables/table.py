@@ -17,6 +17,7 @@ from holdfast.collections.changes import net_changes
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
 from holdfast.tables.committing import as_change, commit
 from holdfast.tables.duckdb_extra import import_duckdb
@@ -262,7 +263,7 @@ class Table:
 
         def differing(reader: CollectionReader) -> pa.Table:
             schema, changes = net_changes(reader, self._opened.describe, first, until)
-            return changes.select(schema.arrow_diff.names)
+            return logical_rows(changes.select(schema.arrow_diff.names), schema)
 
         with dated(f"table {self.name}"):
             return self._opened.reading.run(differing)
@@ -279,7 +280,8 @@ class Table:
         collection = self._opened.info.collection_id
         reader = self._opened.controller.reader(collection, purpose=f"{PURPOSE} tail")
         with dated(f"table {self.name}"):
-            return Tail.begin(reader, time, snapshot=snapshot, holds=self.client.mode == "write")
+            holds = self.client.mode == "write"
+            return Tail.begin(reader, time, self._opened.describe, snapshot=snapshot, holds=holds)
 
     def comment(self, comments: Mapping[str, str | None]) -> None:
         """Set comments of columns. None removes a comment, and columns that are not named keep theirs.

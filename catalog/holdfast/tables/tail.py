@@ -1,14 +1,16 @@
 """Follows a table: its changes as Arrow tables, and the time up to which they are complete."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Self
 
 import pyarrow as pa
 
-from holdfast.collections import CollectionListen, CollectionReader
+from holdfast.collections import CollectionInfo, CollectionListen, CollectionReader
 from holdfast.errors import CLOSED
 from holdfast.persist import Progress, Updates
+from holdfast.persist.rows.schema import DIFF, TIME
+from holdfast.persist.rows.stored import logical_rows
 
 _FOLLOW_S: Final = 10.0
 
@@ -21,23 +23,43 @@ class Tail:
     which, exclusive, the changes are complete: later ones have that time or a greater one.
     """
 
-    def __init__(self, reader: CollectionReader, listen: CollectionListen, *, holds: bool) -> None:
+    def __init__(
+        self,
+        reader: CollectionReader,
+        listen: CollectionListen,
+        describe: Callable[[], CollectionInfo],
+        *,
+        holds: bool,
+    ) -> None:
         self._reader = reader
+        self._schema = reader.schema
+        self._describe = describe
         self._listen = listen
         self._holds = holds
         self._follow_s = time.monotonic() + _FOLLOW_S
         self._closed = False
 
     @classmethod
-    def begin(cls, reader: CollectionReader, as_of: int | None, *, snapshot: bool, holds: bool) -> "Tail":
-        """Follow from `as_of` (None: the latest complete time). The tail takes over the reader."""
+    def begin(
+        cls,
+        reader: CollectionReader,
+        as_of: int | None,
+        describe: Callable[[], CollectionInfo],
+        *,
+        snapshot: bool,
+        holds: bool,
+    ) -> "Tail":
+        """Follow from `as_of` (None: the latest complete time). The tail takes over the reader.
+
+        `describe` reads the collection's record.
+        """
         try:
             if as_of is None:
                 upper = reader.upper()
                 # Before the first write there is no snapshot to show.
                 as_of, snapshot = max(upper - 1, 0), snapshot and upper > 0
             listen = reader.subscribe(as_of) if snapshot else reader.listen(as_of)
-            return cls(reader, listen, holds=holds)
+            return cls(reader, listen, describe, holds=holds)
         except BaseException:
             reader.close()
             raise
@@ -52,14 +74,14 @@ class Tail:
 
         Returns an empty table if the time runs out, or if only `progress` has moved.
         """
-        updates = self._reader.schema.arrow_updates.empty_table()
+        updates = self._schema.arrow_updates.empty_table()
         for event in self._listen.next(timeout):
             match event:
                 case Updates(table):
                     updates = table
                 case Progress():
                     self._follow()
-        return updates
+        return self._logical(updates)
 
     def __iter__(self) -> Iterator[pa.Table]:
         while not self._closed and self.progress < CLOSED:
@@ -77,6 +99,11 @@ class Tail:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _logical(self, updates: pa.Table) -> pa.Table:
+        if not {*self._schema.names, TIME, DIFF}.issuperset(updates.column_names):
+            self._schema = self._describe().schema
+        return logical_rows(updates, self._schema)
 
     def _follow(self) -> None:
         """Move the hold past the changes that were returned."""

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, CodecMismatch, CorruptBlob, ShardFinalized
 from holdfast.persist import Listen, PersistClient, Progress, Schema, Updates, WriteMode
-from holdfast.persist.rows.canonical import canonical_floats, sort_updates
+from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.evolution import check_evolution, evolution_fault, lowered, upgraded
 from holdfast.persist.rows.schema import Column
+from holdfast.persist.rows.values import canonical_floats
 from unit.persist.open_stores import OTHER, SHARD, Stores
 from unit.persist.rows import strategies
 

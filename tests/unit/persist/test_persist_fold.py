@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import polars_forks
-from holdfast.persist.rows.canonical import values_of
 from holdfast.persist.rows.fold import fold, sort_ties
+from holdfast.persist.rows.values import values_of
 from unit.persist.rows import strategies
 
 HUGE = 2**63 - 1

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from holdfast.errors import BadInput
 from holdfast.persist import KeyRange, PersistClient, Schema
 from holdfast.persist.parts.runs import At, merged
-from holdfast.persist.rows.canonical import canonical_floats, python_values, sort_updates
+from holdfast.persist.rows.canonical import python_values, sort_updates
+from holdfast.persist.rows.column_types import arrow_type
 from holdfast.persist.rows.consolidate import consolidate_at
 from holdfast.persist.rows.part import checksum, encode_parquet
-from holdfast.persist.rows.schema import arrow_type
+from holdfast.persist.rows.values import canonical_floats
 from holdfast.persist.state.state import Part
 from unit.persist.open_stores import SHARD, Stores
 from unit.persist.rows import strategies

@@ -67,7 +67,8 @@ def create(
     """Create a collection. If you repeat the command with the same --id, it shows the existing collection.
 
     Types: bool, int8 to int64, uint8 to uint64, float32, float64, string, binary, date32, timestamp,
-    timestamp_utc, decimal128(p,s). 'write --upsert' and 'write --delete' find rows by the key columns.
+    timestamp_utc, decimal128(p,s), timestamp(UNIT), timestamp(UNIT,ZONE), time(UNIT), where UNIT is s, ms, us
+    or ns. 'write --upsert' and 'write --delete' find rows by the key columns.
     """
     from holdfast.collections import CollectionSpec
     from holdfast.persist import Schema

@@ -21,12 +21,13 @@ from holdfast.tables.moments import dated
 from holdfast.text import naming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
     from holdfast.collections import CollectionReader, StorageController
     from holdfast.collections.collection_snapshot import CollectionSnapshot
+    from holdfast.persist import Schema
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _AS_OF = "Milliseconds or an ISO date. Default: the latest time."
@@ -103,19 +104,26 @@ def _narrowed(
     from holdfast.cli.rows.where import parse_where
     from holdfast.persist.checks import check_columns
     from holdfast.persist.rows.schema import DIFF
+    from holdfast.persist.rows.stored import logical_schema
     from holdfast.tables.filters import filter_of
 
     schema = snapshot.schema
     if where is not None:
         snapshot = snapshot.filtered(filter_of(parse_where(where, schema), schema))
     if columns is None:
-        return snapshot, schema.arrow_diff
+        return _logical(snapshot, schema), logical_schema(schema.arrow_diff, schema)
     names = [each.strip() for each in columns.split(",")]
     check_columns(schema, names)
     names.append(DIFF)
-    return (batch.select(names) for batch in snapshot), pa.schema(
-        [schema.arrow_diff.field(each) for each in names]
-    )
+    fields = pa.schema([schema.arrow_diff.field(each) for each in names])
+    chosen = (batch.select(names) for batch in snapshot)
+    return _logical(chosen, schema), logical_schema(fields, schema)
+
+
+def _logical(batches: "Iterable[pa.RecordBatch]", schema: "Schema") -> "Iterator[pa.RecordBatch]":
+    from holdfast.persist.rows.stored import logical_rows
+
+    return (logical_rows(batch, schema) for batch in batches)
 
 
 @click.command(short_help="Show the differences between two times.")
@@ -264,12 +272,14 @@ class _Changes:
             click.echo(buffer.getvalue(), nl=False)
 
     def _show_table(self, updates: "pa.Table") -> None:
+        from holdfast.tables.cells import rows_of
+
         names = ["_time", "_diff", *(each for each in updates.column_names if not each.startswith("_"))]
         if names != self._names:
             # Columns may be added while this runs.
             click.echo("  ".join(names))
             self._names = names
-        for row in updates.select(names).to_pylist():
+        for row in rows_of(updates.select(names)):
             click.echo("  ".join(map(cell_of, row.values())))
 
     def _show_csv(self, updates: "pa.Table") -> None:

@@ -28,10 +28,8 @@ def export(
     A row that occurs n times is written n times. CSV and JSON encode binary in base64. JSON writes the
     numbers that it can't express as "NaN", "Infinity" and "-Infinity". Nothing is written to the location.
     """
-    import pyarrow as pa
-
     from holdfast.cli.rows.output import check_output, write_batches
-    from holdfast.persist.rows.schema import TIME
+    from holdfast.persist.rows.stored import logical_rows, logical_schema
 
     target, form = check_output(file, form)
     with open_to_look(url, consensus) as client:
@@ -41,7 +39,9 @@ def export(
             if upper == 0:
                 raise AsOfNotYetAvailable(0, 0)
             as_of = upper - 1
-        updates = reader.schema.arrow_updates
-        columns = pa.schema([field for field in updates if field.name != TIME])
-        rows = write_batches(reader.snapshot(as_of), columns, target, form, diff=diff)
+        snapshot = reader.snapshot(as_of)
+        schema = snapshot.schema
+        columns = logical_schema(schema.arrow_diff, schema)
+        contents = (logical_rows(batch, schema) for batch in snapshot)
+        rows = write_batches(contents, columns, target, form, diff=diff)
     click.echo(f"wrote {rows:,} rows as of {as_of} to {file if target else 'standard output'}", err=True)

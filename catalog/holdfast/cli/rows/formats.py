@@ -10,6 +10,7 @@ import binascii
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from itertools import islice
@@ -20,7 +21,9 @@ import pyarrow as pa
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.rows.casts import column_of, shown
+from holdfast.persist.rows.iso_times import NS_PER, moment_ns, time_ns
 from holdfast.persist.rows.schema import DIFF, TIME
+from holdfast.tables.cells import rows_of
 
 # A row can't be longer. Arrow reads about thirty blocks ahead.
 _CSV_BLOCK_BYTES: Final = 1024 * 1024
@@ -53,7 +56,7 @@ def bytes_as_text(table: pa.Table) -> pa.Table:
 def write_json_lines(table: pa.Table, stream: Output) -> None:
     """Write one JSON object per line and row. Binary is in base64, and NaN and infinities are strings."""
     for batch in table.to_batches():
-        for row in batch.to_pylist():
+        for row in rows_of(pa.Table.from_batches([batch])):
             cells = {name: plain(cell) for name, cell in row.items()}
             stream.write(json.dumps(cells, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
@@ -180,7 +183,7 @@ def _read(read: Callable[[Any], Any], name: str, value: Any, row: int) -> Any:
         return read(value)
     except (ValueError, TypeError, InvalidOperation, OverflowError):
         raise BadInput(
-            f"column {name!r}: {shown(value)} in row {row} is not a valid {_MEANT[read]}"
+            f"column {name!r}: {shown(value)} in row {row} is not a valid {_meant(read)}"
         ) from None
 
 
@@ -194,8 +197,41 @@ def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_date(type_):
         return date.fromisoformat
     if pa.types.is_timestamp(type_):
-        return datetime.fromisoformat
+        return _Moment(type_)
+    if pa.types.is_time(type_):
+        return _TimeOfDay(type_)
     return _as_is
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Reads ISO timestamps of one type."""
+
+    type: pa.DataType
+
+    def __call__(self, value: Any) -> Any:
+        moment = datetime.fromisoformat(value)
+        if (moment.tzinfo is not None) is not (self.type.tz is not None):
+            # The conversion to the column refuses it with a better message.
+            return moment
+        return _counted(moment_ns(value, moment.tzinfo), self.type)
+
+
+@dataclass(frozen=True)
+class _TimeOfDay:
+    """Reads ISO times of day of one type."""
+
+    type: pa.DataType
+
+    def __call__(self, value: Any) -> Any:
+        return _counted(time_ns(value), self.type)
+
+
+def _counted(ns: int, type_: pa.DataType) -> pa.Scalar:
+    count, rest = divmod(ns, NS_PER[type_.unit])
+    if rest:
+        raise ValueError("it is finer than the type")
+    return pa.scalar(count, type_)
 
 
 def _bytes(name: str, cell: str | None, row: int) -> bytes | None:
@@ -228,11 +264,19 @@ def _as_is(value: Any) -> Any:
     return value
 
 
+def _meant(read: Callable[[Any], Any]) -> str:
+    match read:
+        case _Moment(type=type_) | _TimeOfDay(type=type_):
+            what = "ISO timestamp" if isinstance(read, _Moment) else "ISO time"
+            return what if type_.unit == "us" else f"{what} in {type_.unit}"
+        case _:
+            return _MEANT[read]
+
+
 _MEANT: Final[dict[Callable[[Any], Any], str]] = {
     _base64: "base64 text",
     _decimal: "decimal",
     _float: "number",
     date.fromisoformat: "ISO date",
-    datetime.fromisoformat: "ISO timestamp",
     _as_is: "value",
 }

@@ -10,6 +10,7 @@ import pyarrow as pa
 from holdfast.cli.rows.output import check_output, pieces_of, write_batches
 from holdfast.cli.rows.text import FILE_FORMATS, cell_of, render
 from holdfast.errors import BadInput
+from holdfast.tables.cells import rows_of
 
 _SHOWN_ROWS: Final = 50
 
@@ -46,7 +47,7 @@ def _show_table(
     rows: list[list[str]] = []
     hidden = 0
     for piece in pieces_of(batches, diff=diff, limit=limit):
-        shown = piece.slice(0, most - len(rows)).to_pylist()
+        shown = rows_of(piece.slice(0, most - len(rows)))
         rows += [[cell_of(cell) for cell in row.values()] for row in shown]
         hidden += piece.num_rows - len(shown)
     text = render(names, rows)

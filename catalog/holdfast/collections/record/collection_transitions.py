@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.collections.record.comments import changed_comments, check_comments
 from holdfast.collections.record.jobs import Json
 from holdfast.collections.record.rendition_transitions import create_rendition, refuse_unless_active
-from holdfast.collections.record.spec import CollectionInfo, Holder, RenditionInfo, RenditionState
+from holdfast.collections.record.spec import CollectionInfo, Holder, RenditionInfo, RenditionState, check_fed
 from holdfast.collections.record.state import (
     CommandKind,
     ControllerState,
@@ -44,7 +44,9 @@ def evolve_collection(
         return RecordNoOp(info)
     try:
         check_evolution(info.schema, schema, shard=f"collection {info.name}")
-    except CodecMismatch as error:
+        if info.holding.is_fed:
+            check_fed(info.name, schema)
+    except (CodecMismatch, BadInput) as error:
         return RecordReject(error)
     evolved = replace(info, schema=schema)
     told = {"from": str(info.schema), "to": str(schema)}

@@ -11,6 +11,7 @@ from typing import Final
 
 from holdfast.collections.record.comments import Comments, changed_comments, check_comments
 from holdfast.errors import CLOSED, BadInput
+from holdfast.persist.rows.column_types import TYPE_NAMES, is_basic
 from holdfast.persist.rows.schema import Schema
 
 MAX_SHARDS: Final = 1024
@@ -78,8 +79,20 @@ class CollectionSpec:
         if len(set(chosen)) != len(chosen):
             raise BadInput(f"collection {self.name}: a hash column is named twice ({', '.join(chosen)})")
         object.__setattr__(self, "hash_columns", chosen)
+        if self.source_fed:
+            check_fed(self.name, self.schema)
         asked = check_comments(self.comments, self.schema, f"collection {self.name}")
         object.__setattr__(self, "comments", changed_comments({}, asked))
+
+
+def check_fed(name: str, schema: Schema) -> None:
+    """Raise `BadInput` if a source can't feed a collection with this schema."""
+    for column in schema.columns:
+        if not is_basic(column.type):
+            raise BadInput(
+                f"collection {name}: column {column.name!r} is {column.type}, which a source can't fill",
+                hint=f"use one of {', '.join(TYPE_NAMES)}",
+            )
 
 
 class RenditionState(IntEnum):

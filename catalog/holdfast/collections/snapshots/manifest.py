@@ -31,6 +31,7 @@ from holdfast.collections.snapshots.locate import folder_at
 from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist.rows.row_hash import row_hash
 from holdfast.persist.rows.schema import Column, Schema
+from holdfast.persist.rows.stored import stored_rows
 
 MANIFEST_NAME: Final = "_manifest.json"
 MANIFEST_FORMAT: Final = "holdfast-snapshot"
@@ -187,8 +188,22 @@ class SnapshotManifest:
         return manifest
 
 
+def file_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of the files of a snapshot. Parquet has no seconds, so they are milliseconds."""
+    return pa.schema(
+        [
+            column.arrow.with_type(pa.timestamp("ms", column.arrow.type.tz))
+            if pa.types.is_timestamp(column.arrow.type) and column.arrow.type.unit == "s"
+            else column.stored
+            if pa.types.is_time(column.arrow.type)
+            else column.arrow
+            for column in schema.columns
+        ]
+    )
+
+
 def checksum_of(rows: Rows, schema: Schema) -> int:
-    """The checksum of rows (all columns of `schema`, in any order)."""
+    """The checksum of stored rows (all columns of `schema`, in any order)."""
     if rows.num_rows == 0:
         return 0
     return int(row_hash(rows, schema.names).sum(dtype=np.uint64))
@@ -251,9 +266,10 @@ def read_rows(
                 raise CorruptBlob(where, f"{file.bytes} bytes", f"{size}")
             with pq.ParquetFile(opened) as parquet:
                 found = parquet.schema_arrow.remove_metadata()
-                if not found.equals(schema.arrow):
+                if not found.equals(file_schema(schema)):
                     raise CorruptBlob(where, f"the schema {schema}", " ".join(str(found).split()))
-                for batch in parquet.iter_batches(batch_size=batch_rows):
+                for read in parquet.iter_batches(batch_size=batch_rows):
+                    batch = stored_rows(read, schema)
                     rows += batch.num_rows
                     checksum = (checksum + checksum_of(batch, schema)) % _MODULUS
                     yield batch

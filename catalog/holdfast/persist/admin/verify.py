@@ -27,12 +27,13 @@ from holdfast.errors import BadInput, CorruptBlob, HoldfastError, VersionTooNew
 from holdfast.persist.ids import BLOB_NAME
 from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.parts.runs import open_part
-from holdfast.persist.rows.canonical import ordered_bits, sort_updates, time_bounds, values_of
+from holdfast.persist.rows.canonical import sort_updates, time_bounds
 from holdfast.persist.rows.fold import fold
 from holdfast.persist.rows.groups import GroupBounds, group_bounds
 from holdfast.persist.rows.order import Key, KeyRange, key_at
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_inline
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
+from holdfast.persist.rows.values import ordered_bits, values_of
 from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.cuts import damaged_digests
 from holdfast.persist.state.divergence import doubts

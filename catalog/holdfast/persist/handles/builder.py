@@ -19,11 +19,12 @@ import pyarrow as pa
 from holdfast.errors import BadInput, DiffOverflow, HoldfastError
 from holdfast.forks import OwnerProcess
 from holdfast.persist.multi_write import Prepared
-from holdfast.persist.rows.canonical import Rows, prepare_updates, time_bounds
+from holdfast.persist.rows.canonical import prepare_updates, time_bounds
 from holdfast.persist.rows.merge import consolidate_chunk, merge_runs
 from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.spill import Spill
+from holdfast.persist.rows.values import Rows
 
 MEMORY_BYTES: Final = 64 * 1024 * 1024
 # While a chunk is sorted, it exists several times, and the next one is being gathered.

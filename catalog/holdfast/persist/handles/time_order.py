@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from holdfast.persist.parts.part_store import read_updates
 from holdfast.persist.parts.runs import open_runs
-from holdfast.persist.rows.canonical import values_of
 from holdfast.persist.rows.consolidate import consolidate_updates
 from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.merge import consolidate_chunk, merge_runs
 from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.rows.sizes import gathered, pieces_of
 from holdfast.persist.rows.spill import Spill
+from holdfast.persist.rows.values import values_of
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Batch, Part, ShardState
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 from holdfast.errors import HandleExpired
 from holdfast.persist.parts.part_store import PartGone, delete_parts, read_updates
 from holdfast.persist.parts.run_writer import write_run
-from holdfast.persist.rows.canonical import Rows
 from holdfast.persist.rows.schema import Schema
+from holdfast.persist.rows.values import Rows
 from holdfast.persist.session import Session
 from holdfast.persist.state.command import CondemnOrphans, ExpireHandles, Handle, RegisterWriter
 from holdfast.persist.state.machine import Machine, commit

@@ -19,9 +19,10 @@ from holdfast.persist.ids import new_id
 from holdfast.persist.multi_write import InFlight, Prepared, closed_writer, multi_write
 from holdfast.persist.parts.part_store import PartWriter
 from holdfast.persist.parts.run_writer import write_run
-from holdfast.persist.rows.canonical import Rows, check_times, prepare_between, prepare_updates, time_bounds
+from holdfast.persist.rows.canonical import check_times, prepare_between, prepare_updates, time_bounds
 from holdfast.persist.rows.part import Encoding
 from holdfast.persist.rows.schema import Schema
+from holdfast.persist.rows.values import Rows
 from holdfast.persist.session import Session
 from holdfast.persist.state.command import AppendRuns, FinalizeShard, Handle, RegisterWriter, Seal, Write
 from holdfast.persist.state.machine import Machine, commit

@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.persist.parts.snapshot import Snapshot
-from holdfast.persist.rows.canonical import sort_updates, values_of
+from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.consolidate import Source, consolidate_at
 from holdfast.persist.rows.evolution import newest, upgraded
 from holdfast.persist.rows.fold import overflow
 from holdfast.persist.rows.merge import merge_runs
 from holdfast.persist.rows.order import EVERYTHING, KeyRange, key_at
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
+from holdfast.persist.rows.values import values_of
 
 IN_MEMORY_BYTES: Final = 256 * 1024 * 1024
 """The most stored bytes of both sides to read them at once. In memory they take several times as much."""

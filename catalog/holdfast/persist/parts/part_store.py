@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import StorageError
 from holdfast.persist.ids import new_id, part_key
-from holdfast.persist.rows.canonical import R, Rows, sort_updates, time_bounds
+from holdfast.persist.rows.canonical import sort_updates, time_bounds
 from holdfast.persist.rows.consolidate import ParquetSource, Source
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.part import (
@@ -28,6 +28,7 @@ from holdfast.persist.rows.part import (
 )
 from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.rows.sizes import pieces_of
+from holdfast.persist.rows.values import R, Rows
 from holdfast.persist.state.machine import Machine, read_twice, retry
 from holdfast.persist.state.state import Part
 

@@ -21,10 +21,11 @@ import pyarrow as pa
 from holdfast.errors import CLOSED
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.parts.part_store import PartWriter, delete_parts, put_part
-from holdfast.persist.rows.canonical import Rows, time_bounds
+from holdfast.persist.rows.canonical import time_bounds
 from holdfast.persist.rows.part import ROW_GROUP_BYTES, ROW_GROUP_ROWS, PartFile, row_group_bytes
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
+from holdfast.persist.rows.values import Rows
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Part
 

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
 from holdfast.persist.parts.part_store import PartGone, read_inline, within
 from holdfast.persist.parts.verified import KnownPart, forget, known_part, open_known
-from holdfast.persist.rows.canonical import sort_updates, values_of
+from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.groups import GroupBounds, bounds_through
@@ -44,6 +44,7 @@ from holdfast.persist.rows.part import (
 )
 from holdfast.persist.rows.row_filter import RowFilter, chosen
 from holdfast.persist.rows.schema import TIME, Schema
+from holdfast.persist.rows.values import values_of
 from holdfast.persist.state.machine import Machine, Patience, read_twice, retry
 from holdfast.persist.state.state import Part
 

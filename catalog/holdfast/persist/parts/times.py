@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from holdfast.persist.parts.runs import open_part
-from holdfast.persist.rows.canonical import values_of
 from holdfast.persist.rows.groups import group_bounds
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_inline, read_error
 from holdfast.persist.rows.schema import TIME, Schema
+from holdfast.persist.rows.values import values_of
 from holdfast.persist.state.machine import Machine, retry
 from holdfast.persist.state.state import Part
 

@@ -12,10 +12,8 @@ Invariants:
 - An update with `_diff` 0 has no effect and is dropped.
 """
 
-import math
-import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,22 +23,24 @@ import pyarrow as pa
 from holdfast.errors import CLOSED, BadInput
 from holdfast.persist.rows import arrow_rows
 from holdfast.persist.rows.casts import cast_column, column_of
-from holdfast.persist.rows.schema import DIFF, TIME, TYPE_NAMES, Column, Schema, arrow_type
+from holdfast.persist.rows.column_types import arrow_type, is_basic
+from holdfast.persist.rows.schema import DIFF, TIME, Column, Schema
+from holdfast.persist.rows.stored import stored_array
+from holdfast.persist.rows.values import (
+    FEW_ROWS,
+    R,
+    Rows,
+    canonical_floats,
+    few_numbers,
+    ordered_bits,
+    values_of,
+)
 from holdfast.polars_forks import polars_works
-
-Rows: TypeAlias = pa.Table | pa.RecordBatch
-R = TypeVar("R", pa.Table, pa.RecordBatch)
 
 _UINT64 = pa.uint64()
 _INT64 = pa.int64()
-# NumPy has the same names for these types.
-_DTYPES: dict[int, np.dtype[Any]] = {arrow_type(name).id: np.dtype(name) for name in TYPE_NAMES[1:11]}
-_SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
-_LEAST = {4: -(2**31), 8: -(2**63)}
 # `pa.array` imports pandas if it is installed, which takes half a second. So no module calls it on import.
 _ONES = pa.Array.from_buffers(_INT64, 1024, [None, pa.py_buffer(np.ones(1024, np.int64))])
-# With up to this many rows, plain Python is faster than the fixed cost of NumPy's calls.
-_FEW_ROWS = 64
 # With fewer rows than this, the fixed cost of a Polars query outweighs its speed.
 SMALL_ROWS = 512
 
@@ -91,7 +91,7 @@ def _prepared(schema: Schema, rows: Rows, default_time: int) -> pa.RecordBatch:
         if index is not None:
             arrays.append(_convert(column, rows.column(index)))
         elif column.nullable:
-            arrays.append(pa.nulls(count, column.arrow.type))
+            arrays.append(pa.nulls(count, column.stored.type))
         else:
             raise BadInput(f"column {column.name!r} is missing (given: {', '.join(given)})")
     time, diff = where.pop(TIME, None), where.pop(DIFF, None)
@@ -122,8 +122,8 @@ def time_bounds(batch: Rows) -> tuple[int, int] | None:
     if batch.num_rows == 0:
         return None
     array = _one_array(batch.column(TIME))
-    if len(array) <= _FEW_ROWS:
-        few = _numbers(array, "Q")
+    if len(array) <= FEW_ROWS:
+        few = few_numbers(array, "Q")
         return min(few), max(few)
     times = values_of(array)
     return int(times[times.argmin()]), int(times[times.argmax()])
@@ -190,56 +190,6 @@ def _wide(rows: Rows) -> pa.RecordBatch:
     return arrow_rows.wide(rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows]))
 
 
-def values_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the values of a fixed-width numeric array without copying. Values under a null are arbitrary."""
-    dtype = _DTYPES[array.type.id]
-    data = array.buffers()[1]
-    if data is None:
-        return np.empty(0, dtype)
-    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
-
-
-def _numbers(array: pa.Array, code: str) -> tuple[Any, ...]:
-    """Return the values like `values_of`, read with this `struct` code. Much faster for a few rows."""
-    data = array.buffers()[1]
-    size = struct.calcsize(code)
-    return struct.unpack_from(f"<{len(array)}{code}", data, array.offset * size) if data is not None else ()
-
-
-def canonical_floats(array: pa.Array) -> pa.Array:
-    """Return the float array with one NaN and no negative zero; the same array if it is canonical already."""
-    if len(array) <= _FEW_ROWS:
-        size = array.type.bit_width // 8
-        numbers = _numbers(array, "d" if size == 8 else "f")
-        # Zero is equal to negative zero, but has different bits.
-        has_least = 0.0 in numbers and _LEAST[size] in _numbers(array, "q" if size == 8 else "i")
-        if not has_least and not any(map(math.isnan, numbers)):
-            return array
-    values = values_of(array)
-    if not len(values):
-        return array
-    integer = _SIGNED[values.dtype.itemsize]
-    bits = values.view(integer)
-    # argmin takes a quarter of the time of min, and finds a NaN if there is one. Negative zero has the least
-    # bits of all floats.
-    has_nan = np.isnan(values[values.argmin()])
-    if bits[bits.argmin()] != _LEAST[integer.itemsize]:
-        canonical = np.array(np.nan, values.dtype).view(integer)
-        if not has_nan or (bits[np.isnan(values)] == canonical).all():
-            return array
-    fixed = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0))
-    return pa.array(fixed, array.type, mask=_null_mask(array), from_pandas=False)
-
-
-def ordered_bits(array: pa.Array) -> pa.Array:
-    """Return signed integers with the order and equality of the canonical floats, NaN above infinity."""
-    values = values_of(array)
-    integer = _SIGNED[values.dtype.itemsize]
-    bits = values.view(integer)
-    flip = (bits >> (8 * bits.itemsize - 1)) & ~_LEAST[bits.itemsize]
-    return pa.array(bits ^ flip, mask=_null_mask(array))
-
-
 def python_values(array: pa.Array) -> list[Any]:
     """Return Python objects with the order and equality of the values; None for null."""
     type_ = array.type
@@ -247,7 +197,7 @@ def python_values(array: pa.Array) -> list[Any]:
         array = ordered_bits(array)
     elif pa.types.is_temporal(type_):
         # Python's dates end with the year 9999.
-        array = array.view(pa.int32() if pa.types.is_date32(type_) else pa.int64())
+        array = array.view(pa.int32() if type_.bit_width == 32 else pa.int64())
     # Python orders text by code point, which is the order of its UTF-8 bytes.
     return list(array.to_pylist())
 
@@ -269,12 +219,8 @@ def _default_time(time: int, rows: int) -> pa.Array:
         if rows:
             raise BadInput(f"no update can have the time {time}: times are from 0 to 2**64 - 1")
         time = 0
-    times = np.full(rows, time, np.uint64) if rows > _FEW_ROWS else time.to_bytes(8, "little") * rows
+    times = np.full(rows, time, np.uint64) if rows > FEW_ROWS else time.to_bytes(8, "little") * rows
     return pa.Array.from_buffers(_UINT64, rows, [None, pa.py_buffer(times)])
-
-
-def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
 
 
 def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -298,7 +244,7 @@ def _has_nulls(name: str, rows: int) -> BadInput:
 
 
 def _convert(column: Column, given: pa.Array | pa.ChunkedArray) -> pa.Array:
-    want = arrow_type(column.type)
+    want = column.arrow.type
     if given.type != want:
         given = cast_column(column.name, given, want)
     array = _one_column(column.name, given) if isinstance(given, pa.ChunkedArray) else given
@@ -312,7 +258,7 @@ def _convert(column: Column, given: pa.Array | pa.ChunkedArray) -> pa.Array:
                 array.validate(full=True)
             except pa.ArrowInvalid as error:
                 raise BadInput(f"column {column.name!r} is not valid UTF-8: {error}") from None
-    return array
+    return array if is_basic(column.type) else stored_array(column.name, array)
 
 
 def _integers(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa.Array:

@@ -11,7 +11,7 @@ Invariants:
 
 import math
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ _CASTS: Final = {
     "date": {"date", "null"},
     "timestamp": {"timestamp", "null"},
     "instant": {"instant", "null"},
+    "time": {"time", "null"},
 }
 
 # The Python types that Arrow converts exactly or refuses by itself, apart from the zones of times.
@@ -48,6 +49,7 @@ _PLAIN: Final[dict[str, frozenset[type]]] = {
     "date": frozenset({date, _NONE}),
     "timestamp": frozenset({datetime, _NONE}),
     "instant": frozenset({datetime, _NONE}),
+    "time": frozenset({time, _NONE}),
 }
 # The types that are as good, or are once `_plain` has seen each value.
 _ALIKE: Final[dict[str, tuple[type, ...]]] = {
@@ -60,17 +62,20 @@ _ALIKE: Final[dict[str, tuple[type, ...]]] = {
     "date": (pa.Scalar,),
     "timestamp": (datetime, pa.Scalar),
     "instant": (datetime, pa.Scalar),
+    "time": (time, pa.Scalar),
 }
 WILD_EXPONENT: Final = r"[eE][+-]?0*(7[7-9]|[89][0-9]|[0-9]{3,})$"
 """The exponent of a text beyond all digits of decimals. Arrow reads beyond a table for such a text, and ends
 the process."""
 _MOST_DIGITS: Final = 76
+_UNITS: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}
+_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000}
 _UNFIT: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
 def becomes(given: pa.DataType, want: pa.DataType) -> bool:
     """Whether values of one type may be converted to another type, value by value."""
-    return _kind(given) in _CASTS[_kind(want)]
+    return _kind(given) in _CASTS.get(_kind(want), ())
 
 
 def cast_column(
@@ -146,10 +151,10 @@ def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
         for value in values:
             if isinstance(value, Decimal):
                 _check_exponent(value)
-    if kind in ("timestamp", "instant"):
+    if kind in ("timestamp", "instant", "time"):
         for value in values:
-            if isinstance(value, datetime):
-                _check_moment(value, zoned=kind == "instant")
+            if isinstance(value, datetime | time):
+                _check_moment(value, want.unit, zoned=kind == "instant")
     array = pa.array(values, want)
     if want == _FLOAT32 and _overflows(values, array):
         raise ValueError("beyond what float32 holds")
@@ -172,12 +177,13 @@ def _check_exponent(value: Decimal) -> None:
         raise ValueError(f"its exponent is beyond {_MOST_DIGITS} digits")
 
 
-def _check_moment(value: datetime, *, zoned: bool) -> None:
+def _check_moment(value: datetime | time, unit: str, *, zoned: bool) -> None:
     if (value.tzinfo is not None) is not zoned:
         raise ValueError("it has no time zone" if zoned else "it has a time zone")
     # Times in a data frame are subclasses with a finer resolution.
-    if getattr(value, "nanosecond", 0):
-        raise ValueError("it is finer than microseconds")
+    finer = getattr(value, "nanosecond", 0)
+    if (unit != "ns" and finer) or value.microsecond % _MICROSECONDS.get(unit, 1):
+        raise ValueError(f"it is finer than {_UNITS[unit]}")
 
 
 def _overflows(values: Sequence[Any], array: pa.Array) -> bool:
@@ -242,6 +248,8 @@ def _kind(type_: pa.DataType) -> str:
         return "instant" if type_.tz else "timestamp"
     if pa.types.is_date(type_):
         return "date"
+    if pa.types.is_time(type_):
+        return "time"
     if pa.types.is_null(type_):
         return "null"
     if pa.types.is_boolean(type_):

@@ -24,17 +24,11 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob
 from holdfast.persist.rows import arrow_rows
-from holdfast.persist.rows.canonical import (
-    SMALL_ROWS,
-    R,
-    from_polars,
-    python_values,
-    sort_updates,
-    values_of,
-)
+from holdfast.persist.rows.canonical import SMALL_ROWS, from_polars, python_values, sort_updates
 from holdfast.persist.rows.fold import INT64_MAX, first_beyond, fold, overflow
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_parquet
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
+from holdfast.persist.rows.values import R, values_of
 from holdfast.polars_forks import polars_works
 
 

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import CodecMismatch, CorruptBlob, HoldfastError
-from holdfast.persist.rows.canonical import R, ordered_bits
 from holdfast.persist.rows.order import Key, KeyRange
 from holdfast.persist.rows.schema import DIFF, TIME, Column, Schema
+from holdfast.persist.rows.values import R, ordered_bits
 
 _BITS: Final = {f"{kind}{bits}": bits for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)}
 
@@ -111,9 +111,9 @@ def upgraded(rows: R, old: Schema, new: Schema) -> R:
     arrays: list[Any] = []
     for column in new.columns:
         if column.name in old.names:
-            arrays.append(rows.column(column.name).cast(column.arrow.type))
+            arrays.append(rows.column(column.name).cast(column.stored.type))
         else:
-            arrays.append(pa.nulls(rows.num_rows, column.arrow.type))
+            arrays.append(pa.nulls(rows.num_rows, column.stored.type))
     arrays += [rows.column(TIME), rows.column(DIFF)]
     return type(rows).from_arrays(arrays, schema=new.arrow_updates)
 

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED
-from holdfast.persist.rows.canonical import canonical_floats, python_values
+from holdfast.persist.rows.canonical import python_values
 from holdfast.persist.rows.evolution import upgraded_key
 from holdfast.persist.rows.order import NULL, Key, KeyRange
 from holdfast.persist.rows.part import KEY_HAS_NAN, group_weight
 from holdfast.persist.rows.schema import Column, Schema
+from holdfast.persist.rows.values import canonical_floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +100,10 @@ def _ordered(column: Column, found: pq.Statistics) -> tuple[Key, Key]:
 
 def extremes(column: Column, found: pq.Statistics) -> pa.Array:
     """The least and the greatest value of a column, except nulls and NaN. The statistics must have them."""
-    type_ = column.arrow.type
+    type_ = column.stored.type
     if pa.types.is_temporal(type_):
         # As counts, because Python's dates end with the year 9999.
-        counts = pa.int32() if pa.types.is_date32(type_) else pa.int64()
+        counts = pa.int32() if type_.bit_width == 32 else pa.int64()
         return pa.array([found.min_raw, found.max_raw], counts).view(type_)
     values = pa.array([found.min, found.max], type_)
     # Parquet writes the least zero as -0.0, which canonical rows never have.

@@ -25,12 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.persist.rows.canonical import values_of
 from holdfast.persist.rows.fold import INT64_MAX, Indices, first_beyond, fold, is_range, overflow, sort_ties
 from holdfast.persist.rows.order import RowKey, rows_up_to
 from holdfast.persist.rows.schema import DIFF
 from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.spill import Spill
+from holdfast.persist.rows.values import values_of
 
 MERGE_BYTES: Final = 128 * 1024 * 1024
 """About how many bytes all runs of a merge have in memory, including their read buffers."""

@@ -4,7 +4,7 @@ Invariants:
 
 - A `Key` has one `(is not null, value)` pair per column, in the order of the schema. Keys of one schema
   compare as their rows do in the total order of (key, value). The values are those of `python_values`: floats
-  are integers with the same order, and dates and times are counts of days and microseconds.
+  are integers with the same order, and dates and times are counts of their units.
 - A shorter key stands for all rows that begin with it. A `KeyRange` contains the rows at or after `lower`,
   before `upper`, and after `after`. Each limit is compared over its own length.
 """
@@ -19,9 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import BadInput
-from holdfast.persist.rows.canonical import Rows, canonical_floats, ordered_bits, python_values, values_of
+from holdfast.persist.rows.canonical import python_values
 from holdfast.persist.rows.casts import column_of
 from holdfast.persist.rows.schema import Column, Schema
+from holdfast.persist.rows.stored import stored_array
+from holdfast.persist.rows.values import Rows, canonical_floats, ordered_bits, values_of
 
 Key: TypeAlias = tuple[tuple[bool, Any], ...]
 
@@ -104,7 +106,7 @@ def _limit(schema: Schema, given: object) -> Key | None:
 
 
 def _place(column: Column, value: object) -> tuple[bool, Any]:
-    array = column_of(column.name, [value], column.arrow.type)
+    array = stored_array(column.name, column_of(column.name, [value], column.arrow.type))
     if pa.types.is_floating(array.type):
         array = canonical_floats(array)
     (found,) = python_values(array)
@@ -178,7 +180,7 @@ def numbers(column: pa.Array) -> npt.NDArray[Any] | None:
     if pa.types.is_floating(type_):
         column = ordered_bits(column)
     elif pa.types.is_temporal(type_):
-        column = column.view(pa.int32() if pa.types.is_date32(type_) else pa.int64())
+        column = column.view(pa.int32() if type_.bit_width == 32 else pa.int64())
     elif not pa.types.is_integer(type_):
         return None
     return values_of(column)

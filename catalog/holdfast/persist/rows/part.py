@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob, Determinate, HoldfastError
-from holdfast.persist.rows.canonical import Rows, values_of
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
+from holdfast.persist.rows.values import Rows, values_of
 from holdfast.persist.stores.formats import check_format
 
 PARQUET_FORMAT_VERSION = 1

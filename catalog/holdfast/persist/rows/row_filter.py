@@ -107,4 +107,4 @@ def _bounds(
     has_nulls = found.null_count > 0
     if not is_bounded or not found.has_min_max:
         return ColumnBounds(None, has_nulls)
-    return ColumnBounds(extremes(was, found).cast(column.arrow.type), has_nulls)
+    return ColumnBounds(extremes(was, found).cast(column.stored.type), has_nulls)

@@ -4,8 +4,9 @@ Invariants:
 
 - The hash is XXH3-64 with seed 0 over the canonical bytes of the hashed columns, in the given order. Each
   column has a tag: 0 for null (and nothing more), or 1, followed by the value. Integers, bool, days and
-  microseconds have 8 bytes little endian (unsigned as u64), floats are f64, decimals are the scale (u8) and
-  the unscaled i128 without trailing zeros, string and binary are a u32 length and the bytes.
+  times, in the unit in which they are stored, have 8 bytes little endian (unsigned as u64), floats are f64,
+  decimals are the scale (u8) and the unscaled i128 without trailing zeros, string and binary are a u32
+  length and the bytes.
 - So the hash of a value does not depend on the width of its column: int32 7 and int64 7 have the same hash,
   and so have decimals 1.5 and 1.50. Widening a column moves no row. Signed and unsigned integers of the same
   value have the same hash.
@@ -24,7 +25,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from holdfast.errors import BadInput
-from holdfast.persist.rows.canonical import SMALL_ROWS, Rows, canonical_floats, values_of
+from holdfast.persist.rows.canonical import SMALL_ROWS
+from holdfast.persist.rows.values import Rows, canonical_floats, values_of
 from holdfast.polars_forks import polars_works
 
 Bytes = npt.NDArray[np.uint8]
@@ -159,9 +161,9 @@ def _fixed(name: str, array: pa.Array) -> Bytes:
         return _as_bytes(values_of(array).astype("<i8" if pa.types.is_signed_integer(type_) else "<u8"))
     if pa.types.is_float32(type_) or pa.types.is_float64(type_):
         return _as_bytes(values_of(canonical_floats(array)).astype("<f8"))
-    if pa.types.is_date32(type_):
+    if pa.types.is_date32(type_) or pa.types.is_time32(type_):
         return _as_bytes(values_of(array.view(pa.int32())).astype("<i8"))
-    if pa.types.is_timestamp(type_) and type_.unit == "us":
+    if pa.types.is_timestamp(type_) or pa.types.is_time64(type_):
         return _as_bytes(values_of(array.view(pa.int64())).astype("<i8"))
     if pa.types.is_decimal128(type_):
         return _decimals(array)

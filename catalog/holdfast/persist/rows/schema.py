@@ -4,14 +4,14 @@ Invariants:
 
 - A schema has at least one column. Key and value columns share one name space. Names that begin with `_`
   belong to Holdfast (`_time`, `_diff`). No name is a pattern to the query engine that sorts and merges.
-- A type has exactly one text form (`decimal128(10,2)`, never `decimal128(10, 2)`). So equal schemas are equal
-  values and have equal bytes.
-- Every type has a total order, and one canonical bit pattern per value (`holdfast.persist.rows.canonical`).
+- A type has exactly one text form (`holdfast.persist.rows.column_types`). So equal schemas are equal values
+  and have equal bytes.
+- The rows that shards take and return have the stored types (`Schema.arrow_updates`, `arrow_diff`). What
+  people see has the types of the columns (`Schema.arrow`). For most types they are the same.
 """
 
 import functools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,71 +20,18 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 
 from holdfast.errors import BadInput
+from holdfast.persist.rows.column_types import (
+    TYPE_NAMES,
+    arrow_type,
+    check_zone,
+    stored_type,
+)
+from holdfast.persist.rows.column_types import (
+    type_name as type_name,
+)
 
 TIME = "_time"
 DIFF = "_diff"
-
-_PLAIN: dict[str, pa.DataType] = {
-    "bool": pa.bool_(),
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "uint8": pa.uint8(),
-    "uint16": pa.uint16(),
-    "uint32": pa.uint32(),
-    "uint64": pa.uint64(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date32": pa.date32(),
-    "timestamp": pa.timestamp("us"),
-    "timestamp_utc": pa.timestamp("us", tz="UTC"),
-}
-_NAMES: dict[pa.DataType, str] = {
-    **{type_: name for name, type_ in _PLAIN.items()},
-    pa.large_string(): "string",
-    pa.string_view(): "string",
-    pa.large_binary(): "binary",
-    pa.binary_view(): "binary",
-}
-_DECIMAL = re.compile(r"decimal128\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
-TYPE_NAMES = (*_PLAIN, "decimal128(p,s)")
-_MAX_DECIMAL_PRECISION = 38
-
-
-@functools.cache
-def arrow_type(name: str) -> pa.DataType:
-    """Return the Arrow type for a type name. Raises `BadInput` if there is no such type."""
-    if (plain := _PLAIN.get(name)) is not None:
-        return plain
-    if match := _DECIMAL.fullmatch(name):
-        precision, scale = int(match[1]), int(match[2])
-        if 1 <= precision <= _MAX_DECIMAL_PRECISION and scale <= precision:
-            return pa.decimal128(precision, scale)
-    raise BadInput(f"unknown column type {name!r}", hint=f"use one of {', '.join(TYPE_NAMES)}")
-
-
-def type_name(type_: pa.DataType) -> str:
-    """Return the name of an Arrow type. Raises `BadInput` if a shard can't store it without loss."""
-    if pa.types.is_decimal128(type_):
-        if 0 <= type_.scale <= type_.precision:
-            return f"decimal128({type_.precision},{type_.scale})"
-    elif (name := _NAMES.get(type_)) is not None:
-        return name
-    raise BadInput(f"unsupported Arrow type {type_}", hint=_cast_hint(type_))
-
-
-def _cast_hint(type_: pa.DataType) -> str:
-    if pa.types.is_timestamp(type_):
-        zone = ", tz='UTC'" if type_.tz else ""
-        return f"cast it to pa.timestamp('us'{zone})"
-    if pa.types.is_dictionary(type_):
-        return f"cast it to {type_.value_type}"
-    if pa.types.is_null(type_):
-        return "give the column a type"
-    return f"cast it to one of {', '.join(TYPE_NAMES)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +66,18 @@ class Column:
 
     @property
     def arrow(self) -> pa.Field:
-        """The Arrow field of the column."""
+        """The Arrow field of the column, as people see it."""
         return pa.field(self.name, arrow_type(self.type), self.nullable)
+
+    @property
+    def stored(self) -> pa.Field:
+        """The Arrow field in which the values are stored."""
+        return pa.field(self.name, stored_type(arrow_type(self.type)), self.nullable)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether values are stored as people see them."""
+        return bool(self.arrow.type == self.stored.type)
 
     def __str__(self) -> str:
         return f"{self.name} {self.type}{'?' if self.nullable else ''}"
@@ -219,16 +176,23 @@ class Schema:
         return pa.schema([column.arrow for column in self.columns])
 
     @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether all values are stored as people see them."""
+        return all(column.is_plain for column in self.columns)
+
+    @functools.cached_property
     def arrow_diff(self) -> pa.Schema:
-        """`arrow` and `_diff`: the schema of consolidated contents."""
-        return pa.schema([*self.arrow, pa.field(DIFF, pa.int64(), nullable=False)])
+        """The stored columns and `_diff`: the schema of consolidated contents."""
+        return pa.schema(
+            [*(column.stored for column in self.columns), pa.field(DIFF, pa.int64(), nullable=False)]
+        )
 
     @functools.cached_property
     def arrow_updates(self) -> pa.Schema:
-        """`arrow`, `_time` (uint64) and `_diff` (int64): the schema of stored updates."""
+        """The stored columns, `_time` (uint64) and `_diff` (int64): the schema of stored updates."""
         return pa.schema(
             [
-                *self.arrow,
+                *(column.stored for column in self.columns),
                 pa.field(TIME, pa.uint64(), nullable=False),
                 pa.field(DIFF, pa.int64(), nullable=False),
             ]
@@ -267,13 +231,22 @@ def _column(name: str, what: Column | str) -> Column:
             f"column {name!r}: a type is a string or a Column, not {type(what).__name__}",
             hint=f"use one of {', '.join(TYPE_NAMES)}",
         )
-    return Column(name, what.removesuffix("?"), nullable=what.endswith("?"))
+    return _known(Column(name, what.removesuffix("?"), nullable=what.endswith("?")))
+
+
+def _known(column: Column) -> Column:
+    """The column. Raises `BadInput` if its time zone is not known."""
+    try:
+        check_zone(column.arrow.type)
+    except BadInput as error:
+        raise BadInput(f"column {column.name!r}: {error}", hint=error.hint) from None
+    return column
 
 
 def _from_field(field: pa.Field) -> Column:
     try:
         type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        return Column(field.name, type_name(type_), nullable=field.nullable)
+        return _known(Column(field.name, type_name(type_), nullable=field.nullable))
     except BadInput as error:
         message = str(error)
         if not message.startswith("column "):

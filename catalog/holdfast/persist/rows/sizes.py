@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from holdfast.persist.rows.canonical import R
+from holdfast.persist.rows.values import R
 
 _TOLERANCE = 1.25
 """A piece may be larger than asked by this factor before it is cut again."""

@@ -9,7 +9,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from holdfast.persist.rows.canonical import prepare_updates
-from holdfast.persist.rows.schema import Column, Schema, arrow_type
+from holdfast.persist.rows.column_types import arrow_type
+from holdfast.persist.rows.schema import Column, Schema
 
 Row = dict[str, Any]
 
@@ -30,6 +31,18 @@ def _microseconds(zone: dt.tzinfo | None) -> st.SearchStrategy[Any]:
     return _ints(64, signed=True).map(lambda value: pa.scalar(value, type_))
 
 
+def _moments(type_: pa.DataType) -> st.SearchStrategy[Any]:
+    # Milliseconds hold a thousandth of the seconds.
+    counts = _ints(54 if type_.unit == "s" else 64, signed=True)
+    return counts.map(lambda value: pa.scalar(value, type_))
+
+
+def _times_of_day(type_: pa.DataType) -> st.SearchStrategy[Any]:
+    most = 86_400 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[type_.unit] - 1
+    counts = st.sampled_from([0, 1, most]) | st.integers(0, most)
+    return counts.map(lambda value: pa.scalar(value, type_))
+
+
 def _decimals(scale: int, digits: int) -> st.SearchStrategy[Decimal]:
     unscaled = st.sampled_from([0, 1, 10, -100]) | st.integers(-(10**digits) + 1, 10**digits - 1)
     return unscaled.map(lambda value: Decimal(f"{value}e-{scale}"))
@@ -48,6 +61,19 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "date32": _ints(32, signed=True).map(lambda value: pa.scalar(value, pa.date32())),
     "timestamp": _microseconds(None),
     "timestamp_utc": _microseconds(dt.UTC),
+    **{
+        name: _moments(arrow_type(name))
+        for name in (
+            "timestamp(s)",
+            "timestamp(ms)",
+            "timestamp(ns)",
+            "timestamp(s,UTC)",
+            "timestamp(ms,+02:00)",
+            "timestamp(us,Europe/Paris)",
+            "timestamp(ns,America/New_York)",
+        )
+    },
+    **{f"time({unit})": _times_of_day(arrow_type(f"time({unit})")) for unit in ("s", "ms", "us", "ns")},
 }
 
 
@@ -83,8 +109,8 @@ def comparable(schema: Schema, table: pa.Table | pa.RecordBatch) -> list[tuple[A
     columns: list[list[Any]] = []
     for column in schema.columns:
         values = table.column(column.name)
-        if column.type.startswith("timestamp"):
-            values = values.cast(pa.int64())
+        if column.type.startswith(("timestamp", "time(")):
+            values = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
         elif column.type == "date32":
             values = values.cast(pa.int32())
         columns.append([_comparable(value) for value in values.to_pylist()])

@@ -21,7 +21,7 @@ from unit.persist.rows.strategies import batches, schemas
 def _value(column_type: str, scalar: pa.Scalar) -> bytes:
     if not scalar.is_valid:
         return b"\x00"
-    if column_type.startswith("timestamp") or column_type == "date32":
+    if column_type.startswith(("timestamp", "time(")) or column_type == "date32":
         return b"\x01" + struct.pack("<q", scalar.value)
     value: Any = scalar.as_py()
     if column_type.startswith("decimal"):

@@ -1,0 +1,190 @@
+"""Columns whose values are stored in another type than people see: every way in and out of a table."""
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from click.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli import main
+from holdfast.collections import CollectionSpec
+from holdfast.collections.snapshots.manifest import file_schema, verify_snapshot
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+from holdfast.tables import Table
+from unit.collections.snapshots import snapshot
+
+TIMES = pa.schema(
+    [
+        pa.field("id", pa.timestamp("s", "Europe/Paris"), nullable=False),
+        ("ms", pa.timestamp("ms")),
+        ("ns", pa.timestamp("ns")),
+        ("there", pa.timestamp("ns", "America/New_York")),
+        ("offset", pa.timestamp("us", "+02:00")),
+        ("t_s", pa.time32("s")),
+        ("t_ms", pa.time32("ms")),
+        ("t_us", pa.time64("us")),
+        ("t_ns", pa.time64("ns")),
+    ]
+)
+PLAIN = dt.datetime.fromisoformat("2026-01-01")
+COUNTS = [-7, 86_399, 0]
+ROWS = pa.table(
+    [
+        pa.array([1_700_000_000, -5, 7], pa.int64()).cast(pa.timestamp("s", "UTC")),
+        *(pa.array(COUNTS, pa.int64()).cast(each.type) for each in list(TIMES)[1:5]),
+        *(pa.array([0, None, 86_399], each.type) for each in list(TIMES)[5:]),
+    ],
+    TIMES.names,
+)
+
+
+def made(folder: Path, rows: object = None, columns: pa.Schema = TIMES) -> Table:
+    table = holdfast.table(folder / "location", "events", columns=columns, key=[columns.names[0]])
+    if rows is not None:
+        table.append(rows)
+    return table
+
+
+def ordered(rows: pa.Table) -> pa.Table:
+    return rows.select(TIMES.names).sort_by("id").cast(TIMES)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [lambda rows: rows, pl.from_arrow, lambda rows: rows.to_batches()[0]],
+    ids=["arrow", "polars", "batch"],
+)
+def test_moments_and_times_of_day_come_back_as_they_were(tmp_path: Path, form: Any) -> None:
+    with made(tmp_path, form(ROWS)) as table:
+        assert table.schema == TIMES
+        assert table.read().schema == TIMES
+        assert ordered(table.read()) == ordered(ROWS)
+        assert ordered(table.scan().read_all()) == ordered(ROWS)
+        assert "timestamp(s,Europe/Paris)" in repr(table)
+        table._repr_html_()
+
+
+def test_python_values_must_fit_the_unit(tmp_path: Path) -> None:
+    paris = dt.datetime(2026, 3, 1, 12, tzinfo=ZoneInfo("Europe/Paris"))
+    with made(tmp_path) as table:
+        table.append({"id": [paris], "t_us": [dt.time(1, 2, 3, 4)], "ns": [PLAIN.replace(microsecond=7)]})
+        (row,) = table.read().select(["id", "t_us"]).to_pylist()
+        assert row == {"id": paris, "t_us": dt.time(1, 2, 3, 4)}
+        for name, value in [
+            ("id", paris.replace(microsecond=1)),
+            ("id", paris.replace(tzinfo=None)),
+            ("ms", PLAIN.replace(microsecond=1)),
+            ("ns", PLAIN.replace(year=2900)),
+            ("t_s", dt.time(1, 2, 3, 4)),
+            ("t_us", dt.time(1, tzinfo=dt.UTC)),
+            ("t_us", "01:02:03"),
+            ("t_us", pa.scalar(86_400_000_000, pa.time64("us"))),
+        ]:
+            with pytest.raises(BadInput, match=f"column '{name}'"):
+                table.append([{"id": paris, name: value}])
+        assert table.count() == 1
+
+
+def test_conditions_compare_moments_to_the_last_digit(tmp_path: Path) -> None:
+    with made(tmp_path, ROWS) as table:
+
+        def chosen(*where: tuple[str, str, Any]) -> list[int]:
+            found = table.scan(columns=["id"], where=list(where)).read_all()["id"]
+            return sorted(found.cast(pa.int64()).to_pylist())
+
+        assert chosen(("ns", "<", "1970-01-01T00:00:00.000086399")) == [7, 1_700_000_000]
+        assert chosen(("ns", "=", "1970-01-01T00:00:00.000086399")) == [-5]
+        assert chosen(("ms", ">", "1970-01-01T00:01:26.3989")) == [-5]
+        assert chosen(("ms", "=", "1970-01-01T00:01:26.3989")) == []
+        assert chosen(("ns", "<", "2900-01-01")) == [-5, 7, 1_700_000_000]
+        assert chosen(("ns", ">", "1600-01-01")) == [-5, 7, 1_700_000_000]
+        # Without a zone, a moment is in the zone of its column.
+        assert chosen(("id", "<=", "1970-01-01T01:00:07")) == [-5, 7]
+        assert chosen(("id", "=", dt.datetime.fromtimestamp(7, dt.UTC))) == [7]
+        assert chosen(("t_ns", "=", "00:00:00.000086399")) == [7]
+        assert chosen(("t_s", "in", [dt.time(0), dt.time(1)])) == [1_700_000_000]
+        seconds = pa.scalar(7, pa.timestamp("s", "UTC"))
+        assert table.count(pc.field("id") == seconds) == 1
+        assert table.count(pc.field("t_s") > pa.scalar(5, pa.time32("s"))) == 1
+
+
+def test_changes_show_the_types_of_the_columns(tmp_path: Path) -> None:
+    with made(tmp_path, ROWS) as table:
+        first = table.latest_time()
+        last = table.upsert(ROWS.slice(0, 1).set_column(1, "ms", pa.array([5], pa.timestamp("ms"))))
+        changes = table.diff(first)
+        assert changes.drop_columns("_diff").schema == TIMES
+        assert sorted(changes["_diff"].to_pylist()) == [-1, 1]
+        with table.tail(first) as tail:
+            found = tail.next(5)
+            assert found.select(TIMES.names).schema == TIMES
+            assert set(found["_time"].to_pylist()) == {last}
+        table.update(
+            None, lambda rows: rows.set_column(2, "ns", rows["ns"]) if rows.schema == TIMES else 1 / 0
+        )
+        table.update(where=[("t_s", "is", None)], set={"t_s": dt.time(1)})
+        assert sorted(table.read()["t_s"].to_pylist()) == [dt.time(0), dt.time(1), dt.time(23, 59, 59)]
+
+
+def run(folder: Path, *arguments: str) -> Result:
+    found = CliRunner().invoke(main, [*arguments, "--url", str(folder / "location")])
+    assert found.exit_code == 0, found.output
+    return found
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet", "arrow"])
+def test_files_keep_every_digit(tmp_path: Path, form: str) -> None:
+    with made(tmp_path, ROWS) as table:
+        file = tmp_path / f"rows.{form}"
+        run(tmp_path, "read", "events", "--output", str(file))
+        table.delete(where=[])
+        run(tmp_path, "write", "events", str(file))
+        assert ordered(table.read()) == ordered(ROWS)
+
+
+def test_lines_show_nanoseconds(tmp_path: Path) -> None:
+    with made(tmp_path, ROWS.slice(1, 1)):
+        (line,) = run(tmp_path, "read", "events", "--format", "json").stdout.splitlines()
+        row = json.loads(line)
+        assert row["id"] == "1970-01-01T00:59:55+01:00"
+        assert (row["ns"], row["t_s"]) == ("1970-01-01T00:00:00.000086399", None)
+        assert row["there"] == "1969-12-31T19:00:00.000086399-05:00"
+        assert "00:00:00.000086399" in run(tmp_path, "read", "events").stdout
+
+
+def test_lines_that_are_too_fine_are_refused(tmp_path: Path) -> None:
+    with made(tmp_path):
+        file = tmp_path / "rows.json"
+        for text in ('{"id": "1970-01-01T00:00:00.5Z"}', '{"id": "1970-01-01"}'):
+            file.write_text(text)
+            found = CliRunner().invoke(
+                main, ["write", "events", str(file), "--url", str(tmp_path / "location")]
+            )
+            assert (found.exit_code, "column 'id'" in found.stderr) == (2, True)
+
+
+def test_a_snapshot_keeps_them(tmp_path: Path) -> None:
+    schema = Schema.from_arrow(TIMES, ["id"])
+    folder = tmp_path / "kept"
+    snapshot(folder, [], schema)
+    assert verify_snapshot(folder).schema == schema
+    assert file_schema(schema).field("id").type == pa.timestamp("ms", "Europe/Paris")
+
+
+def test_a_zone_must_be_known(tmp_path: Path) -> None:
+    for zone in ("Europe/Atlantis", "+25:00", "a b"):
+        with pytest.raises(BadInput, match=r"column 'id'.*zone|unknown column type"):
+            made(tmp_path, columns=pa.schema([pa.field("id", pa.timestamp("s", zone))]))
+
+
+def test_a_source_can_not_fill_them() -> None:
+    with pytest.raises(BadInput, match=r"column 'at' is time\(ns\), which a source can't fill"):
+        CollectionSpec("c1", "fed", Schema.of({"id": "int64"}, {"at": "time(ns)"}), source_fed=True)
