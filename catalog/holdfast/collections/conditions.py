@@ -51,7 +51,7 @@ def condition(
     """The condition for a column of a schema.
 
     A timestamp without a zone is in the zone of its column, or in `zone` if the column is in UTC. Errors
-    begin with `named`, and their hint is `form`. Raises `BadInput` for a condition that doesn't fit the column.
+    begin with `named`; their hint is `form`. Raises `BadInput` for a condition that doesn't fit the column.
     """
     operator = _SYNONYMS.get(str(operator), operator)
     if operator not in OPERATORS:

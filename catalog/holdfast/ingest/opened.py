@@ -344,9 +344,7 @@ def _bucket(place: S3Place, files: FilesSpec, waits: Waits, *, whole: bool) -> S
             f"an s3:// path needs packages that are not installed: {error}",
             hint="pip install 'holdfast[s3]'",
         ) from error
-    return Bucket(
-        place, files.pattern, waits, whole=whole, on_changed=files.on_changed, secret=files.secret
-    )
+    return Bucket(place, files.pattern, waits, whole=whole, on_changed=files.on_changed, secret=files.secret)
 
 
 def _json(spec: IngestSpec, columns: pa.Schema, schema: Schema, texts: SchemaTexts) -> Format:

@@ -1,4 +1,4 @@
-"""Reads moments and times of day from ISO 8601 text, to the nanosecond, which Python's own types don't have."""
+"""Reads moments and times of day from ISO 8601 text, to the nanosecond, finer than Python's own types."""
 
 import re
 from datetime import UTC, datetime, time, timedelta, tzinfo

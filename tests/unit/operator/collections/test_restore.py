@@ -426,7 +426,7 @@ def test_a_snapshot_of_another_format_is_refused_before_anything_changes(tmp_pat
         store.take(catalog, CreateCollection(collection, NAME, SCHEMA, 1, made_of(asked)))
         bounds, url = Bounds("ns", None, (tmp_path.as_uri(),)), (tmp_path / "made").as_uri()
         with pytest.raises(
-            RestoreFailed, match="made with envelope None, .* and the spec has envelope Upsert"
+            RestoreFailed, match=r"made with envelope None, .* and the spec has envelope Upsert"
         ):
             restored(catalog, collection, "spec-restore-1", url, bounds=bounds, room=None, stopped=never)
         look = store.look(catalog, NAME).facts
