@@ -208,6 +208,29 @@ def test_a_quote_that_is_not_closed_takes_no_records_along(text: bytes, rows: li
         assert "a quote is not closed" in decoded.bad[0].reason
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (b"name\na\n\nb\n", ["a", None, "b"]),
+        (b"name\n\na\n\n", [None, "a", None]),
+        (b"name\r\na\r\n\r\nb", ["a", None, "b"]),
+        (b'name\n""\n\n"a\n\nb"\n', ["", None, "a\n\nb"]),
+        (b"\n\nname\na\n", ["a"]),
+        (b"name\n", []),
+    ],
+)
+def test_an_empty_line_is_a_record_of_a_csv_file_with_one_column(
+    text: bytes, values: list[str | None]
+) -> None:
+    columns = Schema.of({}, {"name": "string?"}).arrow
+    decoded = Csv(columns).decode(messages(text))
+    assert decoded.rows["name"].to_pylist() == values
+    assert decoded.numbers is not None
+    assert decoded.numbers.tolist() == list(range(1, len(values) + 1))
+    wider = Csv(columns).decode(messages(text.replace(b"name", b"name,x").replace(b"a\n", b"a,\n")))
+    assert None not in wider.rows["name"].to_pylist()
+
+
 def test_records_of_a_file_have_numbers() -> None:
     first, second = b"id,name\n1,a\nx,b\n3,c\n4\n5,e\n", b"id,name\n9,z\n"
     decoded = Csv(COLUMNS).decode(messages(first, second))

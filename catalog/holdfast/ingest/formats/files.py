@@ -1,8 +1,9 @@
 """Formats of whole files: CSV and Parquet. A file is one message.
 
-CSV has a header, and columns are found by name. An empty field is null. A value that doesn't fit its column
-exactly (`holdfast.ingest.formats.exact`) makes one bad record, with the number of the record in the file. A
-file that can't be read as a whole is one bad record.
+CSV has a header, and columns are found by name. An empty field is null. So is an empty line in a file with
+one column; in others it is ignored. A value that doesn't fit its column exactly
+(`holdfast.ingest.formats.exact`) makes one bad record, with the number of the record in the file. A file that
+can't be read as a whole is one bad record.
 """
 
 from typing import Final
@@ -99,8 +100,34 @@ class Csv(WholeFiles):
                 raise BadInput(f"format csv has no values for column '{each.name}' of type binary")
 
     def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
-        bad: list[tuple[int, str]] = []
         file, is_marked = _with_end(file)
+        read, bad, unclosed = self._parsed(file, is_marked=is_marked)
+        if len(read.column_names) == 1:
+            # An empty line is a record of such a file. The header is the first line that is not empty.
+            breaks = np.isin(np.frombuffer(file, np.uint8), list(b"\r\n"))
+            file = file.slice(int(breaks.argmin()))
+            read, bad, unclosed = self._parsed(file, is_marked=is_marked, empty_lines=True)
+        chosen = self._chosen(read.column_names)
+        if len(set(read.column_names)) != len(read.column_names):
+            raise ValueError("its header names a column twice")
+        if unclosed and read.num_rows:
+            # The end is a record of a file with one column, or in the last field.
+            is_field = len(read.column_names) == 1 and str(read.column(0)[-1]) == _END
+            read = read.slice(0, read.num_rows - 1)
+            if not is_field:
+                bad.append((read.num_rows + len(bad) + 1, _UNCLOSED))
+        table, failed = self._cast(read.select(chosen))
+        if not bad:
+            return table, failed
+        # The numbers of `failed` count the records that were not skipped.
+        kept = _others(read.num_rows, [number for number, _ in bad])
+        return table, sorted([*bad, *((int(kept[number - 1]), reason) for number, reason in failed)])
+
+    def _parsed(
+        self, file: pa.Buffer, *, is_marked: bool, empty_lines: bool = False
+    ) -> tuple[pa.Table, list[tuple[int, str]], bool]:
+        """The records as texts, the bad ones by number, and whether a quote is not closed."""
+        bad: list[tuple[int, str]] = []
         unclosed = is_marked
 
         def skip(row: pyarrow.csv.InvalidRow) -> str:
@@ -119,7 +146,9 @@ class Csv(WholeFiles):
         read = pyarrow.csv.read_csv(
             pa.BufferReader(file),
             read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=max(file.size, 1) + 1),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+            parse_options=pyarrow.csv.ParseOptions(
+                newlines_in_values=True, invalid_row_handler=skip, ignore_empty_lines=not empty_lines
+            ),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types={each.name: pa.string() for each in self._columns},
                 strings_can_be_null=True,
@@ -127,21 +156,7 @@ class Csv(WholeFiles):
                 null_values=[""],
             ),
         )
-        chosen = self._chosen(read.column_names)
-        if len(set(read.column_names)) != len(read.column_names):
-            raise ValueError("its header names a column twice")
-        if unclosed and read.num_rows:
-            # The end is a record of a file with one column, or in the last field.
-            is_field = len(read.column_names) == 1 and str(read.column(0)[-1]) == _END
-            read = read.slice(0, read.num_rows - 1)
-            if not is_field:
-                bad.append((read.num_rows + len(bad) + 1, _UNCLOSED))
-        table, failed = self._cast(read.select(chosen))
-        if not bad:
-            return table, failed
-        # The numbers of `failed` count the records that were not skipped.
-        kept = _others(read.num_rows, [number for number, _ in bad])
-        return table, sorted([*bad, *((int(kept[number - 1]), reason) for number, reason in failed)])
+        return read, bad, unclosed
 
 
 class Parquet(WholeFiles):
@@ -159,7 +174,8 @@ def _with_end(file: pa.Buffer) -> tuple[pa.Buffer, bool]:
     """A CSV file with a record behind its last one, and True. The file itself if it has no quotes."""
     if not (np.frombuffer(file, np.uint8) == ord('"')).any():
         return file, False
-    return pa.py_buffer(b"".join((file, b"\n", _END.encode(), b"\n"))), True
+    break_ = b"" if file.slice(file.size - 1).to_pybytes() == b"\n" else b"\n"
+    return pa.py_buffer(b"".join((file, break_, _END.encode(), b"\n"))), True
 
 
 def _others(count: int, left_out: list[int]) -> np.ndarray:
