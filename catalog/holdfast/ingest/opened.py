@@ -265,10 +265,12 @@ def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock, waits
     """Open the source that a spec names, for a `reader_id`. Raises `BadInput` if it can't be used."""
     match spec.source:
         case FilesSpec() as files:
-            whole = spec.format in {"avro", "csv", "parquet"}
+            whole, raw = spec.format in {"avro", "csv", "parquet"}, spec.format == "raw"
             if isinstance(files.path, Path):
-                return Folder(files.path, files.pattern, waits, whole=whole, on_changed=files.on_changed)
-            return _bucket(files.path, files, waits, whole=whole)
+                return Folder(
+                    files.path, files.pattern, waits, whole=whole, on_changed=files.on_changed, raw=raw
+                )
+            return _bucket(files.path, files, waits, whole=whole, raw=raw)
         case GeneratorSpec() as made:
             return Generator(made.rows, made.rows_per_second, made.since_ms, made.keys, clock.wall_ms)
         case KafkaSpec() as topic:
@@ -336,7 +338,7 @@ def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema
     return Postgres(table, slot_of(reader, table.slot), columns, schema.key_names, *limits, waits)
 
 
-def _bucket(place: S3Place, files: FilesSpec, waits: Waits, *, whole: bool) -> Source:
+def _bucket(place: S3Place, files: FilesSpec, waits: Waits, *, whole: bool, raw: bool) -> Source:
     try:
         from holdfast.ingest.sources.bucket import Bucket
     except ImportError as error:
@@ -344,7 +346,15 @@ def _bucket(place: S3Place, files: FilesSpec, waits: Waits, *, whole: bool) -> S
             f"an s3:// path needs packages that are not installed: {error}",
             hint="pip install 'holdfast[s3]'",
         ) from error
-    return Bucket(place, files.pattern, waits, whole=whole, on_changed=files.on_changed, secret=files.secret)
+    return Bucket(
+        place,
+        files.pattern,
+        waits,
+        whole=whole,
+        on_changed=files.on_changed,
+        secret=files.secret,
+        raw=raw,
+    )
 
 
 def _json(spec: IngestSpec, columns: pa.Schema, schema: Schema, texts: SchemaTexts) -> Format:

@@ -139,7 +139,7 @@ class RangeReader:
                 self._error(wanted, BadRecord(0, 0, "changed", "the file changed after it was read"))
             )
         for piece in self._source.read(wanted):
-            total.add(piece.messages)
+            total.add(piece.messages if piece.counted is None else piece.counted)
             reached, last = piece.reached, piece.last or last
             work.bytes += piece.messages.nbytes
             if piece.clears:

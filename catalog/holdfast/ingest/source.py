@@ -86,6 +86,7 @@ class Piece:
 
     If the piece `clears`, everything that came before it is deleted: rows, and messages of this range.
     `last` is its last message, if the source can look for it later.
+    `counted` is what the binding counts and sums. Default: the messages.
     """
 
     messages: pa.RecordBatch
@@ -93,6 +94,7 @@ class Piece:
     bad: Sequence[BadMessage] = ()
     clears: bool = False
     last: LastMessage | None = None
+    counted: pa.RecordBatch | None = None
 
 
 class Source(Protocol):

@@ -37,9 +37,9 @@ def test_it_finds_files_oldest_first_and_no_unfinished_ones(tmp_path: Path) -> N
     assert names(folder(tmp_path, pattern="sub/*")) == ["sub/a"]
 
 
-def lines(path: Path, contents: bytes) -> list[tuple[int, bytes]]:
+def lines(path: Path, contents: bytes, *, raw: bool = False) -> list[tuple[int, bytes]]:
     (path / "file").write_bytes(contents)
-    source = folder(path)
+    source = folder(path, raw=raw)
     (wanted,) = source.probe({})
     pieces: list[Piece] = list(source.read(wanted))
     return [(row["position"], row["value"]) for piece in pieces for row in piece.messages.to_pylist()]
@@ -60,6 +60,29 @@ def test_lines_are_numbered_and_blank_ones_skipped(
     tmp_path: Path, contents: bytes, found: list[tuple[int, bytes]]
 ) -> None:
     assert lines(tmp_path, contents) == found
+
+
+@pytest.mark.parametrize(
+    ("contents", "found"),
+    [
+        (b"", []),
+        (b"\n", [b""]),
+        (b"  a \r\n\n\tb\x00\n \nc", [b"  a ", b"", b"\tb\x00", b" ", b"c"]),
+        (b"a\r\r\n\r\nb\r", [b"a\r", b"", b"b\r"]),
+        (b"\xff \n", [b"\xff "]),
+    ],
+)
+def test_raw_lines_lose_only_their_ends(tmp_path: Path, contents: bytes, found: list[bytes]) -> None:
+    assert lines(tmp_path, contents, raw=True) == list(enumerate(found, 1))
+
+
+def test_raw_lines_are_bound_like_others(tmp_path: Path) -> None:
+    """A rendition of one format can follow one of the other, also one of an earlier version."""
+    (tmp_path / "file").write_bytes(b" a \n\n\tb\n")
+    (wanted,) = folder(tmp_path).probe({})
+    (raw,), (stripped,) = folder(tmp_path, raw=True).read(wanted), folder(tmp_path).read(wanted)
+    assert raw.counted == stripped.messages
+    assert (raw.messages.num_rows, stripped.counted) == (3, None)
 
 
 def test_a_file_that_is_being_written_waits(tmp_path: Path) -> None:

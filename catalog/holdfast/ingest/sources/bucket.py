@@ -29,8 +29,9 @@ class Bucket(Files):
         whole: bool,
         on_changed: str,
         secret: SecretRef | None = None,
+        raw: bool = False,
     ) -> None:
-        super().__init__(pattern, waits, whole=whole, on_changed=on_changed)
+        super().__init__(pattern, waits, whole=whole, on_changed=on_changed, raw=raw)
         self._place = place
         credentials = None if secret is None else secret.read()
         self._session = S3Session(place, answer_s=ANSWER_S, reads=True, credentials=credentials)

@@ -43,12 +43,16 @@ class FoundFile:
 
 
 class Files(ABC):
-    """The source. `whole` says that a file is one message, otherwise each of its lines is."""
+    """The source. `whole` says that a file is one message, otherwise each of its lines is.
 
-    def __init__(self, pattern: str, waits: Waits, *, whole: bool, on_changed: str) -> None:
+    A line that is not `raw` has no white space at its ends, and a blank one is no message.
+    """
+
+    def __init__(self, pattern: str, waits: Waits, *, whole: bool, on_changed: str, raw: bool = False) -> None:
         self._waits = waits
         self._pattern = pattern
         self._whole = whole
+        self._raw = raw
         self._on_changed = on_changed
 
     @property
@@ -100,7 +104,13 @@ class Files(ABC):
         if len(contents) != wanted.end:
             raise SourceChanged(f"file {wanted.partition} in {self.name} is being written")
         contents = contents.removeprefix(codecs.BOM_UTF8)
-        yield Piece(_whole(contents) if self._whole else _lines(contents), wanted.end)
+        if self._whole:
+            yield Piece(_whole(contents), wanted.end)
+        elif self._raw:
+            # Bindings are the same for each format of lines, so that one can follow the other.
+            yield Piece(_raw_lines(contents), wanted.end, counted=_lines(contents))
+        else:
+            yield Piece(_lines(contents), wanted.end)
 
     def acknowledge(self, bound: Mapping[str, Binding]) -> None:  # noqa: B027 - nobody is told
         """Nobody is told."""
@@ -118,11 +128,7 @@ def _whole(contents: bytes) -> pa.RecordBatch:
 
 def _lines(contents: bytes) -> pa.RecordBatch:
     """The lines that are not blank, numbered from 1."""
-    data = np.frombuffer(contents, np.uint8)
-    ends = np.flatnonzero(data == ord("\n")).astype(np.int64)
-    if len(contents) and (not len(ends) or ends[-1] != len(contents) - 1):
-        ends = np.append(ends, len(contents))
-    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    starts, _ = _bounds(contents)
     # Offsets are where lines start, so each line has its "\n". It is stripped like other white space.
     offsets = pa.array(np.append(starts, len(contents)), pa.int32()).buffers()[1]
     lines = pa.Array.from_buffers(pa.binary(), len(starts), [None, offsets, pa.py_buffer(contents)])
@@ -130,6 +136,29 @@ def _lines(contents: bytes) -> pa.RecordBatch:
     numbers = pa.array(np.arange(1, len(starts) + 1), pa.int64())
     filled = pc.greater(pc.binary_length(lines), 0)
     return _messages(numbers.filter(filled), lines.filter(filled))
+
+
+def _raw_lines(contents: bytes) -> pa.RecordBatch:
+    """All lines without their ends (LF or CR LF), numbered from 1."""
+    data = np.frombuffer(contents, np.uint8)
+    starts, ends = _bounds(contents)
+    kept = np.ones(len(data), bool)
+    kept[ends[ends < len(data)]] = False
+    # A CR at the end of the file is no part of an end.
+    before = ends[(ends > starts) & (ends < len(data))] - 1
+    kept[before[data[before] == ord("\r")]] = False
+    sums = np.concatenate([[0], np.cumsum(kept)])
+    offsets = pa.array(sums[np.append(starts, len(data))], pa.int32()).buffers()[1]
+    lines = pa.Array.from_buffers(pa.binary(), len(starts), [None, offsets, pa.py_buffer(data[kept])])
+    return _messages(pa.array(np.arange(1, len(starts) + 1), pa.int64()), lines)
+
+
+def _bounds(contents: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Where each line starts, and where its LF is or the file ends."""
+    ends = np.flatnonzero(np.frombuffer(contents, np.uint8) == ord("\n")).astype(np.int64)
+    if len(contents) and (not len(ends) or ends[-1] != len(contents) - 1):
+        ends = np.append(ends, len(contents))
+    return np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends, ends
 
 
 def _messages(positions: pa.Array, values: pa.Array) -> pa.RecordBatch:

@@ -16,8 +16,10 @@ from holdfast.ingest.waits import Waits
 class Folder(Files):
     """The source. Links to folders are not followed."""
 
-    def __init__(self, path: Path, pattern: str, waits: Waits, *, whole: bool, on_changed: str) -> None:
-        super().__init__(pattern, waits, whole=whole, on_changed=on_changed)
+    def __init__(
+        self, path: Path, pattern: str, waits: Waits, *, whole: bool, on_changed: str, raw: bool = False
+    ) -> None:
+        super().__init__(pattern, waits, whole=whole, on_changed=on_changed, raw=raw)
         self._path = path
 
     @property
