@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, SourceStalled
 from holdfast.ingest import ingest_source
 from holdfast.ingest.source import Binding, Piece
 from holdfast.ingest.sources.folder import Folder
@@ -35,6 +35,20 @@ def test_it_finds_files_oldest_first_and_no_unfinished_ones(tmp_path: Path) -> N
     assert names(folder(tmp_path)) == ["b", "sub/a", "c.json"]
     assert names(folder(tmp_path, pattern="*.json")) == ["c.json"]
     assert names(folder(tmp_path, pattern="sub/*")) == ["sub/a"]
+
+
+def test_a_name_that_is_not_utf8_stalls_until_it_is_renamed(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    wrong = tmp_path / os.fsdecode(b"\xff\xc3\xa9.json")
+    wrong.touch()
+    with pytest.raises(
+        SourceStalled, match=r"the name of file \\xff\u00e9\.json is not text in UTF-8"
+    ) as raised:
+        names(folder(tmp_path))
+    assert "rename it" in str(raised.value.hint)
+    assert names(folder(tmp_path, pattern="a*")) == ["a.json"]
+    wrong.rename(tmp_path / "b.json")
+    assert names(folder(tmp_path)) == ["a.json", "b.json"]
 
 
 def lines(path: Path, contents: bytes, *, raw: bool = False) -> list[tuple[int, bytes]]:

@@ -25,7 +25,9 @@ class Folder(Files):
     @property
     def name(self) -> str:
         """The folder's path, with its links resolved."""
-        return f"file://{self._path.resolve()}"
+        path = str(self._path.resolve())
+        _check_utf8(path)
+        return f"file://{path}"
 
     def _listing(self) -> Iterator[FoundFile]:
         if not self._path.is_dir():
@@ -40,6 +42,7 @@ class Folder(Files):
                 name = path.relative_to(self._path).as_posix()
                 if not self._is_wanted(name) or not path.is_file():
                     continue
+                _check_utf8(name)
                 try:
                     status = path.stat()
                 except FileNotFoundError:
@@ -66,6 +69,18 @@ def _refuse(error: OSError) -> None:
     """Don't pass over a folder that can't be read."""
     if not isinstance(error, FileNotFoundError):
         raise _unreadable(error) from error
+
+
+def _check_utf8(path: str) -> None:
+    """Raise `SourceStalled` for a name that no binding can have. To pass over the file would lose it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise SourceStalled(
+            f"the name of file {shown} is not text in UTF-8, so it can't be bound",
+            hint="rename it, or move it away; the other files wait until then",
+        ) from None
 
 
 def _unreadable(error: OSError) -> SourceStalled:
