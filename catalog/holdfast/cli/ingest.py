@@ -57,6 +57,9 @@ def ingest(
     or run several of them: each message counts once. Records that can't be decoded don't stop the others:
     see 'holdfast collection errors'. Ctrl-C or SIGTERM ends after the present step.
 
+    In Postgres the command makes a replication slot, which keeps WAL until it is dropped. 'holdfast
+    collection describe' shows its name.
+
     With --rendition the command fills another rendition, with another format for example. It reads the same
     messages as the current one, for the same times. 'holdfast collection handover' makes it current. The
     command that fed the old rendition then ends.

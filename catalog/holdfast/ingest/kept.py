@@ -1,5 +1,6 @@
 """Reads what pipelines keep besides the contents: positions in the source, and bad records."""
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +23,8 @@ class SourceProgress:
     """How far a pipeline is: the next position of each partition, all messages, and standing bad records.
 
     `complete_before` is the upper of the output. `ends` are those of the partitions that had more at the last
-    step, if the positions of the source count its messages.
+    step, if the positions of the source count its messages. `source` is its name, as in the bindings, and
+    `slot` the replication slot that the rendition uses in Postgres.
     """
 
     complete_before: int
@@ -30,6 +32,8 @@ class SourceProgress:
     messages: int
     errors: int
     ends: tuple[tuple[str, int], ...] = ()
+    source: str = ""
+    slot: str = ""
 
     @property
     def lags(self) -> dict[str, int]:
@@ -59,7 +63,9 @@ def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress 
     )
     bound, ends = _bindings(bound), _ends(bound)
     messages = pc.sum(bound["total"]).as_py() or 0
-    return SourceProgress(upper, _positions(bound), messages, bad.num_rows, _positions(ends))
+    source = bound["source"][0].as_py() if bound.num_rows else ""
+    slot = json.loads(bound["identity"][0].as_py())["slot"] if source.startswith("postgres://") else ""
+    return SourceProgress(upper, _positions(bound), messages, bad.num_rows, _positions(ends), source, slot)
 
 
 def _positions(rows: pa.Table) -> tuple[tuple[str, int], ...]:

@@ -1132,7 +1132,13 @@ def test_the_command_feeds_and_shows_offsets(tmp_path: Path, table: PgTable) -> 
     assert re.fullmatch(rf"postgres://\d+/{table.database}/shop/public.orders", found["source"])
     with PersistClient.open(f"file://{tmp_path}/location") as client:
         id_ = StorageController(client).describe("orders").collection_id
-    assert slot_of_the(table).startswith(f"holdfast_{id_.replace('-', '')}_")
+    slot = slot_of_the(table)
+    assert slot.startswith(f"holdfast_{id_.replace('-', '')}_")
+    described = holdfast_(tmp_path, "collection", "describe", "orders")
+    assert f"fed from {found['source']}" in described.stdout
+    assert f"replication slot {slot}\n" in described.stdout
+    dropped = holdfast_(tmp_path, "collection", "drop", "orders", "--yes")
+    assert f"replication slot {slot} keeps WAL" in dropped.stderr
 
 
 def test_what_can_not_be_reached_is_one_clear_line(

@@ -20,7 +20,14 @@ from holdfast.cli.collection.source import errors, offsets
 from holdfast.cli.collection.sql import sql
 from holdfast.cli.collection.write import write
 from holdfast.cli.location import LocationUrls, retain_option
-from holdfast.errors import BadInput, CollectionInUse, CollectionNotFound, NotWritable, StoreUnreachable
+from holdfast.errors import (
+    BadInput,
+    CollectionInUse,
+    CollectionNotFound,
+    HoldfastError,
+    NotWritable,
+    StoreUnreachable,
+)
 
 if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
@@ -119,9 +126,28 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, retain: floa
         )
     with controller_of(location.open_to_write(create=False, retain_for_s=retain)) as controller:
         for each in infos:
+            slots = [] if each.dropped else _slots(controller, each)
             controller.drop_collection(each.collection_id, force=force)
             controller.erase_collection(each.collection_id)
             click.echo(f"dropped {each.name} ({each.collection_id})")
+            for slot in slots:
+                click.echo(
+                    f"replication slot {slot} keeps WAL: drop it in Postgres with pg_drop_replication_slot",
+                    err=True,
+                )
+
+
+def _slots(controller: "StorageController", info: "CollectionInfo") -> list[str]:
+    """The replication slots of a collection."""
+    from holdfast.ingest.kept import progress
+
+    slots = []
+    for each in info.live:
+        # What can't be read can be dropped.
+        with contextlib.suppress(HoldfastError):
+            fed = progress(controller.client, each)
+            slots += [fed.slot] if fed and fed.slot else []
+    return slots
 
 
 def _refuse_durable_holds(controller: "StorageController", info: "CollectionInfo") -> None:

@@ -57,7 +57,8 @@ def describe(location: LocationUrls, name: str, look: str, as_json: bool) -> Non
 
     A rendition is a stored copy of the collection with its own number of shards. At each time exactly one
     rendition is current. Rows and bytes are as stored, so updates that are not compacted yet count more than
-    once.
+    once. If a source feeds a rendition, its name is shown. For Postgres it has the publication and the table,
+    and the replication slot is shown too.
     """
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
@@ -156,6 +157,8 @@ def _rendition(
         "upper": None,
         "rows": None,
         "bytes": None,
+        "source": None,
+        "slot": None,
     }
     if not rendition.dropped and not info.dropped:
         sizes = [controller.client.stored(shard) for shard in rendition.shards]
@@ -165,6 +168,11 @@ def _rendition(
             sum(each.rows for each in sizes),
             sum(each.size_bytes for each in sizes),
         )
+        if rendition.pipeline is not None:
+            from holdfast.ingest.kept import progress
+
+            if (fed := progress(controller.client, rendition)) is not None:
+                facts["source"], facts["slot"] = fed.source or None, fed.slot or None
     return facts
 
 
@@ -199,6 +207,8 @@ def _described(facts: dict[str, Any]) -> str:
     for each in facts["renditions"]:
         lines.append((f"rendition {each['id']}", _rendition_line(each)))
         lines += [("", f"SUSPECT: {each['suspect']}")] if each["suspect"] else []
+        lines += [("", f"fed from {each['source']}")] if each["source"] else []
+        lines += [("", f"replication slot {each['slot']}")] if each["slot"] else []
         lines += [("", shard) for shard in each["shards"]]
         lines += [("", f"{each['difference_shard']} (differences)")] if each["difference_shard"] else []
     width = max(len(key) for key, _ in lines)

@@ -31,8 +31,9 @@ def offsets(location: LocationUrls, name: str, as_of: int | None, form: str | No
     """Show what the contents at one time were made from: for each partition of the source, the next position.
 
     'rows' and 'checksum' describe the messages that were read last. 'behind' is the number of messages that
-    Kafka had more when that was committed. The contents and their offsets are committed together, so this is
-    exact for every readable time.
+    Kafka had more when that was committed. For Postgres, 'source' has the publication and the table, and
+    'slot' in 'identity' is the replication slot. The contents and their offsets are committed together, so
+    this is exact for every readable time.
     """
     from holdfast.ingest import kept
 
