@@ -319,6 +319,14 @@ def test_what_only_the_parser_knows_stalls_and_makes_nothing(
         lambda: str(world.status(FLIGHTS)),
     )
     assert "collectionId" not in world.status(FLIGHTS)
+    # But it doesn't become another source, whatever the status says.
+    for change, reason in (
+        ({"kafka": {"topic": "other"}}, "kafka.topic: .*it says which source this is, and is immutable"),
+        ({"kafka": None, "files": {"path": "/in"}}, "the kind of the source is immutable"),
+        (None, "source can't be added or removed"),
+    ):
+        with pytest.raises(KubectlError, match=reason):
+            world.patch(FLIGHTS, json.dumps({"spec": {"source": change}}))
     wanted["spec"]["source"]["kafka"]["security"] = {"sasl.password": "hunter2"}
     with pytest.raises(KubectlError, match="put secrets into a Secret"):
         world.apply(wanted)

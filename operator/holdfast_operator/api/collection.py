@@ -472,8 +472,8 @@ class StorageCollection(Resource):
             ),
             ("has(self.spec.key) == has(oldSelf.spec.key)", "key is immutable", ".spec.key"),
             (
-                f"{_UNBORN} || has(self.spec.source) == has(oldSelf.spec.source)",
-                "source can't be added or removed once the collection exists; create another collection",
+                "has(self.spec.source) == has(oldSelf.spec.source)",
+                "source can't be added or removed: create another StorageCollection",
                 ".spec.source",
             ),
             (

@@ -25,9 +25,18 @@ UNCHANGED: Final = " && ".join(
 _KINDS: Final = (
     "has(self.kafka), has(self.files), has(self.postgres), has(self.collection), has(self.generator)"
 )
+_BEFORE: Final = _KINDS.replace("self.", "oldSelf.")
+_FIXED: Final = (
+    "self == oldSelf",
+    "it says which source this is, and is immutable: create another StorageCollection",
+)
 _SIZE: Final = r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$"
 _IS_DEBEZIUM: Final = "(has(self.envelope) && self.envelope == 'Debezium')"
 SOURCE_RULES: Final = validations(
+    (
+        f"[{_KINDS}] == [{_BEFORE}]",
+        "the kind of the source is immutable: create another StorageCollection",
+    ),
     (f"[{_KINDS}].exists_one(x, x)", "give one of kafka, files, postgres, collection and generator"),
     (
         "has(self.postgres) != has(self.format)",
@@ -71,7 +80,12 @@ class KafkaSource(ApiModel):
         pattern=r"^[^@\s]+$",
         description="Brokers to begin with, e.g. kafka:9092.",
     )
-    topic: str = Field(min_length=1, max_length=249, description="Name of the topic.")
+    topic: str = Field(
+        min_length=1,
+        max_length=249,
+        description="Name of the topic. Immutable.",
+        json_schema_extra=validations(_FIXED),
+    )
     start: Annotated[Any, WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True})] = Field(
         default="Earliest",
         description="Where to begin: Earliest, Latest, {timestamp: 2026-01-31T00:00:00Z} or "
@@ -115,8 +129,8 @@ class FilesSource(ApiModel):
         min_length=1,
         max_length=2048,
         description="A folder that the pods see, such as one of spark.volumes, or "
-        "s3://bucket/prefix?endpoint=...&region=... with credentials from secretRef.",
-        json_schema_extra=validations(*_NO_SECRETS),
+        "s3://bucket/prefix?endpoint=...&region=... with credentials from secretRef. Immutable.",
+        json_schema_extra=validations(*_NO_SECRETS, _FIXED),
     )
     pattern: str = Field(
         default="*", min_length=1, max_length=1024, description="Pattern of the paths to read, e.g. *.jsonl."
@@ -141,10 +155,16 @@ class PostgresSource(ApiModel):
         json_schema_extra=validations(*_NO_SECRETS),
     )
     table: str = Field(
-        pattern=r"^[^.]+\.[^.]+$", max_length=127, description="The table, with its schema: public.orders."
+        pattern=r"^[^.]+\.[^.]+$",
+        max_length=127,
+        description="The table, with its schema: public.orders. Immutable.",
+        json_schema_extra=validations(_FIXED),
     )
     publication: str = Field(
-        min_length=1, max_length=63, description="The publication that contains the table."
+        min_length=1,
+        max_length=63,
+        description="The publication that contains the table. Immutable.",
+        json_schema_extra=validations(_FIXED),
     )
     slot: str | None = Field(
         default=None,
@@ -171,7 +191,12 @@ class PostgresSource(ApiModel):
 class SourceCollection(ApiModel):
     """Another collection, whose times stay the same."""
 
-    name: str = Field(min_length=1, max_length=1024, description="Name or id of the collection.")
+    name: str = Field(
+        min_length=1,
+        max_length=1024,
+        description="Name or id of the collection. Immutable.",
+        json_schema_extra=validations(_FIXED),
+    )
     url: str | None = Field(
         default=None,
         min_length=1,
@@ -203,8 +228,18 @@ class GeneratorSource(ApiModel):
 
     rows: int = Field(default=0, ge=0, description="Number of rows. 0: no end.")
     rows_per_second: int = Field(default=0, ge=0, description="Rows per second since the time `since`.")
-    since: int = Field(default=0, ge=0, description="A time in milliseconds since 1970.")
-    keys: int = Field(default=0, ge=0, description="Number of different ids. 0: each row has its own.")
+    since: int = Field(
+        default=0,
+        ge=0,
+        description="A time in milliseconds since 1970. Immutable.",
+        json_schema_extra=validations(_FIXED),
+    )
+    keys: int = Field(
+        default=0,
+        ge=0,
+        description="Number of different ids. 0: each row has its own. Immutable.",
+        json_schema_extra=validations(_FIXED),
+    )
 
 
 class PlainFormat(ApiModel):
