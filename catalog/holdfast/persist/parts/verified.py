@@ -9,7 +9,6 @@ The checksums of one part take 4 bytes per block. They are kept for the last par
 client is open.
 """
 
-import io
 import threading
 from array import array
 from collections import OrderedDict
@@ -31,6 +30,7 @@ from holdfast.persist.rows.row_filter import PartBounds
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.machine import Machine, read_twice, retry
 from holdfast.persist.state.state import Part
+from holdfast.persist.stores.random_input import RandomInput
 
 BLOCK_BYTES: Final = 16 * 1024
 _READ_BYTES: Final = 64 * BLOCK_BYTES
@@ -157,46 +157,27 @@ def _checksums(data: bytes) -> list[int]:
     return [google_crc32c.value(data[start : start + BLOCK_BYTES]) for start in starts]
 
 
-class _BlockFile(io.RawIOBase):
+class _BlockFile(RandomInput):
     """A part of a file, in which each block that is read is compared with its checksum."""
 
     def __init__(self, file: pa.NativeFile, part: Part, blocks: "array[int]") -> None:
+        super().__init__(part.size_bytes)
         self._file = file
         self._part = part
         self._blocks = blocks
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position. Returns it."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._part.size_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
 
     def read(self, size: int = -1) -> bytes:
         """Read bytes at the position. Raises `CorruptBlob` if one of their blocks is damaged."""
-        total = self._part.size_bytes
-        end = total if size < 0 else min(total, self._at + size)
-        if end <= self._at:
+        end = self.size if size < 0 else min(self.size, self.at + size)
+        if end <= self.at:
             return b""
-        first = self._at // BLOCK_BYTES
+        first = self.at // BLOCK_BYTES
         start = first * BLOCK_BYTES
-        data = self._file.read_at(min(total, -(-end // BLOCK_BYTES) * BLOCK_BYTES) - start, start)
+        data = self._file.read_at(min(self.size, -(-end // BLOCK_BYTES) * BLOCK_BYTES) - start, start)
         expected = self._blocks[first : -(-end // BLOCK_BYTES)].tolist()
         if _checksums(data) != expected:
             what = f"the verified bytes from {start} to {start + len(data)}"
             raise CorruptBlob(str(self._part.blob_key), what, "other bytes")
-        found: bytes = data[self._at - start : end - start]
-        self._at = end
+        found: bytes = data[self.at - start : end - start]
+        self.at = end
         return found

@@ -6,8 +6,6 @@
   its end. Callers that read ranges must check what they read themselves.
 """
 
-import io
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
@@ -15,6 +13,7 @@ from typing import Any, Final
 import google_crc32c
 
 from holdfast.errors import Determinate
+from holdfast.persist.stores.random_input import RandomInput
 from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, passing
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, read_body, told
@@ -36,49 +35,34 @@ def open_s3_input(place: S3Place, name: str) -> Iterator["S3Input | None"]:
         yield S3Input(session, version, head["ContentLength"], checksum=head.get("ChecksumCRC32C", ""))
 
 
-class S3Input(io.RawIOBase):
+class S3Input(RandomInput):
     """An object. `size` is in bytes. `checksum` is its CRC-32C as the service stores it, or empty.
 
     A failed read raises `Determinate`.
     """
 
     def __init__(self, session: S3Session, version: dict[str, str], size: int, *, checksum: str = "") -> None:
-        self.size: Final = size
+        super().__init__(size)
         self._session: Final = session
         self._version: Final = version
         # For an object in parts it is a checksum of checksums, which can't be compared with the contents.
         self.checksum: Final = "" if "-" in checksum else checksum
-        self._at = 0
         self._summed = 0
         self._crc = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
-        self._at = max(0, start + offset)
-        return self._at
-
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer).cast("B")
-        wanted = min(len(view), self.size - self._at)
+        wanted = min(len(view), self.size - self.at)
         if wanted <= 0:
             return 0
-        span = f"bytes={self._at}-{self._at + wanted - 1}"
+        span = f"bytes={self.at}-{self.at + wanted - 1}"
         try:
             data = patiently(lambda: self._fetch(span, wanted), passing)
         except FAILURES as error:
             raise failed(error, self._what, certain=True, reads=True) from cause(error)
         self._compare(data)
         view[: len(data)] = data
-        self._at += len(data)
+        self.at += len(data)
         return len(data)
 
     @property
@@ -87,7 +71,7 @@ class S3Input(io.RawIOBase):
 
     def _compare(self, data: bytes) -> None:
         """Extend the checksum with data that continues it. At the end of the object, compare the checksum."""
-        if not self.checksum or self._at != self._summed:
+        if not self.checksum or self.at != self._summed:
             return
         self._crc = google_crc32c.extend(self._crc, data)
         self._summed += len(data)
