@@ -45,6 +45,8 @@ class CommandKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RELEASE: _ClassVar[CommandKind]
     MAKE_DIFFERENCE: _ClassVar[CommandKind]
     COMMENT_COLUMNS: _ClassVar[CommandKind]
+    RETAIN_COLLECTION: _ClassVar[CommandKind]
+    RENAME_COLLECTION: _ClassVar[CommandKind]
 
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -79,6 +81,8 @@ ACQUIRE: CommandKind
 RELEASE: CommandKind
 MAKE_DIFFERENCE: CommandKind
 COMMENT_COLUMNS: CommandKind
+RETAIN_COLLECTION: CommandKind
+RENAME_COLLECTION: CommandKind
 JOB_STATE_UNSPECIFIED: JobState
 RUNNING: JobState
 DONE: JobState
@@ -167,7 +171,7 @@ class Holder(_message.Message):
     def __init__(self, purpose: _Optional[str] = ..., writes: _Optional[bool] = ..., who: _Optional[str] = ..., host: _Optional[str] = ..., acquired_ms: _Optional[int] = ...) -> None: ...
 
 class Collection(_message.Message):
-    __slots__ = ("name", "schema", "shards", "hash_columns", "metadata_shard", "renditions", "state", "created_ms", "dropped_ms", "holders")
+    __slots__ = ("name", "schema", "shards", "hash_columns", "metadata_shard", "renditions", "state", "created_ms", "dropped_ms", "holders", "retain_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +182,7 @@ class Collection(_message.Message):
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_MS_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    RETAIN_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     schema: Schema
     shards: int
@@ -188,7 +193,8 @@ class Collection(_message.Message):
     created_ms: int
     dropped_ms: int
     holders: _containers.RepeatedCompositeFieldContainer[Holder]
-    def __init__(self, name: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., shards: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ..., metadata_shard: _Optional[str] = ..., renditions: _Optional[_Iterable[_Union[Rendition, _Mapping]]] = ..., state: _Optional[_Union[CollectionState, str]] = ..., created_ms: _Optional[int] = ..., dropped_ms: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ...) -> None: ...
+    retain_ms: int
+    def __init__(self, name: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., shards: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ..., metadata_shard: _Optional[str] = ..., renditions: _Optional[_Iterable[_Union[Rendition, _Mapping]]] = ..., state: _Optional[_Union[CollectionState, str]] = ..., created_ms: _Optional[int] = ..., dropped_ms: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., retain_ms: _Optional[int] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("kind", "object_id", "who", "host", "token", "at_ms", "result_json")

@@ -24,7 +24,12 @@ from holdfast.collections.metadata import METADATA_SCHEMA, first_rendition
 from holdfast.collections.pipeline import prepare_pipeline
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record import transitions
-from holdfast.collections.record.collection_transitions import comment_columns, evolve_collection
+from holdfast.collections.record.collection_transitions import (
+    comment_columns,
+    evolve_collection,
+    rename_collection,
+    retain_collection,
+)
 from holdfast.collections.record.spec import (
     FIRST_RENDITION,
     CollectionInfo,
@@ -33,6 +38,8 @@ from holdfast.collections.record.spec import (
     Frontiers,
     PipelineShards,
     RenditionInfo,
+    check_name,
+    check_retention,
 )
 from holdfast.collections.record.state import CommandRecord, ControllerState
 from holdfast.collections.record.transitions import Origin, ShardIds
@@ -41,7 +48,7 @@ from holdfast.collections.rendition_writer import RenditionWriter
 from holdfast.collections.renditions import Renditions
 from holdfast.collections.replication import ReplicatedRenditionWriter, ReplicatedWriter
 from holdfast.collections.restore import Restores, RestoreSource
-from holdfast.collections.retention import RETENTION_PURPOSE, move_retention
+from holdfast.collections.retention import RETENTION_PURPOSE, move_retention, retention_since
 from holdfast.collections.writer import CollectionWriter
 from holdfast.errors import (
     BadInput,
@@ -218,6 +225,38 @@ class StorageController(JobCommands):
         """
         id_, origin = self._open(id_or_name).collection_id, self._origin(command_id)
         return self._log.commit(lambda state: comment_columns(state, id_, comments, origin))
+
+    def retain(
+        self, id_or_name: str, retain_ms: int | None, *, command_id: str | None = None
+    ) -> CollectionInfo:
+        """Set how much history a collection keeps, in ms before its latest complete time. None: all of it.
+
+        The record alone changes: `apply_retention` gives up older history. Raises like `describe`.
+        """
+        check_retention(retain_ms)
+        id_, origin = self._open(id_or_name).collection_id, self._origin(command_id)
+        return self._log.commit(lambda state: retain_collection(state, id_, retain_ms, origin))
+
+    def apply_retention(self, id_or_name: str) -> int | None:
+        """Give up the history that a collection need not keep. Returns its since, or None without a policy.
+
+        Writes nothing for less than a hundredth of what it keeps. Readers may hold the since further back.
+        """
+        info = self._open(id_or_name)
+        if info.retain_ms is None:
+            return None
+        now = self.frontiers(info.collection_id)
+        since = retention_since(info, now.since, now.upper)
+        return now.since if since is None else self.set_retention_hold(info.collection_id, since)
+
+    def rename(self, id_or_name: str, name: str, *, command_id: str | None = None) -> CollectionInfo:
+        """Give a collection another name. What has it open continues: its id stays the same.
+
+        Raises `UniquenessViolation` if a live collection has the name, and like `describe`.
+        """
+        check_name("collection name", name)
+        id_, origin = self._open(id_or_name).collection_id, self._origin(command_id)
+        return self._log.commit(lambda state: rename_collection(state, id_, name, origin))
 
     def restore_collection(
         self,

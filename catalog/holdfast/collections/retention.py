@@ -13,6 +13,19 @@ RETENTION_PURPOSE: Final = "retention"
 """The purpose of the critical holds that a collection has on its own shards."""
 
 
+def retention_since(info: CollectionInfo, since: int, upper: int) -> int | None:
+    """Where the since of a collection should move by its own policy. None if it should stay.
+
+    It stays if it would move by less than a hundredth of what the collection keeps, because each move costs
+    commits. It also stays until the collection is older than that, so that reads before its creation go on.
+    """
+    if info.retain_ms is None:
+        return None
+    target = max(upper - 1, 0) - info.retain_ms
+    worthwhile = target - since >= max(info.retain_ms // 100, 1)
+    return target if worthwhile and target >= info.created_ms else None
+
+
 def move_retention(
     client: PersistClient,
     log: ControllerLog,

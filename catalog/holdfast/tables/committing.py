@@ -88,6 +88,7 @@ def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Comm
         undo.pop_all()
     for table, append in zip(tables, appends, strict=True):
         table.moved(append.after)
+        table.apply_retention(time + 1)
     return Committed(time, tuple(map(_taken, updates)))
 
 

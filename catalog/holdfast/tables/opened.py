@@ -1,7 +1,9 @@
 """The state of an open table: its reader, its writer, and the position of its next append."""
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -14,7 +16,8 @@ from holdfast.collections import (
 )
 from holdfast.collections.complete_times import LEAST_MS, at_or_before
 from holdfast.collections.read_seals import check_follow, complete
-from holdfast.errors import CLOSED, AsOfNotYetAvailable, BadInput, NotWritable
+from holdfast.collections.retention import retention_since
+from holdfast.errors import CLOSED, AsOfNotYetAvailable, BadInput, HoldfastError, NotWritable
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.persist.checks import check_columns
@@ -26,6 +29,8 @@ from holdfast.tables.reading import Reading
 from holdfast.text import naming
 
 PURPOSE = "table"
+_RETAIN_S: Final = 60.0
+log = logging.getLogger(__name__)
 
 
 class OpenTable:
@@ -49,6 +54,7 @@ class OpenTable:
         self._writer: CollectionWriter | None = None
         self._position: Position | None = None
         self._closed = False
+        self._retain_s = 0.0
         # An upper that the table had. Uppers never go back, so times below it are complete.
         self._complete_below = 0
 
@@ -96,6 +102,24 @@ class OpenTable:
         self._position = None
         if writer:
             self._writer = None
+
+    def apply_retention(self, upper: int) -> None:
+        """After a write, give up history that need not be kept, if there is much of it and it is time.
+
+        An error is logged: the write has succeeded.
+        """
+        now_s = self.client.clock.monotonic()
+        if self.info.retain_ms is None or now_s < self._retain_s:
+            return
+        known = self.client.known(self.info.metadata_shard)
+        if known is None or retention_since(self.info, known.since, upper) is None:
+            return
+        # Somebody else may hold the since, so don't try again with each write.
+        self._retain_s = now_s + _RETAIN_S
+        try:
+            self.controller.apply_retention(self.info.collection_id)
+        except HoldfastError as error:
+            log.warning("can't apply the retention of table %s: %s", self.name, error)
 
     def existing(self, upper: int, keys: Chosen) -> pa.Table:
         """The rows with these keys (None: all) just before `upper`, with `_diff`."""

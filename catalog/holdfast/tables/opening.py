@@ -1,5 +1,6 @@
 """Opening tables: finds or creates the collection, and shares one client per location and process."""
 
+import logging
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +27,12 @@ from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
 from holdfast.persist.stores.url import location_url
 from holdfast.tables.opened import OpenTable
+from holdfast.tables.periods import NEW_TABLE, Period, period_ms, shown_period
 from holdfast.tables.table import Table
 
 Columns: TypeAlias = Mapping[str, Column | str] | pa.Schema
 _WHO: Final = "holdfast.table"
+log = logging.getLogger(__name__)
 
 
 def table(
@@ -40,6 +43,7 @@ def table(
     key: Sequence[str] = (),
     shards: int = 1,
     comments: Mapping[str, str] | None = None,
+    retain: Period | None = None,
     mode: Mode = "write",
 ) -> Table:
     """Open the table `name` of a location. Create it if it doesn't exist and `columns` are given.
@@ -47,8 +51,9 @@ def table(
     `url` is the URL of a location (`file:///data/holdfast`, `s3://bucket/prefix`, `memory://name`), the path
     of a folder, or a `PersistClient`, which you close yourself. `columns` is an Arrow schema or a dict
     such as `{"id": "int64", "note": "string?"}`, where `?` means nullable. `key` names the key columns.
-    `shards` is the number of shards of a new table, and `comments` are the comments of its columns. An
-    existing table keeps its own, which may have evolved from the given columns. With `mode="read"` nothing
+    `shards` is the number of shards of a new table, and `comments` are the comments of its columns. A new
+    table keeps the history of the last 7 days; `retain` is another length, as in `Table.retain`. An existing
+    table keeps its own, which may have evolved from the given columns. With `mode="read"` nothing
     is written and nothing is held.
 
     Tables of one location share a client. Closing the last of them closes the client.
@@ -60,7 +65,7 @@ def table(
         UnusablePath: this process can't write to the folder. If it can read it, the hint says so.
         StoreUnreachable: the stores can't be opened.
     """
-    for what, given in (("a key", key), ("comments", comments)):
+    for what, given in (("a key", key), ("comments", comments), ("retain", retain)):
         if columns is None and given:
             raise BadInput(
                 f"{what} without columns",
@@ -68,7 +73,14 @@ def table(
             )
     new = None
     if columns is not None:
-        new = CollectionSpec(str(uuid.uuid4()), name, _schema(columns, key), shards, comments=comments or {})
+        new = CollectionSpec(
+            str(uuid.uuid4()),
+            name,
+            _schema(columns, key),
+            shards,
+            comments=comments or {},
+            retain_ms=period_ms(NEW_TABLE if retain is None else retain),
+        )
     controller, close = enter(url, mode, create=new is not None and mode == "write")
     try:
         info = _found(controller, name, new)
@@ -168,7 +180,9 @@ def _found(controller: StorageController, name: str, new: CollectionSpec | None)
         if new is None:
             _refuse_missing(controller, name)
         try:
-            return controller.create_collection(new)
+            info = controller.create_collection(new)
+            log.info("created table %s, which keeps its history: %s", name, shown_period(info.retain_ms))
+            return info
         except UniquenessViolation:
             continue  # Somebody else created it just now.
         except NotWritable:

@@ -7,6 +7,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, Self
 
 import polars as pl
@@ -24,6 +25,7 @@ from holdfast.tables.duckdb_extra import import_duckdb
 from holdfast.tables.filters import Where
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import PURPOSE, OpenTable
+from holdfast.tables.periods import Period, period_ms
 from holdfast.tables.rows import repeated
 from holdfast.tables.scan import count, scan
 from holdfast.tables.show import columns_shown, page
@@ -291,6 +293,31 @@ class Table:
         """
         self._opened.check_writable()
         self._opened.controller.comment_columns(self._opened.info.collection_id, comments)
+
+    @property
+    def retention(self) -> timedelta | None:
+        """How much history the table keeps before its latest complete time, as of now. None: all of it."""
+        retain_ms = self._opened.describe().retain_ms
+        return None if retain_ms is None else timedelta(milliseconds=retain_ms)
+
+    def retain(self, period: Period) -> None:
+        """Set how much history the table keeps before its latest complete time.
+
+        `period` is a `timedelta`, text such as "7d", "12h" or "90m", or "forever". You can read at times of
+        that period; writers, and `holdfast collection upkeep`, give up earlier ones. What was given up does
+        not come back if you set a longer period. Raises `BadInput` for anything else.
+        """
+        retain_ms = period_ms(period)
+        self._opened.check_writable()
+        self._opened.info = self._opened.controller.retain(self._opened.info.collection_id, retain_ms)
+
+    def rename(self, name: str) -> None:
+        """Give the table another name. Whoever has it open continues to use it.
+
+        Raises `UniquenessViolation` if another table has the name, and `BadInput` for an invalid name.
+        """
+        self._opened.check_writable()
+        self._opened.info = self._opened.controller.rename(self._opened.info.collection_id, name)
 
     def close(self) -> None:
         """Close the table and release its hold. Its rows stay. Does nothing in a forked child."""

@@ -216,6 +216,7 @@ def _commands(source: RestoreSource, restored: Counter[Row]) -> list[Act]:
         Act("create", nothing, lambda c: c.create_collection(SPEC, command_id="k"), cast=False),
         Act("evolve", filled, lambda c: c.evolve_collection("flights", WIDER, command_id="k"), both),
         Act("comment", filled, lambda c: c.comment_columns("flights", {"id": "n"}, command_id="k"), both),
+        Act("retain", filled, lambda c: c.retain("flights", 1 << 40, command_id="k"), both),
         Act(
             "create rendition",
             table,

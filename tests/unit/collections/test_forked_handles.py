@@ -209,6 +209,9 @@ def test_every_call_of_a_collection_raises(client: PersistClient) -> None:
                     "uppers": lambda c: c.uppers(["flights"]),
                     "writer": lambda c: c.writer("flights", purpose="child"),
                     "reader": lambda c: c.reader("flights", purpose="child"),
+                    "retain": lambda c: c.retain("flights", 5),
+                    "apply_retention": lambda c: c.apply_retention("flights"),
+                    "rename": lambda c: c.rename("flights", "others"),
                     "set_retention_hold": lambda c: c.set_retention_hold("flights", 5),
                     "jobs": lambda c: c.jobs(),
                     "job": lambda c: c.job("x"),
@@ -262,6 +265,9 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "count": lambda t: t.count(),
         "to_polars": lambda t: t.to_polars(),
         "to_duckdb": lambda t: t.to_duckdb(),
+        "retention": lambda t: t.retention,
+        "retain": lambda t: t.retain("1d"),
+        "rename": lambda t: t.rename("others"),
         "counts": lambda t: t.counts(),
         "to_pandas": lambda t: t.to_pandas(),
         "diff": lambda t: t.diff(time),
@@ -283,7 +289,7 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
     }
     _all_raise([(table, calls), (table._opened, inner), (tail, {"next": lambda each: each.next(0)})])
     _covers(Table, calls, "name", "key", "client", "close")
-    _covers(OpenTable, inner, "name", "close", "position", "moved", "forget")
+    _covers(OpenTable, inner, "name", "close", "position", "moved", "forget", "apply_retention")
     _covers(Tail, {"next": len}, "progress", "close")
 
     def works() -> None:

@@ -65,7 +65,21 @@ def test_a_table_shows_only_what_users_may_call(orders: Table) -> None:
     shown = {name for name in dir(orders) if not name.startswith("_")}
     assert shown == {
         *("append", "upsert", "merge", "delete", "update", "comment", "close"),
-        *("read", "scan", "count", "counts", "to_pandas", "to_polars", "diff", "tail", "latest_time"),
+        *(
+            "read",
+            "scan",
+            "count",
+            "counts",
+            "to_pandas",
+            "to_polars",
+            "to_duckdb",
+            "retention",
+            "retain",
+            "rename",
+            "diff",
+            "tail",
+            "latest_time",
+        ),
         *("name", "key", "schema", "comments", "since", "upper", "client"),
     }
 

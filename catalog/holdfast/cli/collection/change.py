@@ -1,4 +1,6 @@
-"""`holdfast collection handover|restore|alter|comment|advance`: change a collection while it is in use.
+"""`holdfast collection handover|restore|alter|comment|retain|rename|advance|upkeep`.
+
+They change a collection while it is in use.
 
 If a command is interrupted, run the same command again to continue it.
 """
@@ -14,7 +16,7 @@ from holdfast.cli.collection.place import columns_of, controller_of, location_op
 from holdfast.cli.facts import count, shown_moment
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
-from holdfast.errors import BadInput, CollectionNotFound, NotCaughtUp
+from holdfast.errors import BadInput, CollectionNotFound, NotCaughtUp, UniquenessViolation
 
 if TYPE_CHECKING:
     from holdfast.collections import (
@@ -231,6 +233,73 @@ def advance(location: LocationUrls, name: str) -> None:
         click.echo(f"waits: {wait}")
     if not due.steps and not due.waits:
         click.echo(f"nothing is due for {info.name}")
+
+
+@click.command(short_help="Set how much history a collection keeps.")
+@location_options
+@click.argument("name")
+@click.argument("period")
+def retain(location: LocationUrls, name: str, period: str) -> None:
+    """Keep the history of the last PERIOD before the latest complete time: 7d, 12h, 90m, or forever.
+
+    Writers give up earlier history, and so does 'holdfast collection upkeep'. What was given up does not come
+    back with a longer period. A hold of a reader keeps history longer. 'describe' shows the period.
+    """
+    from holdfast.tables.periods import period_ms, shown_period
+
+    retain_ms = period_ms(period)
+    with controller_of(location.open_to_look()) as controller:
+        info = controller.describe(name)
+    refuse_dropped(info)
+    with controller_of(location.open_to_write(create=False)) as controller:
+        controller.retain(info.collection_id, retain_ms)
+    click.echo(f"{info.name} keeps its history: {shown_period(retain_ms)}")
+
+
+@click.command(short_help="Give a collection another name.")
+@location_options
+@click.argument("name")
+@click.argument("new_name")
+def rename(location: LocationUrls, name: str, new_name: str) -> None:
+    """Give a collection another name. Its id stays, and whoever has it open continues to use it.
+
+    Don't rename a collection that a StorageCollection resource declares: the resource then shows an error.
+    """
+    with controller_of(location.open_to_look()) as controller:
+        info = controller.describe(name)
+        refuse_dropped(info)
+        from holdfast.collections.record.spec import check_name
+
+        check_name("collection name", new_name)
+        if any(each.name == new_name != info.name for each in controller.list_collections()):
+            raise UniquenessViolation(f"there is a collection {new_name}", hint="choose another name")
+    with controller_of(location.open_to_write(create=False)) as controller:
+        controller.rename(info.collection_id, new_name)
+    click.echo(f"renamed {info.name} to {new_name} ({info.collection_id})")
+
+
+@click.command(short_help="Apply the retention of all collections, and do what is due.")
+@location_options
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+def upkeep(location: LocationUrls, names: tuple[str, ...]) -> None:
+    """Give up the history that collections need not keep, and do the work that is due, as 'advance' does.
+
+    Default: all collections of the location. Without an operator, run this command now and then for
+    collections that nobody writes; writers apply the retention of their collections by themselves. Clients
+    that write compact what was given up. 'holdfast persist compact' and 'holdfast persist gc' do it at once.
+    """
+    with controller_of(location.open_to_look()) as controller:
+        infos = [controller.describe(name) for name in names] or [*controller.list_collections()]
+        for info in infos:
+            refuse_dropped(info)
+    with controller_of(location.open_to_write(create=False)) as controller:
+        for info in infos:
+            before = controller.frontiers(info.collection_id).since
+            since = controller.apply_retention(info.collection_id)
+            if since is not None and since > before:
+                click.echo(f"{info.name}: history begins at {shown_moment(since)}")
+            for step in controller.advance(info.collection_id).steps:
+                click.echo(f"{info.name}: {step}")
 
 
 def _new_for(name: str, source: "RestoreSource") -> "CollectionSpec":

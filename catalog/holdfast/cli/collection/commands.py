@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.asking import confirm, somebody_answers
-from holdfast.cli.collection.change import advance, alter, comment, handover, restore
+from holdfast.cli.collection.change import (
+    advance,
+    alter,
+    comment,
+    handover,
+    rename,
+    restore,
+    retain,
+    upkeep,
+)
 from holdfast.cli.collection.place import columns_of, comments_of, controller_of, location_options
 from holdfast.cli.collection.rows import diff, read, tail
 from holdfast.cli.collection.show import describe, holds, jobs, list_
@@ -62,6 +71,14 @@ def collection() -> None:
 @click.option("--column", "columns", metavar="NAME:TYPE", multiple=True, help="A column; '?' means nullable.")
 @click.option("--comment", "comments", metavar="NAME:TEXT", multiple=True, help="The comment of a column.")
 @click.option("--shards", type=int, default=1, show_default=True, help="The number of shards.")
+@click.option(
+    "--retain",
+    "period",
+    metavar="PERIOD",
+    default="7d",
+    show_default=True,
+    help="How much history it keeps, such as 12h, or forever.",
+)
 def create(
     location: LocationUrls,
     name: str,
@@ -70,6 +87,7 @@ def create(
     columns: tuple[str, ...],
     comments: tuple[str, ...],
     shards: int,
+    period: str,
 ) -> None:
     """Create a collection. If you repeat the command with the same --id, it shows the existing collection.
 
@@ -79,18 +97,21 @@ def create(
     """
     from holdfast.collections import CollectionSpec
     from holdfast.persist import Schema
+    from holdfast.tables.periods import period_ms, shown_period
 
     if not keys and not columns:
         raise BadInput(f"collection {name} needs columns", hint="give --key NAME:TYPE, --column NAME:TYPE")
     schema = Schema.of(key=columns_of(keys), value=columns_of(columns))
     id_ = collection_id or str(uuid.uuid4())
-    spec = CollectionSpec(id_, name, schema, shards, comments=comments_of(comments))
+    retain_ms = period_ms(period)
+    spec = CollectionSpec(id_, name, schema, shards, comments=comments_of(comments), retain_ms=retain_ms)
     info = _existing(location, spec)
     if info is None:
         with controller_of(location.open_to_write(create=True)) as controller:
             info = controller.create_collection(spec)
     over = "1 shard" if info.shards == 1 else f"{info.shards} shards"
-    click.echo(f"collection {info.name} ({info.collection_id}) with {over}")
+    kept = f"keeps its history: {shown_period(info.retain_ms)}"
+    click.echo(f"collection {info.name} ({info.collection_id}) with {over}, {kept}")
 
 
 @collection.command()
@@ -189,7 +210,7 @@ def release(location: LocationUrls, name: str, purpose: str) -> None:
 
 for shows in (list_, describe, holds, jobs, read, diff, sql, tail, offsets, errors):
     collection.add_command(shows)
-for changes in (write, handover, restore, alter, comment, advance):
+for changes in (write, handover, restore, alter, comment, retain, rename, advance, upkeep):
     collection.add_command(changes)
 
 

@@ -20,7 +20,7 @@ from holdfast.cli.facts import count, moment, shown
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, check_file
-from holdfast.errors import BadInput, WrittenBefore
+from holdfast.errors import BadInput, HoldfastError, WrittenBefore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,6 +208,11 @@ def _append(
             allow="give --far-ahead",
         )
         told = count(bulk.rows, "update")
+        try:
+            controller.apply_retention(info.collection_id)
+        except HoldfastError as error:
+            # The write has succeeded. The next one applies it.
+            click.echo(f"warning: can't apply the retention of {info.name}: {error}", err=True)
     click.echo(f"wrote {told} to {info.name}: {_complete(reached)}", err=True)
 
 

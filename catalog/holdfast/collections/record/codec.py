@@ -58,6 +58,8 @@ _COMMAND_KINDS: Final = {
     CommandKind.RELEASE: pb.RELEASE,
     CommandKind.MAKE_DIFFERENCE: pb.MAKE_DIFFERENCE,
     CommandKind.COMMENT_COLUMNS: pb.COMMENT_COLUMNS,
+    CommandKind.RETAIN_COLLECTION: pb.RETAIN_COLLECTION,
+    CommandKind.RENAME_COLLECTION: pb.RENAME_COLLECTION,
 }
 _RENDITION_STATES: Final = {
     RenditionState.HOLDING: pb.HOLDING,
@@ -207,6 +209,7 @@ def _collection_to_proto(info: CollectionInfo) -> pb.Collection:
         created_ms=info.created_ms,
         dropped_ms=info.dropped_ms,
         holders=[_holder_to_proto(holder) for holder in info.holders],
+        retain_ms=info.retain_ms,
     )
 
 
@@ -287,6 +290,7 @@ def _collection_from_proto(id_: str, message: pb.Collection) -> CollectionInfo:
         dropped_ms=message.dropped_ms,
         holders=tuple(_holder_from_proto(holder) for holder in message.holders),
         comments=_comments_from_proto(message.schema),
+        retain_ms=message.retain_ms if message.HasField("retain_ms") else None,
     )
 
 

@@ -22,7 +22,7 @@ from holdfast.collections.record.state import (
     RecordReject,
 )
 from holdfast.collections.record.transitions import Origin, expired, seen_before
-from holdfast.errors import BadInput, CodecMismatch, HandleExpired
+from holdfast.errors import BadInput, CodecMismatch, HandleExpired, UniquenessViolation
 from holdfast.persist.rows.evolution import check_evolution
 from holdfast.persist.rows.schema import Schema
 
@@ -69,6 +69,37 @@ def comment_columns(
         return refused
     changed = replace(info, comments=changed_comments(info.comments, asked))
     return RecordNoOp(info) if changed == info else _changed(state, changed, kind, told, origin)
+
+
+def retain_collection(
+    state: ControllerState, collection_id: str, retain_ms: int | None, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Set how much history a collection keeps."""
+    kind, told = CommandKind.RETAIN_COLLECTION, {"retain_ms": retain_ms}
+    if (seen := seen_before(state, origin, kind, collection_id, **told)) is not None:
+        return seen
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    changed = replace(info, retain_ms=retain_ms)
+    return RecordNoOp(info) if changed == info else _changed(state, changed, kind, told, origin)
+
+
+def rename_collection(
+    state: ControllerState, collection_id: str, name: str, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Give a collection another name, which no other live collection has."""
+    kind = CommandKind.RENAME_COLLECTION
+    if (seen := seen_before(state, origin, kind, collection_id, to=name)) is not None:
+        return seen
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    if info.name == name:
+        return RecordNoOp(info)
+    if (owner := state.names.get(name)) is not None:
+        return RecordReject(UniquenessViolation(f"the name '{name}' belongs to collection {owner}"))
+    return _changed(state, replace(info, name=name), kind, {"from": info.name, "to": name}, origin)
 
 
 def begin_restore(

@@ -48,7 +48,8 @@ class CollectionSpec:
     live collections. `hash_columns` decide which of the `shards` a row goes to. Default: the key columns, or
     all columns if there is no key. `comments` are the comments of columns (see `check_comments`). The first
     rendition of a collection that is `source_fed` has recipe SOURCE, and only its pipeline writes it.
-    `made_from` is as for a rendition.
+    `made_from` is as for a rendition. `retain_ms` is how much history it keeps (see
+    `StorageController.retain`; None: all).
 
     Raises `BadInput` and names the invalid value.
     """
@@ -61,11 +62,12 @@ class CollectionSpec:
     comments: Comments = field(default_factory=dict, hash=False)
     source_fed: bool = False
     made_from: str = ""
+    retain_ms: int | None = None
 
     def __post_init__(self) -> None:
         for what, text in (("collection id", self.collection_id), ("collection name", self.name)):
-            if not text or len(text) > _MAX_NAME or not text.isprintable():
-                raise BadInput(f"{what} {text!r}: expected 1 to {_MAX_NAME} printable characters")
+            check_name(what, text)
+        check_retention(self.retain_ms)
         if not 1 <= self.shards <= MAX_SHARDS:
             raise BadInput(f"collection {self.name}: shards is {self.shards}, expected 1 to {MAX_SHARDS}")
         columns = (*self.schema.key_names, *self.schema.value_names)
@@ -93,6 +95,18 @@ def check_fed(name: str, schema: Schema) -> None:
                 f"collection {name}: column {column.name!r} is {column.type}, which a source can't fill",
                 hint=f"use one of {', '.join(TYPE_NAMES)}",
             )
+
+
+def check_name(what: str, text: str) -> None:
+    """Raise `BadInput` unless a text can be an id or a name. `what` says which."""
+    if not isinstance(text, str) or not text or len(text) > _MAX_NAME or not text.isprintable():
+        raise BadInput(f"{what} {text!r}: expected 1 to {_MAX_NAME} printable characters")
+
+
+def check_retention(retain_ms: int | None) -> None:
+    """Raise `BadInput` unless this can be the length of the history that a collection keeps."""
+    if retain_ms is not None and not (type(retain_ms) is int and 0 <= retain_ms < CLOSED):
+        raise BadInput(f"retain_ms is {retain_ms!r}, expected a number of milliseconds, or None")
 
 
 class RenditionState(IntEnum):
@@ -234,6 +248,7 @@ class CollectionInfo:
 
     `shards` and `hash_columns` are those of its creation. `schema` is the newest one. `holders` are in the
     order in which they came. `comments` has an entry for each column with a comment.
+    `retain_ms` is how much history it keeps (None: all).
     """
 
     collection_id: str
@@ -248,6 +263,7 @@ class CollectionInfo:
     dropped_ms: int = 0
     holders: tuple[Holder, ...] = ()
     comments: Comments = field(default_factory=dict, hash=False)
+    retain_ms: int | None = None
 
     @property
     def dropped(self) -> bool:

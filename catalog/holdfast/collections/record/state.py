@@ -33,6 +33,8 @@ class CommandKind(IntEnum):
     RELEASE = 11
     MAKE_DIFFERENCE = 12
     COMMENT_COLUMNS = 13
+    RETAIN_COLLECTION = 14
+    RENAME_COLLECTION = 15
 
 
 @dataclass(frozen=True, slots=True)

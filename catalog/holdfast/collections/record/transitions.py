@@ -125,6 +125,7 @@ def create_collection(
         state=CollectionState.ACTIVE,
         created_ms=origin.at_ms,
         comments=spec.comments,
+        retain_ms=spec.retain_ms,
     )
     told = {"shards": spec.shards}
     command = origin.record(CommandKind.CREATE_COLLECTION, spec.collection_id, told)
