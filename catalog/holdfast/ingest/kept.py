@@ -54,7 +54,7 @@ def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress 
     """
     if rendition.pipeline is None:
         return None
-    upper = min(client.recent_uppers(rendition.content_shards).values())
+    upper = min(client.recent_uppers(rendition.written_shards).values())
     if upper == 0:
         return None
     bound, bad = (

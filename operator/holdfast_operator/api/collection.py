@@ -303,7 +303,7 @@ class StorageCollectionSpec(ApiModel):
         default=None,
         description="Replaces the contents of the collection with those of a snapshot, once for each value. "
         "From that time on, rows that were written after the snapshot are gone. A new collection starts with "
-        "the snapshot's contents. With spec.source, the snapshot must have its positions in the source, "
+        "the snapshot's contents. With spec.source, the snapshot must have the positions in the source, "
         "which is read from there on. The same value never restores twice, and removing it changes nothing.",
     )
     deletion_policy: DeletionPolicy = Field(

@@ -411,6 +411,10 @@ def test_a_collection_with_a_source_begins_with_a_snapshot_and_is_fed_on(tmp_pat
         assert sum(step.messages for step in steps) == 1
         with PersistClient.open(storage.url) as client, StorageController(client) as controller:
             assert contents(controller, collection) == [(7, "first"), (8, "second")]
+        # The difference of the handover is complete for ever, and says nothing about the source.
+        progress = store.progress(catalog, collection)
+        assert progress is not None
+        assert (progress.messages, len(progress.positions)) == (2, 2)
 
 
 def test_a_snapshot_of_another_format_is_refused_before_anything_changes(tmp_path: Path) -> None:
