@@ -14,7 +14,7 @@ from holdfast.errors import BadInput
 from holdfast.persist.rows.column_types import TYPE_NAMES
 from holdfast.persist.rows.schema import Schema
 from holdfast.spark.batches import BATCH_ROWS, conform, rows_of
-from holdfast.spark.types import batch_schema, check_fits, spark_schema
+from holdfast.spark.types import batch_schema, check_fits, check_writes, spark_schema
 
 
 def updates(values: list[int], diffs: list[int]) -> pa.RecordBatch:
@@ -108,3 +108,27 @@ def test_a_schema_of_the_users_own_picks_columns_but_never_changes_types() -> No
         check_fits(t.StructType([t.StructField("c", t.StringType())]), "orders", schema)
     with pytest.raises(BadInput, match=r"column 'a' is decimal\(20,0\) in Spark, not bigint"):
         check_fits(t.StructType([t.StructField("a", t.LongType())]), "orders", schema)
+
+
+def test_moments_of_every_zone_are_timestamps_and_other_later_types_are_refused() -> None:
+    schema = Schema.of(
+        {"id": "int64"},
+        {
+            "s": "timestamp(s)",
+            "zoned": "timestamp(ms,Europe/Paris)",
+            "l": "list<int64>",
+            "ns": "timestamp(ns)?",
+        },
+    )
+    struct = spark_schema(schema, ["s", "zoned"])
+    assert [field.dataType for field in struct] == [t.TimestampNTZType(), t.TimestampType()]
+    stored = pa.RecordBatch.from_arrays(
+        [pa.array([1000], pa.timestamp("ms")), pa.array([5], pa.timestamp("ms", "UTC"))], ["s", "zoned"]
+    )
+    assert conform(stored, batch_schema(struct)).num_rows == 1
+    for name in ("l", "ns"):
+        with pytest.raises(BadInput, match="Spark has no type for a column of type"):
+            spark_schema(schema, [name])
+    given = t.StructType([t.StructField("id", t.LongType()), t.StructField("l", t.ArrayType(t.LongType()))])
+    with pytest.raises(BadInput, match="column 'l' is array<bigint>, which can't be converted"):
+        check_writes(given, "orders", schema, counted=False)

@@ -51,7 +51,7 @@ def condition(
     """The condition for a column of a schema.
 
     A timestamp without a zone is in the zone of its column, or in `zone` if the column is in UTC. Errors
-    begin with `named`; their hint is `form`. Raises `BadInput` for a condition that doesn't fit the column.
+    begin with `named`, and their hint is `form`. Raises `BadInput` for a condition that doesn't fit.
     """
     operator = _SYNONYMS.get(str(operator), operator)
     if operator not in OPERATORS:
@@ -66,6 +66,11 @@ def condition(
     if not isinstance(values, list) or not values:
         raise BadInput(f"{named}: 'in' needs a list of values, not {value!r}", hint=form)
     of = schema.columns[schema.names.index(column)]
+    if pa.types.is_nested(of.arrow.type):
+        raise BadInput(
+            f"{named}: column {column!r} is {of.type}: only 'is' and 'is not' null can be asked of it",
+            hint="use a pyarrow expression, or filter the rows that you read",
+        )
     if (own := getattr(of.arrow.type, "tz", None)) not in (None, "UTC"):
         zone = pa.lib.string_to_tzinfo(own)
     type_ = of.stored.type

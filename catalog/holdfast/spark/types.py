@@ -2,7 +2,7 @@
 
 - `uint64` becomes decimal(20,0), a smaller unsigned integer the next wider signed one: no value changes.
 - Timestamps without a zone become TIMESTAMP_NTZ, those with a zone TIMESTAMP. Spark has no nanoseconds and no
-  times of day.
+  times of day. Nested columns are refused.
 - Every column is declared nullable: Spark compares the nullability of a batch with that of the schema
   strictly, and a collection's `not null` would only buy a way to fail.
 """

@@ -1,5 +1,6 @@
 """The values of Arrow columns as Python values. Nanoseconds become text, because Python doesn't have them."""
 
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,12 +13,16 @@ _FRACTION: Final = len("00:00:00.000000")
 def cells_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values of a column, like `to_pylist`.
 
-    Moments and times of day in nanoseconds are text, and no digit is lost. Raises `ValueError` and
-    `OverflowError` for a moment before the year 1 or after 9999.
+    Moments and times of day in nanoseconds are text, and no digit is lost. A map is a dict if its keys are
+    text, and otherwise a list of pairs. Raises `ValueError` and `OverflowError` for a moment before the year
+    1 or after 9999.
     """
     type_ = column.type
     if (pa.types.is_timestamp(type_) or pa.types.is_time(type_)) and type_.unit == "ns":
         return _nanoseconds(column)
+    if pa.types.is_nested(type_):
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        return [cell for chunk in chunks for cell in _nested(chunk)]
     return list(column.to_pylist())
 
 
@@ -26,6 +31,28 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     names = table.column_names
     columns = [cells_of(column) for column in table.columns]
     return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+
+def _nested(values: pa.Array) -> list[Any]:
+    """The cells of lists, structs or maps."""
+    valid = values.is_valid().to_pylist()
+    if pa.types.is_struct(values.type):
+        names = [each.name for each in values.type]
+        fields = [cells_of(each) for each in values.flatten()]
+        rows = [dict(zip(names, cells, strict=True)) for cells in zip(*fields, strict=True)]
+        return [row if there else None for row, there in zip(rows, valid, strict=True)]
+    offsets = values.offsets.to_pylist()
+    start, end = offsets[0], offsets[-1]
+    if not pa.types.is_map(values.type):
+        inner = cells_of(values.values.slice(start, end - start))
+        cells: list[Any] = [inner[a - start : b - start] for a, b in pairwise(offsets)]
+    else:
+        keys = cells_of(values.keys.slice(start, end - start))
+        pairs = list(zip(keys, cells_of(values.items.slice(start, end - start)), strict=True))
+        cells = [pairs[a - start : b - start] for a, b in pairwise(offsets)]
+        if pa.types.is_string(values.type.key_type):
+            cells = [dict(each) for each in cells]
+    return [cell if there else None for cell, there in zip(cells, valid, strict=True)]
 
 
 def _nanoseconds(column: pa.Array | pa.ChunkedArray) -> list[str | None]:

@@ -169,8 +169,8 @@ class SetValues(Change):
             if isinstance(value, pc.Expression):
                 made = evaluated(value, existing.select(schema.names), what=f"set: column {name!r}")
             else:
-                (one,) = column_of(name, [value], type_)
-                made = pa.repeat(one, rows.num_rows)
+                one = column_of(name, [value], type_)
+                made = one.take(pa.array(np.zeros(rows.num_rows, np.int64)))
                 if value is None and not schema.arrow.field(name).nullable:
                     raise BadInput(f"set: column {name!r} can't be null")
             rows = rows.set_column(rows.schema.get_field_index(name), name, made)

@@ -186,10 +186,10 @@ def _promise(of: Column, bounds: ColumnBounds) -> pc.Expression:
     column = pc.field(of.name)
     if not bounds.has_values:
         return column.is_null()
-    if bounds.values is None:
+    if bounds.values is None or pa.types.is_nested(of.arrow.type):
         # Not even that it has no nulls: for Arrow, `is_null(nan_is_null=True)` would then never be true.
         return pc.scalar(True)
-    least, greatest = logical_array(bounds.values, of.arrow.type)
+    least, greatest = logical_array(of.name, bounds.values, of.arrow.type)
     low, high = column >= least, column <= greatest
     if bounds.has_nulls:
         # Arrow understands each of the two, but not one "or" around both.

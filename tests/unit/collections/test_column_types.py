@@ -2,6 +2,9 @@
 
 import datetime as dt
 import json
+import math
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,9 +18,10 @@ from click.testing import CliRunner, Result
 import holdfast
 from holdfast.cli import main
 from holdfast.collections import CollectionSpec
-from holdfast.collections.snapshots.manifest import file_schema, verify_snapshot
+from holdfast.collections.snapshots.manifest import MANIFEST_NAME, file_schema, verify_snapshot
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
+from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.tables import Table
 from unit.collections.snapshots import snapshot
 
@@ -188,3 +192,174 @@ def test_a_zone_must_be_known(tmp_path: Path) -> None:
 def test_a_source_can_not_fill_them() -> None:
     with pytest.raises(BadInput, match=r"column 'at' is time\(ns\), which a source can't fill"):
         CollectionSpec("c1", "fed", Schema.of({"id": "int64"}, {"at": "time(ns)"}), source_fed=True)
+
+
+NESTED = {
+    "id": "int64",
+    "tags": "list<string?>?",
+    "place": 'struct<x: float64, "last seen": timestamp(ns)?, parts: list<binary>?>?',
+    "counts": "map<string, decimal128(9,2)?>?",
+    "pairs": "map<int8, time(s)>?",
+}
+CHAINS: list[dict[str, Any]] = [
+    {
+        "id": 1,
+        "tags": ["a", None, ""],
+        "place": {"x": math.nan, "last seen": PLAIN, "parts": [b"\xff", b""]},
+        "counts": [("a", None), ("b", Decimal("1.50"))],
+        "pairs": [(-1, dt.time(1)), (2, dt.time(2))],
+    },
+    {"id": 2, "tags": [], "place": {"x": 0.0, "last seen": None, "parts": None}, "counts": [], "pairs": []},
+    {"id": 3, "tags": None, "place": None, "counts": None, "pairs": None},
+]
+
+
+def chained(folder: Path, rows: object = CHAINS, key: str | list[str] = "id") -> Table:
+    table = holdfast.table(folder / "location", "events", columns=NESTED, key=key, shards=2)
+    if not isinstance(rows, list) or rows:
+        table.append(rows)
+    return table
+
+
+def told(rows: pa.Table) -> list[str]:
+    """Rows as text, because NaN differs from itself."""
+    return [str(row) for row in rows.sort_by("id").to_pylist()]
+
+
+EXPECTED = told(pa.Table.from_pylist(CHAINS, Schema.of({}, NESTED).arrow))
+
+
+@pytest.mark.parametrize("form", ["list", "dict", "arrow", "polars", "pandas"])
+def test_nested_values_come_back_from_every_form(tmp_path: Path, form: str) -> None:
+    rows: Any = pa.Table.from_pylist(CHAINS, Schema.of({}, NESTED).arrow)
+    match form:
+        case "list":
+            rows = [{**row, "counts": dict(row["counts"])} if row["counts"] else row for row in CHAINS]
+        case "dict":
+            rows = {name: [row[name] for row in CHAINS] for name in NESTED}
+        case "polars":
+            rows = pl.from_arrow(rows)
+        case "pandas":
+            pytest.importorskip("pandas")
+            rows = rows.to_pandas(types_mapper=pd_arrow)
+    with chained(tmp_path, rows) as table:
+        assert told(table.read()) == told(table.scan().read_all()) == EXPECTED
+        assert table.read().schema == table.schema
+        first = table.latest_time()
+        # The same rows again change nothing.
+        table.upsert(table.read())
+        assert table.diff(first).num_rows == 0
+        table.upsert(table.to_polars())
+        assert table.diff(first).num_rows == 0
+        assert (
+            table.count([("tags", "is", None)])
+            == table.count(pc.list_value_length(pc.field("tags")) > 0)
+            == 1
+        )
+        table._repr_html_()
+
+
+def pd_arrow(type_: pa.DataType) -> Any:
+    import pandas as pd
+
+    return pd.ArrowDtype(type_)
+
+
+def test_nested_values_are_changed_followed_and_compared(tmp_path: Path) -> None:
+    with chained(tmp_path) as table:
+        first = table.latest_time()
+        table.update(where=[("id", "=", 3)], set={"tags": ["z"], "place": {"x": -0.0}})
+        table.update(where=pc.field("id") == 2, set={"tags": pc.field("tags")})
+        changes = table.diff(first)
+        assert [(row["_diff"], row["tags"]) for row in changes.sort_by("_diff").to_pylist()] == [
+            (-1, None),
+            (1, ["z"]),
+        ]
+        with table.tail(first) as tail:
+            assert set(map(str, tail.next(5)["tags"].to_pylist())) == {"None", "['z']"}
+        table.delete([3])
+        table.merge({"id": [3], "tags": [["m"]]})
+        table.update([3], lambda rows: rows if rows["tags"].to_pylist() == [["m"]] else 1 / 0)
+        assert table.read(first).num_rows == 3
+
+
+def test_equal_nested_rows_of_a_table_without_key_are_summed(tmp_path: Path) -> None:
+    with chained(tmp_path, key=[]) as table:
+        swapped = [
+            {**CHAINS[0], "counts": {"b": Decimal("1.5"), "a": None}, "pairs": dict(CHAINS[0]["pairs"])}
+        ]
+        table.append(swapped)
+        assert sorted(table.counts()["_diff"].to_pylist()) == [1, 1, 2]
+        table.append([{**swapped[0], "_diff": -2}])
+        assert sorted(table.read()["id"].to_pylist()) == [2, 3]
+
+
+def test_nested_values_survive_compaction_verification_and_many_rows(tmp_path: Path) -> None:
+    with chained(tmp_path, []) as table:
+        many = [{**row, "id": 3 * n + row["id"]} for n in range(400) for row in CHAINS]
+        for start in range(0, 1200, 300):
+            table.append(many[start : start + 300])
+        expected = told(pa.Table.from_pylist(many, Schema.of({}, NESTED).arrow))
+        assert told(table.read()) == expected
+        for command in (["compact", "--full"], ["verify"]):
+            found = CliRunner().invoke(
+                main, ["persist", command[0], str(tmp_path / "location"), *command[1:]]
+            )
+            assert found.exit_code == 0, found.output
+        assert told(table.read()) == told(table.scan().read_all()) == expected
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet", "arrow"])
+def test_files_keep_nested_values(tmp_path: Path, form: str) -> None:
+    with chained(tmp_path) as table:
+        file = tmp_path / f"rows.{form}"
+        run(tmp_path, "read", "events", "--output", str(file))
+        table.delete(where=[])
+        run(tmp_path, "write", "events", str(file))
+        assert told(table.read()) == EXPECTED
+    assert "struct<" in run(tmp_path, "collection", "describe", "events").stdout
+    assert "None" in run(tmp_path, "read", "events").stdout
+
+
+def test_lines_show_nested_values_as_json(tmp_path: Path) -> None:
+    with chained(tmp_path, CHAINS[:1]):
+        row = json.loads(run(tmp_path, "read", "events", "--format", "json").stdout)
+    assert row == {
+        "id": 1,
+        "tags": ["a", None, ""],
+        "place": {"x": "NaN", "last seen": "2026-01-01T00:00:00.000000000", "parts": ["/w==", ""]},
+        "counts": {"a": None, "b": "1.50"},
+        "pairs": [[-1, "01:00:00"], [2, "02:00:00"]],
+    }
+
+
+def test_a_snapshot_and_a_restore_keep_nested_values(tmp_path: Path) -> None:
+    from holdfast.collections.snapshots.locate import folder_at
+    from holdfast.spark.parquet import write_named
+
+    schema = Schema.of({"id": "int64"}, {each: type_ for each, type_ in NESTED.items() if each != "id"})
+    with chained(tmp_path) as table:
+        stored = prepare_updates(schema, CHAINS, default_time=0).select(schema.names)
+        (tmp_path / "kept").mkdir()
+        file = write_named([stored], schema, folder_at(tmp_path / "kept"), "part-0.parquet")
+        manifest = replace(snapshot(tmp_path / "empty", [], schema).manifest, files=(file,))
+        (tmp_path / "kept" / MANIFEST_NAME).write_text(manifest.to_json())
+        table.delete(where=[])
+        assert (
+            "restored"
+            in run(tmp_path, "collection", "restore", "events", str(tmp_path / "kept"), "--yes").stdout
+        )
+        assert told(table.read()) == EXPECTED
+
+
+def test_a_column_of_a_nested_type_is_added(tmp_path: Path) -> None:
+    with made(tmp_path, columns=pa.schema([pa.field("id", pa.int64(), nullable=False)])) as table:
+        table.append([{"id": 1}])
+        with table.tail() as tail:
+            run(tmp_path, "collection", "alter", "events", "--add", "x:struct<a: list<time(ns)?>>?")
+            with holdfast.table(tmp_path / "location", "events") as again:
+                again.append([{"id": 2, "x": {"a": [None]}}])
+            assert tail.next(5)["x"].to_pylist() == [{"a": [None]}]
+        assert sorted(map(str, table.read()["x"].to_pylist())) == ["None", "{'a': [None]}"]
+    refused = ["collection", "alter", "events", "--type", "x:struct<a: list<time(us)?>>?", "--url"]
+    assert CliRunner().invoke(main, [*refused, str(tmp_path / "location")]).exit_code != 0

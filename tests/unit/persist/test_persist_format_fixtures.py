@@ -1,5 +1,6 @@
 """What each released format version wrote stays readable, and can be written on."""
 
+import io
 import json
 import struct
 from pathlib import Path
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fixtures.make_format import FOLDER, SUMS, Names, listed, main, restore, sums
+from fixtures.make_format import FOLDER, SUMS, TYPES, Names, listed, main, restore, sums
+from holdfast.cli.rows.formats import from_json_lines, write_json_lines
 from holdfast.errors import CLOSED, Deprecated, ShardFinalized, VersionTooNew
 from holdfast.persist import (
     PersistClient,
@@ -23,6 +25,7 @@ from holdfast.persist import (
     Updates,
 )
 from holdfast.persist.rows.part import KEY_FORMAT_VERSION, check_footer
+from holdfast.persist.rows.stored import logical_rows
 from holdfast.persist.state.codec import (
     DIFF_MAGIC,
     FORMAT_VERSION,
@@ -72,6 +75,25 @@ def test_a_released_format_is_never_changed(fixture: Path) -> None:
         f"{changed} of the released format {fixture.name} changed: restore them with 'git checkout'; a new"
         " format needs a new version and a new folder, made by 'make format-fixture'"
     )
+
+
+@pytest.mark.parametrize("fixture", [TYPES], ids=lambda path: path.name)
+def test_values_of_later_types_are_read_and_written_on(fixture: Path, folder: Path) -> None:
+    test_a_released_format_is_never_changed(fixture)
+    with PersistClient.open(folder.as_uri()) as client:
+        shard = client.names()["typed"]
+        rows = expected(fixture)["rows"]
+        with client.reader(shard, purpose="test") as reader:
+            schema = reader.snapshot(1).schema
+            contents = logical_rows(reader.snapshot(1).to_table(), schema).sort_by("k")
+            stream = io.BytesIO()
+            write_json_lines(contents.drop_columns("_diff"), stream)
+            assert [json.loads(line) for line in stream.getvalue().splitlines()] == rows
+            text = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+            (again,) = from_json_lines(io.BytesIO(text), schema)
+            with client.writer(shard, schema, purpose="test") as writer:
+                writer.compare_and_append(again.append_column("_diff", pa.array([-1] * 4)), 2, 3)
+            assert reader.snapshot(2).to_table().num_rows == 0
 
 
 def read_all(client: PersistClient, facts: dict[str, Any]) -> None:

@@ -93,7 +93,9 @@ def create(
 
     Types: bool, int8 to int64, uint8 to uint64, float32, float64, string, binary, date32, timestamp,
     timestamp_utc, decimal128(p,s), timestamp(UNIT), timestamp(UNIT,ZONE), time(UNIT), where UNIT is s, ms, us
-    or ns. 'write --upsert' and 'write --delete' find rows by the key columns.
+    or ns, list<T>, struct<NAME: T, ...> and map<T, T>, where T? may be null.
+
+    'write --upsert' and 'write --delete' find rows by the key columns.
     """
     from holdfast.collections import CollectionSpec
     from holdfast.persist import Schema

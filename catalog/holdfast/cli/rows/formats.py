@@ -21,9 +21,10 @@ import pyarrow as pa
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.rows.casts import column_of, shown
+from holdfast.persist.rows.column_types import type_name
 from holdfast.persist.rows.iso_times import NS_PER, moment_ns, time_ns
 from holdfast.persist.rows.schema import DIFF, TIME
-from holdfast.tables.cells import rows_of
+from holdfast.tables.cells import cells_of, rows_of
 
 # A row can't be longer. Arrow reads about thirty blocks ahead.
 _CSV_BLOCK_BYTES: Final = 1024 * 1024
@@ -38,17 +39,24 @@ class Output(Protocol):
 
 
 def without_bytes(schema: pa.Schema) -> pa.Schema:
-    """The schema with strings in place of binary columns, for CSV."""
+    """The schema with strings in place of binary and nested columns, for CSV."""
     return pa.schema(
-        [field.with_type(pa.string()) if pa.types.is_binary(field.type) else field for field in schema]
+        [field.with_type(pa.string()) if _is_text_in_csv(field.type) else field for field in schema]
     )
 
 
+def _is_text_in_csv(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(type_) or pa.types.is_nested(type_))
+
+
 def bytes_as_text(table: pa.Table) -> pa.Table:
-    """The table with binary columns in base64, as in JSON."""
+    """The table with binary columns in base64, as in JSON, and nested columns as JSON."""
     for index, field in enumerate(table.schema):
-        if pa.types.is_binary(field.type):
-            texts = pa.array([plain(cell) for cell in table.column(index).to_pylist()], pa.string())
+        if _is_text_in_csv(field.type):
+            cells = [plain(cell) for cell in cells_of(table.column(index))]
+            if pa.types.is_nested(field.type):
+                cells = [None if cell is None else _json_text(cell) for cell in cells]
+            texts = pa.array(cells, pa.string())
             table = table.set_column(index, field.with_type(pa.string()), texts)
     return table
 
@@ -58,7 +66,11 @@ def write_json_lines(table: pa.Table, stream: Output) -> None:
     for batch in table.to_batches():
         for row in rows_of(pa.Table.from_batches([batch])):
             cells = {name: plain(cell) for name, cell in row.items()}
-            stream.write(json.dumps(cells, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            stream.write(_json_text(cells).encode() + b"\n")
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def plain(cell: Any) -> Any:
@@ -70,6 +82,10 @@ def plain(cell: Any) -> Any:
             return "NaN" if math.isnan(cell) else "Infinity" if cell > 0 else "-Infinity"
         case bool() | int() | float() | str() | None:
             return cell
+        case list() | tuple():
+            return [plain(each) for each in cell]
+        case dict():
+            return {name: plain(each) for name, each in cell.items()}
         case _:
             return cell.isoformat() if hasattr(cell, "isoformat") else str(cell)
 
@@ -118,6 +134,13 @@ def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
             cells = enumerate(table.column(index).to_pylist(), before)
             numbers = [_read(_decimal, name, cell, row) for row, cell in cells]
             table = table.set_column(index, name, column_of(name, numbers, column.arrow.type, before=before))
+        if pa.types.is_nested(column.arrow.type):
+            cells = enumerate(table.column(index).to_pylist(), before)
+            found = [
+                None if cell is None else _read(_NestedText(column.arrow.type), name, cell, row)
+                for row, cell in cells
+            ]
+            table = table.set_column(index, name, column_of(name, found, column.arrow.type, before=before))
         if column.type == "binary":
             cells = enumerate(table.column(index).to_pylist(), before)
             values = [_bytes(name, cell, row) for row, cell in cells]
@@ -188,6 +211,8 @@ def _read(read: Callable[[Any], Any], name: str, value: Any, row: int) -> Any:
 
 
 def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
+    if pa.types.is_nested(type_):
+        return _Nested(type_)
     if pa.types.is_binary(type_):
         return _base64
     if pa.types.is_decimal(type_):
@@ -201,6 +226,41 @@ def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_time(type_):
         return _TimeOfDay(type_)
     return _as_is
+
+
+@dataclass(frozen=True)
+class _Nested:
+    """Reads lists, structs and maps of one type from JSON."""
+
+    type: pa.DataType
+
+    def __call__(self, value: Any) -> Any:
+        if value is None:
+            return None
+        if pa.types.is_struct(self.type):
+            readers = {each.name: _reader(each.type) for each in self.type}
+            unread = readers.get
+            return {name: _inside(unread(name, _as_is), each) for name, each in dict(value).items()}
+        if pa.types.is_map(self.type):
+            key, item = _reader(self.type.key_type), _reader(self.type.item_type)
+            pairs = value.items() if isinstance(value, dict) else value
+            return [(_inside(key, one), _inside(item, other)) for one, other in pairs]
+        if not isinstance(value, list):
+            raise TypeError
+        read = _reader(self.type.value_type)
+        return [_inside(read, each) for each in value]
+
+
+@dataclass(frozen=True)
+class _NestedText(_Nested):
+    """Reads them from a text that is JSON."""
+
+    def __call__(self, value: Any) -> Any:
+        return super().__call__(json.loads(value, parse_float=Decimal))
+
+
+def _inside(read: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else read(value)
 
 
 @dataclass(frozen=True)
@@ -266,6 +326,8 @@ def _as_is(value: Any) -> Any:
 
 def _meant(read: Callable[[Any], Any]) -> str:
     match read:
+        case _Nested(type=type_):
+            return type_name(type_)
         case _Moment(type=type_) | _TimeOfDay(type=type_):
             what = "ISO timestamp" if isinstance(read, _Moment) else "ISO time"
             return what if type_.unit == "us" else f"{what} in {type_.unit}"

@@ -190,16 +190,22 @@ class SnapshotManifest:
 
 def file_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema of the files of a snapshot. Parquet has no seconds, so they are milliseconds."""
-    return pa.schema(
-        [
-            column.arrow.with_type(pa.timestamp("ms", column.arrow.type.tz))
-            if pa.types.is_timestamp(column.arrow.type) and column.arrow.type.unit == "s"
-            else column.stored
-            if pa.types.is_time(column.arrow.type)
-            else column.arrow
-            for column in schema.columns
-        ]
-    )
+    return pa.schema([_file_field(field) for field in schema.arrow])
+
+
+def _file_field(field: pa.Field) -> pa.Field:
+    type_ = field.type
+    if pa.types.is_list(type_):
+        type_ = pa.list_(_file_field(type_.value_field))
+    elif pa.types.is_struct(type_):
+        type_ = pa.struct([_file_field(each) for each in type_])
+    elif pa.types.is_map(type_):
+        type_ = pa.map_(_file_field(type_.key_field).type, _file_field(type_.item_field))
+    elif pa.types.is_timestamp(type_) and type_.unit == "s":
+        type_ = pa.timestamp("ms", type_.tz)
+    elif type_ == pa.time32("s"):
+        type_ = pa.time32("ms")
+    return field.with_type(type_)
 
 
 def checksum_of(rows: Rows, schema: Schema) -> int:

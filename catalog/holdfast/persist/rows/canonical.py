@@ -23,14 +23,13 @@ import pyarrow as pa
 from holdfast.errors import CLOSED, BadInput
 from holdfast.persist.rows import arrow_rows
 from holdfast.persist.rows.casts import cast_column, column_of
-from holdfast.persist.rows.column_types import arrow_type, is_basic
+from holdfast.persist.rows.column_types import arrow_type
 from holdfast.persist.rows.schema import DIFF, TIME, Column, Schema
 from holdfast.persist.rows.stored import stored_array
 from holdfast.persist.rows.values import (
     FEW_ROWS,
     R,
     Rows,
-    canonical_floats,
     few_numbers,
     ordered_bits,
     values_of,
@@ -245,20 +244,12 @@ def _has_nulls(name: str, rows: int) -> BadInput:
 
 def _convert(column: Column, given: pa.Array | pa.ChunkedArray) -> pa.Array:
     want = column.arrow.type
-    if given.type != want:
+    if given.type != want and not pa.types.is_nested(want):
         given = cast_column(column.name, given, want)
     array = _one_column(column.name, given) if isinstance(given, pa.ChunkedArray) else given
     if array.null_count and not column.nullable:
         raise _has_nulls(column.name, array.null_count)
-    match column.type:
-        case "float64" | "float32":
-            return canonical_floats(array)
-        case "string":
-            try:
-                array.validate(full=True)
-            except pa.ArrowInvalid as error:
-                raise BadInput(f"column {column.name!r} is not valid UTF-8: {error}") from None
-    return array if is_basic(column.type) else stored_array(column.name, array)
+    return stored_array(column.name, array, want)
 
 
 def _integers(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa.Array:

@@ -10,9 +10,10 @@ Invariants:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -83,7 +84,7 @@ def cast_column(
 ) -> pa.Array | pa.ChunkedArray:
     """Return the column in another type, with the same values. Raises `BadInput` if that is impossible."""
     if pa.types.is_dictionary(given.type):
-        given = _decoded(given)
+        given = decoded(given)
         if given.type == want:
             return given
     if not becomes(given.type, want):
@@ -105,8 +106,8 @@ def cast_column(
     return cast
 
 
-def _decoded(given: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The column without its dictionary."""
+def decoded(given: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column without its dictionary."""
     values = given.type.value_type
     if pa.types.is_string_view(values):
         # Arrow can't take from views. Categories of Polars are views.
@@ -138,6 +139,8 @@ def column_of(name: str, values: Sequence[Any], want: pa.DataType, *, before: in
 
 
 def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
+    if pa.types.is_nested(want):
+        return _nested(values, want)
     kind = _kind(want)
     types = set(map(type, values))
     if not types <= _PLAIN[kind]:
@@ -159,6 +162,54 @@ def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
     if want == _FLOAT32 and _overflows(values, array):
         raise ValueError("beyond what float32 holds")
     return array
+
+
+def _nested(values: Sequence[Any], want: pa.DataType) -> pa.Array:
+    known = Mapping if pa.types.is_struct(want) else (list, tuple, np.ndarray)
+    for value in values:
+        is_map = pa.types.is_map(want) and isinstance(value, Mapping)
+        if value is not None and not is_map and not isinstance(value, known):
+            raise _KindError(type(value))
+    nulls = np.array([value is None for value in values], np.bool_)
+    mask = pa.array(nulls) if nulls.any() else None
+    if pa.types.is_struct(want):
+        arrays = [_field(values, field) for field in want]
+        for value in values:
+            if value and (unknown := [each for each in value if want.get_field_index(each) < 0]):
+                raise ValueError(f"it has an unknown field {unknown[0]!r}")
+        return pa.StructArray.from_arrays(arrays, fields=list(want), mask=mask)
+    if pa.types.is_map(want):
+        values = [list(value.items()) if isinstance(value, Mapping) else value for value in values]
+    offsets = np.concatenate([[0], np.cumsum([0 if each is None else len(each) for each in values])])
+    flat = list(chain.from_iterable(each for each in values if each is not None))
+    starts = pa.array(offsets.astype(np.int32))
+    if not pa.types.is_map(want):
+        return pa.ListArray.from_arrays(starts, _inner(flat, want.value_field), type=want, mask=mask)
+    for each in flat:
+        if not isinstance(each, tuple | list) or len(each) != 2:
+            raise ValueError(f"{shown(each)} is not a pair of a key and a value")
+    keys, items = (
+        _inner([each[0] for each in flat], want.key_field),
+        _inner([each[1] for each in flat], want.item_field),
+    )
+    return pa.MapArray.from_arrays(starts, keys, items, type=want, mask=mask)
+
+
+def _field(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    """A field of dicts. It may be missing if it is nullable."""
+    if not field.nullable and any(each is not None and each.get(field.name) is None for each in values):
+        raise ValueError(f"its field {field.name!r} must not be null")
+    found = [None if each is None else each.get(field.name) for each in values]
+    return _inner(found, field.with_nullable(True))
+
+
+def _inner(values: list[Any], field: pa.Field) -> pa.Array:
+    if not field.nullable and any(each is None for each in values):
+        raise ValueError("it has a null inside")
+    try:
+        return _converted(values, field.type)
+    except _KindError as wrong:
+        raise ValueError(f"it has {_described(wrong.kind)} where a value must be {field.type}") from None
 
 
 def _whole(value: Any) -> Any:

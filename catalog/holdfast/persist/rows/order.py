@@ -23,7 +23,7 @@ from holdfast.persist.rows.canonical import python_values
 from holdfast.persist.rows.casts import column_of
 from holdfast.persist.rows.schema import Column, Schema
 from holdfast.persist.rows.stored import stored_array
-from holdfast.persist.rows.values import Rows, canonical_floats, ordered_bits, values_of
+from holdfast.persist.rows.values import Rows, ordered_bits, values_of
 
 Key: TypeAlias = tuple[tuple[bool, Any], ...]
 
@@ -106,9 +106,8 @@ def _limit(schema: Schema, given: object) -> Key | None:
 
 
 def _place(column: Column, value: object) -> tuple[bool, Any]:
-    array = stored_array(column.name, column_of(column.name, [value], column.arrow.type))
-    if pa.types.is_floating(array.type):
-        array = canonical_floats(array)
+    array = column_of(column.name, [value], column.arrow.type)
+    array = stored_array(column.name, array, column.arrow.type)
     (found,) = python_values(array)
     return found is not None, found
 

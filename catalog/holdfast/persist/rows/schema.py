@@ -102,6 +102,12 @@ class Schema:
         object.__setattr__(self, "value", tuple(self.value))
         if not self.columns:
             raise BadInput("a schema needs at least one column")
+        for column in self.key:
+            if pa.types.is_nested(column.arrow.type):
+                raise BadInput(
+                    f"key column {column.name!r} is {column.type}: keys can't be nested",
+                    hint="make it a value column, or choose a key of simple types",
+                )
         seen: set[str] = set()
         for column in self.columns:
             if column.name in seen:

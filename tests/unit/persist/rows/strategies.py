@@ -77,11 +77,46 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+def _nullable(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+NESTED: dict[str, st.SearchStrategy[Any]] = {
+    "list<int8?>": st.lists(_nullable(VALUES["int8"]), max_size=3),
+    "list<list<string>?>": st.lists(_nullable(st.lists(VALUES["string"], max_size=3)), max_size=3),
+    'struct<a: bool, "b c": binary?>': st.fixed_dictionaries(
+        {"a": st.booleans(), "b c": _nullable(VALUES["binary"])}
+    ),
+    "map<int16, float32?>": st.dictionaries(VALUES["int16"], _nullable(VALUES["float32"]), max_size=3).map(
+        lambda found: list(found.items())
+    ),
+    "list<struct<x: float64, y: map<string, decimal128(10,2)>?, z: time(s)?>?>": st.lists(
+        _nullable(
+            st.fixed_dictionaries(
+                {
+                    "x": VALUES["float64"],
+                    "y": _nullable(
+                        st.dictionaries(VALUES["string"], VALUES["decimal128(10,2)"], max_size=2).map(
+                            lambda found: list(found.items())
+                        )
+                    ),
+                    "z": _nullable(st.sampled_from([dt.time(0), dt.time(23, 59, 59)])),
+                }
+            )
+        ),
+        max_size=3,
+    ),
+}
+"""Types that only value columns can have."""
+VALUES |= NESTED
+
+
 @st.composite
 def schemas(draw: st.DrawFn, max_columns: int = 4) -> Schema:
     types = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=max_columns))
+    types.sort(key=lambda name: name in NESTED)
     columns = [Column(f"c{i}", name, draw(st.booleans())) for i, name in enumerate(types)]
-    keys = draw(st.integers(0, len(columns)))
+    keys = draw(st.integers(0, sum(name not in NESTED for name in types)))
     return Schema(tuple(columns[:keys]), tuple(columns[keys:]))
 
 

@@ -15,7 +15,7 @@ from holdfast import polars_forks
 from holdfast.errors import BadInput
 from holdfast.persist.rows.row_hash import canonical_bytes, row_hash, shard_of
 from holdfast.persist.rows.schema import Schema
-from unit.persist.rows.strategies import batches, schemas
+from unit.persist.rows.strategies import NESTED, batches, schemas
 
 
 def _value(column_type: str, scalar: pa.Scalar) -> bytes:
@@ -30,7 +30,7 @@ def _value(column_type: str, scalar: pa.Scalar) -> bytes:
         while scale and unscaled % 10 == 0:
             unscaled, scale = unscaled // 10, scale - 1
         return b"\x01" + bytes([scale]) + unscaled.to_bytes(16, "little", signed=True)
-    if column_type in ("string", "binary"):
+    if column_type in ("string", "binary") or column_type in NESTED:
         data = value.encode() if isinstance(value, str) else value
         return b"\x01" + struct.pack("<I", len(data)) + data
     if column_type.startswith("float"):
