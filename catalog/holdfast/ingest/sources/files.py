@@ -48,7 +48,9 @@ class Files(ABC):
     A line that is not `raw` has no white space at its ends, and a blank one is no message.
     """
 
-    def __init__(self, pattern: str, waits: Waits, *, whole: bool, on_changed: str, raw: bool = False) -> None:
+    def __init__(
+        self, pattern: str, waits: Waits, *, whole: bool, on_changed: str, raw: bool = False
+    ) -> None:
         self._waits = waits
         self._pattern = pattern
         self._whole = whole
