@@ -19,8 +19,8 @@ class Unchanged:
 
 
 UNCHANGED: Final = Unchanged()
-Value = str | None | Unchanged
-"""A value as text, as its type writes it."""
+Value = bytes | None | Unchanged
+"""A value as text in UTF-8, as its type writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _tuple(message: bytes, at: int) -> tuple[list[Value], int]:
         if kind == 0x74:  # t: text
             (size,) = _SIZE.unpack_from(message, at)
             at += 4
-            values.append(message[at : at + size].decode())
+            values.append(message[at : at + size])
             at += size
         elif kind == 0x6E:  # n: null
             values.append(None)

@@ -52,13 +52,11 @@ from holdfast.ingest.sources.postgres_client import (
     is_lost,
     quoted,
 )
+from holdfast.ingest.sources.postgres_rows import PIECE_BYTES, ChangesAsMessages, Messages
 from holdfast.ingest.sources.postgres_table import (
     NEW_EPOCH,
     QUERY,
-    ChangesAsMessages,
     FittingTable,
-    Messages,
-    RowsAsJson,
     Unfit,
     checked,
 )
@@ -66,9 +64,9 @@ from holdfast.ingest.spec import PostgresSpec
 from holdfast.ingest.waits import Waits
 from holdfast.pg_session import Connection, told
 
-_PIECE_BYTES: Final = 8 << 20
-_PIECE_ROWS: Final = 20_000
 _OLDEST_VERSION: Final = 150_000
+_MOST_BYTES: Final = (1 << 31) - 1
+"""What an array of Arrow can have."""
 _PAGE: Final = 8192
 _PAGE_HEADER: Final = 40
 _FLUSH_S: Final = 2.0
@@ -169,8 +167,7 @@ class Postgres:
         self._columns = columns
         self._keys = keys
         self._max_rows = max_rows
-        self._max_transaction_bytes = max_transaction_bytes
-        self._json = RowsAsJson(columns, keys)
+        self._max_transaction_bytes = min(max_transaction_bytes, _MOST_BYTES)
         self._attempt = ""
         self._snapshot: _Snapshot | None = None
         self._durable: Binding | None = None
@@ -485,15 +482,20 @@ class Postgres:
         if snapshot is None or snapshot.wanted != wanted:
             raise SourceChanged(f"the snapshot of {self._where} is not open any more")
         names = sql.SQL(", ").join([sql.Identifier(each) for each in self._columns.names])
-        query = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT").format(names, self._identifier)
-        messages = Messages(clears=True)
+        query = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT (FORMAT csv)").format(
+            names, self._identifier
+        )
+        messages = Messages(self._columns, self._keys, clears=True)
+        rows = bytearray()
         try:
             with snapshot.connection.cursor() as cursor, cursor.copy(query) as copy:
-                for row in copy.rows():
-                    messages.add(self._json.key(row), self._json.row(row))
-                    if len(messages.keys) >= _PIECE_ROWS or messages.bytes >= _PIECE_BYTES:
+                for row in copy:
+                    rows += row
+                    if len(rows) >= PIECE_BYTES:
+                        messages.add_csv(bytes(rows))
                         yield messages.piece(wanted.begin)
-                        messages = Messages(messages.position)
+                        messages, rows = messages.next(), bytearray()
+                messages.add_csv(bytes(rows))
         except psycopg.Error as error:
             raise self._failed(f"read {self._where}", error) from None
         finally:
@@ -507,7 +509,7 @@ class Postgres:
         assert identity.facts is not None
         tables = frozenset({int(identity.facts["table"])})
         changes = ChangesAsMessages(self._columns, self._keys, identity.facts)
-        messages, reached = Messages(wanted.begin), wanted.begin
+        messages, reached = Messages(self._columns, self._keys, wanted.begin), wanted.begin
         # Without a limit, nothing that was read before counts.
         most = self._max_rows if self._confirmed >= wanted.begin else None
         count, skips, is_over, commit, begun = 0, False, False, 0, 0
@@ -521,7 +523,7 @@ class Postgres:
                         if is_over := event.at >= wanted.end:
                             break
                         skips = event.at < wanted.begin
-                        commit, begun = event.at, messages.bytes
+                        commit, begun = event.at, messages.size_bytes
                         messages.position = max(messages.position, event.at)
                     elif isinstance(event, Relation):
                         if event.table in tables:
@@ -529,16 +531,16 @@ class Postgres:
                     elif skips:
                         continue
                     elif isinstance(event, RowChange):
-                        changes.add(event, messages)
-                        if messages.bytes - begun > self._max_transaction_bytes:
+                        changes.add(event, len(message), messages)
+                        if messages.size_bytes - begun > self._max_transaction_bytes:
                             raise self._too_large(commit)
                     elif isinstance(event, Truncation) and tables & set(event.tables):
-                        messages, begun = Messages(messages.position, clears=True), 0
+                        messages, begun = messages.next(clears=True), 0
                     elif isinstance(event, TransactionEnd):
                         reached = event.end
-                        if len(messages.keys) >= _PIECE_ROWS or messages.bytes >= _PIECE_BYTES:
+                        if messages.is_full:
                             yield messages.piece(reached)
-                            messages = Messages(messages.position)
+                            messages = messages.next()
         except psycopg.Error as error:
             raise self._failed(f"read the changes of {self._where}", error) from None
         except Unfit as error:
@@ -554,7 +556,8 @@ class Postgres:
         return SourceStalled(
             f"{self._where}: the transaction with its commit at {_lsn(commit)} has more than"
             f" {self._max_transaction_bytes:,} bytes",
-            hint="raise batch.maxTransactionBytes, and give the process as much memory",
+            hint="raise batch.maxTransactionBytes (at most 2Gi), and give the process about ten times as"
+            " much memory",
         )
 
     def _peek(self, slot: str, upto: int, most: int | None) -> Mapping[str, object]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
-from psycopg import errors
+from psycopg import capabilities, errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
 
@@ -27,6 +27,8 @@ from holdfast.pg_session import Connection, PostgresAddress, connect, reason_of
 PATIENCE_S: Final = 60.0
 """How long a server may be gone after the first contact, and how long it may take to make a slot."""
 PAUSE_S: Final = 0.2
+_CHUNK: Final = 32
+"""How many rows of a stream are in memory at once, if libpq can return several."""
 _SETTINGS: Final[Mapping[str, str]] = {
     "datestyle": "ISO",
     "timezone": "UTC",
@@ -139,7 +141,8 @@ class PostgresClient:
     def stream(self, query: LiteralString, parameters: Mapping[str, object]) -> Iterator[Any]:
         """The rows of a query while the server sends them. A value of type bytea is bytes."""
         with self._connection().cursor(binary=True) as cursor:
-            rows = cursor.stream(query, parameters)
+            size = _CHUNK if capabilities.has_stream_chunked() else 1
+            rows = cursor.stream(query, parameters, size=size)
             try:
                 yield rows
             finally:

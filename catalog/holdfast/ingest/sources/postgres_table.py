@@ -1,4 +1,4 @@
-"""What the catalog of Postgres says of a table, whether it can feed a collection, and its rows as JSON.
+"""What the catalog of Postgres says of a table, and whether it can feed a collection.
 
 The changes of a table only lead to its contents if nothing else changes it. So a collection remembers what it
 relies on (`FittingTable.facts`). If one of these facts is another one later, the rows may have changed
@@ -10,19 +10,15 @@ transactions wrote rows of Postgres' catalog. Harmless changes such as `VACUUM F
 traces too. So one trace alone may count for nothing, and each binding remembers the traces of its own time.
 """
 
-import base64
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from json.encoder import encode_basestring_ascii
 from typing import Any, Final, LiteralString
 
 import pyarrow as pa
 import xxhash
 
-from holdfast.ingest.source import MESSAGES, BadMessage, Piece
-from holdfast.ingest.sources.pgoutput import Relation, RowChange, Unchanged, Value
 from holdfast.persist.rows.schema import type_name
 
 QUERY: Final[LiteralString] = """
@@ -271,134 +267,3 @@ def _check_key(identity: str, keys: Sequence[str], indexes: Sequence[Mapping[str
             "ALTER TABLE ... REPLICA IDENTITY DEFAULT, USING INDEX or FULL",
         )
     return int(unique[0]["index"])
-
-
-class RowsAsJson:
-    """Makes messages of rows: the key and the row as JSON, from values as text."""
-
-    def __init__(self, columns: pa.Schema, keys: Sequence[str]) -> None:
-        written = [(f"{encode_basestring_ascii(each.name)}:", _writer(each.type)) for each in columns]
-        self._names = columns.names
-        self._written = written
-        self._keys = [(columns.names.index(each), *written[columns.names.index(each)]) for each in keys]
-
-    def key(self, values: Sequence[Any]) -> bytes:
-        """The key of a row with these values, in the order of the columns. Raises `Unfit` if it has none."""
-        for at, name, _ in self._keys:
-            if type(values[at]) is not str:
-                raise Unfit(f"sends a change without the key {name[:-1]}", "use REPLICA IDENTITY FULL")
-        return f"{{{','.join([name + write(values[at]) for at, name, write in self._keys])}}}".encode()
-
-    def row(self, values: Sequence[Any]) -> bytes:
-        """A row. A null or an unknown value is left out."""
-        written = [
-            name + write(value)
-            for (name, write), value in zip(self._written, values, strict=True)
-            if type(value) is str
-        ]
-        return f"{{{','.join(written)}}}".encode()
-
-    def unknown(self, values: Sequence[Value]) -> list[str]:
-        """The columns whose values an update doesn't say."""
-        return [name for name, value in zip(self._names, values, strict=True) if isinstance(value, Unchanged)]
-
-
-def _writer(type_: pa.DataType) -> Callable[[str], str]:
-    """What writes a value of a column as JSON."""
-    if pa.types.is_boolean(type_):
-        return lambda value: "true" if value == "t" else "false"
-    if pa.types.is_binary(type_):
-        return lambda value: f'"{base64.b64encode(bytes.fromhex(value[2:])).decode()}"'
-    if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
-        return str
-    return encode_basestring_ascii
-
-
-class ChangesAsMessages:
-    """Makes messages of changes of a table: first its `Relation`, then the changes."""
-
-    def __init__(self, columns: pa.Schema, keys: Sequence[str], facts: Mapping[str, Any]) -> None:
-        self._columns = columns
-        self._keys = keys
-        self._facts = facts
-        self._json = RowsAsJson(columns, keys)
-        self._places: list[int] = []
-        self._why = ""
-
-    def relate(self, relation: Relation) -> None:
-        """Learn where a change has the columns."""
-        self._why = self._unusable(relation)
-        if not self._why:
-            places = {each.name: at for at, each in enumerate(relation.columns)}
-            self._places = [places[each] for each in self._columns.names]
-
-    def _unusable(self, relation: Relation) -> str:
-        """Why the collection can't use such changes, or ""."""
-        found = {each.name: each for each in relation.columns}
-        for each in self._columns.names:
-            if each not in found:
-                return f"column '{each}' was dropped"
-            has = found[each]
-            if [has.type_id, has.type_modifier] != self._facts["columns"][each][1:]:
-                return f"column '{each}' was changed to another type"
-            if each in self._keys and not has.is_key:
-                return f"updates and deletes don't have the key column '{each}' any more"
-        return ""
-
-    def add(self, change: RowChange, messages: "Messages") -> None:
-        """Add the messages of a change. Raises `Unfit` if the collection can't use it."""
-        if self._why:
-            raise Unfit(f"has changed: {self._why}", NEW_EPOCH)
-        old = None if change.old is None else [change.old[at] for at in self._places]
-        if change.new is None:
-            assert old is not None
-            messages.add(self._json.key(old), None)
-            return
-        new: list[Value] = [change.new[at] for at in self._places]
-        if old is not None:
-            # The old row has the keys, or all values.
-            new = [
-                was if isinstance(value, Unchanged) and (change.is_old_whole or name in self._keys) else value
-                for name, was, value in zip(self._columns.names, old, new, strict=True)
-            ]
-            if (before := self._json.key(old)) != self._json.key(new):
-                messages.add(before, None)
-        messages.add(self._json.key(new), self._json.row(new), self._json.unknown(new))
-
-
-class Messages:
-    """Messages that become a piece. If it `clears`, everything before it is deleted."""
-
-    def __init__(self, position: int = 0, *, clears: bool = False) -> None:
-        self.position = position
-        self.keys: list[bytes] = []
-        self.bytes = 0
-        self._clears = clears
-        self._positions: list[int] = []
-        self._values: list[bytes | None] = []
-        self._bad: list[BadMessage] = []
-
-    def add(self, key: bytes, value: bytes | None, unknown: Sequence[str] = ()) -> None:
-        """Add a message. Its position is greater than that of the last one."""
-        self.position += 1
-        if unknown:
-            reason = (
-                f"column '{unknown[0]}' has a large value (TOAST) that the update doesn't change and Postgres"
-                " doesn't send: ALTER TABLE ... REPLICA IDENTITY FULL"
-            )
-            self._bad.append(BadMessage(len(self.keys), "unchanged", reason))
-        self._positions.append(self.position)
-        self.keys.append(key)
-        self._values.append(value)
-        self.bytes += len(key) + len(value or b"")
-
-    def piece(self, reached: int) -> Piece:
-        """Return the piece, up to a position."""
-        columns = [
-            pa.array(self._positions, pa.int64()),
-            pa.nulls(len(self.keys), pa.int64()),
-            pa.array(self.keys, pa.binary()),
-            pa.array(self._values, pa.binary()),
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
-        return Piece(batch, reached, self._bad, self._clears)
