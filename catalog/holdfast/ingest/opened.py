@@ -17,9 +17,10 @@ from holdfast.errors import BadInput, CollectionNotFound, SourceStalled, Uniquen
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.debezium import DebeziumJson
 from holdfast.ingest.formats.decoded import Format
-from holdfast.ingest.formats.files import Csv, Parquet
+from holdfast.ingest.formats.files import Csv
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.formats.keys import key_format
+from holdfast.ingest.formats.parquet import Parquet
 from holdfast.ingest.formats.raw import Raw
 from holdfast.ingest.formats.rows import RowsByName
 from holdfast.ingest.formats.transactions import JsonBounds, JsonMarks

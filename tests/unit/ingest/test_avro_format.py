@@ -465,3 +465,13 @@ def test_the_messages_of_a_file_are_found_in_a_slice(tmp_path: Path) -> None:
     whole = messages(*GOOD)
     decoded = orders().decode(whole.slice(2, 2))
     assert [row["id"] for _, row in found(decoded)] == [2, 3]
+
+
+def test_a_file_with_too_many_bytes_of_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    file = container([{"id": each} for each in range(1000)], schema)
+    assert AvroFiles(COLUMNS).decode(messages(file)).rows.num_rows == 1000
+    monkeypatch.setattr(AvroFiles, "most_bytes", 5000)
+    decoded = AvroFiles(COLUMNS).decode(messages(file))
+    assert decoded.rows.num_rows == 0
+    assert [each.kind for each in decoded.bad] == ["file"]

@@ -15,8 +15,9 @@ import pytest
 
 from holdfast.ingest.formats.avro import AvroFiles
 from holdfast.ingest.formats.decoded import Decoded
-from holdfast.ingest.formats.files import Csv, Parquet
+from holdfast.ingest.formats.files import Csv
 from holdfast.ingest.formats.json_lines import Json
+from holdfast.ingest.formats.parquet import Parquet
 from holdfast.persist import Schema
 from unit.ingest.test_formats import messages
 

@@ -2,6 +2,7 @@
 
 import base64
 import datetime as dt
+import io
 import json
 from decimal import Decimal
 from pathlib import Path
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 from holdfast.errors import BadInput
 from holdfast.ingest.formats.debezium import DebeziumJson
 from holdfast.ingest.formats.decoded import Decoded
-from holdfast.ingest.formats.files import Csv, Parquet
+from holdfast.ingest.formats.files import Csv
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.formats.keys import JsonKeys
+from holdfast.ingest.formats.parquet import Parquet
 from holdfast.ingest.formats.raw import Raw
 from holdfast.ingest.reading import included
 from holdfast.ingest.source import MESSAGES
@@ -329,6 +331,52 @@ def test_a_number_with_a_wild_exponent_is_a_bad_record(number: str) -> None:
     if len(number) < 20:
         with pytest.raises(BadInput, match="row 0: its exponent is beyond 76 digits"):
             column_of("v", [Decimal(number)], pa.decimal128(10, 2))
+
+
+LONG = "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("rows", "written"),
+    [
+        ({"id": [0] * 100_000, "name": ["a"] * 100_000}, {}),
+        ({"id": [0] * 100, "name": [LONG] * 100}, {}),
+        ({"id": [0] * 100, "name": [LONG] * 100}, {"use_dictionary": False}),
+        (
+            {"id": [0] * 100, "name": [LONG] * 100},
+            {"use_dictionary": False, "column_encoding": {"name": "DELTA_BYTE_ARRAY"}},
+        ),
+        ({"id": [0] * 100, "name": [[LONG]] * 100}, {}),
+        ({"id": [0] * 100, "name": pa.array([LONG.encode()] * 100, pa.binary(len(LONG)))}, {}),
+    ],
+    ids=["numbers", "dictionary", "compressed", "shared", "nested", "fixed"],
+)
+def test_a_parquet_file_with_too_many_bytes_of_values_is_refused(
+    rows: dict[str, Any], written: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # At the limit it is read.
+    for most, refused in ((500_000, True), (4_000_000, False)):
+        monkeypatch.setattr(Parquet, "most_bytes", most)
+        with io.BytesIO() as file:
+            pq.write_table(pa.table(rows), file, compression="zstd", **written)
+            assert len(file.getvalue()) < 50_000
+            decoded = Parquet(COLUMNS).decode(messages(file.getvalue()))
+        assert decoded.rows.num_rows == (0 if refused else len(rows["id"]))
+        if refused:
+            (bad,) = decoded.bad
+            assert bad.kind == "file"
+            assert bad.reason.startswith("its values take more than 500,000 bytes of memory")
+
+
+def test_texts_of_a_dictionary_are_what_they_were() -> None:
+    texts = ["a", None, "b", "a", "", *(str(each) for each in range(2000))]
+    for type_ in (pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())):
+        with io.BytesIO() as file:
+            table = pa.table({"id": range(len(texts)), "name": pa.array(texts).cast(type_)})
+            pq.write_table(table, file, row_group_size=300, dictionary_pagesize_limit=2000)
+            decoded = Parquet(COLUMNS).decode(messages(file.getvalue()))
+        assert decoded.rows["name"].to_pylist() == texts
+        assert decoded.rows["name"].type == pa.string()
 
 
 def test_a_parquet_file_with_a_column_twice_is_a_bad_record(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ class AvroFiles(WholeFiles):
     def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
         tables = [pa.schema([each.with_nullable(True) for each in self._columns]).empty_table()]
         failed: list[tuple[int, str]] = []
-        before = 1
+        before, size = 1, 0
         try:
             layout, found = self._opened(file)
             while records := list(itertools.islice(found, _CHUNK_ROWS)):
@@ -201,6 +201,8 @@ class AvroFiles(WholeFiles):
                 tables += [table for _, table in good]
                 failed += [(before + at, reason) for at, reason in bad]
                 before += len(records)
+                size += sum(table.nbytes for _, table in good)
+                self._check(size)
         except UnreadableSchema as error:
             raise ValueError(f"its schema can't be used: {error}") from None
         return pa.concat_tables(tables), failed

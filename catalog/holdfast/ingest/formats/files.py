@@ -1,4 +1,4 @@
-"""Formats of whole files: CSV and Parquet. A file is one message.
+"""Formats of whole files, such as CSV. A file is one message.
 
 CSV has a header, and columns are found by name. An empty field is null. So is an empty line in a file with
 one column; in others it is ignored. A value that doesn't fit its column exactly
@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput
 from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, decode_good
@@ -24,10 +23,15 @@ _UNCLOSED: Final = "a quote is not closed: this record has all that follows in t
 _UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError)
 
 
+MOST_BYTES: Final = 2 << 30
+"""The values of a file may take so much memory. All of them get one time."""
+
+
 class WholeFiles:
     """Decodes messages that are files."""
 
     whole = True
+    most_bytes = MOST_BYTES
 
     def __init__(self, columns: pa.Schema, *, most_bad: int = MOST_BAD) -> None:
         self._columns = columns
@@ -59,6 +63,13 @@ class WholeFiles:
     def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
         """The rows of a file, and its bad records."""
         raise NotImplementedError
+
+    def _check(self, size: int) -> None:
+        """Raise `ValueError` if the values of a file take more memory than they may."""
+        if size > self.most_bytes:
+            raise ValueError(
+                f"its values take more than {self.most_bytes:,} bytes of memory: split it into smaller files"
+            )
 
     def _chosen(self, names: list[str]) -> list[str]:
         """The columns that the file must have."""
@@ -157,17 +168,6 @@ class Csv(WholeFiles):
             ),
         )
         return read, bad, unclosed
-
-
-class Parquet(WholeFiles):
-    """Decodes Parquet files."""
-
-    def _read(self, file: pa.Buffer) -> tuple[pa.Table, list[tuple[int, str]]]:
-        opened = pq.ParquetFile(pa.BufferReader(file))
-        names = opened.schema_arrow.names
-        if twice := [each for each in self._columns.names if names.count(each) > 1]:
-            raise ValueError(f"it has column '{twice[0]}' twice")
-        return self._cast(opened.read(self._chosen(names)))
 
 
 def _with_end(file: pa.Buffer) -> tuple[pa.Buffer, bool]:
