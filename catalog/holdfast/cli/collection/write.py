@@ -9,7 +9,7 @@
 """
 
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,6 @@ from holdfast.cli.rows.text import FORMATS, check_file
 from holdfast.errors import BadInput, HoldfastError, WrittenBefore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
     from holdfast.cli.rows.source import RowSource
     from holdfast.collections import CollectionInfo, JobRecord
@@ -31,6 +30,34 @@ if TYPE_CHECKING:
 
 WRITE: Final = "write"
 """The kind of the jobs that record which files were written. The slot is the XXH3-128 of the contents."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Which times the rows may have: what the options say, and what the collection was before.
+
+    `now` is for rows without a time. `store_ms` is None if times may be far ahead of the store's clock.
+    """
+
+    name: str
+    upper: int
+    seal: "ReadSeal | None"
+    now: int
+    store_ms: int | None
+    at: int | None
+    new_upper: int | None
+
+    def check(self, first: int, last: int) -> None:
+        """Raise `BadInput` for rows that can't be written at these times, as far as that is known."""
+        from holdfast.tables.loading import check_times
+
+        reached = last if self.new_upper is None else max(last, self.new_upper - 1)
+        check_times(self.name, self.upper, (first, reached), self.seal, self.store_ms, "give --far-ahead")
+        if self.new_upper is not None and self.new_upper <= last:
+            raise BadInput(
+                f"--new-upper {self.new_upper} is not above the last time of the rows, {last}",
+                hint=f"give {last + 1} or more",
+            )
 
 
 @click.command(short_help="Append, upsert or delete the rows of a file.")
@@ -84,28 +111,16 @@ def write(
         now = max(upper, controller.client.now_ms()) if at is None else at
         client = controller.client
         store_ms = None if far_ahead else client.store_or_host_ms()
-        check = partial(_check_times, info.name, upper, last_seal(client, info.holding), store_ms)
+        times = _Times(info.name, upper, last_seal(client, info.holding), now, store_ms, at, new_upper)
         if at is not None:
-            check((at, at), new_upper)
+            times.check(at, at)
         before = controller.jobs(info.collection_id)
     with RowSource(file, form, info.schema) as source:
         if upsert or delete:
             _change(location, info, source, delete=delete)
             return
         try:
-            _append(
-                location,
-                info,
-                upper,
-                now,
-                source,
-                check,
-                before,
-                at,
-                new_upper,
-                far_ahead=far_ahead,
-                again=again,
-            )
+            _append(location, info, source, times, before, again=again)
         except WrittenBefore as error:
             if not once:
                 raise
@@ -146,15 +161,10 @@ def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource",
 def _append(
     location: LocationUrls,
     info: "CollectionInfo",
-    upper: int,
-    now: int,
     source: "RowSource",
-    check: "Callable[[tuple[int, int], int | None], None]",
+    times: _Times,
     known: "tuple[JobRecord, ...]",
-    at: int | None,
-    new_upper: int | None,
     *,
-    far_ahead: bool,
     again: bool,
 ) -> None:
     from holdfast.persist.rows.canonical import prepare_updates, time_bounds
@@ -171,8 +181,8 @@ def _append(
         pieces = source.pieces(progress.part)
         first = next(pieces)
         # Raises on rows that don't fit before anything is opened for writing.
-        rows = prepare_updates(info.schema, first, default_time=now)
-        check(time_bounds(rows) or (upper, upper), new_upper)
+        rows = prepare_updates(info.schema, first, default_time=times.now)
+        times.check(*(time_bounds(rows) or (times.upper, times.upper)))
         controller = stack.enter_context(controller_of(location.open_to_write(create=False)))
         writer = controller.writer(info.collection_id, purpose="holdfast collection write")
         # `load` checks the times.
@@ -202,9 +212,9 @@ def _append(
             writer,
             bulk,
             commit,
-            at=at,
-            new_upper=new_upper,
-            far_ahead=far_ahead,
+            at=times.at,
+            new_upper=times.new_upper,
+            far_ahead=times.store_ms is None,
             allow="give --far-ahead",
         )
         told = count(bulk.rows, "update")
@@ -214,27 +224,6 @@ def _append(
             # The write has succeeded. The next one applies it.
             click.echo(f"warning: can't apply the retention of {info.name}: {error}", err=True)
     click.echo(f"wrote {told} to {info.name}: {_complete(reached)}", err=True)
-
-
-def _check_times(
-    name: str,
-    upper: int,
-    seal: "ReadSeal | None",
-    now_ms: int | None,
-    times: tuple[int, int],
-    new_upper: int | None,
-) -> None:
-    """Raise `BadInput` for rows that can't be written at their times, as far as that is known."""
-    from holdfast.tables.loading import check_times
-
-    first, last = times
-    reached = last if new_upper is None else max(last, new_upper - 1)
-    check_times(name, upper, (first, reached), seal, now_ms, "give --far-ahead")
-    if new_upper is not None and new_upper <= last:
-        raise BadInput(
-            f"--new-upper {new_upper} is not above the last time of the rows, {last}",
-            hint=f"give {last + 1} or more",
-        )
 
 
 def _complete(upper: int) -> str:
