@@ -17,7 +17,6 @@ from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, cell_of
 from holdfast.errors import AsOfNotYetAvailable, BadInput
-from holdfast.tables.moments import dated
 from holdfast.text import naming
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ def read(
     single quotes. Only what statistics can't exclude is read. Output files are CSV, JSON lines, Parquet or
     Arrow IPC.
     """  # noqa: D301 - the escape is for the formatter of the help
+    from holdfast.tables.moments import dated
+
     with (
         controller_of(location.open_to_look()) as controller,
         controller.reader(name, purpose="holdfast collection read") as reader,

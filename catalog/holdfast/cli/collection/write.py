@@ -23,7 +23,6 @@ from holdfast.cli.rows.text import FORMATS, check_file
 from holdfast.errors import BadInput, HoldfastError, WrittenBefore
 
 if TYPE_CHECKING:
-
     from holdfast.cli.rows.source import RowSource
     from holdfast.collections import CollectionInfo, JobRecord
     from holdfast.collections.complete_times import ReadSeal
