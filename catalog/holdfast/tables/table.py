@@ -5,6 +5,7 @@
   collection's retention, not on who has the table open.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionReader
 from holdfast.collections.changes import net_changes
+from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
@@ -22,6 +24,7 @@ from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
 from holdfast.tables.committing import as_change, commit
 from holdfast.tables.duckdb_extra import import_duckdb
+from holdfast.tables.export import export
 from holdfast.tables.filters import Where
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import PURPOSE, OpenTable
@@ -269,6 +272,21 @@ class Table:
 
         with dated(f"table {self.name}"):
             return self._opened.reading.run(differing)
+
+    def export(self, target: str | os.PathLike[str], as_of: Moment | None = None) -> SnapshotManifest:
+        """Write the rows as of a time, or the latest, to a new folder of Parquet files. Returns its manifest.
+
+        `target` is the path or the URL (`file://`, `s3://`) of a folder that doesn't exist. The manifest
+        shows the time (`as_of`), the number of `rows`, and a `checksum`. It is the last file: with it, the
+        export is complete. If you repeat an export with the time of the first one, nothing is written.
+        `holdfast collection restore --create` makes a table of it, in any location.
+
+        Raises `BadInput` if the folder exists and has no complete export of this table at this time, or if
+        nothing has been written to the table, and like `read`.
+        """
+        time = self._opened.complete(as_of)
+        with dated(f"table {self.name}"):
+            return export(self._opened, time, os.fspath(target), lambda _: None)
 
     def tail(self, as_of: Moment | None = None, *, snapshot: bool = False) -> Tail:
         """Follow the changes after a time (None: from now on), without end. See `Tail`.

@@ -22,6 +22,7 @@ from holdfast.cli.collection.change import (
     retain,
     upkeep,
 )
+from holdfast.cli.collection.export import export
 from holdfast.cli.collection.place import columns_of, comments_of, controller_of, location_options
 from holdfast.cli.collection.rows import diff, read, tail
 from holdfast.cli.collection.show import describe, holds, jobs, list_
@@ -210,7 +211,7 @@ def release(location: LocationUrls, name: str, purpose: str) -> None:
     click.echo(f"released '{purpose}' on {info.name}")
 
 
-for shows in (list_, describe, holds, jobs, read, diff, sql, tail, offsets, errors):
+for shows in (list_, describe, holds, jobs, read, diff, sql, export, tail, offsets, errors):
     collection.add_command(shows)
 for changes in (write, handover, restore, alter, comment, retain, rename, advance, upkeep):
     collection.add_command(changes)

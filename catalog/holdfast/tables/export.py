@@ -1,0 +1,143 @@
+"""Exports a table to a folder of Parquet files, as a snapshot that `holdfast collection restore` also takes.
+
+- The manifest is written last. It is the record of the export: with it, the folder is complete, and a
+  repeated export changes nothing.
+- Creating the folder is the claim, so two exports never mix their files.
+- The table keeps its hold at the time until the last row is read. Memory is bounded, as in a scan.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.collections.collection_snapshot import CollectionSnapshot
+from holdfast.collections.snapshots.folder import SnapshotFolder
+from holdfast.collections.snapshots.locate import folder_at
+from holdfast.collections.snapshots.manifest import (
+    MANIFEST_NAME,
+    SnapshotFile,
+    SnapshotManifest,
+    checksum_of,
+    read_manifest,
+)
+from holdfast.errors import BadInput
+from holdfast.tables.opened import OpenTable
+from holdfast.tables.scan import rows_of_contents, snapshot_of
+from holdfast.text import naming, with_date
+
+_GROUP_ROWS: Final = 256 * 1024
+_GROUP_BYTES: Final = 64 << 20
+_FILE_BYTES: Final = 1 << 30
+_MODULUS: Final = 1 << 64
+
+
+def export(
+    table: OpenTable, time_ms: int | None, target: str | Path, progress: Callable[[int], object]
+) -> SnapshotManifest:
+    """Export a table at a time (None: the latest). `progress` is called with the number of rows so far.
+
+    Raises like `Table.export`.
+    """
+    with naming(f"table {table.name}"):
+        folder = folder_at(target if "://" in str(target) else Path(target).absolute())
+        try:
+            if (done := _exported(table, time_ms, folder)) is not None:
+                return done
+            _claim(folder)
+        except OSError as error:
+            raise BadInput(f"can't write to {folder}: {error.strerror or error}") from None
+    try:
+        _, snapshot = table.reading.begin(lambda reader: snapshot_of(reader, time_ms))
+        try:
+            if snapshot is None:
+                raise BadInput(f"table {table.name} can't be exported: nothing has been written yet")
+            manifest = _written(table, snapshot, folder, progress)
+        finally:
+            table.reading.end()
+        with folder.writing(MANIFEST_NAME) as out:
+            out.write(manifest.to_json().encode())
+    except BaseException:
+        folder.discard()
+        raise
+    return manifest
+
+
+def _exported(table: OpenTable, time_ms: int | None, folder: SnapshotFolder) -> SnapshotManifest | None:
+    """What an earlier export wrote to the folder, or None. Raises `BadInput` if that was something else."""
+    if folder.read(MANIFEST_NAME) is None:
+        return None
+    found = read_manifest(folder)
+    where = (str(table.client.location_id), table.info.collection_id)
+    if (found.location_id, found.collection_id) != where:
+        raise BadInput(f"{folder} has an export of another table, {found.collection}", hint=_ANOTHER)
+    if found.as_of != time_ms:
+        hint = f"{_ANOTHER}, or export as of {found.as_of} to repeat it"
+        raise BadInput(f"{folder} has an export as of {with_date(found.as_of)}", hint=hint)
+    return found
+
+
+_ANOTHER: Final = "give another folder"
+
+
+def _claim(folder: SnapshotFolder) -> None:
+    if not folder.claim():
+        raise BadInput(
+            f"{folder} exists, and has no finished export",
+            hint="give a folder that doesn't exist; if an export was killed, remove what it left",
+        )
+
+
+def _written(
+    table: OpenTable, snapshot: CollectionSnapshot, folder: SnapshotFolder, progress: Callable[[int], object]
+) -> SnapshotManifest:
+    """Write all rows. Returns the manifest, which is not written yet."""
+    schema, attempt = snapshot.schema, uuid.uuid4().hex
+    groups = _groups(rows_of_contents(table, iter(snapshot), schema.names), schema.arrow)
+    files: list[SnapshotFile] = []
+    rows = 0
+    group = next(groups, None)
+    # Without rows, one file has only the columns.
+    while group is not None or not files:
+        name = f"part-{len(files):05}-{attempt}.parquet"
+        in_file = checksum = 0
+        with folder.writing(name) as out:
+            with pq.ParquetWriter(out, schema.arrow, compression="zstd") as writer:
+                while group is not None and out.tell() < _FILE_BYTES:
+                    writer.write_table(group, row_group_size=group.num_rows)
+                    checksum = (checksum + checksum_of(group, schema)) % _MODULUS
+                    in_file += group.num_rows
+                    progress(rows + in_file)
+                    group = next(groups, None)
+            size = out.tell()
+        rows += in_file
+        files.append(SnapshotFile(name=name, rows=in_file, bytes=size, checksum=checksum))
+    return SnapshotManifest(
+        location_id=str(table.client.location_id),
+        collection_id=table.info.collection_id,
+        collection=table.name,
+        as_of=snapshot.as_of,
+        job_id=attempt,
+        attempt=1,
+        schema=schema,
+        files=tuple(files),
+        created_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _groups(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows in tables that are large enough for a row group."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+            yield pa.Table.from_batches(waiting, schema)
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(waiting, schema)
