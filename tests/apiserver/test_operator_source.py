@@ -152,6 +152,39 @@ def test_a_deleted_collection_leaves_no_consumer_group(
 
 
 @pytest.mark.long
+def test_another_envelope_is_read_beside_and_takes_over(
+    world: Any, drivers: Path, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    world.start("--storage-shared")
+    inbox, there = tmp_path / "in", make_catalog()
+    put(inbox, "1", {"id": 1, "note": "a"}, {"id": 1, "note": "b"})
+    wanted = make_collection(source=source(inbox), handover={"policy": "Manual"})
+    world.apply(there, wanted)
+    organization = there["spec"]["organizationId"]
+    world.wait_for(FLIGHTS, ".status.source.messages", 2)
+    assert contents(world, organization) == {(1, "a"): 1, (1, "b"): 1}
+    wanted["spec"]["source"]["envelope"] = "Upsert"
+    world.apply(wanted)
+    world.wait_for(FLIGHTS, ".status.nextRendition", "spec-2")
+    # Both are fed, until the new one takes over.
+    phase = '.status.renditions[?(@.id=="spec-2")].phase'
+    world.wait_for(FLIGHTS, phase, "CaughtUp")
+    put(inbox, "2", {"id": 1, "note": "c"})
+    world.wait_for(FLIGHTS, ".status.source.messages", 3)
+    assert contents(world, organization).total() == 3
+    jobs = [each.get("job") for each in world.status(FLIGHTS)["renditions"]]
+    assert [each["state"] for each in jobs if each] == ["Running"]
+    wanted["spec"]["handover"] = {"policy": "WhenCaughtUp"}
+    world.apply(wanted)
+    world.wait_for(FLIGHTS, ".status.activeRendition", "spec-2")
+    world.wait_ready(FLIGHTS)
+    put(inbox, "3", {"id": 2, "note": "d"})
+    world.wait_for(FLIGHTS, ".status.source.messages", 4)
+    assert contents(world, organization) == {(1, "c"): 1, (2, "d"): 1}
+    world.wait_for(FLIGHTS, f"{STALLED}.status", "False")
+
+
+@pytest.mark.long
 def test_a_restored_collection_is_fed_on_from_its_snapshot(
     world: Any, drivers: Path, make_catalog: Make, make_collection: Make, tmp_path: Path
 ) -> None:

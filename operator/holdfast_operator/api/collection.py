@@ -37,7 +37,6 @@ from holdfast_operator.api.rendition import (
 from holdfast_operator.api.settings import ICEBERG
 from holdfast_operator.api.source import (
     SOURCE_RULES,
-    UNCHANGED,
     CollectionSource,
     SourceScheduleStatus,
     SourceStatus,
@@ -474,11 +473,6 @@ class StorageCollection(Resource):
             (
                 "has(self.spec.source) == has(oldSelf.spec.source)",
                 "source can't be added or removed: create another StorageCollection",
-                ".spec.source",
-            ),
-            (
-                f"{_UNBORN} || !has(self.spec.source) || !has(oldSelf.spec.source) || ({UNCHANGED})",
-                "what decides how messages become rows can't change once the collection exists",
                 ".spec.source",
             ),
             (

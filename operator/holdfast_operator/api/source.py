@@ -16,12 +16,6 @@ from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 from holdfast_operator.api.urls import NO_SECRETS, without_secrets
 
 _ENV: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
-UNCHANGED: Final = " && ".join(
-    f"has(self.spec.source.{name}) == has(oldSelf.spec.source.{name}) && (!has(self.spec.source.{name}) || "
-    f"self.spec.source.{name} == oldSelf.spec.source.{name})"
-    for name in ("format", "envelope", "include", "onBadValue")
-)
-"""A CEL rule of the resource: what decides which rows a message makes is as it was."""
 _KINDS: Final = (
     "has(self.kafka), has(self.files), has(self.postgres), has(self.collection), has(self.generator)"
 )
@@ -380,19 +374,19 @@ class CollectionSource(ApiModel):
     generator: GeneratorSource | None = Field(default=None, description="Generated rows, for trials.")
     format: SourceFormat | None = Field(
         default=None,
-        description="How a message becomes a row. Immutable once the collection exists.",
+        description="How a message becomes a row. A change fills a new rendition from the source, which then "
+        "takes over. The same holds for envelope, include and onBadValue.",
         json_schema_extra=validations(_ONE_FORMAT),
     )
     envelope: Literal["None", "Upsert", "Debezium"] | None = Field(
         default=None,
         description="None: each message is a row. Upsert: a message replaces the row with its key, and one "
         "without a value deletes it. Debezium: a message is a change with before and after. The default is "
-        "None, and Upsert for postgres. Immutable once the collection exists.",
+        "None, and Upsert for postgres.",
     )
     include: SourceInclude = Field(
         default=SourceInclude(),
-        description="Columns for what a message has besides its fields. Immutable once the collection "
-        "exists.",
+        description="Columns for what a message has besides its fields.",
         json_schema_extra={"default": {}},
     )
     run: SourceRun = Field(
@@ -412,8 +406,7 @@ class CollectionSource(ApiModel):
     on_bad_value: Literal["Remove", "Keep"] = Field(
         default="Remove",
         description="What happens to the row of a key whose newest message is a bad record, with envelope "
-        "Upsert or Debezium. Remove: it is gone until a good message comes. Keep: it stays. Immutable once "
-        "the collection exists.",
+        "Upsert or Debezium. Remove: it is gone until a good message comes. Keep: it stays.",
     )
     on_error: SourceErrors = Field(
         default=SourceErrors(), description="What happens to bad records.", json_schema_extra={"default": {}}

@@ -34,6 +34,7 @@ class RenditionFacts:
     state: RenditionState = RenditionState.HOLDING
     recipe: Recipe = Recipe.COPY
     is_fed: bool = False
+    made_from: str = ""
     hash_columns: tuple[str, ...] = ()
     held_from: int = 0
     held_to: int = CLOSED

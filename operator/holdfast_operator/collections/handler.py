@@ -260,7 +260,14 @@ class CollectionHandler(Handler[CollectionView]):
         here = self._long.filling(key, facts.collection_id)
         takes = self._spark.objection
         source = source_view(
-            shared, spec, status, look.jobs, takes, fed=facts.fed, restoring=begins_with_snapshot(facts, spec)
+            shared,
+            spec,
+            status,
+            look.jobs,
+            takes,
+            fed=facts.fed,
+            restoring=begins_with_snapshot(facts, spec),
+            facts=facts,
         )
         if source is not None:
             is_stalled = source.shown is not None and source.shown.status == "True"

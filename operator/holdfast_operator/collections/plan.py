@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, assert_never
 from holdfast.collections import RenditionState
 from holdfast.collections.frontiers import retained_since
 from holdfast.errors import HoldfastError
-from holdfast.ingest.made_from import made_from
 from holdfast.ingest.opened import format_of, left_in_source
 from holdfast.ingest.spec import parse
 from holdfast.persist import Schema
@@ -24,7 +23,7 @@ from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Reaso
 from holdfast_operator.collections import renditions
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, ItemName
 from holdfast_operator.collections.item_definition import is_out_of_date
-from holdfast_operator.collections.renditions import RenditionReport, RenditionsView, has_layout
+from holdfast_operator.collections.renditions import RenditionReport, RenditionsView, has_layout, made_of
 from holdfast_operator.collections.restore import restore_asked, restore_notes
 from holdfast_operator.collections.status import (
     collection_conditions,
@@ -107,14 +106,6 @@ def source_fault(spec: StorageCollectionSpec, schema: Schema) -> str:
     return ""
 
 
-def made_of(spec: StorageCollectionSpec) -> str:
-    """Returns what the source makes rows from, for the record of the collection. Empty without a source.
-
-    Raises `BadInput` if the source is invalid.
-    """
-    return "" if spec.source is None else made_from(parse(spec.source.block, "spec.source"))
-
-
 def _left_in_source(spec: StorageCollectionSpec, collection_id: str) -> str:
     """Returns what the source of a deleted collection still keeps for it, or empty."""
     if spec.source is None:
@@ -191,7 +182,10 @@ def _without_driver(seen: CollectionView, why: str) -> FailAttempt | None:
 
 
 def _fields(seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts) -> Mapping[str, Any]:
-    return status_fields(facts, seen.item_id, spec, hydration.job_statuses(seen.hydrations, facts.renditions))
+    jobs = hydration.job_statuses(seen.hydrations, facts.renditions)
+    if seen.source is not None:
+        jobs = {**jobs, **ingestion.fill_status(seen.source)}
+    return status_fields(facts, seen.item_id, spec, jobs)
 
 
 def _without_catalog(

@@ -166,6 +166,7 @@ def _rendition(client: PersistClient, rendition: RenditionInfo) -> RenditionFact
         state=rendition.state,
         recipe=rendition.recipe,
         is_fed=rendition.is_fed,
+        made_from=rendition.made_from,
         hash_columns=rendition.hash_columns,
         held_from=rendition.held_from,
         held_to=rendition.held_to,

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 
 from holdfast.collections import Recipe, RenditionState
 from holdfast.collections.renditions import MAX_LAG_MS
+from holdfast.ingest.made_from import made_from, other_recipe
+from holdfast.ingest.spec import parse
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
@@ -100,6 +102,27 @@ def is_long_over(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
     return not (facts.unfinished or facts.lacks_difference or (restore is not None and not restore.done))
 
 
+def made_of(spec: StorageCollectionSpec) -> str:
+    """Returns what the source makes rows from, for the record of the collection. Empty without a source.
+
+    Raises `BadInput` if the source is invalid.
+    """
+    return "" if spec.source is None else made_from(parse(spec.source.block, "spec.source"))
+
+
+def is_made_alike(rendition: RenditionFacts, spec: StorageCollectionSpec) -> bool:
+    """Returns whether a rendition has the rows that the format and the envelope of `spec.source` make."""
+    return not rendition.is_fed or not other_recipe(rendition.made_from, made_of(spec))
+
+
+def filled_from_source(facts: CollectionFacts, spec: StorageCollectionSpec) -> str:
+    """Returns the rendition to fill from the source because `spec.source` makes other rows, or empty."""
+    if is_made_alike(facts.active, spec):
+        return ""
+    found = [each.id for each in facts.renditions if _is_for_source(each, spec)]
+    return found[-1] if found else ""
+
+
 def has_layout(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
     """Returns whether the collection has the layout that the spec describes."""
     return _has_layout(facts.active, spec)
@@ -110,7 +133,15 @@ def _has_layout(rendition: RenditionFacts, spec: StorageCollectionSpec) -> bool:
     if wanted.hash_columns is not None and rendition.hash_columns != wanted.hash_columns:
         return False
     is_fed = rendition.recipe is Recipe.SOURCE or rendition.is_fed
-    return rendition.shards == wanted.shards and (is_fed or wanted.recipe != FillRecipe.SOURCE)
+    if rendition.shards != wanted.shards or not (is_fed or wanted.recipe != FillRecipe.SOURCE):
+        return False
+    return is_made_alike(rendition, spec)
+
+
+def _is_for_source(rendition: RenditionFacts, spec: StorageCollectionSpec) -> bool:
+    """Returns whether the operator created a rendition to fill it from `spec.source`."""
+    filling = _is_ours(rendition) and rendition.state is RenditionState.HYDRATING
+    return filling and bool(rendition.made_from) and is_made_alike(rendition, spec)
 
 
 def _is_ours(rendition: RenditionFacts) -> bool:
@@ -128,7 +159,8 @@ def _made_for(seen: RenditionsView) -> RenditionFacts | None:
         for each in facts.renditions
         if _is_ours(each)
         and each.state is RenditionState.HYDRATING
-        and each.recipe is _recipe(spec)
+        and each.recipe is _recipe(facts.active, spec)
+        and (_is_for_source(each, spec) or is_made_alike(facts.active, spec))
         and (each.shards, each.hash_columns) == (spec.rendition.shards, tuple(columns))
     ]
     return made[-1] if made else None
@@ -143,8 +175,10 @@ def _named_by_hand(seen: RenditionsView) -> RenditionFacts | None:
     return next((each for each in hydrating if each.id == handover.to and not _is_ours(each)), None)
 
 
-def _recipe(spec: StorageCollectionSpec) -> Recipe:
-    return Recipe.SOURCE if spec.rendition.recipe == FillRecipe.SOURCE else Recipe.COPY
+def _recipe(active: RenditionFacts, spec: StorageCollectionSpec) -> Recipe:
+    # Rows of another format can't be made from those that are there.
+    is_copied = spec.rendition.recipe != FillRecipe.SOURCE and is_made_alike(active, spec)
+    return Recipe.COPY if is_copied else Recipe.SOURCE
 
 
 def _at_work(facts: CollectionFacts) -> Health:
@@ -181,7 +215,8 @@ def _plan_creation(seen: RenditionsView, active: RenditionFacts) -> Decision | R
         f"{SPEC_PREFIX}{len(facts.renditions) + 1}",
         wanted.shards,
         wanted.hash_columns or (),
-        _recipe(seen.spec),
+        _recipe(active, seen.spec),
+        "" if is_made_alike(active, seen.spec) else made_of(seen.spec),
     )
 
 

@@ -5,27 +5,42 @@ from dataclasses import fields
 from itertools import chain
 from typing import Any, Final, TypeVar
 
-from holdfast.collections import JobRecord, JobState
+from holdfast.collections import JobRecord, JobState, RenditionState
 from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import BadInput
 from holdfast.ingest.credentials import SecretRef
+from holdfast.ingest.made_from import made_from, other_recipe
 from holdfast.ingest.spec import parse
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.source import CollectionSource
 from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.collections.facts import CollectionFacts
+from holdfast_operator.collections.renditions import filled_from_source, is_made_alike
 from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.kube import Json
 from holdfast_operator.jobs import hydration, ingestion, snapshot
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.course import COMPACT, SNAPSHOT, SparkView
 from holdfast_operator.jobs.hydration import HydrationsView
-from holdfast_operator.jobs.ingestion import FORGET, SourceRuns, SourceView, earlier_of, slot_of
+from holdfast_operator.jobs.ingestion import (
+    FORGET,
+    SourceRuns,
+    SourceView,
+    earlier_of,
+    is_continuous,
+    is_of,
+    slot_of,
+    slot_to_fill,
+)
 from holdfast_operator.jobs.requested import RequestedKind, RequestedView, jobs_of, runs_of
 from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
 from holdfast_operator.jobs.snapshot import SnapshotView
 from holdfast_operator.sparkapps.adapter import INGEST, SecretFiles
 from holdfast_operator.sparkapps.sizing import cores
 
+_HELD: Final = {RenditionState.HOLDING, RenditionState.RETIRED, RenditionState.DROPPED}
+"""The states of renditions that took over at some time."""
 V = TypeVar("V", bound=RequestedView)
 Objection = Callable[[SparkTemplate], str | None]
 """Returns why the Spark adapter can't run a template, or None if it can."""
@@ -101,12 +116,13 @@ def source_view(
     *,
     fed: bool,
     restoring: bool = False,
+    facts: CollectionFacts | None = None,
 ) -> SourceView | None:
     """Returns the view for the plan of the jobs that feed the collection. None without a source."""
     source = spec.source
     if source is None:
         return None
-    scheduled, slot = None, slot_of(source)
+    scheduled = None
     if source.run.cron is not None:
         runs = SourceRuns(**source.run.cron.model_dump(), spark=source.spark)
         scheduled = Scheduled(
@@ -119,6 +135,14 @@ def source_view(
     forgetting = next((job for job in jobs if job.kind == INGEST and job.slot == FORGET), None)
     known = [job for job in jobs if job.kind == INGEST and job is not forgetting]
     shown = [each for each in status.get("conditions") or [] if each["type"] == SourceView.kind.shown]
+    changes = facts is not None and not is_made_alike(facts.active, spec)
+    filling = filled_from_source(facts, spec) if facts is not None else ""
+    filler = next((job for job in known if filling and job.slot == slot_to_fill(source, filling)), None)
+    if facts is not None and changes:
+        followed = _kept_feeding(facts, known)
+    else:
+        followed = _following(facts, source, known) if source.run.is_continuous else None
+    kept = {slot_of(source), *(job.slot for job in (filler, followed) if job is not None)}
     return SourceView(
         **_shared(shared),
         no_secret=shared.no_secret,
@@ -127,7 +151,7 @@ def source_view(
         forgetting=forgetting,
         forget_apps=tuple(app for app in apps if forgetting and app.job_id == forgetting.job_id),
         request=None,
-        job=next((job for job in known if source.run.is_continuous and job.slot == slot), None),
+        job=followed,
         last=max(
             (job for job in known if job.state is JobState.DONE), key=lambda j: j.finished_ms, default=None
         ),
@@ -136,9 +160,36 @@ def source_view(
         source=source,
         fed=fed,
         restoring=restoring,
-        earlier=earlier_of(jobs, slot),
+        earlier=earlier_of(jobs, kept),
+        changes=changes,
+        filling=filling,
+        filler=filler,
         shown=_as_wanted(shown[0]) if shown else None,
     )
+
+
+def _following(
+    facts: CollectionFacts | None, source: CollectionSource, known: Sequence[JobRecord]
+) -> JobRecord | None:
+    """Returns the job that follows the source. One that filled a rendition goes on if that took over."""
+    found = [job for job in known if is_of(job.slot, source)]
+    if facts is not None:
+        held = {each.id for each in facts.renditions if each.state in _HELD}
+        found = [job for job in found if job.spec.get("rendition", facts.active_rendition) in held]
+    return max(found, key=lambda job: job.started_ms, default=None)
+
+
+def _kept_feeding(facts: CollectionFacts, known: Sequence[JobRecord]) -> JobRecord | None:
+    """Returns the latest job whose source made the rows of the current rendition, or None."""
+    held = {each.id for each in facts.renditions if each.state in _HELD}
+    found = [
+        job
+        for job in known
+        if is_continuous(job.slot)
+        and job.spec.get("rendition", facts.active_rendition) in held
+        and not other_recipe(facts.active.made_from, made_from(parse(job.spec["source"])))
+    ]
+    return max(found, key=lambda job: job.started_ms, default=None)
 
 
 def _as_wanted(condition: Json) -> WantedCondition | None:
@@ -160,13 +211,23 @@ def template_of(
         if spec.source is None:
             return None
         template = spec.source.spark
-        # A later attempt of a scheduled run takes the source as it is now: the positions say how far it is.
-        own = {"source": spec.source.block, "partitions": cores(template.executor)}
+        own = {"source": _block_of(spec.source, job), "partitions": cores(template.executor)}
         return template, {**ingestion.work_order(job), **own}
     request, schedule = asked_for(spec)[job.kind]
     asked = request if time_of(job.slot) is None else schedule
     order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}
     return None if asked is None else (asked.spark, order)
+
+
+def _block_of(source: CollectionSource, job: JobRecord) -> Mapping[str, Any]:
+    """Returns the source that a job reads.
+
+    A later attempt of a scheduled run takes the source as it is now: the positions say how far it is. A job
+    that feeds the current rendition, until one of another format takes over, keeps what it has.
+    """
+    keeps = is_continuous(job.slot) and not is_of(job.slot, source)
+    block: Mapping[str, Any] = job.spec["source"] if keeps else source.block
+    return block
 
 
 def secrets_of(spec: StorageCollectionSpec) -> tuple[SecretRef, ...]:
@@ -182,7 +243,9 @@ def secrets_of(spec: StorageCollectionSpec) -> tuple[SecretRef, ...]:
 def files_of(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SecretFiles, ...]:
     """Returns the Secrets whose keys the pods of a job get as files, each once."""
     found: dict[str, SecretFiles] = {}
-    for each in secrets_of(spec) if job.kind == INGEST else ():
+    if spec.source is None or job.kind != INGEST:
+        return ()
+    for each in parse(_block_of(spec.source, job)).secrets:
         other = found.get(each.name, SecretFiles(each.name, (), shared=False))
         keys = tuple(dict.fromkeys((*other.keys, *each.keys)))
         found[each.name] = SecretFiles(each.name, keys, shared=other.shared or each.shared)

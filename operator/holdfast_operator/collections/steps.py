@@ -90,6 +90,8 @@ class CreateRendition(StoreChange):
     shards: int
     hash_columns: tuple[str, ...]
     recipe: Recipe
+    made_from: str = ""
+    """What its own pipeline makes rows from. Empty if it has none, or that of what it copies."""
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,8 @@ def take(handle: OpenCatalog, step: StoreChange) -> None:
                 shards=step.shards,
                 hash_columns=step.hash_columns,
                 recipe=step.recipe,
+                pipeline=True if step.made_from else None,
+                made_from=step.made_from,
                 rendition_id=step.rendition_id,
                 command_id=f"create/{id_}/{step.rendition_id}",
             )

@@ -14,7 +14,7 @@ Invariants
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -23,6 +23,7 @@ from holdfast.ingest.opened import left_in_source
 from holdfast.ingest.spec import parse
 from holdfast_operator.api.cron import CronSchedule
 from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.rendition import HydrationJobStatus
 from holdfast_operator.api.source import CollectionSource, SourceScheduleStatus
 from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 from holdfast_operator.engine.health import WantedCondition
@@ -59,6 +60,7 @@ _CONTINUOUS: Final = "continuous:"
 """Prefix of the slots of jobs that follow a source. No `requestId` can start with it."""
 _SUPERSEDED: Final = "spec.source has changed"
 _SUSPENDED: Final = "spec.source.run.suspend is true"
+_CHANGES: Final = "a new rendition will be filled, because spec.source makes other rows than before"
 _RESTORING: Final = "the collection begins with spec.restoreFrom; its source is read from there on"
 _NO_FAILURES: Final = frozenset({_SUPERSEDED, _SUSPENDED, COLLECTION_SUSPENDED})
 """The errors of attempts that the operator itself stopped."""
@@ -118,6 +120,12 @@ class SourceView(RequestedView):
     """Its applications, which `apps` leaves out."""
     earlier: tuple[JobRecord, ...] = ()
     """The jobs that followed earlier sources, and have ended."""
+    changes: bool = False
+    """Whether the source makes other rows than those of the current rendition. Then `job` feeds that one as
+    it was, and `filler` fills the next one."""
+    filling: str = ""
+    """The rendition to fill from the source, or empty if there is none yet."""
+    filler: JobRecord | None = None
     shown: WantedCondition | None = None
     """The condition SourceStalled in the current status."""
 
@@ -128,6 +136,17 @@ def slot_of(source: CollectionSource) -> str:
     return _CONTINUOUS + hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
+def slot_to_fill(source: CollectionSource, rendition_id: str) -> str:
+    """Returns the slot of the job that fills a rendition, and feeds the collection afterwards."""
+    return f"{slot_of(source)}:{rendition_id}"
+
+
+def is_of(slot: str, source: CollectionSource) -> bool:
+    """Returns whether a slot belongs to a job that follows this source."""
+    own = slot_of(source)
+    return slot == own or slot.startswith(f"{own}:")
+
+
 def is_continuous(slot: str) -> bool:
     """Returns whether a slot belongs to a job that follows a source."""
     return slot.startswith(_CONTINUOUS)
@@ -135,7 +154,7 @@ def is_continuous(slot: str) -> bool:
 
 def work_order(job: JobRecord) -> Mapping[str, Any]:
     """Returns the arguments of the job in addition to its location and ids."""
-    return {name: job.spec[name] for name in ("source", "once", "forget") if name in job.spec}
+    return {name: job.spec[name] for name in ("source", "once", "forget", "rendition") if name in job.spec}
 
 
 def plan(seen: SourceView) -> Decision | RequestedReport:
@@ -159,6 +178,8 @@ def _plan(seen: SourceView) -> Decision | RequestedReport:
         return RequestedReport(_condition("Unknown", Reason.RESTORING, _RESTORING))
     if seen.source.run.suspend:
         return RequestedReport(_condition("Unknown", Reason.SUSPENDED, _SUSPENDED))
+    if seen.changes:
+        return _plan_change(seen)
     if not seen.source.run.is_continuous:
         return plan_scheduled(seen)
     if len(seen.earlier) > 2 * _KEPT:
@@ -213,7 +234,7 @@ def _plan_end(seen: SourceView) -> Decision | None:
     if seen.source.run.suspend or seen.restoring or not seen.fed:
         return stopped(seen, seen.running, _SUSPENDED)
     run = seen.scheduled.latest if seen.scheduled is not None else None
-    wanted = {job.job_id for job in (seen.job, run) if job is not None}
+    wanted = {job.job_id for job in (seen.job, seen.filler, run) if job is not None}
     for app in seen.apps:
         if app.job_id not in wanted and not app.phase.over:
             return ended(app, _SUPERSEDED)
@@ -243,6 +264,47 @@ def _plan_follower(seen: SourceView) -> Decision | RequestedReport:
     return RequestedReport(_of_course(seen, job, course), fields, after, asks_again=True)
 
 
+def _plan_change(seen: SourceView) -> Decision | RequestedReport:
+    """The current rendition is fed as it was, and a job fills the next one from the source as it is now."""
+    kept = None if seen.job is None else _plan_follower(seen)
+    if isinstance(kept, Decision):
+        return kept
+    filled = _plan_filler(seen) if seen.filling else None
+    if isinstance(filled, Decision):
+        return filled
+    found = [each for each in (filled, kept) if each is not None]
+    conditions = [each.condition for each in found if each.condition is not None]
+    worst = next((each for each in conditions if each.status == "True"), None)
+    if worst is None:
+        worst = (
+            _condition("Unknown", Reason.HYDRATING_RENDITION, _CHANGES) if not conditions else conditions[0]
+        )
+    return RequestedReport(
+        worst,
+        {} if kept is None else kept.fields,
+        min((each.requeue_after for each in found if each.requeue_after is not None), default=None),
+        asks_again=True,
+    )
+
+
+def _plan_filler(seen: SourceView) -> Decision | RequestedReport:
+    if seen.filler is None and hindrance(seen) is None:
+        slot = slot_to_fill(seen.source, seen.filling)
+        return _started(seen, slot, once=False, rendition=seen.filling)
+    report = _plan_follower(replace(seen, job=seen.filler))
+    if isinstance(report, Decision) or report.condition is None:
+        return report
+    text = f"rendition {seen.filling}: {report.condition.message}"
+    return replace(report, condition=replace(report.condition, message=text))
+
+
+def fill_status(seen: SourceView) -> dict[str, HydrationJobStatus]:
+    """Returns the status of the job that fills a rendition from the source, by the rendition."""
+    if seen.filler is None or not seen.filling:
+        return {}
+    return {seen.filling: HydrationJobStatus(**job_status(seen, seen.filler))}
+
+
 def _of_course(seen: SourceView, job: JobRecord | None, course: JobReport) -> WantedCondition:
     reason = seen.kind.reasons[course.phase]
     match course.phase:
@@ -267,8 +329,10 @@ def _is_settled(seen: SourceView, job: JobRecord) -> bool:
     return job.failures == 0 or (seen.now - app.created).total_seconds() >= _SETTLED_S
 
 
-def _started(seen: SourceView, slot: str, *, once: bool) -> StartJob:
+def _started(seen: SourceView, slot: str, *, once: bool, rendition: str = "") -> StartJob:
     spec = {"source": seen.source.block, "once": once}
+    if rendition:
+        spec["rendition"] = rendition
     return StartJob(seen.collection_id, INGEST, slot, spec, cores(seen.source.spark.executor))
 
 
@@ -276,13 +340,13 @@ def _condition(status: Any, reason: Reason, message: str) -> WantedCondition:
     return WantedCondition(ConditionType.SOURCE_STALLED, status, reason, message)
 
 
-def earlier_of(jobs: Sequence[JobRecord], slot: str) -> tuple[JobRecord, ...]:
-    """Returns the ended jobs of earlier sources among all recorded jobs of a collection."""
+def earlier_of(jobs: Sequence[JobRecord], kept: Collection[str]) -> tuple[JobRecord, ...]:
+    """Returns the ended jobs of earlier sources among all recorded jobs, except in the slots to keep."""
     return tuple(
         job
         for job in jobs
         if job.kind == INGEST
         and is_continuous(job.slot)
-        and job.slot != slot
+        and job.slot not in kept
         and job.state is not JobState.RUNNING
     )

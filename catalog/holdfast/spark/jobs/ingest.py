@@ -36,7 +36,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.rendition_writer import RenditionWriter
-from holdfast.errors import HoldfastError, StorageError
+from holdfast.errors import CLOSED, HoldfastError, StorageError
 from holdfast.ingest import IngestStep, StepOutcome, ingestion_of
 from holdfast.ingest.ingestion import IngestTotal
 from holdfast.ingest.opened import opened_source, reader_id
@@ -91,6 +91,9 @@ def run(
                 source = spec.parsed
                 is_shared = not isinstance(source.source, CollectionSourceSpec | PostgresSpec)
                 runner = SparkRunner(running, client, info, spec) if is_shared else None
+                # One that took over and retired since is not fed any more.
+                known = info.find(spec.rendition) if spec.rendition else None
+                rendition = "" if known is not None and known.held_to < CLOSED else spec.rendition
                 waits, is_over = Waits(say), False
                 while not is_over:
                     with ingestion_of(
@@ -98,13 +101,13 @@ def run(
                         info.collection_id,
                         source,
                         runner=runner,
-                        rendition=spec.rendition,
+                        rendition=rendition,
                         anew=spec.anew,
                         waits=waits,
                     ) as ingestion:
                         ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
-                    # The rendition that took over is fed on, unless the spec names the one to feed.
-                    is_over = bool(spec.rendition) or not watch.was_handed_over
+                    # The rendition that took over is fed on.
+                    is_over, rendition = not watch.was_handed_over, ""
             if spec.once:
                 controller.finish_job(spec.job_id, spec.attempt, asdict(total))
             say(f"fed {info.name} with {total.messages:,} messages")

@@ -22,7 +22,7 @@ from holdfast_operator.collections.facts import (
     RenditionFacts,
 )
 from holdfast_operator.collections.plan import plan
-from holdfast_operator.collections.renditions import is_long_over
+from holdfast_operator.collections.renditions import filled_from_source, is_long_over, made_of
 from holdfast_operator.collections.status import (
     collection_conditions,
     phase_of,
@@ -125,6 +125,40 @@ def rest(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) ->
     step = decided(there, asked, **fields)
     assert isinstance(step, Settle), step
     return step
+
+
+FOLDER = {"files": {"path": "/in"}, "format": {"json": {}}}
+
+
+def test_rows_of_another_format_are_made_from_the_source_in_a_new_rendition() -> None:
+    plain, upsert = spec(source=FOLDER), spec(source={**FOLDER, "envelope": "Upsert"})
+    active = replace(R1, shards=4, is_fed=True, made_from=made_of(plain), recipe=Recipe.COPY)
+    # What does not decide which rows a message makes needs no other rendition.
+    assert isinstance(
+        decided(facts(active, fed=True), spec(source={**FOLDER, "run": {"interval": "1s"}})), Settle
+    )
+    create = decided(facts(active, fed=True), upsert)
+    assert create == CreateRendition("c1", "spec-2", 4, (), Recipe.SOURCE, made_of(upsert))
+    filled = replace(
+        BEHIND, id="spec-2", shards=4, recipe=Recipe.SOURCE, is_fed=True, made_from=made_of(upsert)
+    )
+    there = facts(active, filled, fed=True)
+    assert filled_from_source(there, upsert) == "spec-2"
+    waits = rest(there, upsert)
+    assert waits.health.reason is Reason.HYDRATING_RENDITION
+    assert "spec-2 (4 shards) is being filled; it waits for what its pipeline writes" in waits.health.message
+    # Somebody changes their mind, once back and once on.
+    assert decided(there, plain) == AbortRendition("c1", "spec-2")
+    assert filled_from_source(there, plain) == ""
+    assert decided(there, spec(source={**FOLDER, "onBadValue": "Keep", "envelope": "Upsert"})) == (
+        AbortRendition("c1", "spec-2")
+    )
+    done = replace(filled, upper=UPPER)
+    assert isinstance(decided(facts(active, done, fed=True), upsert), HandOver)
+    # An older record, or a rendition that applications fill, says nothing.
+    assert isinstance(decided(facts(replace(active, made_from=""), fed=True), upsert), Settle)
+    by_others = replace(filled, made_from="")
+    assert filled_from_source(facts(active, by_others, fed=True), upsert) == ""
 
 
 COPY, SOURCE = Recipe.COPY, Recipe.SOURCE

@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collections import JobRecord, JobState, job_id
+from holdfast.collections import JobRecord, JobState, Recipe, RenditionState, job_id
+from holdfast.errors import CLOSED
 from holdfast.ingest.spec import parse
+from holdfast.persist import Schema
 from holdfast.spark.jobs.spec import IngestJobSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.source import CollectionSource
+from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts
+from holdfast_operator.collections.renditions import made_of
 from holdfast_operator.collections.spark_work import files_of, may_have_driver, source_view, template_of
 from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.steps import Decision, Settle
@@ -25,6 +29,7 @@ from holdfast_operator.jobs.ingestion import (
     plan,
     plan_forget,
     slot_of,
+    slot_to_fill,
     why_not_forgotten,
 )
 from holdfast_operator.jobs.requested import RequestedReport
@@ -78,13 +83,16 @@ def view(
     status: dict[str, Any] | None = None,
     fed: bool = True,
     restoring: bool = False,
+    facts: CollectionFacts | None = None,
     **fields: Any,
 ) -> SourceView:
     launched = frozenset((each.job_id, each.attempt) for each in apps)
     shared = SparkView(
         collection_id=COLLECTION, reachable=True, apps=apps, launched=launched, now=NOW, **fields
     )
-    found = source_view(shared, asked, status or {}, jobs, lambda _: None, fed=fed, restoring=restoring)
+    found = source_view(
+        shared, asked, status or {}, jobs, lambda _: None, fed=fed, restoring=restoring, facts=facts
+    )
     assert found is not None
     return found
 
@@ -193,6 +201,103 @@ def test_nothing_is_read_before_the_snapshot_that_the_collection_begins_with(blo
     assert isinstance(ended, FailAttempt)
 
 
+PLAIN = {**TOPIC, "envelope": "None"}
+R1 = RenditionFacts("r1", 1, is_fed=True, made_from=made_of(spec(PLAIN)))
+SPEC_2 = RenditionFacts(
+    "spec-2",
+    1,
+    state=RenditionState.HYDRATING,
+    recipe=Recipe.SOURCE,
+    is_fed=True,
+    made_from=made_of(spec(TOPIC)),
+    held_from=CLOSED,
+)
+
+
+def known(*renditions: RenditionFacts) -> CollectionFacts:
+    (active,) = (each for each in renditions if each.state is RenditionState.HOLDING)
+    schema = Schema.of(key={"id": "int64"}, value={"kafka_offset": "int64"})
+    return CollectionFacts(
+        "c1", "orders", schema, 1, False, upper=90, active_rendition=active.id, renditions=renditions
+    )
+
+
+def test_another_format_is_read_beside_the_one_that_feeds_the_collection() -> None:
+    before, asked = spec(PLAIN), spec(TOPIC)
+    assert before.source is not None
+    assert asked.source is not None
+    old = record(slot_of(before.source), spec={"source": before.source.block, "once": False})
+    running = (app(old, AppPhase.RUNNING),)
+    # Until the rendition is there, the old job goes on.
+    report = plan(view(asked, old, apps=running, facts=known(R1)))
+    assert stalled_condition(report) == ("False", Reason.INGESTION_RUNNING)
+    there = known(R1, SPEC_2)
+    start = plan(view(asked, old, apps=running, facts=there))
+    assert isinstance(start, StartJob)
+    assert start.spec == {"source": asked.source.block, "once": False, "rendition": "spec-2"}
+    new = record(start.slot, spec=start.spec)
+    both = (*running, replace(app(new, AppPhase.RUNNING), name="app-2"))
+    report = plan(view(asked, old, new, apps=both, facts=there))
+    assert stalled_condition(report) == ("False", Reason.INGESTION_RUNNING)
+    # Each job has its own source, also when it is tried again.
+    for job, spec_of in ((old, before), (new, asked)):
+        found = template_of(asked, job)
+        assert found is not None
+        assert spec_of.source is not None
+        assert found[1]["source"] == spec_of.source.block
+        assert found[1].get("rendition", "") == job.spec.get("rendition", "")
+    broken = replace(new, state=JobState.FAILED, failures=1, error="it is gone", finished_ms=NOW_MS)
+    report = plan(view(asked, old, broken, apps=running, facts=there))
+    assert stalled_condition(report) == ("True", Reason.INGESTION_RETRYING)
+    assert isinstance(report, RequestedReport)
+    assert report.condition is not None
+    assert report.condition.message.startswith("rendition spec-2: the source can't be read: it is gone")
+    # After the handover, the job that filled it goes on, and the other one ends.
+    over = known(
+        replace(R1, state=RenditionState.RETIRED, held_to=50),
+        replace(SPEC_2, state=RenditionState.HOLDING, held_from=50),
+    )
+    ended = plan(view(asked, old, new, apps=both, facts=over))
+    assert isinstance(ended, FailAttempt)
+    assert ended.job_id == old.job_id
+    gone = replace(old, state=JobState.FAILED, error=ended.error, finished_ms=NOW_MS)
+    report = plan(view(asked, gone, new, apps=both[1:], facts=over))
+    assert stalled_condition(report) == ("False", Reason.INGESTION_RUNNING)
+
+
+def test_a_change_that_is_undone_ends_its_job_and_is_no_obstacle_later() -> None:
+    before, asked = spec(PLAIN), spec(TOPIC)
+    assert before.source is not None
+    assert asked.source is not None
+    old = record(slot_of(before.source), spec={"source": before.source.block, "once": False})
+    slot = slot_to_fill(asked.source, "spec-2")
+    new = record(slot, spec={"source": asked.source.block, "once": False, "rendition": "spec-2"})
+    aborted = replace(SPEC_2, state=RenditionState.ABORTED)
+    both = (app(old, AppPhase.RUNNING), replace(app(new, AppPhase.RUNNING), name="app-2"))
+    ended = plan(view(before, old, new, apps=both, facts=known(R1, aborted)))
+    assert isinstance(ended, FailAttempt)
+    assert ended.job_id == new.job_id
+    gone = replace(new, state=JobState.FAILED, error=ended.error, finished_ms=NOW_MS)
+    again = known(R1, aborted, replace(SPEC_2, id="spec-3"))
+    start = plan(view(asked, old, gone, apps=both[:1], facts=again))
+    assert isinstance(start, StartJob)
+    assert start.spec["rendition"] == "spec-3"
+
+
+def test_runs_on_a_schedule_wait_until_the_next_rendition_is_filled() -> None:
+    asked = spec(TOPIC | {"run": HOURLY})
+    start = plan(view(asked, facts=known(R1, SPEC_2)))
+    assert isinstance(start, StartJob)
+    assert start.spec["rendition"] == "spec-2"
+    # Later, no job follows the source all the time.
+    over = known(
+        replace(R1, state=RenditionState.RETIRED, held_to=50),
+        replace(SPEC_2, state=RenditionState.HOLDING, held_from=50),
+    )
+    job = record(start.slot, spec=start.spec)
+    assert isinstance(plan(view(asked, job, apps=(app(job, AppPhase.RUNNING),), facts=over)), FailAttempt)
+
+
 def test_a_deletion_does_not_wait_for_a_secret() -> None:
     asked = spec(SASL)
     seen = view(asked, no_secret=NO_SECRET)
@@ -207,13 +312,13 @@ def test_a_deletion_does_not_wait_for_a_secret() -> None:
 def test_the_secrets_of_a_source_are_files_of_its_job_only() -> None:
     registry = {"url": "http://r", "secretRef": {"name": "kafka"}}
     asked = spec({**SASL, "format": {"avro": {"registry": registry}}})
-    job = record("continuous:1")
+    assert asked.source is not None
+    job = record(slot_of(asked.source))
     (found,) = files_of(asked, job)
     assert (found.name, found.shared) == ("kafka", True)
     assert found.keys == ("username", "password", "ca.crt", "tls.crt", "tls.key", "keyPassword")
     assert files_of(asked, replace(job, kind="snapshot")) == ()
     # The work order names the Secret, and has nothing of it.
-    assert asked.source is not None
     assert asked.source.block["kafka"]["secretRef"] == {"name": "kafka"}
 
 
