@@ -23,9 +23,11 @@ from holdfast.collections.snapshots.manifest import (
     SnapshotFile,
     SnapshotManifest,
     checksum_of,
+    file_schema,
     read_manifest,
 )
 from holdfast.errors import BadInput
+from holdfast.persist.rows.stored import stored_rows
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.scan import rows_of_contents, snapshot_of
 from holdfast.text import naming, with_date
@@ -97,7 +99,8 @@ def _written(
 ) -> SnapshotManifest:
     """Write all rows. Returns the manifest, which is not written yet."""
     schema, attempt = snapshot.schema, uuid.uuid4().hex
-    groups = _groups(rows_of_contents(table, iter(snapshot), schema.names), schema.arrow)
+    groups = _groups(rows_of_contents(table, schema, iter(snapshot), schema.names), schema.arrow)
+    written_as = file_schema(schema)
     files: list[SnapshotFile] = []
     rows = 0
     group = next(groups, None)
@@ -106,10 +109,12 @@ def _written(
         name = f"part-{len(files):05}-{attempt}.parquet"
         in_file = checksum = 0
         with folder.writing(name) as out:
-            with pq.ParquetWriter(out, schema.arrow, compression="zstd") as writer:
+            with pq.ParquetWriter(out, written_as, compression="zstd") as writer:
                 while group is not None and out.tell() < _FILE_BYTES:
-                    writer.write_table(group, row_group_size=group.num_rows)
-                    checksum = (checksum + checksum_of(group, schema)) % _MODULUS
+                    writer.write_table(group.cast(written_as), row_group_size=group.num_rows)
+                    for batch in group.to_batches():
+                        stored = stored_rows(batch, schema)
+                        checksum = (checksum + checksum_of(stored, schema)) % _MODULUS
                     in_file += group.num_rows
                     progress(rows + in_file)
                     group = next(groups, None)

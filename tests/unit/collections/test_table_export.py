@@ -1,5 +1,6 @@
 """`Table.export`: a folder of Parquet files whose manifest is its record."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -83,8 +84,18 @@ def test_row_groups_and_files_have_a_limit(
 
 def test_an_export_becomes_a_table_of_another_location(tmp_path: Path) -> None:
     here, there = (tmp_path / "here").as_uri(), (tmp_path / "there").as_uri()
-    with holdfast.table(here, "t", columns=COLUMNS, key="id") as table:
-        time = table.append([{"id": 1, "note": "a"}, {"id": 2}])
+    columns = COLUMNS | {
+        "at": "timestamp(ns)?",
+        "till": "timestamp(s,Europe/Paris)?",
+        "tags": "list<string?>?",
+    }
+    row = {
+        "at": datetime.fromisoformat("2026-01-01"),
+        "till": datetime(2026, 1, 2, tzinfo=UTC),
+        "tags": ["a", None],
+    }
+    with holdfast.table(here, "t", columns=columns, key="id") as table:
+        time = table.append([{"id": 1, "note": "a", **row}, {"id": 2}])
         expected = table.to_pandas()
 
     def run(*arguments: str, code: int = 0) -> str:
