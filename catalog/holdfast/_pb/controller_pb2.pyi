@@ -89,16 +89,18 @@ DONE: JobState
 FAILED: JobState
 
 class Column(_message.Message):
-    __slots__ = ("name", "type", "nullable", "comment")
+    __slots__ = ("name", "type", "nullable", "comment", "later_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     NULLABLE_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
+    LATER_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     nullable: bool
     comment: str
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., nullable: _Optional[bool] = ..., comment: _Optional[str] = ...) -> None: ...
+    later_type: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., nullable: _Optional[bool] = ..., comment: _Optional[str] = ..., later_type: _Optional[str] = ...) -> None: ...
 
 class Codec(_message.Message):
     __slots__ = ("name", "version")

@@ -16,10 +16,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import holdfast
+from holdfast._pb import controller_pb2 as pb
 from holdfast.cli import main
 from holdfast.collections import CollectionSpec
+from holdfast.collections.record.codec import decode, encode_key, encode_value
 from holdfast.collections.snapshots.manifest import MANIFEST_NAME, file_schema, verify_snapshot
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, VersionTooNew
 from holdfast.persist import Schema
 from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.tables import Table
@@ -363,3 +365,17 @@ def test_a_column_of_a_nested_type_is_added(tmp_path: Path) -> None:
         assert sorted(map(str, table.read()["x"].to_pylist())) == ["None", "{'a': [None]}"]
     refused = ["collection", "alter", "events", "--type", "x:struct<a: list<time(us)?>>?", "--url"]
     assert CliRunner().invoke(main, [*refused, str(tmp_path / "location")]).exit_code != 0
+
+
+def test_the_record_keeps_types_where_earlier_builds_refuse_them(tmp_path: Path) -> None:
+    with holdfast.table(tmp_path / "location", "t", columns={"id": "int64", "tags": "list<string>"}) as made:
+        info = made._opened.describe()
+    key = encode_key(info)
+    row = pb.Row.FromString(encode_value(info))
+    columns = {each.name: each for each in row.collection.schema.value}
+    assert (columns["id"].type, columns["id"].later_type) == ("int64", "")
+    assert (columns["tags"].type, columns["tags"].later_type) == ("binary", "list<string>")
+    assert decode(key, encode_value(info)) == info
+    columns["tags"].later_type = "list<quark>"
+    with pytest.raises(VersionTooNew, match="unknown column type .quark"):
+        decode(key, row.SerializeToString(deterministic=True))

@@ -22,7 +22,8 @@ from holdfast.collections.record.spec import (
     RenditionState,
 )
 from holdfast.collections.record.state import CommandKind, CommandRecord, Record, record_id
-from holdfast.errors import CLOSED, CorruptBlob, VersionTooNew
+from holdfast.errors import CLOSED, BadInput, CorruptBlob, VersionTooNew
+from holdfast.persist.rows.column_types import is_basic
 from holdfast.persist.rows.schema import Column, Schema, shared
 
 CODEC: Final = ("holdfast.controller", 1)
@@ -148,7 +149,7 @@ def decode(key: bytes, value: bytes) -> Record:
                 raise VersionTooNew(f"controller row {key!r} is of an unknown kind")
     except (json.JSONDecodeError, RecursionError) as error:
         raise CorruptBlob(f"controller row {key!r}", "a JSON object", str(error)) from None
-    except ValueError as error:
+    except (BadInput, ValueError) as error:
         raise VersionTooNew(f"controller row {key!r}: {error}") from None
     if encode_value(record) != value:
         raise VersionTooNew(f"controller row {key!r} has fields that this version doesn't know")
@@ -169,7 +170,13 @@ def _from_json(text: str) -> Json:
 
 def _columns_to_proto(columns: tuple[Column, ...], comments: Comments) -> list[pb.Column]:
     return [
-        pb.Column(name=each.name, type=each.type, nullable=each.nullable, comment=comments.get(each.name, ""))
+        pb.Column(
+            name=each.name,
+            type=each.type if is_basic(each.type) else "binary",
+            later_type="" if is_basic(each.type) else each.type,
+            nullable=each.nullable,
+            comment=comments.get(each.name, ""),
+        )
         for each in columns
     ]
 
@@ -185,7 +192,10 @@ def _schema_to_proto(schema: Schema, comments: Comments) -> pb.Schema:
 
 def _schema_from_proto(message: pb.Schema) -> Schema:
     key, value = (
-        tuple(Column(column.name, column.type, nullable=column.nullable) for column in columns)
+        tuple(
+            Column(column.name, column.later_type or column.type, nullable=column.nullable)
+            for column in columns
+        )
         for columns in (message.key, message.value)
     )
     codec = (message.codec.name, message.codec.version) if message.HasField("codec") else None

@@ -23,7 +23,7 @@ import pyarrow as pa
 from holdfast.errors import CLOSED, BadInput
 from holdfast.persist.rows import arrow_rows
 from holdfast.persist.rows.casts import cast_column, column_of
-from holdfast.persist.rows.column_types import arrow_type
+from holdfast.persist.rows.column_types import TYPE_NAMES, arrow_type, stored_type
 from holdfast.persist.rows.schema import DIFF, TIME, Column, Schema
 from holdfast.persist.rows.stored import stored_array
 from holdfast.persist.rows.values import (
@@ -40,6 +40,7 @@ _UINT64 = pa.uint64()
 _INT64 = pa.int64()
 # `pa.array` imports pandas if it is installed, which takes half a second. So no module calls it on import.
 _ONES = pa.Array.from_buffers(_INT64, 1024, [None, pa.py_buffer(np.ones(1024, np.int64))])
+_STORED_AS_GIVEN = frozenset(TYPE_NAMES) - {"float32", "float64", "string"}
 # With fewer rows than this, the fixed cost of a Polars query outweighs its speed.
 SMALL_ROWS = 512
 
@@ -90,7 +91,7 @@ def _prepared(schema: Schema, rows: Rows, default_time: int) -> pa.RecordBatch:
         if index is not None:
             arrays.append(_convert(column, rows.column(index)))
         elif column.nullable:
-            arrays.append(pa.nulls(count, column.stored.type))
+            arrays.append(pa.nulls(count, stored_type(arrow_type(column.type))))
         else:
             raise BadInput(f"column {column.name!r} is missing (given: {', '.join(given)})")
     time, diff = where.pop(TIME, None), where.pop(DIFF, None)
@@ -243,13 +244,13 @@ def _has_nulls(name: str, rows: int) -> BadInput:
 
 
 def _convert(column: Column, given: pa.Array | pa.ChunkedArray) -> pa.Array:
-    want = column.arrow.type
+    want = arrow_type(column.type)
     if given.type != want and not pa.types.is_nested(want):
         given = cast_column(column.name, given, want)
     array = _one_column(column.name, given) if isinstance(given, pa.ChunkedArray) else given
     if array.null_count and not column.nullable:
         raise _has_nulls(column.name, array.null_count)
-    return stored_array(column.name, array, want)
+    return array if column.type in _STORED_AS_GIVEN else stored_array(column.name, array, want)
 
 
 def _integers(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa.Array:

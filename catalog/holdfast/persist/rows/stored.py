@@ -27,8 +27,9 @@ def stored_array(name: str, given: pa.Array, type_: pa.DataType) -> pa.Array:
     Raises `BadInput` for text that is not UTF-8, a time of day beyond 24 hours, seconds that milliseconds
     can't hold, and nested values that do not fit.
     """
+    want = stored_type(type_)
     if not pa.types.is_nested(type_):
-        return _cast(name, _canonical(name, given), stored_type(type_))
+        return _cast(name, _canonical(name, given), want)
     if pa.types.is_null(given.type):
         return pa.nulls(len(given), pa.binary())
 
