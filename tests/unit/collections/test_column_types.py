@@ -377,5 +377,5 @@ def test_the_record_keeps_types_where_earlier_builds_refuse_them(tmp_path: Path)
     assert (columns["tags"].type, columns["tags"].later_type) == ("binary", "list<string>")
     assert decode(key, encode_value(info)) == info
     columns["tags"].later_type = "list<quark>"
-    with pytest.raises(VersionTooNew, match="unknown column type .quark"):
+    with pytest.raises(VersionTooNew, match="unknown column type"):
         decode(key, row.SerializeToString(deterministic=True))
