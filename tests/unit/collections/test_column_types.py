@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import math
+import uuid
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import holdfast
 from holdfast._pb import controller_pb2 as pb
@@ -24,8 +27,10 @@ from holdfast.collections.snapshots.manifest import MANIFEST_NAME, file_schema, 
 from holdfast.errors import BadInput, VersionTooNew
 from holdfast.persist import Schema
 from holdfast.persist.rows.canonical import prepare_updates
+from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables import Table
 from unit.collections.snapshots import snapshot
+from unit.persist.rows.strategies import batches, contents, schemas
 
 TIMES = pa.schema(
     [
@@ -379,3 +384,29 @@ def test_the_record_keeps_types_where_earlier_builds_refuse_them(tmp_path: Path)
     columns["tags"].later_type = "list<quark>"
     with pytest.raises(VersionTooNew, match="unknown column type"):
         decode(key, row.SerializeToString(deterministic=True))
+
+
+@settings(max_examples=10)
+@given(st.data())
+def test_values_of_every_type_survive_writes_compaction_reads_and_diffs(data: st.DataObject) -> None:
+    schema = data.draw(schemas(max_columns=3))
+    url = f"memory://{uuid.uuid4()}"
+    given_columns = {column.name: column for column in schema.columns}
+    with holdfast.table(url, "values", columns=given_columns, key=schema.key_names, shards=2) as table:
+        total: dict[Any, int] = {}
+        times, sums = [], []
+        for _ in range(3):
+            batch = data.draw(batches(schema, max_rows=8, diffs=st.sampled_from([1, 2])))
+            times.append(table.append(logical_rows(batch, schema).drop_columns("_time")))
+            for row, count in contents(schema, batch).items():
+                total[row] = total.get(row, 0) + count
+            sums.append(dict(total))
+            for shard in table._opened.describe().holding.shards:
+                table.client.maintain(shard)
+        for time, expected in zip(times, sums, strict=True):
+            assert contents(schema, prepare_updates(schema, table.counts(time), default_time=0)) == expected
+        scanned = table.scan().read_all()
+        assert contents(schema, prepare_updates(schema, scanned, default_time=0)) == total
+        changes = contents(schema, prepare_updates(schema, table.diff(times[0], times[2]), default_time=0))
+        both = {*total, *sums[0]}
+        assert changes == {row: n for row in both if (n := total.get(row, 0) - sums[0].get(row, 0))}

@@ -134,7 +134,9 @@ def batches(
         arrays.append(pa.array(chosen, arrow_type(column.type)))
         fields.append(column.name)
     times = draw(st.lists(st.integers(0, 5) | st.just(2**64 - 1), min_size=count, max_size=count))
-    chosen_diffs = draw(st.lists(diffs or st.integers(-2, 2), min_size=count, max_size=count))
+    chosen_diffs = draw(
+        st.lists(st.integers(-2, 2) if diffs is None else diffs, min_size=count, max_size=count)
+    )
     arrays += [pa.array(times, pa.uint64()), pa.array(chosen_diffs, pa.int64())]
     return prepare_updates(schema, pa.table(arrays, names=[*fields, "_time", "_diff"]), default_time=0)
 
