@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     spark_operator.add_argument("--namespace", help="only of this namespace (default: all)")
     spark_operator.add_argument("--log-dir", type=Path, help="where logs of drivers go (default: temporary)")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    former = signal.signal(signal.SIGTERM, _interrupt)
     try:
         match options.command:
             case "up":
@@ -71,6 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _up(folder: Path | None, *, with_spark: bool) -> int:

@@ -21,9 +21,9 @@ class _WithoutPandas(MetaPathFinder, Loader):
         """Return a specification of pandas, and None for other modules."""
         return ModuleSpec(fullname, self) if fullname == "pandas" else None
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def exec_module(self, module: ModuleType) -> None:
         """Raise `ModuleNotFoundError`."""
-        raise ModuleNotFoundError(f"no command imports {spec.name}", name=spec.name)
+        raise ModuleNotFoundError(f"no command imports {module.__name__}", name=module.__name__)
 
 
 def run() -> None:

@@ -9,6 +9,7 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -45,28 +46,34 @@ def export(
 
     Raises like `Table.export`.
     """
-    with naming(f"table {table.name}"):
+    with naming(f"table {table.name}"), _telling(target):
         folder = folder_at(target if "://" in str(target) else Path(target).absolute())
-        try:
-            if (done := _exported(table, time_ms, folder)) is not None:
-                return done
-            _claim(folder)
-        except OSError as error:
-            raise BadInput(f"can't write to {folder}: {error.strerror or error}") from None
+        if (done := _exported(table, time_ms, folder)) is not None:
+            return done
+    _, snapshot = table.reading.begin(lambda reader: snapshot_of(reader, time_ms))
     try:
-        _, snapshot = table.reading.begin(lambda reader: snapshot_of(reader, time_ms))
+        if snapshot is None:
+            raise BadInput(f"table {table.name} can't be exported: nothing has been written yet")
+        with naming(f"table {table.name}"), _telling(target):
+            _claim(folder)
         try:
-            if snapshot is None:
-                raise BadInput(f"table {table.name} can't be exported: nothing has been written yet")
             manifest = _written(table, snapshot, folder, progress)
-        finally:
-            table.reading.end()
-        with folder.writing(MANIFEST_NAME) as out:
-            out.write(manifest.to_json().encode())
-    except BaseException:
-        folder.discard()
-        raise
+            with folder.writing(MANIFEST_NAME) as out:
+                out.write(manifest.to_json().encode())
+        except BaseException:
+            folder.discard()
+            raise
+    finally:
+        table.reading.end()
     return manifest
+
+
+@contextmanager
+def _telling(target: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"can't write to {target}: {error.strerror or error}") from None
 
 
 def _exported(table: OpenTable, time_ms: int | None, folder: SnapshotFolder) -> SnapshotManifest | None:

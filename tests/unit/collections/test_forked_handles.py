@@ -266,7 +266,7 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "to_polars": lambda t: t.to_polars(),
         "to_duckdb": lambda t: t.to_duckdb(),
         "retention": lambda t: t.retention,
-        "export": lambda t: t.export("/nowhere/else"),
+        "export": lambda t: t.export("/proc/nowhere"),
         "retain": lambda t: t.retain("1d"),
         "rename": lambda t: t.rename("others"),
         "counts": lambda t: t.counts(),

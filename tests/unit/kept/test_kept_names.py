@@ -27,6 +27,7 @@ import yaml
 from click.testing import CliRunner
 
 from holdfast import errors
+from holdfast.cli import main
 
 ROOT = Path(__file__).resolve().parents[3]
 ORGANIZATION = "00000000-0000-4000-8000-000000000001"
@@ -109,8 +110,7 @@ def variables() -> Iterator[str]:
 def commands() -> Iterator[str]:
     """Every command with its arguments and options."""
     scripts = {each.name: each for each in entry_points(group="console_scripts")}
-    root = scripts["holdfast"].load()
-    yield from _click(root, "holdfast")
+    yield from _click(main, "holdfast")
     kubectl = sys.modules[scripts["kubectl-holdfast"].load().__module__]
     (plugin,) = {id(v): v for v in vars(kubectl).values() if isinstance(v, click.Group)}.values()
     yield from _click(plugin, "kubectl holdfast")
@@ -147,13 +147,12 @@ def _argparse(program: str, *path: str) -> Iterator[str]:
 
 def answers() -> Iterator[str]:
     """The keys of what commands print with --json, of a small location."""
-    root = {each.name: each for each in entry_points(group="console_scripts")}["holdfast"].load()
     with tempfile.TemporaryDirectory() as folder:
         url, rows = f"file://{folder}/here", Path(folder) / "rows.csv"
         rows.write_text("id,name\n1,a\n2,b\n")
 
         def run(*arguments: str, code: int = 0) -> str:
-            done = CliRunner().invoke(root, arguments)
+            done = CliRunner().invoke(main, arguments)
             assert done.exit_code == code, (arguments, done.output)
             return done.stdout
 
