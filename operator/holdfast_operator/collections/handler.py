@@ -267,7 +267,8 @@ class CollectionHandler(Handler[CollectionView]):
             takes,
             fed=facts.fed,
             restoring=begins_with_snapshot(facts, spec),
-            facts=facts,
+            # A dropped collection has no renditions.
+            facts=None if facts.dropped else facts,
         )
         if source is not None:
             is_stalled = source.shown is not None and source.shown.status == "True"

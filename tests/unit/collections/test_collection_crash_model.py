@@ -13,7 +13,15 @@ from unit.collections.stores import Row
 
 SNAPSHOT: list[Row] = [(number, "then") for number in range(9)]
 COMMANDS = {"create", "evolve", "comment", "drop", "suspect", "move retention"}
-FILLED = {"create rendition", "catch up with all", "catch up with more", "hydrate", "restore", "abort"}
+FILLED = {
+    "create rendition",
+    "catch up with all",
+    "catch up with more",
+    "hydrate",
+    "restore",
+    "abort",
+    "retain",
+}
 HOLDS = {"hold", "release", "hold to write", "release to write"}
 HANDOVERS = {
     "hand over to a copy",
