@@ -23,10 +23,10 @@ from holdfast.collections.snapshots.manifest import (
     read_manifest,
     verify_snapshot,
 )
+from holdfast.collections.snapshots.parquet import write_rows
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError, VersionTooNew
 from holdfast.persist import Schema
 from holdfast.spark.jobs import folder as folders
-from holdfast.spark.parquet import write_rows
 
 SCHEMA = Schema.of(
     key={"id": "uint64"},

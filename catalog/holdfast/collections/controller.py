@@ -250,7 +250,7 @@ class StorageController(JobCommands):
         return now.since if since is None else self.set_retention_hold(info.collection_id, since)
 
     def rename(self, id_or_name: str, name: str, *, command_id: str | None = None) -> CollectionInfo:
-        """Give a collection another name. What has it open continues: its id stays the same.
+        """Give a collection another name. Its id stays the same, and open handles keep working.
 
         Raises `UniquenessViolation` if a live collection has the name, and like `describe`.
         """

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from holdfast.ingest.envelope import ORDER
-from holdfast.ingest.formats.decoded import UNCLEAR, Format
+from holdfast.ingest.formats.decoded import UNCLEAR, Format, full_rows
 from holdfast.ingest.source import MESSAGES
 from holdfast.persist.rows.row_hash import canonical_bytes
 
@@ -63,10 +63,7 @@ def _rows_of(keys: Sequence[bytes], form: Format) -> list[bytes | None]:
     )
     of_rows: list[bytes | None] = [None] * count
     found = canonical_bytes(decoded.rows, decoded.rows.column_names).to_pylist()
-    full = np.ones(len(found), bool)
-    for column in decoded.rows.columns:
-        full &= column.is_valid().to_numpy()
-    for at in np.flatnonzero(full).tolist():
+    for at in np.flatnonzero(full_rows(decoded.rows)).tolist():
         of_rows[int(decoded.index[at])] = found[at]
     return of_rows
 

@@ -11,9 +11,9 @@ from holdfast.collections import CollectionInfo
 from holdfast.collections.pipeline import PIPELINE_SCHEMAS
 from holdfast.collections.snapshots.folder import SnapshotFolder
 from holdfast.collections.snapshots.manifest import PIPELINE_NAMES, SnapshotPipeline
+from holdfast.collections.snapshots.parquet import write_named
 from holdfast.persist import PersistClient
 from holdfast.spark.batches import rows_of
-from holdfast.spark.parquet import write_named
 
 _PURPOSE = "snapshot"
 

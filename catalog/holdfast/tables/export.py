@@ -11,10 +11,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.collections.collection_snapshot import CollectionSnapshot
 from holdfast.collections.snapshots.folder import SnapshotFolder
@@ -23,20 +22,18 @@ from holdfast.collections.snapshots.manifest import (
     MANIFEST_NAME,
     SnapshotFile,
     SnapshotManifest,
-    checksum_of,
     file_schema,
     read_manifest,
 )
+from holdfast.collections.snapshots.parquet import groups_of, write_groups
 from holdfast.errors import BadInput
-from holdfast.persist.rows.stored import stored_rows
 from holdfast.tables.opened import OpenTable
-from holdfast.tables.scan import rows_of_contents, snapshot_of
+from holdfast.tables.scan import snapshot_of, stored_rows_of_contents
 from holdfast.text import naming, with_date
 
 _GROUP_ROWS: Final = 256 * 1024
 _GROUP_BYTES: Final = 64 << 20
 _FILE_BYTES: Final = 1 << 30
-_MODULUS: Final = 1 << 64
 
 
 def export(
@@ -106,28 +103,19 @@ def _written(
 ) -> SnapshotManifest:
     """Write all rows. Returns the manifest, which is not written yet."""
     schema, attempt = snapshot.schema, uuid.uuid4().hex
-    groups = _groups(rows_of_contents(table, schema, iter(snapshot), schema.names), schema.arrow)
-    written_as = file_schema(schema)
+    batches = stored_rows_of_contents(table, iter(snapshot), schema.names)
+    groups = _counted(groups_of(batches, _GROUP_ROWS, _GROUP_BYTES), progress)
     files: list[SnapshotFile] = []
-    rows = 0
     group = next(groups, None)
     # Without rows, one file has only the columns.
     while group is not None or not files:
         name = f"part-{len(files):05}-{attempt}.parquet"
-        in_file = checksum = 0
+        first = schema.arrow_diff.empty_table() if group is None else group
         with folder.writing(name) as out:
-            with pq.ParquetWriter(out, written_as, compression="zstd") as writer:
-                while group is not None and out.tell() < _FILE_BYTES:
-                    writer.write_table(group.cast(written_as), row_group_size=group.num_rows)
-                    for batch in group.to_batches():
-                        stored = stored_rows(batch, schema)
-                        checksum = (checksum + checksum_of(stored, schema)) % _MODULUS
-                    in_file += group.num_rows
-                    progress(rows + in_file)
-                    group = next(groups, None)
+            rows, checksum, _ = write_groups(out, first, _fitting(groups, out), schema, file_schema(schema))
             size = out.tell()
-        rows += in_file
-        files.append(SnapshotFile(name=name, rows=in_file, bytes=size, checksum=checksum))
+        files.append(SnapshotFile(name=name, rows=rows, bytes=size, checksum=checksum))
+        group = next(groups, None)
     return SnapshotManifest(
         location_id=str(table.client.location_id),
         collection_id=table.info.collection_id,
@@ -141,15 +129,16 @@ def _written(
     )
 
 
-def _groups(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows in tables that are large enough for a row group."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
-            yield pa.Table.from_batches(waiting, schema)
-            waiting, rows, size = [], 0, 0
-    if rows:
-        yield pa.Table.from_batches(waiting, schema)
+def _counted(groups: Iterator[pa.Table], progress: Callable[[int], object]) -> Iterator[pa.Table]:
+    """Groups, and the progress after each one was written."""
+    rows = 0
+    for group in groups:
+        yield group
+        rows += group.num_rows
+        progress(rows)
+
+
+def _fitting(groups: Iterator[pa.Table], out: IO[bytes]) -> Iterator[pa.Table]:
+    """The next groups, until the file is large."""
+    while out.tell() < _FILE_BYTES and (group := next(groups, None)) is not None:
+        yield group

@@ -10,6 +10,7 @@ from typing import Final, NoReturn, TypeAlias
 import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
+from holdfast.collections.periods import NEW_TABLE, Period, period_ms, shown_period
 from holdfast.errors import (
     BadInput,
     CollectionNotFound,
@@ -27,7 +28,6 @@ from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
 from holdfast.persist.stores.url import location_url
 from holdfast.tables.opened import OpenTable
-from holdfast.tables.periods import NEW_TABLE, Period, period_ms, shown_period
 from holdfast.tables.table import Table
 
 Columns: TypeAlias = Mapping[str, Column | str] | pa.Schema

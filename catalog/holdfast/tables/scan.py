@@ -120,17 +120,23 @@ def rows_of_contents(
     left = limit
     if left == 0:
         return
+    for rows in stored_rows_of_contents(table, contents, names):
+        yield logical_rows(rows if left is None else rows.slice(0, left), schema)
+        if left is not None:
+            left -= rows.num_rows
+            if left <= 0:
+                return
+
+
+def stored_rows_of_contents(
+    table: OpenTable, contents: Contents, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Like `rows_of_contents`, in the types in which rows are stored."""
     for batch in contents:
         # Without its hold, the table may lose the rest of the rows.
         table.check_open()
-        chosen = logical_rows(pa.Table.from_batches([batch]).select([*names, DIFF]), schema)
-        for piece in repeated_pieces(chosen):
-            for rows in piece.to_batches():
-                yield rows if left is None else rows.slice(0, left)
-                if left is not None:
-                    left -= rows.num_rows
-                    if left <= 0:
-                        return
+        for piece in repeated_pieces(pa.Table.from_batches([batch]).select([*names, DIFF])):
+            yield from piece.to_batches()
 
 
 class _Stream:

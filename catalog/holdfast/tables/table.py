@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionReader
 from holdfast.collections.changes import net_changes
+from holdfast.collections.periods import Period, period_ms
 from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient
@@ -28,7 +29,6 @@ from holdfast.tables.export import export
 from holdfast.tables.filters import Where
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import PURPOSE, OpenTable
-from holdfast.tables.periods import Period, period_ms
 from holdfast.tables.rows import repeated
 from holdfast.tables.scan import count, scan
 from holdfast.tables.show import columns_shown, page
@@ -330,7 +330,7 @@ class Table:
         self._opened.info = self._opened.controller.retain(self._opened.info.collection_id, retain_ms)
 
     def rename(self, name: str) -> None:
-        """Give the table another name. Whoever has it open continues to use it.
+        """Give the table another name. Other processes that have it open keep working.
 
         Raises `UniquenessViolation` if another table has the name, and `BadInput` for an invalid name.
         """

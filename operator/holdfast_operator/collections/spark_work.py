@@ -1,6 +1,6 @@
 """The Spark jobs of a StorageCollection: which jobs its spec requests, and the views of their plans. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -173,23 +173,27 @@ def _following(
 ) -> JobRecord | None:
     """Returns the job that follows the source. One that filled a rendition goes on if that took over."""
     found = [job for job in known if is_of(job.slot, source)]
-    if facts is not None:
-        held = {each.id for each in facts.renditions if each.state in _HELD}
-        found = [job for job in found if job.spec.get("rendition", facts.active_rendition) in held]
-    return max(found, key=lambda job: job.started_ms, default=None)
+    return _latest(found if facts is None else _of_held(facts, found))
 
 
 def _kept_feeding(facts: CollectionFacts, known: Sequence[JobRecord]) -> JobRecord | None:
     """Returns the latest job whose source made the rows of the current rendition, or None."""
-    held = {each.id for each in facts.renditions if each.state in _HELD}
-    found = [
+    return _latest(
         job
-        for job in known
+        for job in _of_held(facts, known)
         if is_continuous(job.slot)
-        and job.spec.get("rendition", facts.active_rendition) in held
         and not other_recipe(facts.active.made_from, made_from(parse(job.spec["source"])))
-    ]
-    return max(found, key=lambda job: job.started_ms, default=None)
+    )
+
+
+def _of_held(facts: CollectionFacts, jobs: Iterable[JobRecord]) -> list[JobRecord]:
+    """Returns the jobs that fed a rendition which took over at some time."""
+    held = {each.id for each in facts.renditions if each.state in _HELD}
+    return [job for job in jobs if job.spec.get("rendition", facts.active_rendition) in held]
+
+
+def _latest(jobs: Iterable[JobRecord]) -> JobRecord | None:
+    return max(jobs, key=lambda job: job.started_ms, default=None)
 
 
 def _as_wanted(condition: Json) -> WantedCondition | None:
@@ -231,7 +235,7 @@ def _block_of(source: CollectionSource, job: JobRecord) -> Mapping[str, Any]:
 
 
 def secrets_of(spec: StorageCollectionSpec) -> tuple[SecretRef, ...]:
-    """Returns the Secrets that the source of a spec names. None if the source is invalid."""
+    """Returns the Secrets that the source of a spec names. Empty if the source is invalid."""
     if spec.source is None:
         return ()
     try:

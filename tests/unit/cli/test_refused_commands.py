@@ -201,7 +201,7 @@ def test_a_folder_without_permission_is_bad_input(below: str) -> None:
     """Permissions don't bind root, so the command runs as nobody where the tests run as root."""
     script = (
         "import os, sys; from holdfast.cli import main;"
-        " import holdfast.cli.collection.commands, holdfast.collections, holdfast.tables;"
+        " import holdfast.cli.collection.commands, holdfast.collections;"
         " os.getuid() or (os.setgroups([]), os.setresuid(65534, 65534, 65534)); main(sys.argv[1:])"
     )
     arguments = ["collection", "create", "c", "--key", "id:int64", "--url"]

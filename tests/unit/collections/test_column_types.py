@@ -342,7 +342,7 @@ def test_lines_show_nested_values_as_json(tmp_path: Path) -> None:
 
 def test_a_snapshot_and_a_restore_keep_nested_values(tmp_path: Path) -> None:
     from holdfast.collections.snapshots.locate import folder_at
-    from holdfast.spark.parquet import write_named
+    from holdfast.collections.snapshots.parquet import write_named
 
     schema = Schema.of({"id": "int64"}, {each: type_ for each, type_ in NESTED.items() if each != "id"})
     with chained(tmp_path) as table:

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 import holdfast
 from holdfast.cli import main
 from holdfast.collections import CollectionInfo, CollectionSpec, CollectionState, StorageController
+from holdfast.collections.periods import period_ms, shown_period
 from holdfast.collections.retention import retention_since
 from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, NotWritable, UniquenessViolation
 from holdfast.persist import PersistClient
-from holdfast.tables.periods import period_ms, shown_period
 from unit.collections.stores import SCHEMA, Stores
 from unit.persist.open_stores import HandClock
 

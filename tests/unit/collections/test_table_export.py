@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import holdfast
 from holdfast.cli import main
 from holdfast.collections.snapshots.manifest import read_manifest, verify_snapshot
+from holdfast.collections.snapshots.parquet import groups_of
 from holdfast.errors import BadInput
 from holdfast.tables import Table, export
 from unit.collections.stores import Stores
@@ -75,7 +76,7 @@ def test_row_groups_and_files_have_a_limit(
     monkeypatch.setattr(export, "_GROUP_ROWS", 1)
     monkeypatch.setattr(export, "_FILE_BYTES", 5)
     batches = [pa.record_batch({"id": [number]}) for number in range(3)]
-    assert [each.num_rows for each in export._groups(iter(batches), batches[0].schema)] == [1, 1, 1]
+    assert [each.num_rows for each in groups_of(batches, export._GROUP_ROWS)] == [1, 1, 1]
     for number in range(3):
         table.append([{"id": number}])
     assert table.export(tmp_path / "out").rows == 3

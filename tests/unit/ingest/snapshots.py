@@ -6,10 +6,10 @@ from pathlib import Path
 from holdfast.collections import RestoreSource, StorageController
 from holdfast.collections.snapshots.locate import folder_at
 from holdfast.collections.snapshots.manifest import SnapshotManifest
+from holdfast.collections.snapshots.parquet import write_empty, write_rows
 from holdfast.persist import PersistClient
 from holdfast.spark.batches import rows_of
 from holdfast.spark.jobs import folder as folders
-from holdfast.spark.parquet import write_empty, write_rows
 from holdfast.spark.pipeline_files import write_pipeline
 
 

@@ -245,7 +245,7 @@ def retain(location: LocationUrls, name: str, period: str) -> None:
     Writers give up earlier history, and so does 'holdfast collection upkeep'. What was given up does not come
     back with a longer period. A hold of a reader keeps history longer. 'describe' shows the period.
     """
-    from holdfast.tables.periods import period_ms, shown_period
+    from holdfast.collections.periods import period_ms, shown_period
 
     retain_ms = period_ms(period)
     with controller_of(location.open_to_look()) as controller:
@@ -261,7 +261,7 @@ def retain(location: LocationUrls, name: str, period: str) -> None:
 @click.argument("name")
 @click.argument("new_name")
 def rename(location: LocationUrls, name: str, new_name: str) -> None:
-    """Give a collection another name. Its id stays, and whoever has it open continues to use it.
+    """Give a collection another name. Its id stays the same, and open tables keep working.
 
     Don't rename a collection that a StorageCollection resource declares: the resource then shows an error.
     """

@@ -99,8 +99,8 @@ def create(
     'write --upsert' and 'write --delete' find rows by the key columns.
     """
     from holdfast.collections import CollectionSpec
+    from holdfast.collections.periods import period_ms, shown_period
     from holdfast.persist import Schema
-    from holdfast.tables.periods import period_ms, shown_period
 
     if not keys and not columns:
         raise BadInput(f"collection {name} needs columns", hint="give --key NAME:TYPE, --column NAME:TYPE")

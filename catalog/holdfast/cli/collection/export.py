@@ -3,6 +3,7 @@
 import click
 
 from holdfast.cli.collection.place import location_options, opened_table, time
+from holdfast.cli.facts import count
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
 
@@ -30,7 +31,7 @@ def export(location: LocationUrls, name: str, target: str, as_of: int | None) ->
         with dated(f"collection {name}"):
             found = export(opened, at, target, progress.rows)
     click.echo(
-        f"{target} has {found.rows:,} row{'' if found.rows == 1 else 's'} of {name} as of"
+        f"{target} has {count(found.rows, 'row')} of {name} as of"
         f" {with_date(found.as_of)}, checksum {checksum_text(found.checksum)}",
         err=True,
     )

@@ -63,7 +63,7 @@ def describe(location: LocationUrls, name: str, look: str, as_json: bool) -> Non
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
         facts = facts_of(controller, info)
-        from holdfast.tables.periods import shown_period
+        from holdfast.collections.periods import shown_period
 
         facts["ahead_ms"] = _ahead_ms(controller, facts["upper"])
         facts["retain"] = shown_period(info.retain_ms)

@@ -130,17 +130,12 @@ def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
         column = next((each for each in schema.columns if each.name == name), None)
         if column is None:
             continue
-        if pa.types.is_decimal(column.arrow.type):
+        type_ = column.arrow.type
+        if pa.types.is_decimal(type_) or pa.types.is_nested(type_):
+            read = _decimal if pa.types.is_decimal(type_) else _NestedText(type_)
             cells = enumerate(table.column(index).to_pylist(), before)
-            numbers = [_read(_decimal, name, cell, row) for row, cell in cells]
-            table = table.set_column(index, name, column_of(name, numbers, column.arrow.type, before=before))
-        if pa.types.is_nested(column.arrow.type):
-            cells = enumerate(table.column(index).to_pylist(), before)
-            found = [
-                None if cell is None else _read(_NestedText(column.arrow.type), name, cell, row)
-                for row, cell in cells
-            ]
-            table = table.set_column(index, name, column_of(name, found, column.arrow.type, before=before))
+            found = [_read(read, name, cell, row) for row, cell in cells]
+            table = table.set_column(index, name, column_of(name, found, type_, before=before))
         if column.type == "binary":
             cells = enumerate(table.column(index).to_pylist(), before)
             values = [_bytes(name, cell, row) for row, cell in cells]

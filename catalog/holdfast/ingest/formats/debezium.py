@@ -13,7 +13,7 @@
   may have changed. Such an error is of kind `UNCLEAR`, and stays.
 - JSON may be wrapped as `{"schema": ..., "payload": ...}`. The schema is not looked at.
 
-Both formats decode messages into the same columns, which `settled` then splits.
+Both formats decode messages into the same columns, which `Debezium` then splits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +34,7 @@ from holdfast.ingest.formats.decoded import (
     Decoded,
     Format,
     TooManyBad,
+    full_rows,
 )
 from holdfast.ingest.formats.json_lines import Json, converted, read_as
 
@@ -108,7 +109,7 @@ class Debezium:
             op.is_in(list(each)).to_numpy() for each in (_WRITES, ("u",), ("d",), ("t",))
         )
         after, before = _part(rows, AFTER, self._columns.names), _part(rows, BEFORE, names)
-        has_key = _mask(rows[HAS_BEFORE]) & _full(before)
+        has_key = _mask(rows[HAS_BEFORE]) & full_rows(before)
         reasons = _reasons(op, after, writes=writes, known=writes | deletes | clears, has_after=has_after)
         asked = (updates & ~has_key) | (deletes & has_key)
         asked[list(reasons)] = False
@@ -153,7 +154,7 @@ class Debezium:
         """
         which = np.flatnonzero(asked)
         found, is_read = self._message_keys(messages.take(pa.array(index[which])))
-        is_update, is_full = updates[which], _full(found)
+        is_update, is_full = updates[which], full_rows(found)
         old, new = (part.select(self._names).take(pa.array(which)) for part in (before, after))
         other = is_full & np.where(
             is_update, _differ(found, new, self._names), _differ(found, old, self._names)
@@ -178,7 +179,7 @@ class Debezium:
         keys, _ = self._message_keys(failed)
         op = pl.Series(events[OP].fill_null(""))
         before, after = (_part(events, each, names) for each in (BEFORE, AFTER))
-        in_before, in_after, in_key = map(_full, (before, after, keys))
+        in_before, in_after, in_key = map(full_rows, (before, after, keys))
         in_before &= ~op.is_in(["c", "r"]).to_numpy()
         updates = (op == "u").to_numpy()
         gone = updates & in_before & in_after & _differ(before, after, names)
@@ -204,14 +205,6 @@ def _aligned(decoded: Decoded, count: int, places: np.ndarray | None = None) -> 
     at = np.full(count, -1)
     at[decoded.index if places is None else places[decoded.index]] = np.arange(len(decoded.index))
     return decoded.rows.take(pa.array(at, mask=at < 0)), at >= 0
-
-
-def _full(keys: pa.Table) -> np.ndarray:
-    """Whether no column is null."""
-    full = np.ones(keys.num_rows, bool)
-    for column in keys.columns:
-        full &= _mask(column.is_valid())
-    return full
 
 
 def _reasons(

@@ -132,6 +132,14 @@ def joined(good: list[tuple[int, pa.Table]], columns: pa.Schema) -> tuple[pa.Tab
     return pa.concat_tables([table for _, table in good]), np.concatenate(numbers)
 
 
+def full_rows(rows: pa.Table) -> np.ndarray:
+    """Whether no column of a row is null, for each row."""
+    full = np.ones(rows.num_rows, bool)
+    for column in rows.columns:
+        full &= column.is_valid().to_numpy()
+    return full
+
+
 def stripped(values: pa.Array) -> pa.Array:
     """Bytes without white space at both ends, which includes the end of a line."""
     try:

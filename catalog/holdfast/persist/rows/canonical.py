@@ -30,6 +30,7 @@ from holdfast.persist.rows.values import (
     FEW_ROWS,
     R,
     Rows,
+    count_type,
     few_numbers,
     ordered_bits,
     values_of,
@@ -197,7 +198,7 @@ def python_values(array: pa.Array) -> list[Any]:
         array = ordered_bits(array)
     elif pa.types.is_temporal(type_):
         # Python's dates end with the year 9999.
-        array = array.view(pa.int32() if type_.bit_width == 32 else pa.int64())
+        array = array.view(count_type(type_))
     # Python orders text by code point, which is the order of its UTF-8 bytes.
     return list(array.to_pylist())
 

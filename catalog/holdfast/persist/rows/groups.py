@@ -21,7 +21,7 @@ from holdfast.persist.rows.evolution import upgraded_key
 from holdfast.persist.rows.order import NULL, Key, KeyRange
 from holdfast.persist.rows.part import KEY_HAS_NAN, group_weight
 from holdfast.persist.rows.schema import Column, Schema
-from holdfast.persist.rows.values import canonical_floats
+from holdfast.persist.rows.values import canonical_floats, count_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,7 @@ def extremes(column: Column, found: pq.Statistics) -> pa.Array:
     type_ = column.stored.type
     if pa.types.is_temporal(type_):
         # As counts, because Python's dates end with the year 9999.
-        counts = pa.int32() if type_.bit_width == 32 else pa.int64()
-        return pa.array([found.min_raw, found.max_raw], counts).view(type_)
+        return pa.array([found.min_raw, found.max_raw], count_type(type_)).view(type_)
     values = pa.array([found.min, found.max], type_)
     # Parquet writes the least zero as -0.0, which canonical rows never have.
     return canonical_floats(values) if pa.types.is_floating(type_) else values

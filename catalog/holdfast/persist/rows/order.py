@@ -23,7 +23,7 @@ from holdfast.persist.rows.canonical import python_values
 from holdfast.persist.rows.casts import column_of
 from holdfast.persist.rows.schema import Column, Schema
 from holdfast.persist.rows.stored import stored_array
-from holdfast.persist.rows.values import Rows, ordered_bits, values_of
+from holdfast.persist.rows.values import Rows, count_type, ordered_bits, values_of
 
 Key: TypeAlias = tuple[tuple[bool, Any], ...]
 
@@ -179,7 +179,7 @@ def numbers(column: pa.Array) -> npt.NDArray[Any] | None:
     if pa.types.is_floating(type_):
         column = ordered_bits(column)
     elif pa.types.is_temporal(type_):
-        column = column.view(pa.int32() if type_.bit_width == 32 else pa.int64())
+        column = column.view(count_type(type_))
     elif not pa.types.is_integer(type_):
         return None
     return values_of(column)

@@ -26,7 +26,7 @@ import xxhash
 
 from holdfast.errors import BadInput
 from holdfast.persist.rows.canonical import SMALL_ROWS
-from holdfast.persist.rows.values import Rows, canonical_floats, values_of
+from holdfast.persist.rows.values import Rows, canonical_floats, count_type, values_of
 from holdfast.polars_forks import polars_works
 
 Bytes = npt.NDArray[np.uint8]
@@ -161,10 +161,8 @@ def _fixed(name: str, array: pa.Array) -> Bytes:
         return _as_bytes(values_of(array).astype("<i8" if pa.types.is_signed_integer(type_) else "<u8"))
     if pa.types.is_float32(type_) or pa.types.is_float64(type_):
         return _as_bytes(values_of(canonical_floats(array)).astype("<f8"))
-    if pa.types.is_date32(type_) or pa.types.is_time32(type_):
-        return _as_bytes(values_of(array.view(pa.int32())).astype("<i8"))
-    if pa.types.is_timestamp(type_) or pa.types.is_time64(type_):
-        return _as_bytes(values_of(array.view(pa.int64())).astype("<i8"))
+    if pa.types.is_date32(type_) or pa.types.is_timestamp(type_) or pa.types.is_time(type_):
+        return _as_bytes(values_of(array.view(count_type(type_))).astype("<i8"))
     if pa.types.is_decimal128(type_):
         return _decimals(array)
     raise BadInput(f"column {name!r} of type {type_} can't be hashed")

@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 
 from holdfast.errors import BadInput, CorruptBlob
 from holdfast.persist.rows.column_types import stored_type
+from holdfast.persist.rows.iso_times import NS_PER
 from holdfast.persist.rows.nested import decode, encoded
 from holdfast.persist.rows.schema import Schema
-from holdfast.persist.rows.values import R, canonical_floats
+from holdfast.persist.rows.values import R, canonical_floats, count_type
 
-_PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_DAY_NS: Final = 86_400 * NS_PER["s"]
 
 
 def stored_array(name: str, given: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -116,8 +117,7 @@ def _cast(name: str, given: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _check_within_day(name: str, given: pa.Array) -> None:
-    counts = given.view(pa.int32() if pa.types.is_time32(given.type) else pa.int64())
-    found = pc.min_max(counts)
+    found = pc.min_max(given.view(count_type(given.type)))
     least, greatest = found["min"].as_py(), found["max"].as_py()
-    if least is not None and not 0 <= least <= greatest < _PER_DAY[given.type.unit]:
+    if least is not None and not 0 <= least <= greatest < _DAY_NS // NS_PER[given.type.unit]:
         raise BadInput(f"column {name!r} does not fit {given.type}: a time of day is from 00:00 to 24:00")

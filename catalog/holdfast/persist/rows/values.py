@@ -37,6 +37,11 @@ def values_of(array: pa.Array) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
 
 
+def count_type(type_: pa.DataType) -> pa.DataType:
+    """Return the integer type in which a date, a timestamp or a time of day counts its units."""
+    return pa.int32() if type_.bit_width == 32 else pa.int64()
+
+
 def few_numbers(array: pa.Array, code: str) -> tuple[Any, ...]:
     """Return the values like `values_of`, read with this `struct` code. Much faster for a few rows."""
     data = array.buffers()[1]

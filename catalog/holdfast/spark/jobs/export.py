@@ -8,11 +8,11 @@ from pyspark import SparkContext
 from holdfast.collections.record.comments import Comments
 from holdfast.collections.snapshots.folder import SnapshotFolder
 from holdfast.collections.snapshots.manifest import SnapshotFile
+from holdfast.collections.snapshots.parquet import write_empty, write_rows
 from holdfast.persist.rows.schema import Schema
 from holdfast.spark import scan
 from holdfast.spark.batches import rows_of
 from holdfast.spark.jobs.tasks import run_tasks
-from holdfast.spark.parquet import write_empty, write_rows
 
 
 def write_task(

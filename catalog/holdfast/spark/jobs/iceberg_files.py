@@ -29,12 +29,12 @@ from pyiceberg.typedef import Record
 from pyspark import SparkContext
 
 from holdfast.collections.snapshots.manifest import SnapshotFile
+from holdfast.collections.snapshots.parquet import groups_of, part_name, write_groups
 from holdfast.errors import HoldfastError
 from holdfast.persist.rows.schema import Schema
 from holdfast.spark import scan
 from holdfast.spark.batches import rows_of
 from holdfast.spark.jobs.tasks import run_tasks
-from holdfast.spark.parquet import groups_of, part_name, write_groups
 
 _RUN: Final = re.compile(r"attempt-(\d+)-[0-9a-f]+")
 

@@ -91,26 +91,39 @@ def run(
                 source = spec.parsed
                 is_shared = not isinstance(source.source, CollectionSourceSpec | PostgresSpec)
                 runner = SparkRunner(running, client, info, spec) if is_shared else None
-                # One that took over and retired since is not fed any more.
-                known = info.find(spec.rendition) if spec.rendition else None
-                rendition = "" if known is not None and known.held_to < CLOSED else spec.rendition
-                waits, is_over = Waits(say), False
-                while not is_over:
-                    with ingestion_of(
-                        controller,
-                        info.collection_id,
-                        source,
-                        runner=runner,
-                        rendition=rendition,
-                        anew=spec.anew,
-                        waits=waits,
-                    ) as ingestion:
-                        ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
-                    # The rendition that took over is fed on.
-                    is_over, rendition = not watch.was_handed_over, ""
+                _feed(controller, info, spec, runner, watch, Waits(say), stopped)
             if spec.once:
                 controller.finish_job(spec.job_id, spec.attempt, asdict(total))
             say(f"fed {info.name} with {total.messages:,} messages")
+
+
+def _feed(
+    controller: StorageController,
+    info: CollectionInfo,
+    spec: IngestJobSpec,
+    runner: "SparkRunner | None",
+    watch: "_Watch",
+    waits: Waits,
+    stopped: Callable[[float], bool] | None,
+) -> None:
+    """Feed the rendition of the spec, and then each one that takes over."""
+    # One that took over and retired since is not fed any more.
+    known = info.find(spec.rendition) if spec.rendition else None
+    rendition = "" if known is not None and known.held_to < CLOSED else spec.rendition
+    while True:
+        with ingestion_of(
+            controller,
+            info.collection_id,
+            spec.parsed,
+            runner=runner,
+            rendition=rendition,
+            anew=spec.anew,
+            waits=waits,
+        ) as ingestion:
+            ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
+        if not watch.was_handed_over:
+            return
+        rendition = ""
 
 
 def forget(controller: StorageController, info: CollectionInfo, source: IngestSpec) -> None:

@@ -1,4 +1,4 @@
-"""Writing the rows of one part of a snapshot into one Parquet file."""
+"""Writes rows of a snapshot or an export into Parquet files."""
 
 import itertools
 import uuid
@@ -78,15 +78,17 @@ def write_groups(
     return count, checksum, metadata[0]
 
 
-def groups_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Combine batches into tables of the size of a row group."""
+def groups_of(
+    batches: Iterable[pa.RecordBatch], most_rows: int = _ROW_GROUP_ROWS, most_bytes: int = _ROW_GROUP_BYTES
+) -> Iterator[pa.Table]:
+    """Combine batches into tables of the size of a row group: about so many rows, or so many bytes."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
+        if rows >= most_rows or size >= most_bytes:
             yield pa.Table.from_batches(held)
             held, rows, size = [], 0, 0
     if rows:
