@@ -7,12 +7,15 @@ Invariants
 - `start` and `serve` return when the server responds. If they raise, they leave no process.
 """
 
+import contextlib
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -117,6 +120,16 @@ class Minio:
         if self._child is not None:
             self._child.kill()
             self._child = None
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Stop the server where it is: it accepts connections, and answers when the context ends."""
+        assert self._child is not None
+        os.killpg(self._child.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._child.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """End the server and remove its temporary folder."""
