@@ -28,6 +28,7 @@ from holdfast.collections import StorageController
 from holdfast.errors import BadInput, SourceStalled, StorageError, StoreUnreachable
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source
 from holdfast.ingest.kept import errors, offsets
+from holdfast.ingest.source import LastMessage
 from holdfast.ingest.sources import postgres
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.ingest.sources.postgres_table import FittingTable, checked
@@ -1077,6 +1078,98 @@ def test_a_failover_that_lost_changes_stalls(client: PersistClient, monkeypatch:
             fed(client, table, onReset="NewEpoch")
             assert rows(client) == table.rows()
             table.connection.close()
+
+
+def test_a_slot_that_lags_is_compared_with_what_is_bound(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.insert((1, "a"))
+    fed(client, table)
+    confirmed = table.confirmed()
+    for statements in [
+        # Nothing of the table, its last transaction, and one that truncates it.
+        ["SELECT pg_logical_emit_message(false, '', 'x')"],
+        ["INSERT INTO orders VALUES (2, 'b')", "UPDATE orders SET name = 'c'", "CREATE TABLE other (id int)"],
+        ["TRUNCATE orders"],
+    ]:
+        with monkeypatch.context() as patched:
+            patched.setattr(Postgres, "_acknowledge", lambda _: None)
+            for each in statements:
+                table.run(each)
+            once(client, table)
+        assert table.confirmed() == confirmed
+        table.run("INSERT INTO orders VALUES (3, 'd') ON CONFLICT (id) DO UPDATE SET name = 'e'")
+        once(client, table)
+        assert rows(client) == table.rows()
+        assert table.confirmed() > confirmed
+        confirmed = table.confirmed()
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_log_with_other_transactions_than_the_bound_ones_stalls_the_source(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    table.insert((1, "a"))
+    fed(client, table)
+    with monkeypatch.context() as patched:
+        patched.setattr(Postgres, "_acknowledge", lambda _: None)
+        # It stands for an earlier state of the server, where the transaction was another one.
+        patched.setattr(postgres, "_last", lambda transaction: LastMessage(transaction.at, 1))
+        table.insert((2, "lost"))
+        fed(client, table)
+    contents, confirmed = rows(client), table.confirmed()
+    if is_new:
+        table.insert((3, "new"))
+    for _ in range(2):
+        with pytest.raises(SourceStalled, match=r"replaced by an older copy. Changes from .* may be lost"):
+            once(client, table)
+    assert (rows(client), table.confirmed()) == (contents, confirmed)
+    once(client, table, onReset="NewEpoch")
+    assert rows(client) == table.rows()
+
+
+@pytest.mark.long
+def test_an_older_copy_of_the_server_whose_log_has_grown_again_stalls(
+    client: PersistClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresServer.start(durable=False, wal_level="logical") as server:
+        monkeypatch.setenv("PGPASSWORD", server.password)
+        table = PgTable(server, "postgres")
+        table.insert((1, "a"))
+        fed(client, table)
+        table.connection.close()
+        server.stop()
+        subprocess.run(["cp", "-a", server._data, tmp_path / "copy"], check=True)
+        server.resume()
+        table.reconnect()
+        table.insert((2, "lost"))
+        table.run("SELECT pg_logical_emit_message(false, '', repeat('x', 1000000))")
+        fed(client, table)
+        contents = rows(client)
+        source, ingestion = opened(client, table)
+        with closing(source):
+            ingestion.load()
+            table.connection.close()
+            server.stop()
+            shutil.rmtree(server._data)
+            subprocess.run(["cp", "-a", tmp_path / "copy", server._data], check=True)
+            server.resume()
+            table.reconnect()
+            table.insert((3, "new"))
+            for _ in range(2):
+                table.run("SELECT pg_logical_emit_message(false, '', repeat('x', 1000000))")
+            table.insert((4, "newer"))
+            # One instance was there before, and another one begins.
+            with pytest.raises(
+                SourceStalled, match=r"replaced by an older copy. Changes from .* may be lost"
+            ):
+                ingestion.run(once=True, stopped=lambda _: False)
+        with pytest.raises(SourceStalled, match="replaced by an older copy"):
+            once(client, table)
+        assert rows(client) == contents
+        once(client, table, onReset="NewEpoch")
+        assert rows(client) == table.rows()
+        table.connection.close()
 
 
 def test_idle_steps_move_the_slot(client: PersistClient, table: PgTable) -> None:

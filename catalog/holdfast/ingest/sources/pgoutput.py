@@ -25,9 +25,13 @@ Value = bytes | None | Unchanged
 
 @dataclass(frozen=True, slots=True)
 class TransactionBegin:
-    """A transaction begins. `at` is the position of its commit."""
+    """A transaction begins. `at` is the position of its commit.
+
+    `facts` are the position, the time and the id. Transactions of different logs differ in them.
+    """
 
     at: int
+    facts: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ def decode(message: bytes, tables: frozenset[int] | None = None) -> Event | None
             return None
         return _change(message, table)
     if kind == b"B":
-        return TransactionBegin(_BEGIN.unpack_from(message, 1)[0])
+        return TransactionBegin(_BEGIN.unpack_from(message, 1)[0], message[1:])
     if kind == b"C":
         return TransactionEnd(_COMMIT.unpack_from(message, 1)[2])
     if kind == b"R":

@@ -16,6 +16,10 @@ a position has exactly the transactions whose commit ends there or before.
   commit the slot is moved up to what is bound. So a crash between the two repeats nothing and loses nothing.
 - A range ends where the server's log ended between two records, when that was flushed. A place inside a
   record would let the slot pass over the record.
+- A binding has the last transaction that changed the table. If the slot lags behind the binding, as after a
+  crash, the transactions between the two are read again, and the last of them must be this one. Otherwise the
+  server has another log than before: an older copy of its data directory, whose log has grown again. The slot
+  moves only after that.
 - If the slot is gone, lost or confirmed beyond the binding, or a fact is another one, the source is stalled.
   With `new_epoch` a new attempt begins. Its contents replace those of the collection at one time.
 """
@@ -24,9 +28,10 @@ import json
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
@@ -36,8 +41,9 @@ from psycopg import errors, sql
 from psycopg.rows import dict_row
 
 from holdfast.errors import BadInput, HoldfastError, SourceChanged, SourceStalled, StoreUnreachable
-from holdfast.ingest.source import Binding, Piece, Range
+from holdfast.ingest.source import Binding, LastMessage, Piece, Range
 from holdfast.ingest.sources.pgoutput import (
+    Event,
     Relation,
     RowChange,
     TransactionBegin,
@@ -71,6 +77,8 @@ _PAGE: Final = 8192
 _PAGE_HEADER: Final = 40
 _FLUSH_S: Final = 2.0
 """So long a probe waits until the end of the log is flushed."""
+_NO_TRANSACTION: Final = LastMessage(0, 0)
+"""The last transaction of a binding that has only the initial contents."""
 
 _SERVER: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()),
@@ -131,6 +139,69 @@ class _Identity:
         return json.dumps(found, separators=(",", ":"), sort_keys=True)
 
 
+class _OtherLog(Exception):
+    """The log before a range is not the one that is bound. Has its last transaction, if there is one."""
+
+    def __init__(self, before: TransactionBegin | None) -> None:
+        super().__init__()
+        self.before = before
+
+
+class _Log:
+    """The events of a table in a part of the log.
+
+    The slot may have transactions before the part. They are left out, but the last of them must be the one
+    that is bound.
+    """
+
+    def __init__(self, wanted: Range, table: int, confirmed: int) -> None:
+        self._wanted = wanted
+        self._table = table
+        self._confirmed = confirmed
+        self.transaction = TransactionBegin(0)
+        self.last = wanted.after
+        self.count = 0
+        self.is_over = False
+
+    def events(self, rows: Iterable[tuple[bytes]]) -> Iterator[tuple[Event, int]]:
+        """The events, and how many bytes each one has. Raises `_OtherLog`."""
+        tables, skips, before = frozenset({self._table}), True, None
+        for (message,) in rows:
+            self.count += 1
+            event = decode(message, tables)
+            if isinstance(event, TransactionBegin):
+                if skips and event.at >= self._wanted.begin:
+                    skips = False
+                    self._compare(before)
+                # The server stops only after a record that ends there or later.
+                if event.at >= self._wanted.end:
+                    self.is_over = True
+                    return
+                self.transaction = event
+            changes = _changed_table(event, self._table)
+            if changes and skips:
+                before = self.transaction
+            elif changes:
+                self.last = _last(self.transaction)
+            if isinstance(event, Relation):
+                if event.table == self._table:
+                    yield event, len(message)
+            elif not skips and (changes or isinstance(event, TransactionBegin | TransactionEnd)):
+                assert event is not None
+                yield event, len(message)
+        if skips:
+            self._compare(before)
+
+    def _compare(self, before: TransactionBegin | None) -> None:
+        """Compare the last transaction before the part, or None if the slot is confirmed beyond it."""
+        bound = self._wanted.after
+        if bound is None:
+            # A binding of an earlier build.
+            return
+        if bound.position >= self._confirmed if before is None else _last(before) != bound:
+            raise _OtherLog(before)
+
+
 @dataclass
 class _Snapshot:
     """The contents of the table when a slot was made, as long as its connections live."""
@@ -174,6 +245,9 @@ class Postgres:
         self._is_compared = False
         self._boundary = 0
         self._confirmed = 0
+        self._looked = 0
+        self._agreed = 0
+        """How far the log is known to be the one that the bindings are made from."""
         self._failing_s = 0.0
         self._unusable: dict[str, SourceStalled] = {}
         self._client = PostgresClient(spec, waits)
@@ -247,6 +321,7 @@ class Postgres:
         An attempt for the contents begins with an empty range, which binds its name. The part of the log
         ends between two records, and all before is flushed.
         """
+        self._looked, self._agreed = self._client.opened, 0
         server = self._flushed()
         slots = self._slots()
         binding = bound.get(self._spec.table)
@@ -265,11 +340,18 @@ class Postgres:
         self._drop_others(slots, identity.slot)
         self._is_compared = True
         self._confirmed = slots[identity.slot].confirmed
-        self._acknowledge()
-        if self._boundary <= binding.position:
-            return []
         now = str(_Identity(identity.slot, server.timeline, facts))
-        return [Range(self._spec.table, binding.position, self._boundary, now, sparse=True)]
+        begin, end = binding.position, max(binding.position, self._boundary)
+        wanted = Range(self._spec.table, begin, end, now, sparse=True, after=binding.last)
+        if binding.last is None or self._confirmed == begin:
+            # Bindings of earlier builds have no last transaction.
+            self._agreed = begin
+            self._acknowledge()
+        elif begin == end:
+            # Nobody reads on from here, which would compare them.
+            with suppress(SourceChanged):
+                deque(self._changes(wanted), maxlen=0)
+        return [wanted] if begin < end else []
 
     def _flushed(self) -> _Server:
         """A look at the server. Finds a position between two records, where all before is flushed."""
@@ -501,56 +583,70 @@ class Postgres:
         finally:
             # What it read is bound now, or it starts over.
             self._end_snapshot()
-        self._failing_s = 0.0
-        yield messages.piece(wanted.end)
+        self._failing_s, self._agreed = 0.0, wanted.end
+        yield replace(messages.piece(wanted.end), last=_NO_TRANSACTION)
 
     def _changes(self, wanted: Range) -> Iterator[Piece]:
+        """The transactions of a part of the log. Those before it are compared with what is bound."""
         identity = _Identity.of(wanted.identity)
         assert identity.facts is not None
-        tables = frozenset({int(identity.facts["table"])})
         changes = ChangesAsMessages(self._columns, self._keys, identity.facts)
-        messages, reached = Messages(self._columns, self._keys, wanted.begin), wanted.begin
+        messages, reached, begun = Messages(self._columns, self._keys, wanted.begin), wanted.begin, 0
         # Without a limit, nothing that was read before counts.
         most = self._max_rows if self._confirmed >= wanted.begin else None
-        count, skips, is_over, commit, begun = 0, False, False, 0, 0
+        log = _Log(wanted, int(identity.facts["table"]), self._confirmed)
         try:
             with self._client.stream(_PEEK, self._peek(identity.slot, wanted.end, most)) as rows:
-                for (message,) in rows:
-                    count += 1
-                    event = decode(message, tables)
+                if self._client.opened != self._looked:
+                    raise SourceChanged(f"the connection to {self._client.where} was lost")
+                for event, sent in log.events(rows):
                     if isinstance(event, TransactionBegin):
-                        # The server stops only after a record that ends there or later.
-                        if is_over := event.at >= wanted.end:
-                            break
-                        skips = event.at < wanted.begin
-                        commit, begun = event.at, messages.size_bytes
+                        begun = messages.size_bytes
                         messages.position = max(messages.position, event.at)
                     elif isinstance(event, Relation):
-                        if event.table in tables:
-                            changes.relate(event)
-                    elif skips:
-                        continue
+                        changes.relate(event)
                     elif isinstance(event, RowChange):
-                        changes.add(event, len(message), messages)
+                        changes.add(event, sent, messages)
                         if messages.size_bytes - begun > self._max_transaction_bytes:
-                            raise self._too_large(commit)
-                    elif isinstance(event, Truncation) and tables & set(event.tables):
+                            raise self._too_large(log.transaction.at)
+                    elif isinstance(event, Truncation):
                         messages, begun = messages.next(clears=True), 0
-                    elif isinstance(event, TransactionEnd):
+                    else:
                         reached = event.end
                         if messages.is_full:
-                            yield messages.piece(reached)
+                            self._agreed = reached
+                            yield replace(messages.piece(reached), last=log.last)
                             messages = messages.next()
         except psycopg.Error as error:
             raise self._failed(f"read the changes of {self._where}", error) from None
+        except _OtherLog as error:
+            stalled = self._of_other_log(wanted, identity.slot, error.before)
+            self._unusable[identity.slot] = stalled
+            raise SourceChanged(str(stalled)) from None
         except Unfit as error:
             # The next probe raises it, or begins a new epoch.
             stalled = SourceStalled(f"{self._where} {error.reason}", hint=error.hint)
             self._unusable[identity.slot] = stalled
             raise SourceChanged(str(stalled)) from None
         self._failing_s = 0.0
-        is_all = is_over or most is None or count < most
-        yield messages.piece(wanted.end if is_all else reached)
+        if self._confirmed < wanted.begin:
+            self._agreed = wanted.begin
+            self._acknowledge()
+        is_all = log.is_over or most is None or log.count < most
+        self._agreed = wanted.end if is_all else reached
+        yield replace(messages.piece(self._agreed), last=log.last)
+
+    def _of_other_log(self, wanted: Range, slot: str, before: TransactionBegin | None) -> SourceStalled:
+        """The error for another log. Raises `SourceChanged` if another instance has just moved the slot."""
+        assert wanted.after is not None
+        since, found = wanted.after.position, self._slots().get(slot)
+        if before is None and (found is None or found.confirmed > since):
+            raise SourceChanged(f"slot {slot} of {self._where} was moved while it was read")
+        since = min(since, self._confirmed)
+        return self._gone(
+            f"the server's log is not the one that the collection was fed from: the data directory was"
+            f" replaced by an older copy. Changes from {_lsn(since)} to {_lsn(wanted.begin)} may be lost"
+        )
 
     def _too_large(self, commit: int) -> SourceStalled:
         return SourceStalled(
@@ -589,13 +685,16 @@ class Postgres:
 
     def _acknowledge(self) -> None:
         binding = self._durable
-        if binding is None or binding.position <= self._confirmed:
+        if binding is None or not self._confirmed < binding.position <= self._agreed:
             return
         slot = _Identity.of(binding.identity)
         if slot.facts is None:
             return
+        upto = {"slot": slot.slot, "upto": _lsn(binding.position)}
         try:
-            self._client.rows(_ADVANCE, {"slot": slot.slot, "upto": _lsn(binding.position)})
+            # A server that was away may have another log, which the next probe compares.
+            if not self._client.once(self._looked, _ADVANCE, upto):
+                return
         except (errors.ObjectInUse, errors.UndefinedObject, errors.ObjectNotInPrerequisiteState):
             # The next probe says what became of the slot.
             return
@@ -622,6 +721,15 @@ def slot_of(collection_id: str, slot: str = "") -> str:
         return f"holdfast_{uuid.UUID(collection_id).hex}"
     except ValueError:
         return f"holdfast_{xxhash.xxh3_128_hexdigest(collection_id.encode())}"
+
+
+def _changed_table(event: Event | None, table: int) -> bool:
+    """Whether an event changes rows of a table."""
+    return isinstance(event, RowChange) or (isinstance(event, Truncation) and table in event.tables)
+
+
+def _last(transaction: TransactionBegin) -> LastMessage:
+    return LastMessage(transaction.at, xxhash.xxh3_64_intdigest(transaction.facts))
 
 
 def _lsn(position: int) -> str:

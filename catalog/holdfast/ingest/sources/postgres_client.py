@@ -68,11 +68,14 @@ class PostgresClient:
         self._address = PostgresAddress(conninfo, address.schema, self.where)
         self._kept: Connection | None = None
         self._locks: set[str] = set()
+        self.opened = 0
+        """How often the connection that asks was opened. Each time the server may be in another state."""
         self._connection(check_pooler=True)
 
     def _connection(self, *, check_pooler: bool = False) -> Connection:
         if self._kept is None or self._kept.closed:
             self._kept = self.new(check_pooler=check_pooler)
+            self.opened += 1
             for each in self._locks:
                 _lock(self._kept, each)
         return self._kept
@@ -98,6 +101,21 @@ class PostgresClient:
     def rows(self, query: LiteralString, parameters: Mapping[str, object] | None = None) -> list[Any]:
         """The rows of a query. Raises like `retried`."""
         return self.retried(lambda connection: connection.execute(query, parameters).fetchall())
+
+    def once(self, opened: int, query: LiteralString, parameters: Mapping[str, object]) -> bool:
+        """Run a statement if the connection is still the one that was `opened` as this one.
+
+        False if it is not, or was lost meanwhile. Raises `psycopg.Error` for anything else.
+        """
+        if self.opened != opened or self._kept is None or self._kept.closed:
+            return False
+        try:
+            self._kept.execute(query, parameters)
+        except psycopg.Error as error:
+            if is_lost(error) or self.is_lost:
+                return False
+            raise
+        return True
 
     def retried(self, call: Callable[[Connection], _T]) -> _T:
         """The result of a call, which is repeated while the server is gone.
