@@ -7,11 +7,13 @@ import json
 import math
 import subprocess
 import sys
+import tracemalloc
 import uuid
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import fastavro
 import pyarrow as pa
 import pytest
@@ -19,8 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
+from holdfast.ingest.formats import avro, avro_blocks
+from holdfast.ingest.formats.avro import _HEADER as HEADER
 from holdfast.ingest.formats.avro import Avro, AvroFiles
-from holdfast.ingest.formats.decoded import TooManyBad
+from holdfast.ingest.formats.decoded import TooManyBad, decode_good
 from holdfast.ingest.schema_texts import FILE, SchemaTexts
 from holdfast.persist import Schema
 from unit.ingest.avromessages import ORDER, bare, container, wire
@@ -427,13 +431,61 @@ def test_any_bytes_are_rows_or_bad_records(records: list[bytes]) -> None:
         assert found(orders().decode(messages(b"\0\0\0\0\1" + records[index]))) == [(0, row)]
 
 
-@pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"])
+CODECS = ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
 def test_object_container_files(codec: str) -> None:
     records = [{"id": number, "name": None if number % 3 else str(number)} for number in range(25_000)]
     whole = container(records, codec=codec)
     decoded = AvroFiles(COLUMNS).decode(messages(whole, whole[:-25], b"", b"Obj\1", b"PAR1" * 20))
     assert [row for _, row in found(decoded)] == records
     assert [(each.index, each.kind) for each in decoded.bad] == [(at, "file") for at in range(1, 5)]
+
+
+def test_a_container_with_the_codec_lz4() -> None:
+    block = bare({"id": 1, "name": "a"})
+    packed = bytes(cramjam.lz4.compress_block(block, store_size=True))
+    schema, sync = json.dumps(ORDER).encode(), b"s" * 16
+    head = bare(
+        {"magic": b"Obj\1", "meta": {"avro.schema": schema, "avro.codec": b"lz4"}, "sync": sync}, HEADER
+    )
+    decoded = AvroFiles(COLUMNS).decode(messages(head + bytes([2, 2 * len(packed)]) + packed + sync))
+    assert found(decoded) == [(0, {"id": 1, "name": "a"})]
+    decoded = AvroFiles(COLUMNS).decode(messages(head.replace(b"\x06lz4", b"\x06zip") + b"\2\2\0" + sync))
+    assert decoded.bad[0].reason == "its codec 'zip' is not known"
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_block_that_unpacks_to_too_much_is_refused_before_that(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = container([{"id": 1, "name": "x" * 400_000}], codec=codec)
+    monkeypatch.setattr(avro_blocks, "MOST_BLOCK_BYTES", 400_010)
+    assert AvroFiles(COLUMNS).decode(messages(file)).rows.num_rows == 1
+    monkeypatch.setattr(avro_blocks, "MOST_BLOCK_BYTES", 1000)
+    tracemalloc.start()
+    decoded = AvroFiles(COLUMNS).decode(messages(file))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [each.kind for each in decoded.bad] == ["file"]
+    assert "a block has more than 1,000 bytes of records" in decoded.bad[0].reason
+    # The dictionary of xz has megabytes.
+    assert peak < len(file) + 200_000 or codec == "xz"
+
+
+def test_large_records_are_decoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "_CHUNK_BYTES", 1000)
+    columns, seen = Schema.of({"id": "int64"}, {}).arrow, list[int]()
+    monkeypatch.setattr(
+        avro, "decode_good", lambda count, *given: seen.append(count) or decode_good(count, *given)
+    )
+    records = [{"id": each, "name": "x" * 600} for each in range(30)]
+    stream = io.BytesIO()
+    fastavro.writer(stream, fastavro.parse_schema(ORDER), records, "deflate", sync_interval=500)
+    decoded = AvroFiles(columns).decode(messages(stream.getvalue()))
+    assert decoded.rows["id"].to_pylist() == list(range(30))
+    assert max(seen) <= 3
 
 
 def test_a_container_names_bad_records_by_number() -> None:

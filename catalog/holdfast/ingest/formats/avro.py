@@ -8,16 +8,16 @@
 """
 
 import io
-import itertools
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 import fastavro
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadInput
+from holdfast.ingest.formats.avro_blocks import CutFileError, TooLargeBlock, UnpackedFile
 from holdfast.ingest.formats.avro_records import CONVERSION, AvroRecords, TooManyDigits, as_table
 from holdfast.ingest.formats.avro_schema import UnreadableSchema, parse_schema, way_of, ways_of
 from holdfast.ingest.formats.decoded import MOST_BAD, BadRecord, Decoded, TooManyBad, decode_good, joined
@@ -27,6 +27,7 @@ from holdfast.ingest.schema_texts import FILE, SchemaTexts
 
 _HEAD: Final = 5
 _CHUNK_ROWS: Final = 10_000
+_CHUNK_BYTES: Final = 64 << 20
 _HEADER: Final = fastavro.parse_schema(
     {
         "type": "record",
@@ -191,7 +192,7 @@ class AvroFiles(WholeFiles):
         before, size = 1, 0
         try:
             layout, found = self._opened(file)
-            while records := list(itertools.islice(found, _CHUNK_ROWS)):
+            for records in found:
                 good, bad = decode_good(
                     len(records),
                     lambda begin, end, part=records: layout.table(part[begin:end]),  # type: ignore[misc]
@@ -207,8 +208,8 @@ class AvroFiles(WholeFiles):
             raise ValueError(f"its schema can't be used: {error}") from None
         return pa.concat_tables(tables), failed
 
-    def _opened(self, file: pa.Buffer) -> tuple[Layout, Iterator[Any]]:
-        """Open a file so that fastavro reads it with the rewritten schema."""
+    def _opened(self, file: pa.Buffer) -> tuple[Layout, Iterator[list[Any]]]:
+        """Open a file so that fastavro reads it with the rewritten schema. Returns its records in chunks."""
         stream = io.BytesIO(file)
         try:
             header: Any = fastavro.schemaless_reader(stream, _HEADER, None)
@@ -220,24 +221,31 @@ class AvroFiles(WholeFiles):
         layout = Layout(schema, self._columns)
         if not layout.schema.takes_bytes:
             raise UnreadableSchema("its records take no bytes")
-        meta = {name: each for name, each in header["meta"].items() if name == _CODEC}
-        meta[_SCHEMA] = json.dumps(layout.schema.inner).encode()
-        whole = io.BytesIO()
-        fastavro.schemaless_writer(whole, _HEADER, {**header, "meta": meta})
-        whole.write(stream.getbuffer()[stream.tell() :])
-        whole.seek(0)
-        return layout, _readable(fastavro.reader(whole))
+        meta = {_SCHEMA: json.dumps(layout.schema.inner).encode()}
+        head = io.BytesIO()
+        fastavro.schemaless_writer(head, _HEADER, {**header, "meta": meta})
+        codec = header["meta"].get(_CODEC, b"null").decode(errors="replace")
+        unpacked = UnpackedFile(head.getvalue(), stream.getbuffer()[stream.tell() :], codec)
+        return layout, _chunks(unpacked)
 
 
-def _readable(records: Iterator[Any]) -> Iterator[Any]:
-    """The records. Raises `ValueError` for one that can't be read."""
+def _chunks(file: UnpackedFile) -> Iterator[list[Any]]:
+    """Some records of a file at a time. Raises `ValueError` for one that can't be read."""
+    chunk: list[Any] = []
+    before = file.bytes
     try:
-        yield from records
-    except TooManyDigits as error:
+        for record in fastavro.reader(cast("IO[bytes]", file)):
+            chunk.append(record)
+            if len(chunk) >= _CHUNK_ROWS or file.bytes - before >= _CHUNK_BYTES:
+                yield chunk
+                chunk, before = [], file.bytes
+    except (TooManyDigits, TooLargeBlock) as error:
         raise ValueError(f"its records can't be read: {error}") from None
     except Exception as error:  # noqa: BLE001 - as above
-        why = "ends too early" if isinstance(error, EOFError) else "is damaged"
+        why = "ends too early" if isinstance(error, EOFError | CutFileError) else "is damaged"
         raise ValueError(f"its records can't be read: the file {why}") from None
+    if chunk:
+        yield chunk
 
 
 def _contents(values: pa.Array) -> tuple[np.ndarray, np.ndarray, io.BytesIO]:
