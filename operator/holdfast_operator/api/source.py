@@ -340,7 +340,7 @@ class SourceBatch(ApiModel):
         default="1Gi",
         pattern=_SIZE,
         description="With kafka.transactions and with postgres: the most bytes of a transaction, for "
-        "which a step may have more than maxRows and maxBytes.",
+        "which a step may have more than maxRows and maxBytes. With postgres also of the initial contents.",
     )
 
 

@@ -224,6 +224,22 @@ def test_a_transaction_beyond_its_limit_stalls_the_source(client: PersistClient,
 # Keys, large values, and truncation
 
 
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_initial_contents_beyond_the_limit_stall_the_source(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(postgres, "PIECE_BYTES", piece)
+    table.insert(*((each, "x" * 50) for each in range(20)))
+    with pytest.raises(SourceStalled, match="the initial contents have more than 1,024 bytes") as told:
+        fed(client, table, block={"batch": {"maxTransactionBytes": "1Ki"}})
+    assert "raise batch.maxTransactionBytes" in str(told.value.hint)
+    # The server keeps no log for what nobody reads on.
+    assert not table.slots()
+    assert not rows(client)
+    fed(client, table, block={"batch": {"maxTransactionBytes": "3Gi"}})
+    assert rows(client) == table.rows()
+
+
 def test_keys_move_and_swap(client: PersistClient, table: PgTable) -> None:
     table.insert((1, "a"), (2, "b"), (3, "c"))
     fed(client, table)

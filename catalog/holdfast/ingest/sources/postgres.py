@@ -220,7 +220,7 @@ class Postgres:
     """The source. `slot` is how the names of its slots begin. `columns` are those that the table fills.
 
     A step has about `max_rows` rows, but whole transactions, each of at most `max_transaction_bytes` bytes of
-    messages. They are in memory.
+    messages. So is the step with the initial contents. They are in memory.
     """
 
     def __init__(
@@ -238,6 +238,7 @@ class Postgres:
         self._columns = columns
         self._keys = keys
         self._max_rows = max_rows
+        self._max_contents_bytes = max_transaction_bytes
         self._max_transaction_bytes = min(max_transaction_bytes, _MOST_BYTES)
         self._attempt = ""
         self._snapshot: _Snapshot | None = None
@@ -568,16 +569,21 @@ class Postgres:
             names, self._identifier
         )
         messages = Messages(self._columns, self._keys, clears=True)
-        rows = bytearray()
+        rows, size = bytearray(), 0
         try:
             with snapshot.connection.cursor() as cursor, cursor.copy(query) as copy:
                 for row in copy:
                     rows += row
                     if len(rows) >= PIECE_BYTES:
                         messages.add_csv(bytes(rows))
+                        size += messages.size_bytes
+                        if size > self._max_contents_bytes:
+                            raise self._too_much()
                         yield messages.piece(wanted.begin)
                         messages, rows = messages.next(), bytearray()
                 messages.add_csv(bytes(rows))
+                if size + messages.size_bytes > self._max_contents_bytes:
+                    raise self._too_much()
         except psycopg.Error as error:
             raise self._failed(f"read {self._where}", error) from None
         finally:
@@ -646,6 +652,18 @@ class Postgres:
         return self._gone(
             f"the server's log is not the one that the collection was fed from: the data directory was"
             f" replaced by an older copy. Changes from {_lsn(since)} to {_lsn(wanted.begin)} may be lost"
+        )
+
+    def _too_much(self) -> SourceStalled:
+        # Nobody can bind this slot any more, and it would keep the server's log.
+        self._end_snapshot()
+        with suppress(errors.ObjectInUse, errors.UndefinedObject):
+            self._dropped(self._attempt)
+        return SourceStalled(
+            f"{self._where}: the initial contents have more than {self._max_contents_bytes:,} bytes, and are"
+            " read at one time",
+            hint="raise batch.maxTransactionBytes, and give the process about ten times as much memory; or"
+            " leave out columns",
         )
 
     def _too_large(self, commit: int) -> SourceStalled:
