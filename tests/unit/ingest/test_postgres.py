@@ -701,6 +701,34 @@ def untraced(table: FittingTable) -> FittingTable:
     return replace(table, facts=facts)
 
 
+def test_a_column_that_had_the_name_of_another_one_for_a_while_stalls_the_source(
+    client: PersistClient, table: PgTable
+) -> None:
+    table.run("ALTER TABLE orders DROP name, ADD old text, ADD name text, ADD other text")
+    table.run("INSERT INTO orders (id, name) VALUES (1, 'a')")
+    fed(client, table)
+    # Other columns may come and go, also while a step ends in between.
+    for number, each in enumerate(["DROP old", "ADD new int", "ADD newer int", "DROP new"]):
+        table.run("INSERT INTO orders (id, name) VALUES (%s, 'b')", 10 + number)
+        table.run(f"ALTER TABLE orders {each}")
+    table.run("INSERT INTO orders (id, name) VALUES (20, 'c')")
+    assert fed(client, table, block={"batch": {"maxRows": 1}}) > 2
+    assert rows(client) == table.rows()
+    contents = rows(client)
+    for each in ["name TO kept", "other TO name"]:
+        table.run(f"ALTER TABLE orders RENAME {each}")
+    table.run("INSERT INTO orders (id, name, kept) VALUES (2, 'wrong', 'b')")
+    for each in ["name TO other", "kept TO name"]:
+        table.run(f"ALTER TABLE orders RENAME {each}")
+    for _ in range(2):
+        with pytest.raises(SourceStalled, match="'name' was renamed, and another one had its name") as told:
+            once(client, table)
+    assert "onReset: NewEpoch" in str(told.value.hint)
+    assert rows(client) == contents
+    once(client, table, onReset="NewEpoch")
+    assert rows(client) == table.rows()
+
+
 def test_a_dropped_column_stalls_the_source(client: PersistClient, table: PgTable) -> None:
     table.insert((1, "a"))
     fed(client, table)

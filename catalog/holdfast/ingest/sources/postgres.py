@@ -243,6 +243,7 @@ class Postgres:
         self._attempt = ""
         self._snapshot: _Snapshot | None = None
         self._durable: Binding | None = None
+        self._places: Mapping[str, int] = {}
         self._is_compared = False
         self._boundary = 0
         self._confirmed = 0
@@ -523,7 +524,8 @@ class Postgres:
             raise self._unusable[identity.slot]
         if changed := table.difference(identity.facts):
             raise self._gone(f"{changed}. Changes after {_lsn(position)} may have come without a message")
-        return table.facts
+        self._places = table.places
+        return table.facts_after(identity.facts, position)
 
     def _gone(self, what: str, hint: str = "") -> SourceStalled:
         return SourceStalled(
@@ -596,7 +598,7 @@ class Postgres:
         """The transactions of a part of the log. Those before it are compared with what is bound."""
         identity = _Identity.of(wanted.identity)
         assert identity.facts is not None
-        changes = ChangesAsMessages(self._columns, self._keys, identity.facts)
+        changes = ChangesAsMessages(self._columns, self._keys, identity.facts, self._places)
         messages, reached, begun = Messages(self._columns, self._keys, wanted.begin), wanted.begin, 0
         # Without a limit, nothing that was read before counts.
         most = self._max_rows if self._confirmed >= wanted.begin else None

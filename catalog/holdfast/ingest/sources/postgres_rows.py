@@ -163,13 +163,26 @@ def _base64(value: str) -> str:
 
 
 class ChangesAsMessages:
-    """Makes messages of changes of a table: first its `Relation`, then the changes."""
+    """Makes messages of changes of a table: first its `Relation`, then the changes.
 
-    def __init__(self, columns: pa.Schema, keys: Sequence[str], facts: Mapping[str, Any]) -> None:
+    `places` is where the table has the columns now, and `facts` has where it had them when the log began.
+    New columns come last. So a column that is found elsewhere is another one, which had its name.
+    """
+
+    def __init__(
+        self,
+        columns: pa.Schema,
+        keys: Sequence[str],
+        facts: Mapping[str, Any],
+        places: Mapping[str, int],
+    ) -> None:
         self._columns = columns
         self._keys = keys
         self._key_places = [columns.names.index(each) for each in keys]
         self._facts = facts
+        self._last_places = places
+        known = facts.get("traces", {}).get("places")
+        self._first_places = known[0][1] if known else None
         self._places: list[int] = []
         self._why = ""
 
@@ -183,12 +196,17 @@ class ChangesAsMessages:
     def _unusable(self, relation: Relation) -> str:
         """Why the collection can't use such changes, or ""."""
         found = {each.name: each for each in relation.columns}
+        places = {each.name: at for at, each in enumerate(relation.columns)}
         for each in self._columns.names:
             if each not in found:
                 return f"column '{each}' was dropped"
             has = found[each]
             if [has.type_id, has.type_modifier] != self._facts["columns"][each][1:]:
                 return f"column '{each}' was changed to another type"
+            if self._first_places and not (
+                self._last_places[each] <= places[each] <= self._first_places[each]
+            ):
+                return f"column '{each}' was renamed, and another one had its name for a while"
             if each in self._keys and not has.is_key:
                 return f"updates and deletes don't have the key column '{each}' any more"
         return ""

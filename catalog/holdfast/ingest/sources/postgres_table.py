@@ -13,7 +13,7 @@ traces too. So one trace alone may count for nothing, and each binding remembers
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, LiteralString
 
 import pyarrow as pa
@@ -22,8 +22,8 @@ import xxhash
 from holdfast.persist.rows.schema import type_name
 
 QUERY: Final[LiteralString] = """
-SELECT c.oid::bigint AS table, c.relkind::text AS kind, c.relreplident::text AS identity,
-  c.relpersistence::text AS persistence,
+SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint AS seen, c.oid::bigint AS table,
+  c.relkind::text AS kind, c.relreplident::text AS identity, c.relpersistence::text AS persistence,
   jsonb_build_array(c.relfilenode::bigint, c.reltoastrelid::bigint) AS file,
   (SELECT jsonb_object_agg(a.attname, jsonb_build_object(
       'facts', jsonb_build_array(a.attnum, a.atttypid::bigint, a.atttypmod), 'written', a.xmin::text,
@@ -108,12 +108,30 @@ class FittingTable:
     """A table that can feed the collection.
 
     `facts` is what must stay as it is, with the `traces` of changes. `labels` are those of the enums that the
-    columns use, in the order in which they were made.
+    columns use, in the order in which they were made. `places` says how many published columns come before
+    each column. `seen` is the end of the log then.
     """
 
     facts: Mapping[str, Any]
     labels: Sequence[Any]
+    places: Mapping[str, int]
+    seen: int = field(compare=False)
     is_published_by_root: bool
+
+    def facts_after(self, old: Mapping[str, Any], position: int) -> Mapping[str, Any]:
+        """The facts for the binding that follows one with these facts, up to `position`.
+
+        It may end before the log has what changed by now. So it keeps the places of all columns since
+        `position`, each with the end of the log when they were seen.
+        """
+        if "places" not in old.get("traces", {}):
+            return self.facts
+        places = old["traces"]["places"]
+        while len(places) > 1 and places[1][0] <= position:
+            places = places[1:]
+        if places[-1][1] != self.places:
+            places = [*places, [self.seen, self.places]]
+        return {**self.facts, "traces": {**self.facts["traces"], "places": places}}
 
     def difference(self, old: Mapping[str, Any]) -> str:
         """What was changed since these facts so that rows may have changed without a message, or ""."""
@@ -202,6 +220,7 @@ def checked(
                 "ALTER TABLE ... ALTER COLUMN ... SET NOT NULL",
             )
     unique = _check_key(identity, keys, row["indexes"] or ())
+    places = {each.name: published["attnames"].index(each.name) for each in columns}
     labels, attributes = (row["types"][each] or () for each in ("labels", "attributes"))
     facts = {
         "table": row["table"],
@@ -215,9 +234,10 @@ def checked(
             "row_type": row["row_type"],
             "labels": _numbered(labels),
             "attributes": _digest(attributes),
+            "places": [[0, places]],
         },
     }
-    return FittingTable(facts, labels, row["publishes"]["via_root"])
+    return FittingTable(facts, labels, places, row["seen"], row["publishes"]["via_root"])
 
 
 def _check_column(
