@@ -6,8 +6,7 @@ the same queries on one connection, in turns: `groups` sums a column for each of
 `all columns` counts distinct hashes of whole rows, and `a range of keys` reads 1 % of the rows. The goal is
 1.3 times DuckDB's time.
 
-Holdfast verifies what it reads, and reads all columns of a row group, because rows are equal or not by all of
-their columns. DuckDB reads only the columns that it needs, without a check of any bytes.
+Holdfast verifies what it reads. Both read only the columns that a query needs. DuckDB checks no bytes.
 """
 
 import os

@@ -17,6 +17,7 @@ from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
 from holdfast.persist import PersistClient, Snapshot, SnapshotPart
 from holdfast.persist.rows.evolution import fitted, newest
 from holdfast.persist.rows.row_filter import RowFilter
+from holdfast.persist.rows.schema import DIFF
 
 _THREADS: Final = 4
 
@@ -36,6 +37,7 @@ class CollectionSnapshot:
         there: Callable[[], AbstractContextManager[None]],
         *,
         threads: bool = True,
+        columns: Sequence[str] | None = None,
     ) -> None:
         # If the collection evolves during planning, one shard may have a later schema than another.
         self.schema = newest(shard.schema for shard in shards)
@@ -43,11 +45,29 @@ class CollectionSnapshot:
         self._shards = tuple(shards)
         self._there = there
         self._threads = threads
+        self._columns = columns
+        arrow = self.schema.arrow_diff
+        self._arrow = (
+            arrow if columns is None else pa.schema([arrow.field(name) for name in [*columns, DIFF]])
+        )
 
     def filtered(self, row_filter: RowFilter) -> "CollectionSnapshot":
         """The same snapshot with only the rows that a filter of its schema chooses."""
         shards = [shard.filtered(row_filter) for shard in self._shards]
-        return CollectionSnapshot(self.as_of, shards, self._there, threads=self._threads)
+        return self._of(shards, self._columns)
+
+    def narrowed(self, columns: Sequence[str]) -> "CollectionSnapshot":
+        """The same snapshot with only these columns. What is not needed for them may not be read.
+
+        Equal rows are then not summed.
+        """
+        # A column that a shard doesn't have yet is null in all of its rows.
+        known = [[name for name in columns if name in shard.schema.names] for shard in self._shards]
+        pairs = zip(self._shards, known, strict=True)
+        return self._of([shard.narrowed(names) for shard, names in pairs], columns)
+
+    def _of(self, shards: Sequence[Snapshot], columns: Sequence[str] | None) -> "CollectionSnapshot":
+        return CollectionSnapshot(self.as_of, shards, self._there, threads=self._threads, columns=columns)
 
     def to_table(self) -> pa.Table:
         """All rows, in memory. Raises like the snapshot of a shard."""
@@ -63,10 +83,10 @@ class CollectionSnapshot:
         for shard in self._shards:
             with self._there():
                 for batch in shard:
-                    yield fitted(batch, self.schema.arrow_diff)
+                    yield fitted(batch, self._arrow)
 
     def _together(self, tables: Iterable[pa.Table]) -> pa.Table:
-        return pa.concat_tables(fitted(table, self.schema.arrow_diff) for table in tables)
+        return pa.concat_tables(fitted(table, self._arrow) for table in tables)
 
 
 @dataclass(frozen=True, slots=True)

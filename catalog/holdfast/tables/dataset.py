@@ -70,7 +70,9 @@ class TableDataset(dataset.Dataset):  # type: ignore[misc] # pyarrow has no type
     def _rows(self, wanted: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if self._snapshot is None:
             return
-        snapshot = self._snapshot if wanted is None else self._snapshot.filtered(wanted)
+        snapshot = self._snapshot.narrowed(names)
+        if wanted is not None:
+            snapshot = snapshot.filtered(wanted)
         try:
             yield from rows_of_contents(self._table, self._planned, iter(snapshot), names)
         except Exception as error:

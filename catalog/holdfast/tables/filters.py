@@ -39,6 +39,7 @@ class ChosenBy:
 
 _FORM: Final = 'such as pc.field("id") == 3, or [("id", ">=", 10), ("name", "in", ["a", "b"])]'
 _MASK: Final = "mask"
+_PLACE: Final = "FieldPath("
 _RANDOM: Final = "random("
 _NAN: Final = re.compile(r"\bnan\b")
 
@@ -82,6 +83,11 @@ class _BothFilters:
         self.schema = first.schema
         self._filters = (first, second)
 
+    @property
+    def columns(self) -> Sequence[str]:
+        needed = {name for each in self._filters for name in each.columns}
+        return [name for name in self.schema.names if name in needed]
+
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
         first, second = (each.mask(rows) for each in self._filters)
         return pc.and_(first, second)
@@ -95,6 +101,10 @@ class _ConditionsFilter:
     def __init__(self, conditions: tuple[Condition, ...], schema: Schema) -> None:
         self.schema = schema
         self._conditions = conditions
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return list(dict.fromkeys(each.column for each in self._conditions))
 
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
         if not self._conditions:
@@ -119,6 +129,7 @@ class _ExpressionFilter:
         text = str(expression)
         # A superset is enough: bounds of other columns only cost time.
         self._columns = tuple(column for column in schema.columns if column.name in text)
+        self._has_places = _PLACE in text
         # Arrow concludes from "f <= 1.5" that "not f < nan" is false, but it is true.
         self._has_nan = _NAN.search(text) is not None
         if _RANDOM in text:
@@ -127,8 +138,14 @@ class _ExpressionFilter:
         if not (pa.types.is_boolean(mask.type) or pa.types.is_null(mask.type)):
             raise BadInput(f"where: the expression is {mask.type}, not true or false", hint=_FORM)
 
+    @property
+    def columns(self) -> Sequence[str]:
+        # A field may be given by its place among all columns.
+        return self.schema.names if self._has_places else [column.name for column in self._columns]
+
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
-        seen = logical_rows(pa.Table.from_batches([rows]).select(self.schema.names), self.schema)
+        there = [name for name in self.schema.names if name in rows.schema.names]
+        seen = logical_rows(pa.Table.from_batches([rows]).select(there), self.schema)
         found = _evaluated(self._expression, seen)
         return found.cast(pa.bool_()).combine_chunks().fill_null(False)
 

@@ -150,6 +150,8 @@ class OpenTable:
                 raise
             with naming(f"table {self.name}"):
                 check_columns(snapshot.schema, columns)
+            if columns:
+                snapshot = snapshot.narrowed(columns)
             return logical_rows(snapshot.to_table(), snapshot.schema)
 
         return self.reading.run(read)

@@ -73,6 +73,7 @@ def begin(
             wanted = None if where is None else filter_of(where, schema)
         if snapshot is None:
             return schema, iter(())
+        snapshot = snapshot.narrowed(schema.names if columns is None else columns)
         return schema, iter(snapshot if wanted is None else snapshot.filtered(wanted))
 
     return *table.reading.begin(plan), table.reading.end
@@ -91,7 +92,7 @@ def snapshot_of(reader: CollectionReader, time: int | None) -> tuple[Schema, Col
 
 def count(table: OpenTable, time: int | None, where: Where | None) -> int:
     """The number of rows that a condition chooses. Raises like `Table.count`."""
-    _, contents, end = begin(table, time, None, where)
+    _, contents, end = begin(table, time, (), where)
     try:
         total = 0
         for batch in contents:

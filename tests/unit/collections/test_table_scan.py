@@ -5,11 +5,14 @@ import gc
 import io
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -160,6 +163,11 @@ def test_a_scan_finds_what_a_filter_of_everything_finds(
                 table.scan(where=expression, as_of=as_of).read_all(),
                 everything.filter(expression),
             )
+            names = data.draw(st.lists(st.sampled_from(everything.column_names), min_size=1, unique=True))
+            same_rows(
+                table.scan(names, expression, as_of).read_all(),
+                everything.filter(expression).select(names),
+            )
             where = data.draw(CONDITIONS)
             same_rows(
                 table.scan(where=where, as_of=as_of).read_all(),
@@ -190,11 +198,16 @@ def test_what_statistics_exclude_has_no_wanted_row(
 
 
 class CountingBlob(BlobLayer):
-    """Counts the bytes that are read through open files."""
+    """Counts the bytes that are read."""
 
     def __init__(self, inner: MemoryBlob) -> None:
         super().__init__(inner)
         self.read_bytes = 0
+
+    def get_start(self, key: str, most: int) -> bytes | None:
+        data = super().get_start(key, most)
+        self.read_bytes += len(data or b"")
+        return data
 
     def open_input(self, key: str, most: int) -> pa.NativeFile | None:
         file = super().open_input(key, most)
@@ -271,6 +284,58 @@ def test_what_statistics_exclude_is_not_read_at_all(counting: tuple[CountingBlob
     for where in (FIELD("id") < 0, FIELD("n") == 8, FIELD("s").is_null(), [("f", "is", None)]):
         assert table.scan(where=where).read_all().num_rows == 0
     assert blob.read_bytes == 0
+
+
+@pytest.fixture(scope="module")
+def consolidated() -> Iterator[tuple[CountingBlob, Table, dict[str, int]]]:
+    """A table of one part, and how many bytes each of its columns takes."""
+    blob = CountingBlob(MemoryBlob())
+    client = PersistClient(Location.of(blob, MemoryConsensus()), config=PersistConfig(maintenance="off"))
+    with client, holdfast.table(client, "t", columns=COLUMNS, key="id") as table:
+        rng = np.random.default_rng(1)
+        numbers = rng.random(ROWS // 2)
+        rows = {"id": range(ROWS // 2), "f": numbers, "s": numbers.astype(str), "n": numbers * 1000 // 1}
+        table.append({**rows, "n": rows["n"].astype("int16")})
+        (part,) = (each.key for each in blob.list("") if "/p" in each.key)
+        metadata = pq.read_metadata(pa.BufferReader(blob.get(part)))
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        sizes = Counter[str]()
+        for column in (group.column(place) for group in groups for place in range(group.num_columns)):
+            sizes[column.path_in_schema] += column.total_compressed_size
+        table.scan(["id"]).read_all()
+        yield blob, table, sizes
+
+
+@pytest.mark.parametrize("columns", [["id"], ["f"], ["n", "f"], ["s"], []], ids=str)
+@pytest.mark.parametrize("reads", ["scan", "read", "scan where", "to_polars", "to_duckdb", "count"])
+def test_only_the_columns_of_a_consolidated_table_that_are_needed_are_read(
+    consolidated: tuple[CountingBlob, Table, dict[str, int]], columns: list[str], reads: str
+) -> None:
+    blob, table, sizes = consolidated
+    blob.read_bytes = 0
+    needed = set(columns)
+    match reads:
+        case "scan":
+            rows = table.scan(columns).read_all().num_rows
+        case "read":
+            rows = table.read(columns=columns).num_rows if columns else ROWS // 2
+        case "scan where":
+            needed.add("n")
+            rows = table.scan(columns, where=FIELD("n") >= 0).read_all().num_rows
+        case "to_polars":
+            rows = table.to_polars(columns=columns).height if columns else ROWS // 2
+        case "to_duckdb":
+            with duckdb.connect() as connection:
+                select = ", ".join(f"count({name})" for name in columns or ["*"])
+                found = table.to_duckdb(connection=connection).aggregate(select).fetchall()
+                rows = found[0][0]
+        case _:
+            needed = set()
+            rows = table.count()
+    assert rows == ROWS // 2
+    # To count rows takes the first column. Each column of a row group is read in whole blocks.
+    most = sum(sizes[name] for name in needed or {"id"}) + 4 * (len(needed) or 1) * verified.BLOCK_BYTES
+    assert blob.read_bytes <= most < sum(sizes.values())
 
 
 def test_a_damaged_block_is_found_by_the_scan_that_reads_it() -> None:

@@ -295,7 +295,7 @@ def test_only_some_columns(stores: Stores) -> None:
         pa.Table.from_batches(reader.snapshot(0, columns=["v"])),
     ):
         assert found.column_names == ["v", "_diff"]
-        assert sorted(found.column("_diff").to_pylist()) == [1, 2]
+        assert sum(found.column("_diff").to_pylist()) == 3
     for bad in (["w"], ["v", "v"], ["_time"]):
         with pytest.raises(BadInput, match=bad[0]):
             reader.snapshot(0, columns=bad)

@@ -5,7 +5,8 @@ Invariants:
 - A blob's checksum is verified over the whole object, in one pass before its first row is decoded, through
   the same open file. It costs a second read of the bytes, which are in the page cache by then. A read with a
   filter verifies the whole object only once in a process, and then only the blocks that it reads
-  (`holdfast.persist.parts.verified`). So unverified bytes never decide what is skipped.
+  (`holdfast.persist.parts.verified`). A read of some columns does so
+  too. So unverified bytes never decide what is skipped.
 - A row group is skipped only if its bounds exclude every wanted row. `audit_pushdown` reads it anyway, and
   raises an error if there is a wanted row in it.
 - One batch per run is in memory, the buffers that it is read through, and what a store keeps of an open
@@ -15,10 +16,12 @@ Invariants:
   column. A row group that is one batch is read as a whole, without buffers afterwards.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from itertools import takewhile
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -144,11 +147,13 @@ def open_runs(
     wanted: KeyRange = EVERYTHING,
     *,
     row_filter: RowFilter | None = None,
+    columns: Collection[str] | None = None,
     buffer_bytes: int | None = None,
 ) -> list[Iterator[pa.RecordBatch]]:
     """Open the rows of each run that are in the range, seen through `view`, in the total order.
 
-    With a filter, which needs a view without times, only the rows that it chooses.
+    With a filter, which needs a view without times, only the rows that it chooses. With `columns`, only these
+    columns of parts that are not inline, and all rows: they must include those that the filter needs.
 
     About `buffer_bytes` of rows are decoded at a time (None: `BUFFER_BYTES`). If it is given, one thread
     decodes, because each decoding thread keeps the memory that it has used.
@@ -166,7 +171,10 @@ def open_runs(
     count = max(1, sum(map(bool, stored)))
     share, most = (buffer_bytes or BUFFER_BYTES) // count, _WIDE_BYTES // count
     threads = buffer_bytes is None
-    reader = _Reader(machine, schema, view, wanted, share, most, _least_width(schema), threads, row_filter)
+    seen = schema if columns is None else schema.narrowed(columns)
+    reader = _Reader(
+        machine, schema, seen, view, wanted, share, most, threads, row_filter, columns is not None
+    )
     found: list[Iterator[pa.RecordBatch]] = [reader.stored(run) for run in stored if run]
     return [*found, reader.inline(inline)] if inline else found
 
@@ -193,13 +201,20 @@ def merged(
 class _Reader:
     machine: Machine
     schema: Schema
+    seen: Schema
+    """The schema of the columns that are read."""
     view: RowView
     wanted: KeyRange
     buffer_bytes: int
     most_bytes: int
-    least_width: int
     threads: bool
     row_filter: RowFilter | None
+    needs_no_sums: bool
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether only some columns are read."""
+        return self.seen is not self.schema
 
     def inline(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         """Read all inline parts as one run, because they are small and unsorted."""
@@ -215,7 +230,11 @@ class _Reader:
         return HeldRows(self._parts(run, held), held)
 
     def _parts(self, run: Run, held: Buffered) -> Iterator[pa.RecordBatch]:
-        names = self.view.names(self.schema)
+        names = self.view.names(self.seen)
+        if self.is_narrow:
+            # Rows are in order of the first columns.
+            pairs = zip(names, self.schema.names, strict=False)
+            names = [name for name, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
         last: RowKey | None = None
         for part in run:
             for batch in self._part(part, held):
@@ -243,7 +262,7 @@ class _Reader:
             try:
                 with ExitStack() as stack:
                     metadata = groups = None
-                    if self.row_filter is None:
+                    if self.row_filter is None and not self.is_narrow:
                         file = stack.enter_context(open_part(self.machine, part, self.buffer_bytes))
                     else:
                         known = known_part(self.machine, part)
@@ -258,7 +277,7 @@ class _Reader:
                 return
             except CorruptBlob:
                 # A cached copy may be damaged since it was verified. The second error is the store's.
-                if self.row_filter is None or is_again:
+                if (self.row_filter is None and not self.is_narrow) or is_again:
                     raise
                 is_again = forget(self.machine, part)
                 if not is_again:
@@ -270,7 +289,7 @@ class _Reader:
     def _see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = self.view.apply(batch)
         if self.row_filter is not None:
-            rows = chosen(rows, self.schema, self.row_filter)
+            rows = chosen(rows, self.seen, self.row_filter)
         return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
 
     def _batches(
@@ -338,15 +357,20 @@ class _Reader:
         held: Buffered,
     ) -> Iterator[pa.RecordBatch]:
         buffered: pq.ParquetFile | None = None
-        for span in self._spans(parquet.metadata, file.size(), groups):
+        was = own.narrowed(self.seen.names) if self.is_narrow else own
+        for span in self._spans(parquet.metadata, file.size(), groups, was):
             source, size = parquet, span.batch_rows
             if span.is_buffered:
                 source = buffered = buffered or pq.ParquetFile(
                     file, metadata=parquet.metadata, buffer_size=_COLUMN_BUFFER, pre_buffer=False
                 )
             left = span.rows
-            threads = self.threads and span.raw_bytes >= _THREADS_COLUMN_BYTES * len(own.columns)
-            batches = source.iter_batches(size, row_groups=span.groups, use_threads=threads)
+            names, constants = None, None
+            if self.needs_no_sums:
+                constants = _constants(parquet.metadata, span.groups)
+                names = was.names if constants is not None else was.arrow_updates.names
+            threads = self.threads and span.raw_bytes >= _THREADS_COLUMN_BYTES * len(was.columns)
+            batches = source.iter_batches(size, row_groups=span.groups, columns=names, use_threads=threads)
             for batch in batches:
                 left -= batch.num_rows
                 held.size = span.held_bytes
@@ -355,21 +379,28 @@ class _Reader:
                     held.size = 0
                     batches.close()
                 # The columns are those of the schema, because the footer says so.
-                yield upgraded(batch.replace_schema_metadata(), own, self.schema)
+                rows = batch.replace_schema_metadata()
+                if constants is not None:
+                    rows = _with_constants(rows, was, constants)
+                yield upgraded(rows, was, self.seen)
 
-    def _spans(self, metadata: pq.FileMetaData, size: int, groups: Sequence[int]) -> Iterator["_Span"]:
+    def _spans(
+        self, metadata: pq.FileMetaData, size: int, groups: Sequence[int], was: Schema
+    ) -> Iterator["_Span"]:
         """Yield the row groups as they are read: several that make a batch, or one that exceeds a batch."""
         waiting: list[int] = []
         waiting_rows = waiting_bytes = 0
+        least_width = _least_width(self.seen)
         for index in groups:
-            group = metadata.row_group(index)
-            rows, width = group.num_rows, self._width(group)
+            group = _sizes(metadata, index, size, was if self.is_narrow else None)
+            # Dictionaries and bit packing save space only in the file, not in memory.
+            rows, width = group.rows, max(least_width, group.raw_bytes // max(1, group.rows))
             full = waiting_bytes + rows * width > self._share(width) or waiting_rows + rows > ROW_GROUP_ROWS
             if waiting and full:
                 yield _Span(waiting, waiting_rows, waiting_rows, waiting_bytes)
                 waiting, waiting_rows, waiting_bytes = [], 0, 0
             if rows > self._batch_rows(width):
-                yield self._large(group, index, width, size * rows // max(1, metadata.num_rows))
+                yield self._large(group, index, width)
                 continue
             waiting.append(index)
             waiting_rows += rows
@@ -377,9 +408,9 @@ class _Reader:
         if waiting:
             yield _Span(waiting, waiting_rows, waiting_rows, waiting_bytes)
 
-    def _large(self, group: pq.RowGroupMetaData, index: int, width: int, stored_bytes: int) -> "_Span":
+    def _large(self, group: "_Sizes", index: int, width: int) -> "_Span":
         """Plan a large row group: read it page by page, or as a whole if that takes no more memory."""
-        columns, rows, raw_bytes = group.num_columns, group.num_rows, group.total_byte_size
+        rows, columns, raw_bytes, stored_bytes = group
         batch_rows = self._batch_rows(width)
         is_buffered = columns * _COLUMN_BUFFER < stored_bytes
         held = columns * _COLUMN_BUFFER if is_buffered else stored_bytes
@@ -389,13 +420,9 @@ class _Reader:
             return _Span([index], rows, rows, raw_bytes)
         return _Span([index], rows, batch_rows, raw_bytes, held, is_buffered)
 
-    def _width(self, group: pq.RowGroupMetaData) -> int:
-        # Dictionaries and bit packing save space only in the file, not in memory.
-        return int(max(self.least_width, group.total_byte_size // max(1, group.num_rows)))
-
     def _share(self, width: int) -> int:
         """Return how many bytes of rows of this width make a batch."""
-        columns = len(self.schema.columns)
+        columns = len(self.seen.columns)
         if has_wide_values(width, columns):
             # Larger batches would save nothing.
             return min(self.buffer_bytes, _WIDE_VALUES_BYTES)
@@ -406,6 +433,41 @@ class _Reader:
         return max(1, min(ROW_GROUP_ROWS, self._share(width) // width))
 
 
+def _constants(metadata: pq.FileMetaData, groups: Sequence[int]) -> tuple[int, int] | None:
+    """The time and the diff that all updates of these row groups have; None if they differ."""
+    found: tuple[int, int] | None = None
+    for index in groups:
+        group = metadata.row_group(index)
+        time, diff = (group.column(group.num_columns - back).statistics for back in (2, 1))
+        if time is None or diff is None or not time.has_min_max or not diff.has_min_max:
+            return None
+        values = (time.min, diff.min)
+        if values != (time.max, diff.max) or values != (found or values):
+            return None
+        found = values
+    return found
+
+
+def _with_constants(rows: pa.RecordBatch, schema: Schema, constants: tuple[int, int]) -> pa.RecordBatch:
+    """The updates with these columns, and one time and diff for all."""
+    time, diff = constants
+    arrays = [rows.column(name) for name in schema.names]
+    arrays += [_repeated(time, pa.uint64(), rows.num_rows), _repeated(diff, pa.int64(), rows.num_rows)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
+
+
+def _repeated(value: int, type_: pa.DataType, rows: int) -> pa.Array:
+    """A value for each of some rows."""
+    block = _block(value, type_)
+    return block.slice(0, rows) if rows <= len(block) else pa.repeat(pa.scalar(value, type_), rows)
+
+
+@functools.lru_cache(maxsize=4)
+def _block(value: int, type_: pa.DataType) -> pa.Array:
+    # Of all that a batch needs, to fill the memory anew takes longest.
+    return pa.repeat(pa.scalar(value, type_), ROW_GROUP_ROWS)
+
+
 def _least_width(schema: Schema) -> int:
     """Estimate the fewest bytes that a row takes in memory. A text takes an offset and a few bytes."""
     return sum(
@@ -414,6 +476,29 @@ def _least_width(schema: Schema) -> int:
         else field.type.bit_width // 8 + 1
         for field in schema.arrow_updates
     )
+
+
+class _Sizes(NamedTuple):
+    """A row group's rows, and the columns of it that are read, with their bytes in memory and in the file."""
+
+    rows: int
+    columns: int
+    raw_bytes: int
+    stored_bytes: int
+
+
+def _sizes(metadata: pq.FileMetaData, index: int, size: int, was: Schema | None) -> _Sizes:
+    """The sizes of a row group of a file of `size` bytes. The columns of `was` are read (None: all)."""
+    group = metadata.row_group(index)
+    rows = group.num_rows
+    if was is None:
+        return _Sizes(
+            rows, group.num_columns, group.total_byte_size, size * rows // max(1, metadata.num_rows)
+        )
+    wanted = set(was.arrow_updates.names)
+    columns = [group.column(place) for place, name in enumerate(metadata.schema.names) if name in wanted]
+    raw_bytes = sum(column.total_uncompressed_size for column in columns)
+    return _Sizes(rows, len(columns), raw_bytes, sum(column.total_compressed_size for column in columns))
 
 
 @dataclass(frozen=True, slots=True)

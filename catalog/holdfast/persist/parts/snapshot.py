@@ -25,6 +25,7 @@ from holdfast.errors import (
     ShardFinalized,
 )
 from holdfast.persist.checks import check_time
+from holdfast.persist.parts.direct import after_copies, copies_of, direct
 from holdfast.persist.parts.part_store import PartGone, read_part
 from holdfast.persist.parts.runs import At, merged
 from holdfast.persist.parts.split import cuts
@@ -88,8 +89,8 @@ class Snapshot:
 
     Iterate over it to get record batches in the total order of (key, value), with bounded memory. Or call
     `to_table` to get everything at once, which is faster and in no order. The columns are those of the schema
-    and `_diff` (int64). With `columns` they are only these and `_diff`. Rows that differ in other columns are
-    not summed, so equal rows may then come several times.
+    and `_diff` (int64). With `columns` they are only these and `_diff`. Then nothing is summed that need not
+    be, so equal rows may come several times, and columns that no sum needs are not read.
     """
 
     def __init__(
@@ -131,6 +132,20 @@ class Snapshot:
             row_filter,
         )
 
+    def narrowed(self, columns: Sequence[str]) -> "Snapshot":
+        """Return the same snapshot with only these columns. What is not needed for them may not be read."""
+        return Snapshot(
+            self._machine,
+            self._pins,
+            self.schema,
+            self.as_of,
+            self._wanted,
+            columns,
+            self._buffer_bytes,
+            self._after,
+            self._filter,
+        )
+
     def to_table(self) -> pa.Table:
         """Return everything as one table.
 
@@ -140,7 +155,8 @@ class Snapshot:
             DiffOverflow: the updates add up to more copies of a row than int64 holds; the error names the
                 row.
         """
-        if self._wanted != EVERYTHING or self._after is not None or self._filter is not None:
+        streams = self._wanted != EVERYTHING or self._after is not None or self._filter is not None
+        if streams or self._is_direct():
             empty = self._project(self.schema.arrow_diff.empty_table())
             return pa.Table.from_batches(self, empty.schema)
         schema, sources = self.sources()
@@ -178,16 +194,24 @@ class Snapshot:
         """Yield the batches in order. Raises the same errors as `to_table`, maybe after some batches."""
         state = self._readable()
         left, last = self._wanted, None
+        # How many rows direct reads have yielded, counted with their copies: the first ones of the contents.
+        copies = 0
         while True:
             try:
                 with self._pins.pin(state):
-                    for rows in self._merged(state, left):
-                        for batch in self._project(rows).to_batches(max_chunksize=BATCH_ROWS):
+                    rest = self._direct(state) if last is None else None
+                    is_direct, skip = rest is not None, copies
+                    for rows in self._merged(state, left) if rest is None else rest:
+                        wanted, skip = after_copies(rows, skip)
+                        for batch in self._project(wanted).to_batches(max_chunksize=BATCH_ROWS):
                             yield batch
                             # A forked child would move the parent's position in an open file.
                             self._machine.owner.check("this snapshot")
-                        chunk = rows.to_batches()[-1]
-                        last = RowKey(self.schema.names, chunk, chunk.num_rows - 1)
+                        if is_direct:
+                            copies += copies_of(wanted)
+                        else:
+                            chunk, copies = rows.to_batches()[-1], skip
+                            last = RowKey(self.schema.names, chunk, chunk.num_rows - 1)
                         self._pins.beat()
                 return
             except PartGone as gone:
@@ -200,6 +224,34 @@ class Snapshot:
     def _replanned(self, state: ShardState, gone: PartGone) -> ShardState:
         earliest = self.as_of if self._after is None else self._after
         return replan_at(self._machine, self._pins, state, gone, earliest)
+
+    def _is_direct(self) -> bool:
+        state = self._readable()
+        try:
+            with self._pins.pin(state):
+                return self._direct(state) is not None
+        except PartGone:
+            return False
+
+    def _direct(self, state: ShardState) -> Iterator[pa.Table] | None:
+        """The rows without a merge, if only some columns are needed and no row needs a sum."""
+        if self._columns is None or self._after is not None or self._wanted != EVERYTHING:
+            return None
+        found = direct(
+            self._machine,
+            state.schema,
+            [run for batch in state.batches for run in batch.runs],
+            self.as_of,
+            self._columns,
+            row_filter=self._filter,
+            buffer_bytes=self._buffer_bytes,
+            between=self._pins.beat,
+        )
+        if found is None:
+            return None
+        schema, batches = found
+        where, seen = f"a part of {self._machine.shard_id}", self.schema.narrowed(schema.names)
+        return (lowered(pa.Table.from_batches([each]), schema, seen, where=where) for each in batches)
 
     def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
         runs = [run for batch in state.batches for run in batch.runs]

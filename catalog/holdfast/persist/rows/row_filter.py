@@ -72,20 +72,27 @@ class RowFilter(Protocol):
     def schema(self) -> Schema:
         """The schema in which it sees rows."""
 
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of the schema that it needs to see."""
+
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
-        """For each row, which has at least the columns of the schema, whether it is chosen."""
+        """For each row, which has at least the columns that it needs, whether it is chosen."""
 
     def groups(self, bounds: PartBounds) -> Sequence[int]:
         """The row groups that can have chosen rows, ascending."""
 
 
 def chosen(rows: pa.RecordBatch, schema: Schema, wanted: RowFilter) -> pa.RecordBatch:
-    """Return the rows that a filter chooses. They are contents (columns and `_diff`) of `schema`."""
+    """Return the rows that a filter chooses. They are contents (columns and `_diff`) of `schema`.
+
+    They need only have the columns that the filter needs, if `schema` has no others.
+    """
     if not rows.num_rows:
         return rows
     seen = rows
     if schema != wanted.schema:
-        seen = _seen(rows, schema, wanted.schema)
+        seen = _seen(rows, schema, wanted.schema.narrowed({*schema.names, *wanted.columns}))
     return rows.filter(wanted.mask(seen))
 
 

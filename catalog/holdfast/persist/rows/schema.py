@@ -12,7 +12,7 @@ Invariants:
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -208,6 +208,13 @@ class Schema:
     def stream_begin(self) -> bytes:
         """The first bytes of an Arrow IPC stream of updates, which encode `arrow_updates`."""
         return bytes(self.arrow_updates.serialize().to_pybytes())
+
+    def narrowed(self, names: Collection[str]) -> "Schema":
+        """The schema with only those of its columns that have one of these names."""
+        key, value = (
+            tuple(column for column in columns if column.name in names) for columns in (self.key, self.value)
+        )
+        return self if len(key) + len(value) == len(self.columns) else Schema(key, value)
 
     def __str__(self) -> str:
         text = f"key ({', '.join(map(str, self.key))}), value ({', '.join(map(str, self.value))})"
