@@ -198,8 +198,10 @@ VARIABLES: Mapping[str, str] = {
     "AWS_*": "The operator's credentials for S3, as every AWS client reads them.",
     "PGUSER, PGPASSWORD": "The operator's credentials for Postgres. libpq reads its other variables too.",
     "TMPDIR": "The folder for temporary files of catalog upgrades and of large batches.",
-    "HOLDFAST_URL, HOLDFAST_BLOB_URL": "The default of `--url` of `holdfast collection` and `ingest`.",
-    "HOLDFAST_CONSENSUS_URL": "The default of `--consensus` of `holdfast collection` and `ingest`.",
+    "HOLDFAST_URL, HOLDFAST_BLOB_URL": "The default of `--url` of all commands. Commands of catalogs use it "
+    "only with `--organization-id`.",
+    "HOLDFAST_CONSENSUS_URL": "The default of `--consensus` of all commands.",
+    "HOLDFAST_CONFIG": "The file that names locations. Default: `~/.config/holdfast/config.toml`.",
     "HOLDFAST_SECRETS": "The folder of the Secrets that a `source` names. It has a folder for each of them, "
     "with a file for each key. The operator sets it in the pods of Spark jobs.",
     "JAVA_HOME, SPARK_*": "In the pods of Spark jobs: set by Spark and by the image.",

@@ -30,6 +30,9 @@ GROUPS: Mapping[str, LazyCommand] = {
     "collection": LazyCommand(
         "holdfast.cli.collection.commands:collection", "Create, read and write collections."
     ),
+    "completion": LazyCommand(
+        "holdfast.cli.completing:completion", "Show the completion script for a shell."
+    ),
     "ingest": LazyCommand("holdfast.cli.ingest:ingest", "Feed a collection from a source."),
     "migrate": LazyCommand(
         "holdfast.cli.migrate.commands:migrate", "Move a catalog between a stash and persist, and back."

@@ -5,13 +5,18 @@ everything else that a command does, and no command needs it. Arrow and Polars d
 imported.
 """
 
+import importlib
+import os
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from holdfast.cli import main
+
+COMPLETING: Final = "_HOLDFAST_COMPLETE"
+"""The variable with which a shell asks for completions."""
 
 
 class _WithoutPandas(MetaPathFinder, Loader):
@@ -29,4 +34,7 @@ class _WithoutPandas(MetaPathFinder, Loader):
 def run() -> None:
     """Run the command of `sys.argv`, and exit with its code."""
     sys.meta_path.insert(0, _WithoutPandas())
-    main()
+    if COMPLETING in os.environ:
+        # Registers how a shell asks.
+        importlib.import_module("holdfast.cli.completing")
+    main(prog_name="holdfast", complete_var=COMPLETING)

@@ -44,10 +44,6 @@ class TellingGroup(click.Group):
         if isinstance(error, click.UsageError):
             command = error.ctx.command_path if error.ctx else self.program
             message, hint = error.format_message(), f"see '{command} --help'"
-            if isinstance(error, click.NoSuchOption) and error.option_name == "--url":
-                # A similar option would be a wrong guess.
-                message = error.message
-                hint = f"give the URL as the first argument, or in HOLDFAST_URL; {hint}"
             error = BadInput(message, hint=hint)
         click.echo(one_line(f"{self.program}: {' '.join(str(error).split())}"), err=True)
         if error.hint:

@@ -1,5 +1,6 @@
 """Opens the source and the format that a spec names, and the collection that they feed."""
 
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -58,7 +59,7 @@ _INCLUDE_TYPES = {
 
 
 def ingest_source(
-    url: str,
+    url: str | os.PathLike[str],
     name: str,
     source: Mapping[str, object],
     *,

@@ -14,6 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from holdfast.errors import BadInput, StorageError
+from holdfast.locations import location_url
 from holdfast.persist.checks import check_frontier, check_purpose, check_schema, check_write_mode
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
@@ -56,7 +57,6 @@ from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, st
 from holdfast.persist.state.machine import refresh_all
 from holdfast.persist.state.state import WriteMode, Writer
 from holdfast.persist.stores import CacheConfig, Location, StoreMetrics
-from holdfast.persist.stores.url import location_url
 from holdfast.persist.upkeep.garbage import erase, is_erased
 from holdfast.persist.upkeep.survey import HEADS
 
@@ -94,7 +94,8 @@ class PersistClient:
     ) -> "PersistClient":
         """Open the location at `url` (`file:///dir`, `s3://...`, `memory://name`), or at a pair of URLs.
 
-        A path is a folder, like `file:///dir`. The form for S3 is
+        A path is a folder, like `file:///dir`, and `@prod` is a location that the user's configuration file
+        names. The form for S3 is
         `s3://bucket/prefix?endpoint=...&region=...`. It names a location, a blob store or a consensus store.
         If it names a location, all shards share the rate of one log of objects. Credentials come from the
         environment.

@@ -2,7 +2,7 @@
 
 | option | meaning |
 |---|---|
-| `url` | the persist location, such as `file:///srv/lake` (required, or the next two) |
+| `url` | the persist location, such as `file:///srv/lake` or `@NAME` (required, or the next two) |
 | `blob`, `consensus` | its two stores where one URL doesn't tell both: `s3://...` and `postgresql://...` |
 | `collection` | the id or the name of a collection (required) |
 | `mode` | `snapshot`, the rows (default), or `diff`, the changes between two times |
@@ -29,6 +29,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from holdfast.errors import CLOSED, BadInput
+from holdfast.persist.stores.location import resolved
 
 # A Python task costs Spark at least about 30 ms: use few and large ones.
 DEFAULT_PARTITIONS = 8
@@ -148,7 +149,13 @@ def checked(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
             raise BadInput(
                 f"{given[name]!r} exists in one process only: use a location that Spark's processes share"
             )
-    return given
+    url, blob, consensus = resolved(
+        given.get("url"), blob=given.get("blob"), consensus=given.get("consensus")
+    )
+    places = {"url": url, "blob": blob, "consensus": consensus}
+    return {name: value for name, value in given.items() if name not in places} | {
+        name: value for name, value in places.items() if value is not None
+    }
 
 
 def for_batch(options: ReadOptions) -> ReadOptions:

@@ -21,12 +21,12 @@ from holdfast.errors import (
     UnusablePath,
 )
 from holdfast.forks import ForkLock, fork_count
+from holdfast.locations import is_name, location_url
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.rows.evolution import evolution_fault
 from holdfast.persist.rows.schema import Column
 from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
-from holdfast.persist.stores.url import location_url
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.table import Table
 
@@ -45,11 +45,14 @@ def table(
     comments: Mapping[str, str] | None = None,
     retain: Period | None = None,
     mode: Mode = "write",
+    consensus: str | None = None,
 ) -> Table:
     """Open the table `name` of a location. Create it if it doesn't exist and `columns` are given.
 
     `url` is the URL of a location (`file:///data/holdfast`, `s3://bucket/prefix`, `memory://name`), the path
-    of a folder, or a `PersistClient`, which you close yourself. `columns` is an Arrow schema or a dict
+    of a folder, `@prod` for a location that your configuration file names, or a `PersistClient`, which you
+    close yourself. `consensus` is the URL of the consensus store, if `url` names only the blob store.
+    `columns` is an Arrow schema or a dict
     such as `{"id": "int64", "note": "string?"}`, where `?` means nullable. `key` names the key columns.
     `shards` is the number of shards of a new table, and `comments` are the comments of its columns. A new
     table keeps the history of the last 7 days; `retain` is another length, as in `Table.retain`. An existing
@@ -81,7 +84,7 @@ def table(
             comments=comments or {},
             retain_ms=period_ms(NEW_TABLE if retain is None else retain),
         )
-    controller, close = enter(url, mode, create=new is not None and mode == "write")
+    controller, close = enter(url, mode, create=new is not None and mode == "write", consensus=consensus)
     try:
         info = _found(controller, name, new)
         return Table(OpenTable(controller.client, controller, info, close))
@@ -91,23 +94,29 @@ def table(
 
 
 def enter(
-    url: str | os.PathLike[str] | PersistClient, mode: Mode, *, create: bool = False
+    url: str | os.PathLike[str] | PersistClient,
+    mode: Mode,
+    *,
+    create: bool = False,
+    consensus: str | None = None,
 ) -> tuple[StorageController, Callable[[], None]]:
     """The controller of a location, and what leaves it. All that entered it by its URL share a client.
 
     `mode` and `create` don't matter for a `PersistClient`. Raises like `table`.
     """
     if isinstance(url, PersistClient):
+        if consensus is not None:
+            raise BadInput("a PersistClient has a consensus store", hint="leave out consensus")
         place = _Place(url)
         return place.controller, place.controller.close
-    place = _enter(url, mode, create=create)
+    place = _enter(url, mode, create=create, consensus=consensus)
     return place.controller, lambda: _leave(place)
 
 
 class _Place:
     """A location that tables of this process have open, and how many do."""
 
-    def __init__(self, client: PersistClient, key: tuple[str, str, int] | None = None) -> None:
+    def __init__(self, client: PersistClient, key: "_Key | None" = None) -> None:
         self.client = client
         self.controller = StorageController(client, who=_WHO)
         self.key = key
@@ -115,19 +124,20 @@ class _Place:
 
 
 _lock: Final = ForkLock()
-_places: dict[tuple[str, str, int], _Place] = {}
+_Key: TypeAlias = tuple[str, str | None, str, int]
+_places: dict[_Key, _Place] = {}
 
 
-def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool) -> _Place:
+def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool, consensus: str | None) -> _Place:
     where = location_url(url)
     if not isinstance(where, str):
         raise BadInput(f"a location must be a URL or a path, not {type(url).__name__}")
     # A forked child can't use what its parent has open.
-    key = (where, mode, fork_count())
+    key = (where, consensus, mode, fork_count())
     with _lock:
         place = _places.get(key)
         if place is None:
-            place = _places[key] = _Place(_open(where, mode, create=create), key)
+            place = _places[key] = _Place(_open(where, mode, create=create, consensus=consensus), key)
         place.tables += 1
         return place
 
@@ -142,25 +152,26 @@ def _leave(place: _Place) -> None:
     place.client.close()
 
 
-def _open(url: str, mode: Mode, *, create: bool) -> PersistClient:
+def _open(url: str, mode: Mode, *, create: bool, consensus: str | None) -> PersistClient:
+    whole, blob = (url, None) if consensus is None or is_name(url) else (None, url)
     try:
         if mode == "write" and not create:
-            return PersistClient(Location.open(url, create=False))
-        return PersistClient.open(url, mode=mode)
+            return PersistClient(Location.open(whole, blob=blob, consensus=consensus, create=False))
+        return PersistClient.open(whole, blob=blob, consensus=consensus, mode=mode)
     except NoLocation as error:
         hint = "check the URL; holdfast.table with columns={...} creates a location"
         raise NoLocation(str(error), hint=hint) from error
     except UnusablePath as error:
-        if mode == "read" or not _is_readable(url):
+        if mode == "read" or not _is_readable(whole, blob, consensus):
             raise
         hint = 'open the table with mode="read", which writes nothing, or make the folder writable'
         raise UnusablePath(str(error), hint=hint) from error
 
 
-def _is_readable(url: str) -> bool:
-    """Return whether this process can read a location at this URL."""
+def _is_readable(url: str | None, blob: str | None, consensus: str | None) -> bool:
+    """Return whether this process can read a location at these URLs."""
     try:
-        PersistClient.open(url, mode="read").close()
+        PersistClient.open(url, blob=blob, consensus=consensus, mode="read").close()
     except HoldfastError:
         return False
     return True

@@ -188,6 +188,7 @@ def sql(
     as_of: Moment | None = None,
     or_earlier: bool = False,
     parameters: Sequence[object] | Mapping[str, object] | None = None,
+    consensus: str | None = None,
 ) -> SqlResult:
     """Run a SELECT of DuckDB's SQL on the tables of a location, by their names. Needs extra `sql`.
 
@@ -197,9 +198,9 @@ def sql(
     table that is not complete at such a time is read at its latest complete time before it.
 
     Only the columns that the query needs are passed on, and only rows that its conditions may choose are
-    read. `url` is as in `holdfast.table`. `parameters` are the values of `?` (a list) or `$name` (a dict).
-    Nothing is written, unless `url` is a client that may write: then the tables are held until the result
-    is closed, and reads at a time may complete it, as in `Table.read`.
+    read. `url` and `consensus` are as in `holdfast.table`. `parameters` are the values of `?` (a list) or
+    `$name` (a dict). Nothing is written, unless `url` is a client that may write: then the tables are held
+    until the result is closed, and reads at a time may complete it, as in `Table.read`.
 
     Raises:
         BadInput: DuckDB isn't installed, the query is not one SELECT, or DuckDB refuses it.
@@ -212,7 +213,7 @@ def sql(
         raise BadInput(f"query must be text, not {shown(query)}")
     time = None if as_of is None else milliseconds(as_of)
     names, times = _named(query)
-    controller, leave = enter(url, "read")
+    controller, leave = enter(url, "read", consensus=consensus)
     opened: dict[str, OpenTable] = {}
 
     def close() -> None:

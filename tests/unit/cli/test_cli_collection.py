@@ -141,7 +141,7 @@ def test_a_drop_that_was_killed_is_ended_by_its_name(flights: Shell) -> None:
     flights.out("create", "flights", "--id", "c2", "--key", "id:int64")
     flights.out("drop", "flights", "--yes")
     assert len(parts(flights)) > 0, "this name has a new owner"
-    flights.out("drop", "flights", "--yes", "--retain", "3600")
+    flights.out("drop", "flights", "--yes", "--keep-garbage", "3600")
     assert len(parts(flights)) > 0, "a backup may need them"
     assert flights.out("drop", "flights", "--yes") == "dropped flights (c1)\n"
     assert parts(flights) == []

@@ -195,7 +195,7 @@ def test_a_migration_needs_both_stores(linked: Linked, missing: str) -> None:
     at = linked.options.index(missing)
     options = [*linked.options[:at], *linked.options[at + 2 :]]
     result = CliRunner().invoke(main, ["migrate", "status", *options])
-    refused(result, 2, f"{missing} is missing: a migration needs both stores")
+    refused(result, 2, f"{missing.replace('--persist', '--url')} is missing: a migration needs both stores")
 
 
 def test_a_source_that_cannot_be_read_is_told_by_the_plan(linked: Linked) -> None:

@@ -183,9 +183,3 @@ def test_a_wrong_password_is_told_as_such_and_not_as_an_absent_location(postgres
     assert "password authentication failed" in line
     assert "user and password" in hint
     assert "catalog init" not in hint
-
-
-def test_an_option_for_the_url_is_told_as_the_argument_that_it_is() -> None:
-    line, hint = told(run("compact", "--url", "file:///tmp/x"), 2)
-    assert line == "holdfast: No such option '--url'."
-    assert "give the URL as the first argument, or in HOLDFAST_URL" in hint

@@ -101,7 +101,7 @@ def test_gc_deletes_what_nobody_holds(url: str, folder: Path) -> None:
         readers = machine.refresh().leased_readers.values()
         commit([(machine, ExpireHandles(tuple((each.id, each.heartbeats) for each in readers), ()))])
     ok("compact", url)
-    kept = ok("gc", url, SHARD, "--grace", "0", "--retain", "60")
+    kept = ok("gc", url, SHARD, "--grace", "0", "--keep-garbage", "60")
     assert kept.stderr.strip() == "deleted 0 blobs of 1 shard; 8 wait"
     result = ok("gc", url, SHARD, "--grace", "0")
     assert result.stdout.splitlines()[1].split()[:3] == [SHARD, "8", "0"]

@@ -4,6 +4,7 @@ A catalog is in a stash, which holds exactly one, or on persist, where each orga
 catalog has both, and one of them is the source of truth.
 """
 
+import os
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -15,7 +16,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 import click
 
-from holdfast.cli.location import consensus_option, open_to_look, open_to_write
+from holdfast.cli.location import (
+    CONSENSUS_VARIABLE,
+    URL_VARIABLES,
+    complete_names,
+    located,
+    open_to_look,
+    open_to_write,
+)
 from holdfast.errors import BadInput, CorruptBlob, NoLocation
 
 if TYPE_CHECKING:
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.catalog.move.truth import Backend, Strategy
     from holdfast.persist import PersistClient
 
-_HINT = "use --stash URL, or --persist URL --organization-id UUID, or all three for a linked catalog"
+_HINT = "use --stash URL, or --url URL --organization-id UUID, or all three for a linked catalog"
 
 
 class CatalogPlace(ABC):
@@ -90,7 +98,7 @@ class StashPlace(CatalogPlace):
         if self.emergency:
             openable = _in_emergency(openable)
         else:
-            _warn_of_link(openable, "--persist and --organization-id")
+            _warn_of_link(openable, "--url and --organization-id")
         yield openable
 
     @contextmanager
@@ -232,12 +240,13 @@ def linked_options(command: Callable[..., None]) -> Callable[..., None]:
         stash: str | None,
         **rest: Any,
     ) -> None:
-        given = {"--stash": stash, "--persist": persist, "--organization-id": organization_id}
+        persist, consensus = _stores(persist, consensus, organization_id)
+        given = {"--stash": stash, "--url": persist, "--organization-id": organization_id}
         for name, value in given.items():
             if value is None:
                 raise BadInput(
                     f"{name} is missing: a migration needs both stores",
-                    hint="use --stash URL --persist URL --organization-id UUID",
+                    hint="use --stash URL --url URL --organization-id UUID",
                 )
         command(*args, place=_place(persist, consensus, organization_id, stash), **rest)
 
@@ -249,8 +258,18 @@ def _with_place_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--organization-id", metavar="UUID", help="The organization whose catalog on persist this is."
         ),
-        consensus_option("--persist"),
-        click.option("--persist", metavar="URL", help="The location (file:///dir), or its blob store."),
+        click.option(
+            "--consensus", metavar="URL", help="The consensus store, if --url names only a blob store."
+        ),
+        click.option(
+            "--url",
+            "--persist",
+            "persist",
+            metavar="URL",
+            shell_complete=complete_names,
+            help="The location: a folder, a URL such as s3://bucket/prefix, or @NAME. Or its blob store."
+            " Default with --organization-id: HOLDFAST_URL.",
+        ),
         click.option("--stash", metavar="URL", help="The stash (postgresql://..., sqlite:///file)."),
     ):
         command = option(command)
@@ -260,6 +279,7 @@ def _with_place_options(command: Callable[..., None]) -> Callable[..., None]:
 def _place(
     persist: str | None, consensus: str | None, organization_id: str | None, stash: str | None
 ) -> CatalogPlace:
+    persist, consensus = _stores(persist, consensus, organization_id)
     if stash is not None:
         url = _checked_stash(stash)
         if persist is None and consensus is None and organization_id is None:
@@ -268,11 +288,27 @@ def _place(
     return _persist_place(persist, consensus, organization_id)
 
 
+def _stores(
+    persist: str | None, consensus: str | None, organization_id: str | None
+) -> tuple[str | None, str | None]:
+    """The URLs of the location. A catalog in a stash alone has none, whatever the environment has."""
+    if persist is None and organization_id is not None:
+        persist = next(filter(None, map(os.environ.get, URL_VARIABLES)), None)
+    if persist is None:
+        return None, consensus
+    from holdfast.locations import is_name
+
+    if consensus is None and not is_name(persist):
+        consensus = os.environ.get(CONSENSUS_VARIABLE) or None
+    given = located(persist, consensus)
+    return given.url, given.consensus
+
+
 def _persist_place(persist: str | None, consensus: str | None, organization_id: str | None) -> PersistPlace:
-    for name, given in {"--persist": persist, "--organization-id": organization_id}.items():
+    for name, given in {"--url": persist, "--organization-id": organization_id}.items():
         if given is None:
             neither = not (persist or consensus or organization_id)
-            raise BadInput(f"{'--stash, or --persist,' if neither else name} is missing", hint=_HINT)
+            raise BadInput(f"{'--stash, or --url,' if neither else name} is missing", hint=_HINT)
     assert persist is not None
     assert organization_id is not None
     from holdfast.catalog import catalog_shard_id

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.asking import confirm, somebody_answers
-from holdfast.cli.collection.place import columns_of, controller_of, location_options, refuse_dropped, time
+from holdfast.cli.collection.place import (
+    columns_of,
+    controller_of,
+    location_options,
+    name_argument,
+    refuse_dropped,
+    time,
+)
+from holdfast.cli.completing import forget_tables
 from holdfast.cli.facts import count, shown_moment
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
@@ -32,7 +40,7 @@ _TRIES = 5
 
 @click.command(short_help="Rebuild or reshard a collection while it is in use.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.option("--shards", metavar="N", type=int, help="The number of shards of the new rendition.")
 @click.option(
     "--hash",
@@ -101,7 +109,7 @@ def handover(
 
 @click.command(short_help="Restore a collection from a snapshot.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.argument("snapshot")
 @click.option("--create", is_flag=True, help="Create the collection if there is none.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
@@ -129,6 +137,7 @@ def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes:
             if not create:
                 raise
             info, is_new = controller.create_collection(_new_for(name, source)), True
+            forget_tables(location.url, location.consensus)
     refuse_dropped(info)
     source.check_fits(info)
     if not (yes or is_new):
@@ -154,7 +163,7 @@ def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes:
 
 @click.command(short_help="Add columns, or widen column types.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.option("--add", metavar="NAME:TYPE?", multiple=True, help="A new column. It must be nullable.")
 @click.option("--type", "types", metavar="NAME:TYPE", multiple=True, help="A wider type; '?' means nullable.")
 def alter(location: LocationUrls, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> None:
@@ -195,7 +204,7 @@ def alter(location: LocationUrls, name: str, add: tuple[str, ...], types: tuple[
 
 @click.command(short_help="Set the comment of a column.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.argument("column")
 @click.argument("text")
 def comment(location: LocationUrls, name: str, column: str, text: str) -> None:
@@ -216,7 +225,7 @@ def comment(location: LocationUrls, name: str, column: str, text: str) -> None:
 
 @click.command(short_help="Do the work that is due, and show what the rest waits for.")
 @location_options
-@click.argument("name")
+@name_argument
 def advance(location: LocationUrls, name: str) -> None:
     """Do the work that is due for a collection, such as dropping a retired rendition.
 
@@ -237,7 +246,7 @@ def advance(location: LocationUrls, name: str) -> None:
 
 @click.command(short_help="Set how much history a collection keeps.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.argument("period")
 def retain(location: LocationUrls, name: str, period: str) -> None:
     """Keep the history of the last PERIOD before the latest complete time: 7d, 12h, 90m, or forever.
@@ -258,7 +267,7 @@ def retain(location: LocationUrls, name: str, period: str) -> None:
 
 @click.command(short_help="Give a collection another name.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.argument("new_name")
 def rename(location: LocationUrls, name: str, new_name: str) -> None:
     """Give a collection another name. Its id stays the same, and open tables keep working.
@@ -275,6 +284,7 @@ def rename(location: LocationUrls, name: str, new_name: str) -> None:
             raise UniquenessViolation(f"there is a collection {new_name}", hint="choose another name")
     with controller_of(location.open_to_write(create=False)) as controller:
         controller.rename(info.collection_id, new_name)
+    forget_tables(location.url, location.consensus)
     click.echo(f"renamed {info.name} to {new_name} ({info.collection_id})")
 
 

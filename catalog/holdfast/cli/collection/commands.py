@@ -23,13 +23,20 @@ from holdfast.cli.collection.change import (
     upkeep,
 )
 from holdfast.cli.collection.export import export
-from holdfast.cli.collection.place import columns_of, comments_of, controller_of, location_options
+from holdfast.cli.collection.place import (
+    columns_of,
+    comments_of,
+    controller_of,
+    location_options,
+    name_argument,
+)
 from holdfast.cli.collection.rows import diff, read, tail
 from holdfast.cli.collection.show import describe, holds, jobs, list_
 from holdfast.cli.collection.source import errors, offsets
 from holdfast.cli.collection.sql import sql
 from holdfast.cli.collection.write import write
-from holdfast.cli.location import LocationUrls, retain_option
+from holdfast.cli.completing import forget_tables
+from holdfast.cli.location import LocationUrls, formerly, keep_garbage_option
 from holdfast.errors import (
     BadInput,
     CollectionInUse,
@@ -112,6 +119,7 @@ def create(
     if info is None:
         with controller_of(location.open_to_write(create=True)) as controller:
             info = controller.create_collection(spec)
+        forget_tables(location.url, location.consensus)
     over = "1 shard" if info.shards == 1 else f"{info.shards} shards"
     kept = f"keeps its history: {shown_period(info.retain_ms)}"
     click.echo(f"collection {info.name} ({info.collection_id}) with {over}, {kept}")
@@ -119,17 +127,18 @@ def create(
 
 @collection.command()
 @location_options
-@click.argument("name")
+@name_argument
 @click.option("--force", is_flag=True, help="End its jobs, and don't wait for its readers.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@retain_option
-def drop(location: LocationUrls, name: str, force: bool, yes: bool, retain: float) -> None:
+@keep_garbage_option
+@formerly("--retain", "--keep-garbage")
+def drop(location: LocationUrls, name: str, force: bool, yes: bool, keep_garbage_s: float) -> None:
     """Drop a collection and delete all its data, permanently.
 
     A collection that feeds another one, or has another hold that outlives its process, is left alone.
     Otherwise nobody can open it any more. While a job of it runs or somebody still reads it, its data stays:
-    drop it again when they have ended. With --retain, the data stays for so long, and 'holdfast persist gc'
-    or any client deletes it afterwards.
+    drop it again when they have ended. With --keep-garbage, the data stays for so long. Afterwards 'holdfast
+    persist gc' or any client deletes it.
     """
     with controller_of(location.open_to_look()) as controller:
         try:
@@ -148,11 +157,12 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, retain: floa
         confirm(
             f"Drop {', '.join(f'{each.name} ({each.collection_id})' for each in infos)} and all its data?"
         )
-    with controller_of(location.open_to_write(create=False, retain_for_s=retain)) as controller:
+    with controller_of(location.open_to_write(create=False, retain_for_s=keep_garbage_s)) as controller:
         for each in infos:
             slots = [] if each.dropped else _slots(controller, each)
             controller.drop_collection(each.collection_id, force=force)
             controller.erase_collection(each.collection_id)
+            forget_tables(location.url, location.consensus)
             click.echo(f"dropped {each.name} ({each.collection_id})")
             for slot in slots:
                 click.echo(
@@ -188,7 +198,7 @@ def _refuse_durable_holds(controller: "StorageController", info: "CollectionInfo
 
 @collection.command(short_help="Release a hold that outlives its process.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.argument("purpose")
 def release(location: LocationUrls, name: str, purpose: str) -> None:
     """Release the holds of a collection that have this PURPOSE, as 'holds' shows them.

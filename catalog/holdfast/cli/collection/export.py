@@ -2,7 +2,7 @@
 
 import click
 
-from holdfast.cli.collection.place import location_options, opened_table, time
+from holdfast.cli.collection.place import location_options, name_argument, opened_table, time
 from holdfast.cli.facts import count
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
@@ -10,7 +10,7 @@ from holdfast.cli.progress import ProgressLine
 
 @click.command(short_help="Write the contents as of one time to a folder of Parquet files.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.argument("target")
 @click.option("--as-of", metavar="TIME", type=time, help="Milliseconds or an ISO date. Default: the latest.")
 def export(location: LocationUrls, name: str, target: str, as_of: int | None) -> None:

@@ -2,12 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.location import LocationUrls, consensus_option
+from holdfast.cli.completing import complete_tables
+from holdfast.cli.location import location_options as location_options
 from holdfast.errors import BadInput, TornRendition
 
 if TYPE_CHECKING:
@@ -20,23 +20,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 LOOKS = ("table", "json")
 
 
-def location_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that name a location, and pass its URLs as `location`."""
-
-    @wraps(command)
-    def with_location(*args: Any, url: str, consensus: str | None, **rest: Any) -> None:
-        command(*args, location=LocationUrls(url, consensus), **rest)
-
-    consensus_of = consensus_option("--url", envvar="HOLDFAST_CONSENSUS_URL", show_envvar=True)
-    url_of = click.option(
-        "--url",
-        metavar="URL",
-        envvar=["HOLDFAST_URL", "HOLDFAST_BLOB_URL"],
-        required=True,
-        show_envvar=True,
-        help="The location: a folder or a URL, such as s3://bucket/prefix. Or its blob store.",
-    )
-    return url_of(consensus_of(with_location))
+name_argument = click.argument("name", shell_complete=complete_tables)
 
 
 def look_option(command: _F) -> _F:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.collection.place import controller_of, location_options, opened_table, time
+from holdfast.cli.collection.place import controller_of, location_options, name_argument, opened_table, time
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, cell_of
@@ -40,7 +40,7 @@ _TAIL_FORMATS = ("table", "csv", "json")
 
 @click.command(short_help="Show the contents as of one time.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
 @click.option("--or-earlier", is_flag=True, help=_OR_EARLIER)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the name of FILE, or table.")
@@ -129,7 +129,7 @@ def _logical(batches: "Iterable[pa.RecordBatch]", schema: "Schema") -> "Iterator
 
 @click.command(short_help="Show the differences between two times.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.option("--from", "start", metavar="TIME", type=time, required=True, help="The earlier time.")
 @click.option("--to", "end", metavar="TIME", type=time, help="The later time. Default: the latest time.")
 @click.option("--or-earlier", is_flag=True, help=_OR_EARLIER)
@@ -175,7 +175,7 @@ def diff(
 
 @click.command(short_help="Follow the changes of a collection.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.option("--as-of", metavar="TIME", type=time, help="Show changes after TIME. Default: the present.")
 @click.option("--snapshot", is_flag=True, help="Show the rows as of that time first.")
 @click.option("--until", metavar="TIME", type=time, help="End after all changes before TIME were shown.")

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.collection.place import controller_of, facts_of, location_options, look_option
+from holdfast.cli.collection.place import (
+    controller_of,
+    facts_of,
+    location_options,
+    look_option,
+    name_argument,
+)
+from holdfast.cli.completing import remember_tables
 from holdfast.cli.facts import age, count, moment, plain, shown, shown_moment, size
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.rows.text import cell_of, render
@@ -37,6 +44,7 @@ def list_(location: LocationUrls, look: str, as_json: bool) -> None:
     """
     with controller_of(location.open_to_look()) as controller:
         found = [facts_of(controller, info) for info in controller.list_collections()]
+    remember_tables(location.url, location.consensus, (each["name"] for each in found))
     if as_json or look == "json":
         click.echo(json.dumps(found, indent=2))
         return
@@ -50,7 +58,7 @@ def list_(location: LocationUrls, look: str, as_json: bool) -> None:
 
 @click.command(short_help="Show one collection: columns, renditions, holds, history.")
 @location_options
-@click.argument("name")
+@name_argument
 @look_option
 def describe(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
     """Show one collection: its columns, its renditions, who holds its times, and the commands run on it.
@@ -94,7 +102,7 @@ def describe(location: LocationUrls, name: str, look: str, as_json: bool) -> Non
 
 @click.command(short_help="Show the holds of a collection.")
 @location_options
-@click.argument("name")
+@name_argument
 @look_option
 def holds(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
     """Show the holds of a collection: their holders, their since, and the retired renditions that they keep.
@@ -109,7 +117,7 @@ def holds(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
 
 @click.command(short_help="Show the jobs of a collection.")
 @location_options
-@click.argument("name")
+@name_argument
 @look_option
 def jobs(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
     """Show the recorded jobs of a collection, oldest first: snapshots, hydrations, named writes and others.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.collection.place import controller_of, location_options, time
+from holdfast.cli.collection.place import controller_of, location_options, name_argument, time
 from holdfast.cli.facts import shown
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.rows.text import FORMATS
@@ -24,7 +24,7 @@ _AS_OF = "Milliseconds or an ISO date. Default: the latest time."
 
 @click.command(short_help="Show which offsets of the source the contents have.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: table.")
 def offsets(location: LocationUrls, name: str, as_of: int | None, form: str | None) -> None:
@@ -42,7 +42,7 @@ def offsets(location: LocationUrls, name: str, as_of: int | None, form: str | No
 
 @click.command(short_help="Show the records that could not be decoded.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: table.")
 def errors(location: LocationUrls, name: str, as_of: int | None, form: str | None) -> None:

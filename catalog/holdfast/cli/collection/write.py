@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from holdfast.cli.collection.place import controller_of, location_options, opened_table, refuse_dropped, time
+from holdfast.cli.collection.place import (
+    controller_of,
+    location_options,
+    name_argument,
+    opened_table,
+    refuse_dropped,
+    time,
+)
 from holdfast.cli.facts import count, moment, shown
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
@@ -61,7 +68,7 @@ class _Times:
 
 @click.command(short_help="Append, upsert or delete the rows of a file.")
 @location_options
-@click.argument("name")
+@name_argument
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--format", "form", type=click.Choice(FORMATS[1:]), help="Default: by the file's name.")
 @click.option("--upsert", is_flag=True, help="Replace the rows that have the same key.")

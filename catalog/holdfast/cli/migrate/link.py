@@ -94,7 +94,7 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool
 
 @click.command(short_help="End the link of a catalog on persist.")
 @place_options
-@click.option("--stash-lost", is_flag=True, help="The stash is gone permanently. Give only --persist.")
+@click.option("--stash-lost", is_flag=True, help="The stash is gone permanently. Give only --url.")
 @_accept_loss
 @generation_option
 @yes_option
@@ -118,7 +118,7 @@ def detach(
             "--stash can't be given with --stash-lost, which means that the stash is gone"
             if stash_lost
             else "--stash is missing: ending a link needs both stores",
-            hint="if the stash is gone for good, give --stash-lost with --persist URL --organization-id UUID",
+            hint="if the stash is gone for good, give --stash-lost with --url URL --organization-id UUID",
         )
     if accept_loss and not stash_lost:
         raise BadInput(

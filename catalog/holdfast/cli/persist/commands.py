@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli.facts import count, frontier, moment, size
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.arguments import location_arguments
+from holdfast.cli.persist.arguments import ShardCommand, location_arguments
 from holdfast.cli.persist.backup import backup, restore
 from holdfast.cli.persist.export import export
 from holdfast.cli.persist.holds import holds
@@ -30,12 +30,12 @@ def persist() -> None:
     """Inspect and maintain the shards of a location."""
 
 
-@persist.command(short_help="Show all shards, or one.")
+@persist.command(cls=ShardCommand, short_help="Show all shards, or one.")
 @location_arguments
 @click.argument("shard", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Show JSON. A closed frontier is null.")
 def inspect(url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
-    """Show all shards of the location at URL (file:///dir), or one: its contents and its holds."""
+    """Show all shards of a location, or one: its contents and its holds."""
     with open_to_look(url, consensus) as client:
         shards = [client.inspect(each) for each in ([shard] if shard else client.shards())]
         location_id = client.location_id

@@ -5,13 +5,13 @@ from pathlib import Path
 import click
 
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.arguments import location_arguments
+from holdfast.cli.persist.arguments import ShardCommand, location_arguments
 from holdfast.errors import AsOfNotYetAvailable
 
 FORMATS = ("parquet", "arrow", "csv", "json")
 
 
-@click.command(short_help="Write the contents of a shard to a file.")
+@click.command(cls=ShardCommand, short_help="Write the contents of a shard to a file.")
 @location_arguments
 @click.argument("shard")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
@@ -21,7 +21,7 @@ FORMATS = ("parquet", "arrow", "csv", "json")
 def export(
     url: str, consensus: str | None, shard: str, file: Path, as_of: int | None, form: str | None, diff: bool
 ) -> None:
-    """Write the contents of SHARD in the location at URL to FILE: Parquet, Arrow, CSV or JSON lines.
+    """Write the contents of SHARD in a location to FILE: Parquet, Arrow, CSV or JSON lines.
 
     If FILE exists, it is replaced once the new file is complete. A FILE that is not a regular file (a device,
     a pipe) is refused. FILE - is standard output. Rows are in the order of the shard, and memory is bounded.

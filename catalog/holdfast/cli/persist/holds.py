@@ -4,17 +4,17 @@ import click
 
 from holdfast.cli.facts import age, count, emit_json, frontier, json_option
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.arguments import chosen, location_arguments
+from holdfast.cli.persist.arguments import ShardCommand, chosen, location_arguments
 from holdfast.cli.rows.text import render
 from holdfast.errors import CLOSED
 
 
-@click.command(short_help="Show the holds of shards.")
+@click.command(cls=ShardCommand, short_help="Show the holds of shards.")
 @location_arguments
 @click.argument("shard", required=False)
 @json_option
 def holds(url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
-    """Show the holds on the since of all shards of the location at URL, or of one shard.
+    """Show the holds on the since of all shards of a location, or of one shard.
 
     A leased hold ends when its holder has not renewed it for its whole lease. A critical hold never ends by
     itself. Its token is shown as a fingerprint.

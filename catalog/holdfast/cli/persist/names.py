@@ -6,18 +6,18 @@ import click
 
 from holdfast.cli.facts import count, emit_json, json_option
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.arguments import location_arguments
+from holdfast.cli.persist.arguments import ShardCommand, location_arguments
 from holdfast.cli.rows.text import render
 
 if TYPE_CHECKING:
     from holdfast.persist import ShardInfo
 
 
-@click.command(short_help="Show the names of shards.")
+@click.command(cls=ShardCommand, short_help="Show the names of shards.")
 @location_arguments
 @json_option
 def names(url: str, consensus: str | None, as_json: bool) -> None:
-    """Show the names in the location at URL and their shards.
+    """Show the names in a location and their shards.
 
     The name of a finalized shard stays until it is forgotten.
     """

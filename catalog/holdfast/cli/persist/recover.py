@@ -14,7 +14,7 @@ import click
 
 from holdfast.cli.facts import count, emit_json, json_option, moment, shown_moment
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.persist.arguments import location_arguments
+from holdfast.cli.persist.arguments import ShardCommand, location_arguments
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import render
 from holdfast.errors import BadInput, HoldfastError
@@ -32,7 +32,7 @@ _MOST_SHOWN: Final = 20
 """Shards with two histories that are shown to people; JSON has all."""
 
 
-@click.command(short_help="Create the logs anew after the consensus store was lost.")
+@click.command(cls=ShardCommand, short_help="Create the logs anew after the consensus store was lost.")
 @location_arguments
 @click.option("--yes", is_flag=True, help="Recover. Without --yes nothing is written.")
 @click.option(
@@ -61,7 +61,7 @@ def recover(
     accept: bool,
     as_json: bool,
 ) -> None:
-    """Create the logs of all shards of the location at URL anew from its blob store.
+    """Create the logs of all shards of a location anew from its blob store.
 
     Use this if the consensus store was lost, or restored from an older copy. Stop every other client first.
     What was committed after the newest rollup of a shard is lost, and clients that know it must not continue.

@@ -3,14 +3,14 @@
 import click
 
 from holdfast.cli.facts import age, count, emit_json, json_option, size
-from holdfast.cli.location import open_to_look, open_to_write, retain_option
-from holdfast.cli.persist.arguments import chosen, location_arguments
+from holdfast.cli.location import formerly, keep_garbage_option, open_to_look, open_to_write
+from holdfast.cli.persist.arguments import ShardCommand, chosen, location_arguments
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import render
 from holdfast.text import one_line
 
 
-@click.command(short_help="Delete garbage.")
+@click.command(cls=ShardCommand, short_help="Delete garbage.")
 @location_arguments
 @click.argument("shard", required=False)
 @click.option(
@@ -19,19 +19,25 @@ from holdfast.text import one_line
     metavar="SECONDS",
     help="How long garbage waits. Default: an hour.",
 )
-@retain_option
+@keep_garbage_option
+@formerly("--retain", "--keep-garbage")
 @json_option
 def gc(
-    url: str, consensus: str | None, shard: str | None, grace: float | None, retain: float, as_json: bool
+    url: str,
+    consensus: str | None,
+    shard: str | None,
+    grace: float | None,
+    keep_garbage_s: float,
+    as_json: bool,
 ) -> None:
-    """Delete garbage in all shards of the location at URL, or in one: blobs and versions that nobody needs.
+    """Delete garbage in all shards of a location, or in one: blobs and versions that nobody needs.
 
     Garbage waits for an hour, because a reader without a lease may still need it. --grace changes that time.
     """
     from holdfast.persist.admin import manual
 
     with (
-        open_to_write(url, consensus, create=False, gc_grace_s=grace, retain_for_s=retain) as client,
+        open_to_write(url, consensus, create=False, gc_grace_s=grace, retain_for_s=keep_garbage_s) as client,
         ProgressLine("collecting garbage of") as progress,
     ):
         done = [manual.collect(client, each) for each in progress.over(chosen(client, shard))]
@@ -56,13 +62,13 @@ def gc(
         click.echo("'holdfast persist recover' with --accept shows all of them", err=True)
 
 
-@click.command(short_help="Compact the batches that are due.")
+@click.command(cls=ShardCommand, short_help="Compact the batches that are due.")
 @location_arguments
 @click.argument("shard", required=False)
 @click.option("--full", is_flag=True, help="Merge all batches into one, not only those that are due.")
 @json_option
 def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_json: bool) -> None:
-    """Compact the batches that are due in all shards of the location at URL, or in one."""
+    """Compact the batches that are due in all shards of a location, or in one."""
     from holdfast.persist.admin import manual
 
     with open_to_write(url, consensus, create=False) as client, ProgressLine("compacting") as progress:
@@ -85,7 +91,7 @@ def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_j
     click.echo(f"compacted {len(changed):,} of {count(len(done), 'shard')}", err=True)
 
 
-@click.command(short_help="Find blobs that crashes left behind.")
+@click.command(cls=ShardCommand, short_help="Find blobs that crashes left behind.")
 @location_arguments
 @click.option("--delete", is_flag=True, help="Make the orphans garbage. Without it nothing is written.")
 @click.option(
@@ -96,12 +102,13 @@ def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_j
     metavar="HOURS",
     help="Skip younger blobs: an upload that still runs may have written them.",
 )
-@retain_option
+@keep_garbage_option
+@formerly("--retain", "--keep-garbage")
 @json_option
 def sweep(
-    url: str, consensus: str | None, delete: bool, older_than: float, retain: float, as_json: bool
+    url: str, consensus: str | None, delete: bool, older_than: float, keep_garbage_s: float, as_json: bool
 ) -> None:
-    """Find orphans in the location at URL: blobs that no version names and no writer is about to name.
+    """Find orphans in a location: blobs that no version names and no writer is about to name.
 
     Crashes leave them behind. With --delete they become garbage of their shards, and are deleted when other
     garbage is. If garbage is retained, so are they.
@@ -111,7 +118,7 @@ def sweep(
 
     older_than_s = check_age(older_than * 3600)
     client = (
-        open_to_write(url, consensus, create=False, retain_for_s=retain)
+        open_to_write(url, consensus, create=False, retain_for_s=keep_garbage_s)
         if delete
         else open_to_look(url, consensus)
     )

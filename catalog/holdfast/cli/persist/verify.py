@@ -4,18 +4,18 @@ import click
 
 from holdfast.cli.facts import count, emit_json, json_option
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.arguments import chosen, location_arguments
+from holdfast.cli.persist.arguments import ShardCommand, chosen, location_arguments
 from holdfast.cli.progress import ProgressLine
 from holdfast.text import one_line
 
 
-@click.command(short_help="Read all shards again and check them.")
+@click.command(cls=ShardCommand, short_help="Read all shards again and check them.")
 @location_arguments
 @click.argument("shard", required=False)
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
-    """Read all shards of the location at URL, or one, and check all invariants of the stored data.
+    """Read all shards of a location, or one, and check all invariants of the stored data.
 
     Each finding is one line, with the key of the damaged object. Exit code 1 means that there are findings.
     """

@@ -18,12 +18,14 @@ from functools import partial
 from typing import NamedTuple, Self
 
 from holdfast.errors import (
+    BadInput,
     CorruptBlob,
     Indeterminate,
     LocationMismatch,
     NoLocation,
     StoreUnreachable,
 )
+from holdfast.locations import is_name, location_url, named_location
 from holdfast.persist.stores.cache import CacheConfig, CachedBlob
 from holdfast.persist.stores.formats import check_format
 from holdfast.persist.stores.metrics import MeteredBlob, MeteredConsensus, StoreMetrics
@@ -70,6 +72,7 @@ class Location:
     ) -> Self:
         """Open the location at `url`, or the location that consists of the stores `blob` and `consensus`.
 
+        `url` may be the name of a location, such as `@prod` (see `holdfast.locations`).
         `metrics` counts the calls, and `cache` keeps blobs. For `retry_s` seconds, the stores retry the calls
         that `retry` lists for a client's stores.
 
@@ -79,6 +82,7 @@ class Location:
         and their consensus store is lost.
         """
         create = create and not read_only
+        url, blob, consensus = resolved(url, blob=blob, consensus=consensus)
         open_both = partial(
             open_stores, url, blob=blob, consensus=consensus, create=create, read_only=read_only
         )
@@ -124,6 +128,23 @@ class Location:
         """Close both stores."""
         self.consensus.close()
         self.blob.close()
+
+
+def resolved(
+    url: str | None, *, blob: str | None, consensus: str | None
+) -> tuple[str | None, str | None, str | None]:
+    """The URLs of a location, or of its blob store and consensus store, if `url` is a name such as `@prod`.
+
+    Other URLs stay as they are. Raises `BadInput` if there is no such name, or other URLs are given with it.
+    """
+    if url is None or not is_name(url):
+        return url, blob, consensus
+    if blob is not None or consensus is not None:
+        raise BadInput(f"{url} names a whole location", hint="leave out the URLs of its stores")
+    found = named_location(url)
+    if found.consensus is None:
+        return location_url(found.url), None, None
+    return None, location_url(found.url), found.consensus
 
 
 def _metered(blob: Blob, consensus: Consensus, metrics: StoreMetrics | None) -> tuple[Blob, Consensus]:

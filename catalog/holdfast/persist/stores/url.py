@@ -3,7 +3,6 @@
 Messages repeat only the scheme and path of a URL. The rest may contain secrets.
 """
 
-import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,16 +40,6 @@ _memory_lock: Final = ForkLock()
 # A forked child has its own stores: a copy of the parent's would be a second history with the same name.
 _memory_blobs: Final[dict[tuple[int, str], MemoryBlob]] = {}
 _memory_consensus: Final[dict[tuple[int, str], MemoryConsensus]] = {}
-
-
-def location_url(given: str | os.PathLike[str]) -> str:
-    """The URL of a location: a path becomes the URL of that folder, anything else stays as it is."""
-    if isinstance(given, os.PathLike):
-        return Path(given).absolute().as_uri()
-    # Text with one of these may be a URL that lacks only its scheme, with a password in it.
-    if not isinstance(given, str) or not given or any(each in given for each in ":@?#"):
-        return given
-    return Path(given).expanduser().absolute().as_uri()
 
 
 def open_stores(
