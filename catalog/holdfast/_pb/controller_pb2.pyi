@@ -47,6 +47,7 @@ class CommandKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMMENT_COLUMNS: _ClassVar[CommandKind]
     RETAIN_COLLECTION: _ClassVar[CommandKind]
     RENAME_COLLECTION: _ClassVar[CommandKind]
+    RENAME_COLUMN: _ClassVar[CommandKind]
 
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -83,24 +84,27 @@ MAKE_DIFFERENCE: CommandKind
 COMMENT_COLUMNS: CommandKind
 RETAIN_COLLECTION: CommandKind
 RENAME_COLLECTION: CommandKind
+RENAME_COLUMN: CommandKind
 JOB_STATE_UNSPECIFIED: JobState
 RUNNING: JobState
 DONE: JobState
 FAILED: JobState
 
 class Column(_message.Message):
-    __slots__ = ("name", "type", "nullable", "comment", "later_type")
+    __slots__ = ("name", "type", "nullable", "comment", "shown_as", "later_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     NULLABLE_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
+    SHOWN_AS_FIELD_NUMBER: _ClassVar[int]
     LATER_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     nullable: bool
     comment: str
+    shown_as: str
     later_type: str
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., nullable: _Optional[bool] = ..., comment: _Optional[str] = ..., later_type: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., nullable: _Optional[bool] = ..., comment: _Optional[str] = ..., shown_as: _Optional[str] = ..., later_type: _Optional[str] = ...) -> None: ...
 
 class Codec(_message.Message):
     __slots__ = ("name", "version")

@@ -15,6 +15,7 @@ from typing import Final, Self
 
 import pyarrow as pa
 
+from holdfast.collections.record.column_names import ColumnNames
 from holdfast.collections.routing import split_rows
 from holdfast.collections.sharded_append import Position, PreparedAppend, Route
 from holdfast.errors import BadInput
@@ -38,11 +39,15 @@ class BulkAppend:
     times.
     """
 
-    def __init__(self, schema: Schema, route: Route, complete: Complete, *, memory_bytes: int) -> None:
+    def __init__(
+        self, schema: Schema, names: ColumnNames, route: Route, complete: Complete, *, memory_bytes: int
+    ) -> None:
         self._owner = OwnerProcess()
         self.rows = 0
         self.times: tuple[int, int] | None = None
         self._schema = schema
+        self._names = names
+        self._stored = names.stored_schema(schema)
         self._complete = complete
         self._memory_bytes = memory_bytes
         self._whole = True
@@ -125,7 +130,8 @@ class BulkAppend:
             first, last = self.times or bounds
             self.times = min(first, bounds[0]), max(last, bounds[1])
         self.rows += batch.num_rows
-        self._building.add(upgraded(batch, self._schema, self._building.route.schema), timed=timed)
+        stored = upgraded(self._names.stored_rows(batch), self._stored, self._building.route.schema)
+        self._building.add(stored, timed=timed)
 
     def _spread(self, route: Route) -> None:
         """Move all added updates to the shards of another rendition."""

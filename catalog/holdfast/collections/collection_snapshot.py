@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from holdfast.collections.controller_log import ControllerLog
+from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.spec import CollectionState
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
 from holdfast.persist import PersistClient, Snapshot, SnapshotPart
@@ -35,24 +36,30 @@ class CollectionSnapshot:
         as_of: int,
         shards: Sequence[Snapshot],
         there: Callable[[], AbstractContextManager[None]],
+        names: ColumnNames = PLAIN_NAMES,
         *,
         threads: bool = True,
         columns: Sequence[str] | None = None,
     ) -> None:
         # If the collection evolves during planning, one shard may have a later schema than another.
-        self.schema = newest(shard.schema for shard in shards)
+        self._schema = newest(shard.schema for shard in shards)
+        self.schema = names.shown_schema(self._schema)
+        self._names = names
         self.as_of = as_of
         self._shards = tuple(shards)
         self._there = there
         self._threads = threads
         self._columns = columns
-        arrow = self.schema.arrow_diff
+        arrow = self._schema.arrow_diff
         self._arrow = (
-            arrow if columns is None else pa.schema([arrow.field(name) for name in [*columns, DIFF]])
+            arrow
+            if columns is None
+            else pa.schema([arrow.field(name) for name in [*names.stored_columns(columns), DIFF]])
         )
 
     def filtered(self, row_filter: RowFilter) -> "CollectionSnapshot":
         """The same snapshot with only the rows that a filter of its schema chooses."""
+        row_filter = self._names.stored_filter(row_filter)
         shards = [shard.filtered(row_filter) for shard in self._shards]
         return self._of(shards, self._columns)
 
@@ -61,19 +68,22 @@ class CollectionSnapshot:
 
         Equal rows are then not summed.
         """
+        stored = self._names.stored_columns(columns)
         # A column that a shard doesn't have yet is null in all of its rows.
-        known = [[name for name in columns if name in shard.schema.names] for shard in self._shards]
+        known = [[name for name in stored if name in shard.schema.names] for shard in self._shards]
         pairs = zip(self._shards, known, strict=True)
         return self._of([shard.narrowed(names) for shard, names in pairs], columns)
 
     def _of(self, shards: Sequence[Snapshot], columns: Sequence[str] | None) -> "CollectionSnapshot":
-        return CollectionSnapshot(self.as_of, shards, self._there, threads=self._threads, columns=columns)
+        return CollectionSnapshot(
+            self.as_of, shards, self._there, self._names, threads=self._threads, columns=columns
+        )
 
     def to_table(self) -> pa.Table:
         """All rows, in memory. Raises like the snapshot of a shard."""
         with self._there():
             if len(self._shards) == 1:
-                return self._shards[0].to_table()
+                return self._names.shown_rows(self._shards[0].to_table())
             if not self._threads:
                 return self._together(shard.to_table() for shard in self._shards)
             with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:
@@ -83,10 +93,10 @@ class CollectionSnapshot:
         for shard in self._shards:
             with self._there():
                 for batch in shard:
-                    yield fitted(batch, self._arrow)
+                    yield self._names.shown_rows(fitted(batch, self._arrow))
 
     def _together(self, tables: Iterable[pa.Table]) -> pa.Table:
-        return pa.concat_tables(fitted(table, self._arrow) for table in tables)
+        return self._names.shown_rows(pa.concat_tables(fitted(table, self._arrow) for table in tables))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +109,21 @@ class CollectionPart:
     collection_id: str
     as_of: int
     parts: tuple[SnapshotPart, ...]
+    names: ColumnNames = PLAIN_NAMES
 
 
 def group_parts(
-    collection_id: str, as_of: int, parts: Sequence[SnapshotPart], max_parts: int | None
+    collection_id: str,
+    as_of: int,
+    parts: Sequence[SnapshotPart],
+    max_parts: int | None,
+    names: ColumnNames = PLAIN_NAMES,
 ) -> list[CollectionPart]:
     """Distribute `parts` over at most `max_parts` pieces (None: one piece each) of about equal numbers."""
     pieces = len(parts) if max_parts is None else max(1, min(max_parts, len(parts)))
-    return [CollectionPart(collection_id, as_of, tuple(parts[piece::pieces])) for piece in range(pieces)]
+    return [
+        CollectionPart(collection_id, as_of, tuple(parts[piece::pieces]), names) for piece in range(pieces)
+    ]
 
 
 def read_collection_part(
@@ -117,9 +134,10 @@ def read_collection_part(
     Raises `AsOfTooEarly` if nothing held the collection's since between planning and reading, and
     `CollectionNotFound` if the collection was dropped.
     """
+    stored = None if columns is None else part.names.stored_columns(columns)
     for each in part.parts:
         try:
-            yield from client.read_snapshot_part(each, columns)
+            yield from map(part.names.shown_rows, client.read_snapshot_part(each, stored))
         except (AsOfTooEarly, ShardFinalized) as error:
             _refuse_dropped(client, part.collection_id)
             if isinstance(error, ShardFinalized):

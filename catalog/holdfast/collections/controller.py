@@ -16,7 +16,7 @@ from holdfast.collections.capabilities import Capabilities, CollectionHold, Dura
 from holdfast.collections.controller_log import ControllerLog, Guard
 from holdfast.collections.differences import difference_shards
 from holdfast.collections.due_steps import AdvanceStep, Due, Situation, StepKind, advance
-from holdfast.collections.feeds import ended_feeds
+from holdfast.collections.feeds import ended_feeds, refuse_feeding
 from holdfast.collections.frontiers import common_upper, uppers_together
 from holdfast.collections.hydration import Hydration
 from holdfast.collections.job_commands import JobCommands
@@ -28,6 +28,7 @@ from holdfast.collections.record.collection_transitions import (
     comment_columns,
     evolve_collection,
     rename_collection,
+    rename_column,
     retain_collection,
 )
 from holdfast.collections.record.spec import (
@@ -41,7 +42,14 @@ from holdfast.collections.record.spec import (
     check_name,
     check_retention,
 )
-from holdfast.collections.record.state import CommandRecord, ControllerState
+from holdfast.collections.record.state import (
+    CommandRecord,
+    ControllerState,
+    Outcome,
+    RecordCommit,
+    RecordNoOp,
+    RecordReject,
+)
 from holdfast.collections.record.transitions import Origin, ShardIds
 from holdfast.collections.rendition_copy import OnProgress
 from holdfast.collections.rendition_writer import RenditionWriter
@@ -55,12 +63,14 @@ from holdfast.errors import (
     CollectionInUse,
     CollectionNotFound,
     ShardFinalized,
+    UpperMismatch,
     VersionTooNew,
 )
 from holdfast.persist import PersistClient, Prepared, Schema, StoredSize
 from holdfast.persist.checks import check_schema
 
 _CREATION_PURPOSE: Final = "collection creation"
+_COLUMNS_PURPOSE: Final = "change of columns"
 
 
 class StorageController(JobCommands):
@@ -206,13 +216,15 @@ class StorageController(JobCommands):
         """
         info = self._open(id_or_name)
         id_, origin = info.collection_id, self._origin(command_id)
+
+        def effects(state: ControllerState) -> list[Prepared]:
+            info = state.collections[id_]
+            stored = info.names.with_new(info.schema, schema).stored_schema(schema)
+            shards = [shard for rendition in info.live for shard in rendition.content_shards]
+            return [self.client.prepare_evolve(shard, stored) for shard in shards]
+
         return self._log.commit(
-            lambda state: evolve_collection(state, id_, check_schema(schema), origin),
-            lambda state: [
-                self.client.prepare_evolve(shard, schema)
-                for rendition in state.collections[id_].live
-                for shard in rendition.content_shards
-            ],
+            lambda state: evolve_collection(state, id_, check_schema(schema), origin), effects
         )
 
     def comment_columns(
@@ -257,6 +269,21 @@ class StorageController(JobCommands):
         check_name("collection name", name)
         id_, origin = self._open(id_or_name).collection_id, self._origin(command_id)
         return self._log.commit(lambda state: rename_collection(state, id_, name, origin))
+
+    def rename_column(
+        self, id_or_name: str, old: str, new: str, *, command_id: str | None = None
+    ) -> CollectionInfo:
+        """Give a column another name, whether it is a key column or not. No file is rewritten.
+
+        Readers, also of earlier times, use the new name from their next read on. Open tables continue with
+        the new name, and open writers raise `CodecMismatch`. To stop them, the commit takes the collection to
+        its next time, without rows.
+
+        Raises `BadInput` if there is no such column, if there is one with the new name, and if a source feeds
+        the collection; and like `describe`.
+        """
+        id_, origin = self._open(id_or_name).collection_id, self._origin(command_id)
+        return self._change_columns(id_, lambda state: rename_column(state, id_, old, new, origin))
 
     def restore_collection(
         self,
@@ -453,6 +480,41 @@ class StorageController(JobCommands):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _change_columns(
+        self, collection_id: str, change: Callable[[ControllerState], Outcome[CollectionInfo]]
+    ) -> CollectionInfo:
+        """Commit a change of columns together with an empty append.
+
+        A writer read the names before the upper at which it appends. So an append at an earlier upper, with
+        the names from before, fails.
+        """
+
+        def checked(state: ControllerState) -> Outcome[CollectionInfo]:
+            outcome = change(state)
+            if isinstance(outcome, RecordCommit):
+                try:
+                    refuse_feeding(state.find(collection_id))
+                except BadInput as error:
+                    return RecordReject(error)
+            return outcome
+
+        match checked(self._log.sync()):
+            case RecordReject(error):
+                raise error
+            case RecordNoOp(result):
+                return result
+        writer = self.writer(collection_id, purpose=_COLUMNS_PURPOSE)
+        while True:
+            position = writer.position()
+            append = writer.prepare(None, position, position.upper + 1, far_ahead=True)
+            try:
+                return self._log.commit(checked, lambda _: append.steps)  # noqa: B023 - called at once
+            except (UpperMismatch, ShardFinalized):
+                continue  # Somebody wrote, or handed over, meanwhile.
+            finally:
+                for step in append.steps:
+                    step.abandon()
 
     def _origin(self, command_id: str | None) -> Origin:
         return Origin(

@@ -73,7 +73,7 @@ def _made(
     """Make the difference. Returns the collection's record with its shard."""
     old, new = handover
     shard = difference_shard_id(client.location_id, info.collection_id, new.id)
-    with CollectionReader(client, info, describe, purpose=_PURPOSE) as reader:
+    with CollectionReader(client, info, describe, purpose=_PURPOSE, stored=True) as reader:
         difference = reader.handed_over(old, new)
         pieces = iter(difference)
         # The schema is known once the first piece is read.

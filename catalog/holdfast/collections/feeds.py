@@ -18,6 +18,7 @@ from uuid import UUID
 
 from holdfast.collections.record.spec import CollectionInfo, RenditionState
 from holdfast.collections.record.state import ControllerState
+from holdfast.errors import BadInput
 
 _PURPOSE: Final = re.compile(r"feeds .*: ([0-9a-f-]{36})/(.*)/([^/]*)", re.DOTALL)
 
@@ -43,6 +44,16 @@ class FedRendition:
         with suppress(ValueError):
             return cls(UUID(match[1]), match[2], match[3])
         return None
+
+
+def refuse_feeding(info: CollectionInfo) -> None:
+    """Raise `BadInput` if the collection feeds another one: that pipeline reads columns by their names."""
+    for holder in info.holders:
+        if not holder.writes and FedRendition.of(holder.purpose) is not None:
+            raise BadInput(
+                f"collection {info.name} {holder.purpose}, whose pipeline reads its columns by their names",
+                hint="drop that collection first, or keep the columns as they are",
+            )
 
 
 def ended_feeds(

@@ -43,6 +43,9 @@ class RenditionSource(Protocol):
     def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> Difference:
         """The updates, at the time of the handover, that turn the old contents into the new ones."""
 
+    def shown(self, updates: pa.Table) -> pa.Table:
+        """Rows of shards with the current names of their columns."""
+
     def is_dropped(self) -> bool:
         """Whether the collection was dropped."""
 
@@ -163,7 +166,7 @@ class CollectionListen:
         if self._before is not None:
             # The frontier is past the handover, so the new rendition's first contents are complete.
             if (piece := self._next_differing(self._before)) is not None:
-                return [Updates(piece)]
+                return [Updates(self._renditions.shown(piece))]
             self._before = self._differing = None
         return self._advance(frontier)
 
@@ -195,4 +198,4 @@ class CollectionListen:
         schema = newest(schema for schema, _ in taken)
         tables = [upgraded(table, own, schema) for own, table in taken]
         merged = tables[0] if len(tables) == 1 else pa.concat_tables(tables).sort_by(TIME)
-        return [Updates(merged), Progress(frontier)]
+        return [Updates(self._renditions.shown(merged)), Progress(frontier)]

@@ -22,6 +22,7 @@ from holdfast.collections.collection_snapshot import CollectionPart, CollectionS
 from holdfast.collections.frontiers import check_as_of, check_forward, latest, look, retained_since
 from holdfast.collections.listen import CollectionListen
 from holdfast.collections.metadata import holder
+from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
 from holdfast.errors import (
     CLOSED,
@@ -37,11 +38,14 @@ from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
 from holdfast.persist.checks import check_time
 from holdfast.persist.parts.difference import Difference
 from holdfast.persist.parts.times import TimeCounts
-from holdfast.persist.rows.schema import TIME
+from holdfast.persist.rows.schema import DIFF, TIME
 
 
 class CollectionReader:
     """Reads one collection and holds its since with a lease. Thread-safe. See `StorageController.reader`.
+
+    Columns have their current names, whatever they were called at the time that is read. With `stored` they
+    have their stored names.
 
     With a client of mode "read" nothing is held, so compaction may remove what you want to read. After
     `close` every method raises `BadInput`.
@@ -54,8 +58,10 @@ class CollectionReader:
         describe: Callable[[], CollectionInfo],
         *,
         purpose: str,
+        stored: bool = False,
     ) -> None:
         self.info = info
+        self._stored = stored
         self._client = client
         self._describe = describe
         self._purpose = purpose
@@ -69,7 +75,7 @@ class CollectionReader:
     @property
     def schema(self) -> Schema:
         """The collection's schema."""
-        return self.info.schema
+        return self.info.stored_schema if self._stored else self.info.schema
 
     def since(self) -> int:
         """The earliest readable time (linearized).
@@ -96,8 +102,8 @@ class CollectionReader:
         check_as_of(as_of, self.since(), upper)
         return as_of
 
-    def snapshot(self, as_of: int | None = None) -> CollectionSnapshot:
-        """The contents at `as_of`. Default: the latest complete time.
+    def snapshot(self, as_of: int | None = None, *, names: ColumnNames | None = None) -> CollectionSnapshot:
+        """The contents at `as_of`. Default: the latest complete time. `names` are the names of its columns.
 
         Raises `AsOfTooEarly` if `as_of < since`, and `AsOfNotYetAvailable` if `as_of >= upper`.
         """
@@ -108,12 +114,15 @@ class CollectionReader:
                 as_of,
                 shards,
                 partial(self._there, as_of),
+                names or self._names_of([name for shard in shards for name in shard.schema.names]),
                 threads=self._client.config.builder_threads,
             )
 
-    def snapshot_parts(self, as_of: int | None = None, max_parts: int | None = None) -> list[CollectionPart]:
-        """At most `max_parts` picklable pieces of a snapshot, for `read_collection_part`. Raises like
-        `snapshot`.
+    def snapshot_parts(
+        self, as_of: int | None = None, max_parts: int | None = None, *, names: ColumnNames | None = None
+    ) -> list[CollectionPart]:
+        """At most `max_parts` picklable pieces of a snapshot, for `read_collection_part`. `names` and errors
+        are as for `snapshot`.
 
         A hold, of the reader or another one, must stay until they are read.
         """
@@ -123,7 +132,8 @@ class CollectionReader:
             # As many pieces of each shard as fit into the total.
             most = None if max_parts is None else max(1, max_parts // len(shards))
             parts = [part for shard in shards for part in shard.snapshot_parts(as_of, most)]
-        return group_parts(self.info.collection_id, as_of, parts, max_parts)
+        names = names or self._names_of(())
+        return group_parts(self.info.collection_id, as_of, parts, max_parts, names)
 
     def listen(self, as_of: int, until: int | None = None) -> CollectionListen:
         """Follow all changes at times after `as_of`, and up to `until` if it is given.
@@ -178,7 +188,7 @@ class CollectionReader:
     def _within(self, as_of: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with self._there(as_of):
             for batch in rows:
-                yield batch
+                yield self._names_of(batch.schema.names).shown_rows(batch)
                 self._check_process()
 
     def _check_process(self) -> None:
@@ -406,6 +416,10 @@ class CollectionReader:
         now, before = ([shard.snapshot(at - 1) for shard in self._handles(each)] for each in (new, old))
         return Difference(now, before, at)
 
+    def shown(self, updates: pa.Table) -> pa.Table:
+        """Rows of shards with the current names of their columns."""
+        return updates if self._stored else self._described().names.shown_rows(updates)
+
     def is_dropped(self) -> bool:
         """Whether the collection was dropped."""
         return self._client.inspect(self.info.metadata_shard).finalized
@@ -413,6 +427,15 @@ class CollectionReader:
     def _described(self) -> CollectionInfo:
         self.info = self._describe()
         return self.info
+
+    def _names_of(self, stored: Iterable[str]) -> ColumnNames:
+        """The names of columns, among them these. Reads the record again if it lacks one of them."""
+        if self._stored:
+            return PLAIN_NAMES
+        known = self.info.stored_schema.names
+        if not {*known, TIME, DIFF}.issuperset(stored):
+            self._described()
+        return self.info.names
 
     def _handles(self, rendition: RenditionInfo) -> Sequence[ReadHandle]:
         """Handles of a rendition's shards, opened when they are first needed."""

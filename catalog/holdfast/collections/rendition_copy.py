@@ -137,11 +137,11 @@ def prepared_copy(
         if rendition.recipe is Recipe.RESTORED:
             writers = [
                 client.writer(shard, schema, purpose=purpose)
-                for shard, schema in written_shards(rendition, info.schema)
+                for shard, schema in written_shards(rendition, info.stored_schema)
             ]
             yield lambda: [*(writer.prepare_seal(lower, upper) for writer in writers), hold]
             return
-        reader = stack.enter_context(CollectionReader(client, info, describe, purpose=purpose))
+        reader = stack.enter_context(CollectionReader(client, info, describe, purpose=purpose, stored=True))
         schema, changes = _changes(client, reader, describe, lower, upper, progress)
         writers = [client.writer(shard, schema, purpose=purpose) for shard in rendition.shards]
         builders = [
@@ -245,7 +245,7 @@ def _changes(
         rows = reader.changes(lower - 1, at)
     tell = None if progress is None else _counted(_expected_rows(client, reader, lower), progress)
     # Read the record only after the rows were planned.
-    return describe().schema, at_time(rows, at, tell)
+    return describe().stored_schema, at_time(rows, at, tell)
 
 
 def _expected_rows(client: PersistClient, reader: CollectionReader, lower: int) -> int:

@@ -226,14 +226,14 @@ class RenditionWriter:
         if self._route is None:
             try:
                 shards = tuple(
-                    self._client.writer(shard, info.schema, purpose=self._purpose)
+                    self._client.writer(shard, info.stored_schema, purpose=self._purpose)
                     for shard in rendition.shards
                 )
             except ShardFinalized:
                 # It was aborted or dropped since the record was read. This raises the exact error.
                 self._described()
                 raise
-            self._route = Route(rendition, info.schema, shards, promised, self._kept(rendition))
+            self._route = Route(rendition, info.stored_schema, shards, promised, self._kept(rendition))
         else:
             self._route = replace(self._route, rendition=rendition, promised=promised)
         return self._route, upper

@@ -145,7 +145,13 @@ class Renditions:
             pipeline, made_from = info.holding.pipeline is not None, info.holding.made_from
         kept = PipelineShards(*(self._client.new_shard_id() for _ in range(2))) if pipeline else None
         made = RenditionInfo(
-            rendition_id, data, 0, spec.hash_columns, recipe=recipe, pipeline=kept, made_from=made_from
+            rendition_id,
+            data,
+            0,
+            info.names.stored_columns(spec.hash_columns),
+            recipe=recipe,
+            pipeline=kept,
+            made_from=made_from,
         )
         origin = self._origin(command_id)
 
@@ -196,7 +202,7 @@ class Renditions:
         held = [] if made.recipe is Recipe.SOURCE else [rendition_hold(id_)]
         return [
             *(client.prepare_critical(info.metadata_shard, purpose=each) for each in held),
-            *(client.prepare_create(shard, info.schema, purpose=purpose) for shard in made.shards),
+            *(client.prepare_create(shard, info.stored_schema, purpose=purpose) for shard in made.shards),
             *prepare_pipeline(client, made.pipeline, purpose=purpose),
             *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in made.written_shards),
         ]
@@ -386,7 +392,7 @@ class Renditions:
             return [*steps, *(client.prepare_expect_upper(shard, at) for shard in old.written_shards)]
         writers = [
             client.writer(shard, schema, purpose=_HANDOVER_PURPOSE)
-            for shard, schema in written_shards(old, info.schema)
+            for shard, schema in written_shards(old, info.stored_schema)
         ]
         return [*steps, *(writer.prepare_seal(upper, at) for writer in writers)]
 

@@ -83,6 +83,7 @@ class Compared:
         self._lock = threading.Lock()
         self._appended = 0
         self._there: _There | None = None
+        self._names = info.names
         # Data shards are never compacted past this hold.
         self._hold = client.reader(info.metadata_shard, purpose=purpose)
 
@@ -138,7 +139,7 @@ class Compared:
             raise NotComparable(
                 f"can't read what others wrote to collection {info.name} from {lower} on: {error}"
             ) from error
-        mine = seen_through(_between(batch, lower, upper), newest)
+        mine = seen_through(self._names.stored_rows(_between(batch, lower, upper)), newest)
         differing = _differing(newest, mine, _between(there, lower, upper))
         if not differing.num_rows:
             return upper
@@ -232,7 +233,7 @@ class _There:
         self._lower = lower
         self._tables = [_between(table, lower, CLOSED) for table in self._tables]
         # Read the record after the rows: its schema is theirs or a later one.
-        schema = self._describe().schema
+        schema = self._describe().stored_schema
         found = [seen_through(_between(table, lower, upper), schema) for table in self._tables]
         return schema, pa.concat_tables([schema.arrow_updates.empty_table(), *found])
 

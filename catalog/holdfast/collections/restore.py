@@ -209,10 +209,9 @@ class Restores:
         info = self._describe(collection_id)
         if common_upper(info, rendition, client.recent_uppers) > 0:
             return
-        # The schema may be newer than the checked one. The rows fit it all the same.
-        schema = info.schema
         try:
-            self._upload(rendition, source, schema, purpose, progress)
+            # The schema may be newer than the checked one. The rows fit it all the same.
+            self._upload(rendition, source, info, purpose, progress)
         except (UpperMismatch, HandleExpired, ShardFinalized):
             # Another process has filled or aborted it since its uppers were read.
             if common_upper(info, rendition, client.recent_uppers) == 0:
@@ -222,11 +221,11 @@ class Restores:
         self,
         rendition: RenditionInfo,
         source: RestoreSource,
-        schema: Schema,
+        info: CollectionInfo,
         purpose: str,
         progress: OnRows,
     ) -> None:
-        client = self._client
+        client, schema = self._client, info.stored_schema
         with ExitStack() as stack:
             writers = [
                 client.writer(shard, each, purpose=purpose)
@@ -241,7 +240,7 @@ class Restores:
                     builder.add(_at_zero(batch))
             done = 0
             for batch in source.batches():
-                rows = seen_through(_at_zero(batch), schema)
+                rows = seen_through(info.names.stored_rows(_at_zero(batch)), schema)
                 for builder, part in zip(of_rows, split_rows(rendition, rows), strict=True):
                     if part.num_rows:
                         builder.add(part)

@@ -12,12 +12,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
 from holdfast.collections.bulk import Complete
 from holdfast.collections.collection_snapshot import CollectionPart, read_collection_part
+from holdfast.collections.record.column_names import PLAIN_NAMES
 from holdfast.collections.record.spec import RenditionInfo
 from holdfast.collections.rendition_copy import at_time, builders_of
 from holdfast.collections.sharded_append import Position, PreparedAppend
@@ -38,7 +40,8 @@ def upload_part(
     like `read_collection_part`, `ShardFinalized` if the rendition was aborted, and `StorageError`. After an
     error, what was uploaded of the piece is deleted as far as possible.
     """
-    contents = at_time(read_collection_part(client, part), part.as_of)
+    stored = replace(part, names=PLAIN_NAMES)
+    contents = at_time(read_collection_part(client, stored), part.as_of)
     return upload_rows(client, contents, rendition, tickets)
 
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NoReturn
 
+import pyarrow as pa
+
 from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.complete_times import LEAST_MS, ReadSeal, check_write_ahead, sealed_past
 from holdfast.collections.frontiers import CollectionView, look
@@ -31,10 +33,14 @@ from holdfast.collections.sharded_append import (
     promise_moved,
 )
 from holdfast.collections.uploads import UploadedAppend
-from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
+from holdfast.errors import CLOSED, BadInput, CodecMismatch, CollectionNotFound, ShardFinalized, UpperMismatch
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
 from holdfast.persist.handles.builder import MEMORY_BYTES
+
+
+class ColumnsChanged(CodecMismatch):
+    """Columns of the collection have other names than when this writer was opened."""
 
 
 class CollectionWriter:
@@ -63,7 +69,8 @@ class CollectionWriter:
     def schema(self) -> Schema:
         """The collection's schema at the time when this was opened.
 
-        It stays usable after the collection evolves.
+        It stays usable after the collection evolves. After a column was renamed, the next method that reads
+        the collection's upper, or an append that lost a race, raises `CodecMismatch`: open another writer.
         """
         return self.info.schema
 
@@ -93,8 +100,9 @@ class CollectionWriter:
         unknown whether the append happened: open a new writer and read its upper.
         """
         self._owner.check("this writer of a collection")
-        batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
-        with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
+        batch = self._checked(updates, expected_upper, new_upper)
+        stored = self.info.stored_schema
+        with self._lock, ShardedAppend(self._client, stored, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
             if not far_ahead:
                 # If the upper is not `expected_upper`, the append fails anyway.
@@ -125,8 +133,8 @@ class CollectionWriter:
         self._owner.check("this writer of a collection")
         if not far_ahead:
             self._check_ahead(position.route.promised, new_upper)
-        batch = checked_updates(self.info.name, self.schema, updates, position.upper, new_upper)
-        append = ShardedAppend(self._client, self.schema, batch, position.upper, new_upper)
+        batch = self._checked(updates, position.upper, new_upper)
+        append = ShardedAppend(self._client, self.info.stored_schema, batch, position.upper, new_upper)
         return self._with_promise(append.prepare(position.route), position.route, new_upper, far_ahead=True)
 
     def bulk(self, *, memory_bytes: int = MEMORY_BYTES, far_ahead: bool = False) -> BulkAppend:
@@ -137,7 +145,8 @@ class CollectionWriter:
         Raises like `append`.
         """
         complete = partial(self._with_promise, far_ahead=far_ahead)
-        return BulkAppend(self.schema, self.position().route, complete, memory_bytes=memory_bytes)
+        position, names = self.position(), self.info.names
+        return BulkAppend(self.schema, names, position.route, complete, memory_bytes=memory_bytes)
 
     def hand_out(self, position: Position, *, lease_s: float) -> tuple[UploadTicket, ...]:
         """Issue a ticket for each shard to which an append from this position goes, in their order.
@@ -175,6 +184,11 @@ class CollectionWriter:
             except UpperMismatch as mismatch:
                 if mismatch.actual >= new_upper:
                     return
+
+    def _checked(self, updates: object, expected_upper: int, new_upper: int) -> pa.RecordBatch:
+        """The updates as rows of shards."""
+        batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
+        return self.info.names.stored_rows(batch)
 
     def _check_ahead(self, reached: int, new_upper: int) -> None:
         """Raise `BadInput` if an append would move the collection's time far ahead of the store's clock.
@@ -239,7 +253,7 @@ class CollectionWriter:
             schema, shards = self._route.schema, self._route.shards
         else:
             # Shards that were created after the collection evolved don't know the writer's own schema.
-            schema = view.info.schema
+            schema = view.info.stored_schema
             shards = tuple(
                 self._client.writer(shard, schema, purpose=self._purpose) for shard in rendition.shards
             )
@@ -267,7 +281,21 @@ class CollectionWriter:
             view.upper == CLOSED and self._client.inspect(self.info.metadata_shard).finalized
         ):
             self._refuse_dropped()
+        _check_names(self.info, view.info)
         return view
 
     def _refuse_dropped(self) -> NoReturn:
         raise CollectionNotFound(f"collection {self.info.name} ({self.info.collection_id}) was dropped")
+
+
+def _check_names(before: CollectionInfo, now: CollectionInfo) -> None:
+    """Raise `ColumnsChanged` unless all columns that a writer knows still have their names."""
+    if now.names == before.names:
+        return
+    for name in before.schema.names:
+        shown = now.names.shown(before.names.stored(name))
+        if shown != name:
+            raise ColumnsChanged(
+                f"column {name!r} of collection {now.name} is called {shown!r} now",
+                hint="open the writer again, and give rows with the new name",
+            )

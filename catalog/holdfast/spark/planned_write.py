@@ -23,9 +23,11 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionWriter, Position, RenditionInfo, StorageController, job_id
 from holdfast.collections.read_seals import last_seal
+from holdfast.collections.record.column_names import ColumnNames
 from holdfast.collections.uploads import UploadedAppend, upload_rows
 from holdfast.errors import (
     AsOfTooEarly,
+    BadInput,
     CollectionNotFound,
     Determinate,
     HoldfastError,
@@ -62,8 +64,8 @@ Uploads = tuple[Upload, ...]
 class WritePlan:
     """What tasks and the commit need to know. Picklable.
 
-    `tickets` belong to the shards of `rendition`, which has `schema`. `replaces` is true if the rows replace
-    the contents. `done` is true if the write was done before.
+    `schema` and `names` are those of the collection. `tickets` belong to the shards of `rendition`.
+    `replaces` is true if the rows replace the contents. `done` is true if the write was done before.
     """
 
     options: WriteOptions
@@ -71,6 +73,7 @@ class WritePlan:
     collection_id: str
     name: str
     schema: Schema
+    names: ColumnNames
     rendition: RenditionInfo
     tickets: tuple[UploadTicket, ...]
     time: int
@@ -111,7 +114,8 @@ def plan(options: WriteOptions, check: Callable[[str, Schema], None], *, replace
         location_id=location_id,
         collection_id=info.collection_id,
         name=info.name,
-        schema=position.route.schema,
+        schema=writer.schema,
+        names=writer.info.names,
         rendition=position.route.rendition,
         tickets=() if done else writer.hand_out(position, lease_s=_LEASE_S),
         time=time,
@@ -193,7 +197,7 @@ def _updates(
                 batch = batch.append_column(name, pa.nulls(batch.num_rows, wanted.field(name).type))
         updates = prepare_updates(planned.schema, batch, default_time=planned.time)
         if updates.num_rows:
-            yield updates
+            yield planned.names.stored_rows(updates)
 
 
 def _appended(writer: CollectionWriter, append: UploadedAppend, at: int, step: "_Step") -> bool:
@@ -215,9 +219,10 @@ def _append_anew(
     step: "_Step",
 ) -> None:
     """Append what was uploaded to the collection's current renditions, at a time not yet complete."""
+    _check_names(planned, writer)
     with writer.bulk(far_ahead=True) as bulk:
         for table in append.updates():
-            bulk.add(fitted(table, writer.schema.arrow_diff))
+            bulk.add(fitted(planned.names.shown_rows(table), writer.schema.arrow_diff))
         load(client, writer, bulk, step, at=planned.options.at, far_ahead=True)
 
 
@@ -229,6 +234,7 @@ def _replace(
     step: "_Step",
 ) -> None:
     """Append the difference between what was uploaded and the contents just before."""
+    _check_names(planned, writer)
     for _ in range(_TRIES):
         try:
             position = _readable(controller.client, writer)
@@ -237,9 +243,9 @@ def _replace(
                 controller.reader(planned.collection_id, purpose=_PURPOSE) as reader,
             ):
                 for table in append.updates():
-                    bulk.add(fitted(table, writer.schema.arrow_diff))
+                    bulk.add(fitted(planned.names.shown_rows(table), writer.schema.arrow_diff))
                 if position.upper:
-                    for rows in reader.snapshot(position.upper - 1):
+                    for rows in reader.snapshot(position.upper - 1, names=writer.info.names):
                         bulk.add(negated(fitted(rows, writer.schema.arrow_diff)))
                 at = _time(controller.client, planned.options, planned.name, position)
                 # Upload before the commit, because no other command of this process runs during a commit.
@@ -252,6 +258,15 @@ def _replace(
         f"others wrote to collection {planned.name} during each of {_TRIES} tries to replace its contents",
         hint="nothing was written; repeat the write while nobody else writes",
     )
+
+
+def _check_names(planned: WritePlan, writer: CollectionWriter) -> None:
+    """Raise `BadInput` if columns were renamed since the write began."""
+    if writer.info.names != planned.names:
+        raise BadInput(
+            f"columns of collection {planned.name} were renamed during the write",
+            hint="nothing was written; repeat the write with the new names",
+        )
 
 
 def _readable(client: PersistClient, writer: CollectionWriter) -> Position:

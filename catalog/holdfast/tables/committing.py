@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.collections import Position
+from holdfast.collections.writer import ColumnsChanged
 from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
 from holdfast.persist.rows.evolution import fitted
@@ -51,8 +52,14 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
         while True:
             try:
                 return _try(tables, prepared)
-            except (UpperMismatch, ShardFinalized, _EvolvedError):
+            except (UpperMismatch, ShardFinalized):
                 _forget(tables)
+            except (ColumnsChanged, _EvolvedError):
+                # The rows were prepared with columns from before, which may have other names now.
+                _forget(tables, writers=True)
+                for table in tables:
+                    table.info = table.describe()
+                prepared = [_prepared(table, changes[table]) for table in tables]
             except (HandleExpired, AsOfTooEarly):
                 # Nothing has happened yet. Either the lease of a writer was lost, an earlier append is
                 # undecided, or the since has passed the known position because others wrote.
@@ -67,6 +74,8 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
 
 def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Committed:
     """Commit the changes at the known positions of the tables."""
+    for table in tables:
+        _check_columns(table)
     positions = [
         _readable(table, table.position()) if change.reads else table.position()
         for table, change in zip(tables, changes, strict=True)
@@ -93,8 +102,40 @@ def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Comm
 
 
 def _prepared(table: OpenTable, change: Change) -> PreparedChange:
+    known = table.info
+    try:
+        return _prepared_as_known(table, change)
+    except BadInput as error:
+        # Another process may have added or renamed columns since.
+        table.info = table.describe()
+        if table.info.schema == known.schema:
+            raise _with_new_name(table, error) from None
+    try:
+        return _prepared_as_known(table, change)
+    except BadInput as error:
+        raise _with_new_name(table, error) from None
+
+
+def _prepared_as_known(table: OpenTable, change: Change) -> PreparedChange:
     with naming(f"table {table.name}"):
         return change.prepare(table.name, table.info.schema)
+
+
+def _with_new_name(table: OpenTable, error: BadInput) -> BadInput:
+    """The error, with a hint if it is about a name that a column of the table no longer has."""
+    for old, new in table.info.names.renamed:
+        if old not in table.info.schema.names and f"column {old!r}" in str(error):
+            return BadInput(str(error), hint=f"column {old!r} is called {new!r} now")
+    return error
+
+
+def _check_columns(table: OpenTable) -> None:
+    """Raise `_EvolvedError` unless the writer of a table has the columns with which changes were prepared."""
+    known, writer = table.info, table.writer().info
+    if writer.names != known.names or (
+        writer.schema is not known.schema and not set(known.schema.names).issubset(writer.schema.names)
+    ):
+        raise _EvolvedError
 
 
 def _updates(table: OpenTable, change: PreparedChange, upper: int, time: int) -> pa.Table | None:

@@ -125,13 +125,18 @@ class OpenTable:
         """The rows with these keys (None: all) just before `upper`, with `_diff`."""
         if upper == 0:
             return self.writer().schema.arrow_diff.empty_table()
-        return self.reading.run(lambda reader: rows_of(self.client, reader, self.describe, upper - 1, keys))
+        names = self.writer().info.names
+
+        def read(reader: CollectionReader) -> pa.Table:
+            return rows_of(self.client, reader, self.describe, upper - 1, keys, names)
+
+        return self.reading.run(read)
 
     def renew(self) -> bool:
         """Use the newest schema for writing. Returns False if the writer already had it."""
-        before = self.writer().schema
+        before = self.writer().info
         self.info = self.describe()
-        if self.info.schema == before:
+        if self.info.schema == before.schema:
             return False
         self.forget(writer=True)
         return True

@@ -211,6 +211,12 @@ def _check_schema(info: CollectionInfo, schema: Schema) -> None:
         older = replace(schema, value=tuple(given[column.name] for column in kept))
         fits = not evolution_fault(older, replace(now, value=kept))
     if not fits:
+        for name in schema.names:
+            if name not in now.names and (new := info.names.shown(name)) != name:
+                raise BadInput(
+                    f"table {info.name}: column {name!r} is called {new!r} now",
+                    hint=f"declare it as {new!r}, or open the table without columns",
+                )
         raise BadInput(
             f"table {info.name} exists with other columns: {info.schema}; given: {schema}",
             hint="open it without columns, or with columns that it has or had; 'holdfast collection alter'"

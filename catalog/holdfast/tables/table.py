@@ -337,6 +337,17 @@ class Table:
         self._opened.check_writable()
         self._opened.info = self._opened.controller.rename(self._opened.info.collection_id, name)
 
+    def rename_column(self, old: str, new: str) -> None:
+        """Give a column another name. No file is rewritten, and rows of earlier times have the new name too.
+
+        Other processes that have the table open continue: they read with the new name, and must write with
+        it. Raises `BadInput` if there is no column `old`, or if there is another column `new`.
+        """
+        self._opened.check_writable()
+        self._opened.info = self._opened.controller.rename_column(self._opened.info.collection_id, old, new)
+        with self._opened.writing:
+            self._opened.forget(writer=True)
+
     def close(self) -> None:
         """Close the table and release its hold. Its rows stay. Does nothing in a forked child."""
         self._opened.close()

@@ -78,7 +78,8 @@ class Tail:
         for event in self._listen.next(timeout):
             match event:
                 case Updates(table):
-                    updates = table
+                    # The reader has read the record for the names of the columns.
+                    updates, self._schema = table, self._reader.schema
                 case Progress():
                     self._follow()
         return self._logical(updates)

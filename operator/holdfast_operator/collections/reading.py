@@ -126,7 +126,7 @@ def _collection(
 def _facts(client: PersistClient, controller: StorageController, info: CollectionInfo) -> CollectionFacts:
     view = controller.renditions.look(info.collection_id)
     info = view.info
-    found = tuple(_rendition(client, each) for each in info.renditions)
+    found = tuple(_rendition(client, info, each) for each in info.renditions)
     metadata = client.inspect(info.metadata_shard)
     since = metadata.since
     holds: tuple[CollectionHold, ...] = ()
@@ -154,7 +154,7 @@ def _facts(client: PersistClient, controller: StorageController, info: Collectio
     )
 
 
-def _rendition(client: PersistClient, rendition: RenditionInfo) -> RenditionFacts:
+def _rendition(client: PersistClient, info: CollectionInfo, rendition: RenditionInfo) -> RenditionFacts:
     shards = [] if rendition.dropped else [client.inspect(shard) for shard in rendition.shards]
     return RenditionFacts(
         id=rendition.id,
@@ -167,7 +167,7 @@ def _rendition(client: PersistClient, rendition: RenditionInfo) -> RenditionFact
         recipe=rendition.recipe,
         is_fed=rendition.is_fed,
         made_from=rendition.made_from,
-        hash_columns=rendition.hash_columns,
+        hash_columns=info.names.shown_columns(rendition.hash_columns),
         held_from=rendition.held_from,
         held_to=rendition.held_to,
         suspect=rendition.suspect,

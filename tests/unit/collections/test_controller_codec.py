@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast._pb import controller_pb2 as pb
 from holdfast.collections.record.codec import decode, encode_key, encode_value
+from holdfast.collections.record.column_names import ColumnNames
 from holdfast.collections.record.jobs import JobRecord, JobState
 from holdfast.collections.record.spec import CollectionInfo, CollectionState, Holder, RenditionInfo
 from holdfast.collections.record.state import CommandKind, CommandRecord
@@ -36,7 +37,9 @@ def schemas(draw: st.DrawFn) -> Schema:
 def commented(draw: st.DrawFn) -> CollectionInfo:
     info = draw(collections)
     comments = st.dictionaries(st.sampled_from(info.schema.names), text.filter(len))
-    return replace(info, comments=draw(comments))
+    shown = draw(st.sets(st.sampled_from(info.schema.names)))
+    names = ColumnNames(tuple((f"{name} stored", name) for name in info.schema.names if name in shown))
+    return replace(info, comments=draw(comments), names=names)
 
 
 renditions = st.builds(

@@ -76,6 +76,7 @@ def test_a_table_shows_only_what_users_may_call(orders: Table) -> None:
             "retention",
             "retain",
             "rename",
+            "rename_column",
             "export",
             "diff",
             "tail",

@@ -288,6 +288,26 @@ def rename(location: LocationUrls, name: str, new_name: str) -> None:
     click.echo(f"renamed {info.name} to {new_name} ({info.collection_id})")
 
 
+@click.command(name="rename-column", short_help="Give a column another name.")
+@location_options
+@click.argument("name")
+@click.argument("column")
+@click.argument("new_name")
+def rename_column(location: LocationUrls, name: str, column: str, new_name: str) -> None:
+    """Give a column of a collection another name. Rows of earlier times have the new name too.
+
+    No file is rewritten. Programs that have the table open continue, and must write with the new name. A
+    collection that a source feeds, or that feeds another one, is refused. Also change the columns in the
+    StorageCollection resource that declares the collection, if there is one.
+    """
+    with controller_of(location.open_to_look()) as controller:
+        info = controller.describe(name)
+    refuse_dropped(info)
+    with controller_of(location.open_to_write(create=False)) as controller:
+        info = controller.rename_column(info.collection_id, column, new_name)
+    click.echo(f"{info.name}: {info.schema}")
+
+
 @click.command(short_help="Apply the retention of all collections, and do what is due.")
 @location_options
 @click.argument("names", metavar="[NAME]...", nargs=-1)
@@ -342,7 +362,7 @@ def _meant(
         each
         for each in info.live
         if each.state in {RenditionState.HYDRATING, RenditionState.HOLDING}
-        and (len(each.shards), each.hash_columns) == (shards, spec.hash_columns)
+        and (len(each.shards), each.hash_columns) == (shards, info.names.stored_columns(spec.hash_columns))
         and rendition_id in {None, each.id}
     ]
     # One that is being filled comes before the current one: an interrupted command like this left it.
@@ -353,7 +373,8 @@ def _meant(
         if each.id == rendition_id:
             raise BadInput(
                 f"rendition {each.id} of {info.name} is {each.state.name.lower()} with"
-                f" {count(len(each.shards), 'shard')} by hash of {', '.join(each.hash_columns)}",
+                f" {count(len(each.shards), 'shard')} by hash of"
+                f" {', '.join(info.names.shown_columns(each.hash_columns))}",
                 hint="give another --rendition, or leave it out",
             )
     return None

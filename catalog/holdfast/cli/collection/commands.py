@@ -18,6 +18,7 @@ from holdfast.cli.collection.change import (
     comment,
     handover,
     rename,
+    rename_column,
     restore,
     retain,
     upkeep,
@@ -223,7 +224,7 @@ def release(location: LocationUrls, name: str, purpose: str) -> None:
 
 for shows in (list_, describe, holds, jobs, read, diff, sql, export, tail, offsets, errors):
     collection.add_command(shows)
-for changes in (write, handover, restore, alter, comment, retain, rename, advance, upkeep):
+for changes in (write, handover, restore, alter, comment, retain, rename, rename_column, advance, upkeep):
     collection.add_command(changes)
 
 

@@ -162,7 +162,7 @@ def _rendition(
         "held_to": plain(rendition.held_to),
         "start": rendition.start,
         "shards": list(rendition.shards),
-        "hash_columns": list(rendition.hash_columns),
+        "hash_columns": list(info.names.shown_columns(rendition.hash_columns)),
         "difference_shard": rendition.difference_shard or None,
         "suspect": rendition.suspect or None,
         "upper": None,

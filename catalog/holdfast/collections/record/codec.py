@@ -10,6 +10,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from holdfast._pb import controller_pb2 as pb
+from holdfast.collections.record.column_names import ColumnNames
 from holdfast.collections.record.comments import Comments
 from holdfast.collections.record.jobs import JobRecord, JobState, Json
 from holdfast.collections.record.spec import (
@@ -61,6 +62,7 @@ _COMMAND_KINDS: Final = {
     CommandKind.COMMENT_COLUMNS: pb.COMMENT_COLUMNS,
     CommandKind.RETAIN_COLLECTION: pb.RETAIN_COLLECTION,
     CommandKind.RENAME_COLLECTION: pb.RENAME_COLLECTION,
+    CommandKind.RENAME_COLUMN: pb.RENAME_COLUMN,
 }
 _RENDITION_STATES: Final = {
     RenditionState.HOLDING: pb.HOLDING,
@@ -168,10 +170,11 @@ def _from_json(text: str) -> Json:
     return value
 
 
-def _columns_to_proto(columns: tuple[Column, ...], comments: Comments) -> list[pb.Column]:
+def _columns_to_proto(columns: tuple[Column, ...], comments: Comments, names: ColumnNames) -> list[pb.Column]:
     return [
         pb.Column(
-            name=each.name,
+            name=names.stored(each.name),
+            shown_as="" if names.stored(each.name) == each.name else each.name,
             type=each.type if is_basic(each.type) else "binary",
             later_type="" if is_basic(each.type) else each.type,
             nullable=each.nullable,
@@ -181,9 +184,11 @@ def _columns_to_proto(columns: tuple[Column, ...], comments: Comments) -> list[p
     ]
 
 
-def _schema_to_proto(schema: Schema, comments: Comments) -> pb.Schema:
+def _schema_to_proto(info: CollectionInfo) -> pb.Schema:
+    schema, comments, names = info.schema, info.comments, info.names
     message = pb.Schema(
-        key=_columns_to_proto(schema.key, comments), value=_columns_to_proto(schema.value, comments)
+        key=_columns_to_proto(schema.key, comments, names),
+        value=_columns_to_proto(schema.value, comments, names),
     )
     if schema.codec is not None:
         message.codec.name, message.codec.version = schema.codec
@@ -193,7 +198,7 @@ def _schema_to_proto(schema: Schema, comments: Comments) -> pb.Schema:
 def _schema_from_proto(message: pb.Schema) -> Schema:
     key, value = (
         tuple(
-            Column(column.name, column.later_type or column.type, nullable=column.nullable)
+            Column(column.shown_as or column.name, column.later_type or column.type, nullable=column.nullable)
             for column in columns
         )
         for columns in (message.key, message.value)
@@ -204,13 +209,18 @@ def _schema_from_proto(message: pb.Schema) -> Schema:
 
 def _comments_from_proto(message: pb.Schema) -> Comments:
     columns = (*message.key, *message.value)
-    return {column.name: column.comment for column in columns if column.comment}
+    return {column.shown_as or column.name: column.comment for column in columns if column.comment}
+
+
+def _names_from_proto(message: pb.Schema) -> ColumnNames:
+    columns = (*message.key, *message.value)
+    return ColumnNames(tuple((column.name, column.shown_as) for column in columns if column.shown_as))
 
 
 def _collection_to_proto(info: CollectionInfo) -> pb.Collection:
     return pb.Collection(
         name=info.name,
-        schema=_schema_to_proto(info.schema, info.comments),
+        schema=_schema_to_proto(info),
         shards=info.shards,
         hash_columns=info.hash_columns,
         metadata_shard=info.metadata_shard,
@@ -300,6 +310,7 @@ def _collection_from_proto(id_: str, message: pb.Collection) -> CollectionInfo:
         dropped_ms=message.dropped_ms,
         holders=tuple(_holder_from_proto(holder) for holder in message.holders),
         comments=_comments_from_proto(message.schema),
+        names=_names_from_proto(message.schema),
         retain_ms=message.retain_ms if message.HasField("retain_ms") else None,
     )
 

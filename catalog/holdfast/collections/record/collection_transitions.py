@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from holdfast.collections.record.column_names import renamed_comments, renamed_schema
 from holdfast.collections.record.comments import changed_comments, check_comments
 from holdfast.collections.record.jobs import Json
 from holdfast.collections.record.rendition_transitions import create_rendition, refuse_unless_active
@@ -48,7 +49,7 @@ def evolve_collection(
             check_fed(info.name, schema)
     except (CodecMismatch, BadInput) as error:
         return RecordReject(error)
-    evolved = replace(info, schema=schema)
+    evolved = replace(info, schema=schema, names=info.names.with_new(info.schema, schema))
     told = {"from": str(info.schema), "to": str(schema)}
     return _changed(state, evolved, kind, told, origin)
 
@@ -100,6 +101,44 @@ def rename_collection(
     if (owner := state.names.get(name)) is not None:
         return RecordReject(UniquenessViolation(f"the name '{name}' belongs to collection {owner}"))
     return _changed(state, replace(info, name=name), kind, {"from": info.name, "to": name}, origin)
+
+
+def rename_column(
+    state: ControllerState, collection_id: str, old: str, new: str, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Give a column another name. The shards keep its stored name."""
+    kind, told = CommandKind.RENAME_COLUMN, {"from": old, "to": new}
+    if (seen := seen_before(state, origin, kind, collection_id, **told)) is not None:
+        return seen
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    where = f"collection {info.name}"
+    try:
+        refuse_fed(info, f"rename column {old!r}")
+        schema = renamed_schema(info.schema, old, new, where)
+    except BadInput as error:
+        return RecordReject(error)
+    if old == new:
+        return RecordNoOp(info)
+    changed = replace(
+        info,
+        schema=schema,
+        names=info.names.with_rename(old, new),
+        comments=renamed_comments(info.comments, old, new),
+    )
+    return _changed(state, changed, kind, told, origin)
+
+
+def refuse_fed(info: CollectionInfo, what: str) -> None:
+    """Raise `BadInput` if a source feeds a collection, or will: its pipeline fills columns by their names."""
+    for rendition in info.live:
+        if rendition.is_fed:
+            raise BadInput(
+                f"collection {info.name}: can't {what}: a source feeds rendition {rendition.id}, and fills"
+                " columns by their names",
+                hint="make a table of it first: create a copy without a pipeline, and hand over to it",
+            )
 
 
 def begin_restore(

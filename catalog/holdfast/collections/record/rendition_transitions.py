@@ -62,6 +62,14 @@ def create_rendition(
         return seen
     if seen is not None:
         return RecordNoOp(info.rendition(str(state.commands[origin.command_id].result["rendition"])))
+    if rendition.is_fed and not info.names.is_plain:
+        return RecordReject(
+            BadInput(
+                f"collection {info.name} has renamed columns, and a source can't feed it: it fills columns by"
+                " their first names",
+                hint="rename them back, or let the source feed a new collection",
+            )
+        )
     rendition = replace(rendition, id=rendition.id or next_rendition_id(info))
     known = info.find(rendition.id)
     if known is not None:

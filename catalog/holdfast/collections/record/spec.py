@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
+from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.comments import Comments, changed_comments, check_comments
 from holdfast.errors import CLOSED, BadInput
 from holdfast.persist.rows.column_types import TYPE_NAMES, is_basic
@@ -248,7 +249,8 @@ class CollectionInfo:
 
     `shards` and `hash_columns` are those of its creation. `schema` is the newest one. `holders` are in the
     order in which they came. `comments` has an entry for each column with a comment.
-    `retain_ms` is how much history it keeps (None: all).
+    `retain_ms` is how much history it keeps (None: all). `names` has the columns that were renamed. Hash
+    columns, here and in renditions, are stored names.
     """
 
     collection_id: str
@@ -264,6 +266,12 @@ class CollectionInfo:
     holders: tuple[Holder, ...] = ()
     comments: Comments = field(default_factory=dict, hash=False)
     retain_ms: int | None = None
+    names: ColumnNames = PLAIN_NAMES
+
+    @property
+    def stored_schema(self) -> Schema:
+        """The schema of its shards. Its columns have the names under which shards store them."""
+        return self.names.stored_schema(self.schema)
 
     @property
     def dropped(self) -> bool:

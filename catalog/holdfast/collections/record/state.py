@@ -35,6 +35,7 @@ class CommandKind(IntEnum):
     COMMENT_COLUMNS = 13
     RETAIN_COLLECTION = 14
     RENAME_COLLECTION = 15
+    RENAME_COLUMN = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,9 @@ class CollectionSource:
         if self._hold is None:
             with self._there(0):
                 self._hold = self._controller.hold(self.info.collection_id, self._feed.purpose(self._fed))
+            # With the hold, columns keep their names.
+            if self._controller.describe(self.info.collection_id).names != self.info.names:
+                raise SourceStalled(f"columns of collection {self.info.name} were renamed just now")
         return self._hold
 
     def contents(self, at: int) -> Iterator[pa.RecordBatch]:
