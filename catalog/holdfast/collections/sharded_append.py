@@ -20,7 +20,7 @@ from holdfast.collections.routing import split_rows, split_sorted
 from holdfast.errors import ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, WriteHandle
 from holdfast.persist.checks import check_forward
-from holdfast.persist.rows.canonical import check_times, prepare_updates
+from holdfast.persist.rows.canonical import check_times, empty_updates, prepare_updates
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.part import Encoding, choose_encoding
 from holdfast.text import naming
@@ -85,6 +85,23 @@ def checked_updates(
     with naming(f"collection {collection}"):
         check_forward(expected_upper, new_upper)
         batch = prepare_updates(schema, updates, default_time=expected_upper)
+        check_times(batch, expected_upper, new_upper)
+        return batch
+
+
+def checked_times(
+    collection: str, schema: Schema, updates: object, expected_upper: int, new_upper: int
+) -> pa.RecordBatch:
+    """Like `checked_updates`, for a table of updates whose values were checked before, or None."""
+    if not isinstance(updates, pa.Table) or not updates.schema.equals(schema.arrow_updates):
+        return checked_updates(collection, schema, updates, expected_upper, new_upper)
+    with naming(f"collection {collection}"):
+        check_forward(expected_upper, new_upper)
+        batches = updates.combine_chunks().to_batches()
+        if len(batches) > 1:
+            # More text than an array can hold.
+            return checked_updates(collection, schema, updates, expected_upper, new_upper)
+        batch = batches[0] if batches else empty_updates(schema)
         check_times(batch, expected_upper, new_upper)
         return batch
 

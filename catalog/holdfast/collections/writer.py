@@ -29,6 +29,7 @@ from holdfast.collections.sharded_append import (
     PreparedAppend,
     Route,
     ShardedAppend,
+    checked_times,
     checked_updates,
     promise_moved,
 )
@@ -122,18 +123,25 @@ class CollectionWriter:
             return Position(upper, route)
 
     def prepare(
-        self, updates: object, position: Position, new_upper: int, *, far_ahead: bool = False
+        self,
+        updates: object,
+        position: Position,
+        new_upper: int,
+        *,
+        far_ahead: bool = False,
+        prepared: bool = False,
     ) -> PreparedAppend:
         """Prepare the append of `updates` from this position to `new_upper`, for `PersistClient.multi_write`.
 
         If the multi-write fails, its error is about shards and not about the collection: read the position
-        again. Abandoning the steps deletes their uploads. `far_ahead` is as for `append`. Raises `BadInput`
-        like `append`.
+        again. Abandoning the steps deletes their uploads. `far_ahead` is as for `append`.
+        With `prepared`, the values of the updates were checked before, by `prepare_updates`. Raises
+        `BadInput` like `append`.
         """
         self._owner.check("this writer of a collection")
         if not far_ahead:
             self._check_ahead(position.route.promised, new_upper)
-        batch = self._checked(updates, position.upper, new_upper)
+        batch = self._checked(updates, position.upper, new_upper, prepared=prepared)
         append = ShardedAppend(self._client, self.info.stored_schema, batch, position.upper, new_upper)
         return self._with_promise(append.prepare(position.route), position.route, new_upper, far_ahead=True)
 
@@ -185,9 +193,12 @@ class CollectionWriter:
                 if mismatch.actual >= new_upper:
                     return
 
-    def _checked(self, updates: object, expected_upper: int, new_upper: int) -> pa.RecordBatch:
-        """The updates as rows of shards."""
-        batch = checked_updates(self.info.name, self.schema, updates, expected_upper, new_upper)
+    def _checked(
+        self, updates: object, expected_upper: int, new_upper: int, *, prepared: bool = False
+    ) -> pa.RecordBatch:
+        """The updates as rows of shards. `prepared` is as for `prepare`."""
+        check = checked_times if prepared else checked_updates
+        batch = check(self.info.name, self.schema, updates, expected_upper, new_upper)
         return self.info.names.stored_rows(batch)
 
     def _check_ahead(self, reached: int, new_upper: int) -> None:

@@ -389,6 +389,11 @@ class PersistClient:
         state = self.session.machine(shard_id).state
         return shard_info(state) if state.exists else None
 
+    def known_since(self, shard_id: str) -> int | None:
+        """Return the since in the version of a shard that this client has cached. No store is read."""
+        state = self.session.machine(shard_id).state
+        return state.since if state.exists else None
+
     def known_writers(self, shard_id: str) -> tuple[Writer, ...]:
         """Return the writers in the version of a shard that this client has cached. No store is read."""
         return tuple(self.session.machine(shard_id).state.writers.values())

@@ -33,6 +33,7 @@ from holdfast.tables.rows import check_counts, column_names, keys_of, repeated, 
 
 _MATCHED: Final = ("update", "keep", "delete")
 _MISSING: Final = ("insert", "ignore")
+_TIME_FIELD: Final = pa.field(TIME, pa.uint64(), nullable=False)
 
 Chosen: TypeAlias = pa.Table | ChosenBy | None
 """Existing rows: those with these keys, those that a condition chooses, or all of them."""
@@ -126,7 +127,7 @@ class Update(Change):
             given = rows.select(schema.key_names)
             _check_unique(table, given, "an update")
             if keys is not None:
-                others = np.flatnonzero(~_among(given, keys))
+                others = np.flatnonzero(~among(given, keys))
                 if len(others):
                     raise BadInput(
                         f"table {table}: the function of an update returned a row of"
@@ -205,7 +206,7 @@ class Merge(Change):
         _check_unique(table, keys, "a merge")
 
         def made(existing: pa.Table, now: Schema) -> pa.Table:
-            is_there = pa.array(_among(keys, existing.select(keys.column_names)))
+            is_there = pa.array(among(keys, existing.select(keys.column_names)))
             pieces = []
             if self.matched == "keep":
                 pieces.append(existing)
@@ -256,11 +257,6 @@ def distinct_keys(schema: Schema, keys: object) -> pa.Table:
     return given.filter(pa.array(_is_first(given)))
 
 
-def matching(rows: pa.RecordBatch, keys: pa.Table) -> pa.RecordBatch:
-    """The rows that have one of these keys."""
-    return rows.filter(pa.array(_among(pa.Table.from_batches([rows]).select(keys.column_names), keys)))
-
-
 def _overlaid(existing: pa.Table, rows: pa.Table, keys: pa.Table) -> pa.Table:
     """The existing rows with the values of the rows that have the same keys. Each key occurs once in both."""
     names = keys.column_names
@@ -287,8 +283,8 @@ def _with_columns(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
 def _at(rows: pa.Table, time: int) -> pa.Table:
     times = pa.repeat(pa.scalar(time, pa.uint64()), rows.num_rows)
     if TIME in rows.column_names:
-        return rows.set_column(rows.schema.get_field_index(TIME), TIME, times)
-    return rows.append_column(TIME, times)
+        return rows.set_column(rows.schema.get_field_index(TIME), _TIME_FIELD, times)
+    return rows.append_column(_TIME_FIELD, times)
 
 
 def _needs_key(table: str, schema: Schema, what: str) -> None:
@@ -300,6 +296,8 @@ def _needs_key(table: str, schema: Schema, what: str) -> None:
 
 
 def _check_unique(table: str, keys: pa.Table, what: str) -> None:
+    if keys.num_columns == 1 and len(keys.column(0).unique()) == keys.num_rows:
+        return
     if len(again := np.flatnonzero(~_is_first(keys))):
         raise BadInput(
             f"table {table}: {what} has {_key(keys, again[0])} more than once",
@@ -316,7 +314,7 @@ def _is_first(keys: pa.Table) -> npt.NDArray[np.bool_]:
     return _mask(found, keys.num_rows)
 
 
-def _among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
+def among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
     """For each row, which has the columns of the keys, whether it equals one of them."""
     names = keys.column_names
     if not polars_works():

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.collections import Position
 from holdfast.collections.writer import ColumnsChanged
@@ -90,7 +89,7 @@ def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Comm
         appends = []
         for table, each, position in zip(tables, updates, positions, strict=True):
             # The time is no user's choice: it is the clock's, or the next one of a table that is ahead.
-            append = table.writer().prepare(each, position, time + 1, far_ahead=True)
+            append = table.writer().prepare(each, position, time + 1, far_ahead=True, prepared=True)
             undo.callback(_abandon, append.steps)
             appends.append(append)
         client.multi_write([step for append in appends for step in append.steps])
@@ -147,8 +146,8 @@ def _taken(updates: pa.Table | None) -> int:
     """The number of rows that the updates remove."""
     if updates is None:
         return 0
-    diffs = updates[DIFF]
-    return -(pc.sum(diffs.filter(pc.less(diffs, 0))).as_py() or 0)
+    diffs = updates.column(DIFF).to_numpy()
+    return -int(sum(diffs[diffs < 0].tolist()))
 
 
 class _EvolvedError(Exception):

@@ -1,29 +1,29 @@
 """The rows of a table for some keys, without reading the whole table for a few keys.
 
-Rows are sorted by the first key column, and statistics show which parts a range doesn't need. A few keys are
-read as one small range each, more keys as one range from the least to the greatest.
+Rows are chosen before they are merged, and statistics show which row groups have none of the keys. Each part
+is verified as a whole when this process first reads it, and later only what is read of it.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from holdfast.collections import CollectionInfo, CollectionPart, CollectionReader, read_collection_part
+from holdfast.collections import CollectionInfo, CollectionReader
 from holdfast.collections.record.column_names import ColumnNames
-from holdfast.persist import PersistClient
 from holdfast.persist.rows.canonical import python_values
 from holdfast.persist.rows.evolution import fitted
-from holdfast.persist.rows.order import following
-from holdfast.tables.changes import Chosen, matching
+from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds
+from holdfast.persist.rows.schema import Schema
+from holdfast.tables.changes import Chosen, among
 from holdfast.tables.filters import ChosenBy, filter_of
 
-_FEW_KEYS: Final = 8
+_KEYS: Final = "keys"
 
 
 def rows_of(
-    client: PersistClient,
     reader: CollectionReader,
     described: Callable[[], CollectionInfo],
     as_of: int,
@@ -41,39 +41,67 @@ def rows_of(
         return snapshot.filtered(filter_of(keys.where, snapshot.schema)).to_table()
     if not keys.num_rows:
         return names.shown_schema(reader.info.stored_schema).arrow_diff.empty_table()
-    tables = [pa.Table.from_batches([each]) for each in _batches(client, reader, as_of, keys, names)]
+    snapshot = reader.snapshot(as_of, names=names)
+    found = snapshot.filtered(_KeyFilter(snapshot.schema, keys)).to_table()
     # Compare only now: before it read the rows, the reader may have known an earlier schema than theirs.
-    wanted = names.shown_schema(reader.info.stored_schema).arrow_diff
-    if any(not table.schema.equals(wanted) for table in tables):
-        # A shard that this process last saw before the collection evolved is read in its earlier schema. The
-        # record, read after the rows, has a schema that all of theirs lead to.
-        wanted = names.shown_schema(described().stored_schema).arrow_diff
-    return pa.concat_tables([wanted.empty_table(), *(fitted(table, wanted) for table in tables)])
+    if found.schema.equals(names.shown_schema(reader.info.stored_schema).arrow_diff):
+        return found
+    # A shard that this process last saw before the collection evolved is read in its earlier schema. The
+    # record, read after the rows, has a schema that all of theirs lead to.
+    return fitted(found, names.shown_schema(described().stored_schema).arrow_diff)
 
 
-def _batches(
-    client: PersistClient, reader: CollectionReader, as_of: int, keys: pa.Table, names: ColumnNames
-) -> Iterator[pa.RecordBatch]:
-    # Plan one piece for each whole shard, then narrow it to the ranges.
-    whole = [part for each in reader.snapshot_parts(as_of, 1, names=names) for part in each.parts]
-    limits = _limits(keys)
-    parts = tuple(replace(part, lower=lower, upper=upper) for part in whole for lower, upper in limits)
-    piece = CollectionPart(reader.info.collection_id, as_of, parts, names)
-    for batch in read_collection_part(client, piece):
-        found = matching(batch, keys)
-        if found.num_rows:
-            yield found
+class _KeyFilter:
+    """Chooses the rows that have one of some keys."""
+
+    def __init__(self, schema: Schema, keys: pa.Table) -> None:
+        self.schema = schema
+        self._keys = keys
+        first = keys.column(0).unique()
+        self._first = first.combine_chunks() if isinstance(first, pa.ChunkedArray) else first
+        # Arrow's comparisons of floats with NaN are not relied on.
+        self._by_first = not pa.types.is_floating(self._first.type)
+        values = python_values(self._first)
+        self._values = sorted(value for value in values if value is not None)
+        self._nulls = len(self._values) < len(values)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return list(self._keys.column_names)
+
+    def mask(self, rows: pa.RecordBatch) -> pa.Array:
+        given = pa.Table.from_batches([rows]).select(self._keys.column_names)
+        if not self._by_first:
+            return pa.array(among(given, self._keys))
+        maybe = pc.is_in(rows.column(self._keys.column_names[0]), value_set=self._first)
+        if len(self._keys.column_names) == 1 or not maybe.true_count:
+            return maybe
+        return pc.replace_with_mask(maybe, maybe, pa.array(among(given.filter(maybe), self._keys)))
+
+    def groups(self, bounds: PartBounds) -> Sequence[int]:
+        column = self.schema.columns[0]
+        if (_KEYS, column) not in bounds.derived:
+            bounds.derived[_KEYS, column] = [_limits(each) for each in bounds.of(column)]
+        known: list[tuple[Any, Any, bool]] = bounds.derived[_KEYS, column]
+        return [index for index, each in enumerate(known) if self._may_meet(*each)]
+
+    def _may_meet(self, least: Any, greatest: Any, has_nulls: bool) -> bool:
+        if self._nulls and has_nulls:
+            return True
+        if least is None:
+            return greatest is None and bool(self._values)
+        place = bisect_left(self._values, least)
+        return place < len(self._values) and bool(self._values[place] <= greatest)
 
 
-def _limits(keys: pa.Table) -> list[tuple[Any, Any]]:
-    """Ranges of the first key column that contain all the keys, as limits of `SnapshotPart`."""
-    column = keys.column(0).unique()
-    values = python_values(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
-    there = sorted(value for value in values if value is not None)
-    nulls = len(there) < len(values)
-    if nulls or not there:
-        # Nulls sort first, and no lower limit includes them.
-        return [(None, following(there[-1]) if there else None)]
-    if len(there) <= _FEW_KEYS and following(there[-1]) is not None:
-        return [(value, following(value)) for value in there]
-    return [(there[0], following(there[-1]))]
+def _limits(bounds: ColumnBounds) -> tuple[Any, Any, bool]:
+    """The least and the greatest value of a row group, and whether it may have nulls.
+
+    The greatest is False if there are no values, and both are None if they are not known.
+    """
+    if not bounds.has_values:
+        return None, False, True
+    if bounds.values is None:
+        return None, None, bounds.has_nulls
+    least, greatest = python_values(bounds.values)
+    return least, greatest, bounds.has_nulls

@@ -111,8 +111,8 @@ class OpenTable:
         now_s = self.client.clock.monotonic()
         if self.info.retain_ms is None or now_s < self._retain_s:
             return
-        known = self.client.known(self.info.metadata_shard)
-        if known is None or retention_since(self.info, known.since, upper) is None:
+        since = self.client.known_since(self.info.metadata_shard)
+        if since is None or retention_since(self.info, since, upper) is None:
             return
         # Somebody else may hold the since, so don't try again with each write.
         self._retain_s = now_s + _RETAIN_S
@@ -126,11 +126,7 @@ class OpenTable:
         if upper == 0:
             return self.writer().schema.arrow_diff.empty_table()
         names = self.writer().info.names
-
-        def read(reader: CollectionReader) -> pa.Table:
-            return rows_of(self.client, reader, self.describe, upper - 1, keys, names)
-
-        return self.reading.run(read)
+        return self.reading.run(lambda reader: rows_of(reader, self.describe, upper - 1, keys, names))
 
     def renew(self) -> bool:
         """Use the newest schema for writing. Returns False if the writer already had it."""

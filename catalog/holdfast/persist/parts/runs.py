@@ -220,6 +220,11 @@ class _Reader:
         """Read all inline parts as one run, because they are small and unsorted."""
         tables = [read_inline(self.machine, self.schema, part) for part in parts]
         rows = pa.concat_tables(tables).combine_chunks()
+        if self.row_filter is not None and self.row_filter.schema == self.schema:
+            # To sort the others would take most of the time of a read of a few keys.
+            rows = pa.Table.from_batches(
+                [each.filter(self.row_filter.mask(each)) for each in rows.to_batches()], rows.schema
+            )
         yield from (
             self._see(batch) for batch in sort_updates(self.schema, rows).combine_chunks().to_batches()
         )
