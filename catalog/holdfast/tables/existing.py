@@ -62,8 +62,9 @@ class _KeyFilter:
         # Arrow's comparisons of floats with NaN are not relied on.
         self._by_first = not pa.types.is_floating(self._first.type)
         values = python_values(self._first)
-        self._values = sorted(value for value in values if value is not None)
-        self._nulls = len(self._values) < len(values)
+        self._nulls = None in values
+        # NaN has no place in an order. A group that may have it has no known bounds.
+        self._values = sorted(value for value in values if value is not None and value == value)  # noqa: PLR0124
 
     @property
     def columns(self) -> Sequence[str]:
@@ -89,7 +90,7 @@ class _KeyFilter:
         if self._nulls and has_nulls:
             return True
         if least is None:
-            return greatest is None and bool(self._values)
+            return greatest is None
         place = bisect_left(self._values, least)
         return place < len(self._values) and bool(self._values[place] <= greatest)
 
