@@ -3,7 +3,7 @@
 A generated part is between `<!-- generated: name -->` and `<!-- end -->`. The rest of a page is written by
 hand. The tables and diagrams of a move between stores come from `catalog/move/truth.py`. To find all
 transitions, this program walks the steps from every state that a link or an interrupted move leaves. For each
-page in `NOTEBOOKS`, it also writes a notebook next to the page.
+page in `NOTEBOOKS`, it also writes a notebook next to the page. `terminals.py` draws pictures of terminals.
 
 Invariants
 - A part is a function of the code only. `--check` changes nothing, and exits with 1 if a page is stale.
@@ -11,6 +11,7 @@ Invariants
 """
 
 import argparse
+import importlib.util
 import json
 import re
 import sys
@@ -177,6 +178,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
 }
 
 
+_PICTURE = "images/terminal-"
 NOTEBOOKS = ("tutorial/with-spark.md",)
 """Pages that are also Jupyter notebooks, with their Python blocks and the output of these."""
 _BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
@@ -228,6 +230,18 @@ def renewed(text: str) -> str:
     return _PART.sub(part, text)
 
 
+def _pictures() -> Mapping[str, str]:
+    """The pictures of terminals, by their paths: `terminals.py`, which is in no package."""
+    spec = importlib.util.spec_from_file_location("docs_terminals", Path(__file__).with_name("terminals.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    terminals = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = terminals  # its dataclasses look for it there
+    spec.loader.exec_module(terminals)
+    found: Mapping[str, str] = terminals.pictures()
+    return found
+
+
 def main(argv: list[str] | None = None) -> int:
     """Write or check the pages; returns the exit code."""
     parser = argparse.ArgumentParser(prog="generate", description="Write the generated parts of the pages.")
@@ -236,6 +250,8 @@ def main(argv: list[str] | None = None) -> int:
     wanted = {page: renewed(page.read_text()) for page in sorted(PAGES.rglob("*.md"))}
     noted = [page for page in wanted if page.relative_to(PAGES).as_posix() in NOTEBOOKS]
     wanted |= {page.with_suffix(".ipynb"): notebook(wanted[page]) for page in noted}
+    if any(_PICTURE in text for text in wanted.values()):
+        wanted |= {PAGES / name: text for name, text in _pictures().items()}
     stale = {page for page, new in wanted.items() if not page.exists() or page.read_text() != new}
     for page in sorted(stale):
         if check:

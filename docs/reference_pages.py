@@ -52,7 +52,7 @@ COMMANDS_ARE = """# Commands
 
 This page describes the command `holdfast`, as `--help` does. `holdfast --debug` shows the traceback of an
 error. Exit codes: 0 ok, 1 a negative result or a catalog that isn't initialized, 2 bad input, 3 a store
-can't be reached, 4 fenced.
+can't be reached, 4 fenced, 130 interrupted by Ctrl-C, 141 nobody reads the output any more.
 """
 REASONS_ARE = """## Reasons and Events
 

@@ -4,13 +4,14 @@ Invariants
 - `holdfast --help` imports nothing heavy. The module of a group is imported when one of its commands runs.
 - An error is one line on stderr, and its hint a second line. A traceback is shown only with `--debug`.
 - Exit codes: 0 ok, 1 a negative result or an uninitialized catalog, 2 bad input, 3 store unreachable,
-  4 fenced.
+  4 fenced, 130 interrupted by Ctrl-C, 141 nobody reads the output any more. The last two are silent.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -53,6 +54,8 @@ VERBS: Mapping[str, LazyCommand] = {
 }
 """Short names of commands of `holdfast collection`."""
 
+INTERRUPTED: Final = 130
+NOT_READ: Final = 141
 _DEBUG = "'holdfast --debug ...' shows the traceback"
 
 
@@ -85,6 +88,15 @@ class Main(TellingGroup):
         """Run a command. Show its error, including an error of Arrow, and exit with the error's code."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                # The terminal shows ^C, and the prompt comes on the next line.
+                click.echo(err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # What is left in the buffer goes nowhere, without a word.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(NOT_READ) from None
         except Exception as error:
             # Arrow is not imported for this check: a process that raised one of its errors has loaded it.
             arrow = sys.modules.get("pyarrow")

@@ -1,9 +1,12 @@
 """How commands show numbers, sizes, times and JSON."""
 
+import csv
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -16,9 +19,51 @@ from holdfast.text import with_date
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def json_option(command: _F) -> _F:
-    """Add the option `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Show JSON.")(command)
+def json_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--format table|json` and `--json`, and pass `as_json`. For commands that show facts."""
+
+    @wraps(command)
+    def with_json(*args: Any, form: str, as_json: bool, **rest: Any) -> None:
+        command(*args, as_json=as_json or form == "json", **rest)
+
+    return _format_option(("table", "json"))(with_json)
+
+
+def list_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--format table|csv|json` and `--json`, and pass `form`. For commands that show a list."""
+
+    @wraps(command)
+    def with_form(*args: Any, form: str, as_json: bool, **rest: Any) -> None:
+        command(*args, form="json" if as_json else form, **rest)
+
+    return _format_option(("table", "csv", "json"))(with_form)
+
+
+def _format_option(forms: Sequence[str]) -> Callable[[_F], _F]:
+    json_ = click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+    form = click.option("--format", "form", type=click.Choice(forms), default="table", show_default=True)
+    return lambda command: form(json_(command))
+
+
+def emit_list(form: str, records: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> bool:
+    """Write records as JSON or CSV. Returns False, and writes nothing, for a table.
+
+    `columns` are those of CSV if there are no records. Values that are no text or number are JSON there.
+    """
+    if form == "json":
+        emit_json([*records])
+    elif form == "csv":
+        out = io.StringIO()
+        names = list(dict.fromkeys([*columns, *(name for each in records for name in each)]))
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([[_csv_cell(plain(each.get(name))) for name in names] for each in records])
+        click.echo(out.getvalue(), nl=False)
+    return form != "table"
+
+
+def _csv_cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict | bool) else value
 
 
 def emit_json(value: Any) -> None:

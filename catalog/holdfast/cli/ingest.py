@@ -16,6 +16,7 @@ import click
 from holdfast.cli.collection.place import controller_of, location_options
 from holdfast.cli.facts import count, shown, shown_moment, size
 from holdfast.cli.location import LocationUrls
+from holdfast.cli.progress import is_quiet
 from holdfast.errors import CLOSED, BadInput
 
 if TYPE_CHECKING:
@@ -38,10 +39,7 @@ if TYPE_CHECKING:
     "--anew", is_flag=True, help="A new rendition begins as the spec says, whatever the current one has."
 )
 @click.option("--once", is_flag=True, help="End at the present end of the source. Default: follow it.")
-@click.option("--quiet", is_flag=True, help="Don't show each step.")
-def ingest(
-    location: LocationUrls, spec_file: Path, rendition: str, anew: bool, once: bool, quiet: bool
-) -> None:
+def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, once: bool) -> None:
     """Feed the collection that SPEC names from its source, exactly once.
 
     \b
@@ -69,7 +67,7 @@ def ingest(
     from holdfast.ingest.ingestion import IngestTotal
     from holdfast.ingest.waits import Waits
 
-    say: Callable[[str], None] = (lambda _: None) if quiet else functools.partial(click.echo, err=True)
+    say: Callable[[str], None] = (lambda _: None) if is_quiet() else functools.partial(click.echo, err=True)
     with (
         controller_of(location.open_to_write(create=schema is not None)) as controller,
         ingestion_of(

@@ -19,6 +19,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from holdfast.cli.progress import quiet_option
 from holdfast.errors import BadInput, HoldfastError, NoLocation
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def location_options(command: Callable[..., None]) -> Callable[..., None]:
     def with_location(*args: Any, url: str | None, consensus: str | None, **rest: Any) -> None:
         command(*args, location=located(url, consensus), **rest)
 
-    return url_option(consensus_option(with_location))
+    return url_option(consensus_option(quiet_option(with_location)))
 
 
 def located(url: str | None, consensus: str | None) -> "LocationUrls":

@@ -1,29 +1,58 @@
 """The progress of long work, for people at a terminal.
 
 Invariants
-- Nothing is written unless stderr is a terminal, and nothing is ever written to stdout.
+- Nothing is written unless stderr is a terminal, nor with `--quiet`, and nothing is ever written to stdout.
 - The line disappears when the work ends, even by an error: use it in a `with` block. A command writes its
   result after that.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Self
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import click
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _BAR_WIDTH: Final = 24
 _ROOM_FOR_BAR: Final = 72
+_QUIET: Final = "holdfast.quiet"
+
+
+def quiet_option(command: _F) -> _F:
+    """Add the option `--quiet`, which `is_quiet` returns."""
+
+    def hush(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+        if value:
+            context.meta[_QUIET] = True
+
+    return click.option(
+        "--quiet", is_flag=True, expose_value=False, callback=hush, help="Don't show progress."
+    )(command)
+
+
+def is_quiet() -> bool:
+    """Return whether the command that runs was given `--quiet`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and _QUIET in context.meta
 
 
 class ProgressLine:
-    """One line on stderr: the work, a bar if the total is known, and the current item."""
+    """One line on stderr: the work, a bar if the total is known, and the current item.
 
-    def __init__(self, what: str, *, shown: bool = True) -> None:
+    With `after_s`, the line appears so many seconds after the `with` block began, in a thread of its own.
+    """
+
+    def __init__(self, what: str, *, shown: bool = True, after_s: float = 0.0) -> None:
         self._what = what
-        self._shown = shown and sys.stderr.isatty()
+        self._shown = shown and sys.stderr.isatty() and not is_quiet()
+        self._lock = threading.RLock()
+        self._waiting = threading.Timer(after_s, self._appear) if self._shown and after_s else None
+        self._last: tuple[str, int | None, int | None] = ("", None, None)
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -58,19 +87,35 @@ class ProgressLine:
 
     def done(self) -> None:
         """Remove the line."""
-        bar, self._bar = self._bar, None
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.cancel()
+            self._shown = False
+            bar, self._bar = self._bar, None
         if bar is not None:
             bar.stop()
 
     def __enter__(self) -> Self:
+        if self._waiting is not None:
+            self._waiting.daemon = True
+            self._waiting.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.done()
 
     def _show(self, now: str, done: int | None, total: int | None) -> None:
-        if not self._shown:
-            return
+        with self._lock:
+            self._last = (now, done, total)
+            if self._shown and self._waiting is None:
+                self._draw(now, done, total)
+
+    def _appear(self) -> None:
+        with self._lock:
+            self._waiting = None
+            self._show(*self._last)
+
+    def _draw(self, now: str, done: int | None, total: int | None) -> None:
         if self._bar is None:
             self._bar = _started()
         if self._task is None:

@@ -64,7 +64,7 @@ class _KeyFilter:
         values = python_values(self._first)
         self._nulls = None in values
         # NaN has no place in an order. A group that may have it has no known bounds.
-        self._values = sorted(value for value in values if value is not None and value == value)  # noqa: PLR0124
+        self._values = sorted(value for value in values if value is not None and value == value)
 
     @property
     def columns(self) -> Sequence[str]:

@@ -50,7 +50,7 @@ def test_what_an_upgrade_keeps_is_shown_dumped_and_released(upgraded: Place) -> 
         (("--release", "3"), 2, f"keeps no time of version 3\n  hint: kept versions: {OLD}"),
         (("--release", "all"), 2, "'--release'"),
         (("--release", "-1"), 2, "'--release'"),
-        (("--release", str(OLD), "--json"), 2, "--release and --json can't be used together"),
+        (("--release", str(OLD), "--json"), 2, "--release and --format json can't be used together"),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_a_line(

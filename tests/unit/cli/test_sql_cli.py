@@ -40,7 +40,7 @@ def test_rows_in_every_format_and_the_times_on_stderr(url: str, tmp_path: Path) 
     ]
     assert sql(url, "-", "--format", "csv", stdin=QUERY).stdout == '"n","total"\n"a",3\n"b",4\n'
     lines = sql(url, QUERY, "--format", "json", "--limit", "1").stdout.splitlines()
-    assert [json.loads(line) for line in lines] == [{"n": "a", "total": "3"}]
+    assert [json.loads(line) for line in lines] == [{"n": "a", "total": 3}]
     (tmp_path / "report.sql").write_text(QUERY)
     file = tmp_path / "report.parquet"
     assert sql(url, f"@{tmp_path / 'report.sql'}", "--output", str(file)).exit_code == 0

@@ -6,7 +6,7 @@ import click
 
 from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.catalog.place import CatalogPlace, catalog_options
-from holdfast.cli.facts import count, emit_json, json_option
+from holdfast.cli.facts import count, emit_list, list_option
 from holdfast.cli.numbers import u64
 from holdfast.cli.rows.text import render
 from holdfast.errors import BadInput, Uninitialized
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 @catalog_options
 @click.option("--release", metavar="VERSION", type=u64, help="Release the kept time of this version.")
 @click.option("--yes", is_flag=True, help="Don't ask before releasing.")
-@json_option
-def kept(place: CatalogPlace, release: int | None, yes: bool, as_json: bool) -> None:
+@list_option
+def kept(place: CatalogPlace, release: int | None, yes: bool, form: str) -> None:
     """Show the times before upgrades that stay readable, one for each earlier version of the catalog format.
 
     'dump --as-of' shows the catalog at such a time, and 'load' creates a new catalog from that dump. After a
     release you can't read the time any more, so you can't go back to that version. Its rows are deleted over
     time. Nobody is fenced.
     """
-    if release is not None and as_json:
-        raise BadInput("--release and --json can't be used together")
+    if release is not None and form != "table":
+        raise BadInput(f"--release and --format {form} can't be used together")
     with place.open_to_look() as openable:
         where = openable.place
         if not openable.is_initialized():
             raise Uninitialized(f"the catalog in {where} is not initialized")
         found = openable.kept_dumps()
     if release is None:
-        _show(found, as_json=as_json)
+        _show(found, form)
         return
     time = next((each.time for each in found if each.version == release), None)
     if time is None:
@@ -52,9 +52,9 @@ def kept(place: CatalogPlace, release: int | None, yes: bool, as_json: bool) -> 
     click.echo(f"released version {release}, as of {time}")
 
 
-def _show(found: "list[Kept]", *, as_json: bool) -> None:
-    if as_json:
-        emit_json([{"version": each.version, "as_of": each.time} for each in found])
+def _show(found: "list[Kept]", form: str) -> None:
+    records = [{"version": each.version, "as_of": each.time} for each in found]
+    if emit_list(form, records, ("version", "as_of")):
         return
     if found:
         rows = [[str(each.version), str(each.time)] for each in found]

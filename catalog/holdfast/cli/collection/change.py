@@ -322,8 +322,12 @@ def upkeep(location: LocationUrls, names: tuple[str, ...]) -> None:
         infos = [controller.describe(name) for name in names] or [*controller.list_collections()]
         for info in infos:
             refuse_dropped(info)
-    with controller_of(location.open_to_write(create=False)) as controller:
+    with (
+        controller_of(location.open_to_write(create=False)) as controller,
+        ProgressLine("working on", after_s=1) as progress,
+    ):
         for info in infos:
+            progress(info.name)
             before = controller.frontiers(info.collection_id).since
             since = controller.apply_retention(info.collection_id)
             if since is not None and since > before:

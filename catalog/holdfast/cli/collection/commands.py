@@ -38,6 +38,7 @@ from holdfast.cli.collection.sql import sql
 from holdfast.cli.collection.write import write
 from holdfast.cli.completing import forget_tables
 from holdfast.cli.location import LocationUrls, formerly, keep_garbage_option
+from holdfast.cli.progress import ProgressLine
 from holdfast.errors import (
     BadInput,
     CollectionInUse,
@@ -158,7 +159,10 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, keep_garbage
         confirm(
             f"Drop {', '.join(f'{each.name} ({each.collection_id})' for each in infos)} and all its data?"
         )
-    with controller_of(location.open_to_write(create=False, retain_for_s=keep_garbage_s)) as controller:
+    with (
+        controller_of(location.open_to_write(create=False, retain_for_s=keep_garbage_s)) as controller,
+        ProgressLine("dropping", after_s=1),
+    ):
         for each in infos:
             slots = [] if each.dropped else _slots(controller, each)
             controller.drop_collection(each.collection_id, force=force)

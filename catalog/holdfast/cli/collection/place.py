@@ -1,8 +1,8 @@
 """What the commands of `holdfast collection` share: the location, times, and facts of collections."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,25 +15,8 @@ if TYPE_CHECKING:
     from holdfast.persist import PersistClient
     from holdfast.tables.opened import OpenTable
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-LOOKS = ("table", "json")
-
 
 name_argument = click.argument("name", shell_complete=complete_tables)
-
-
-def look_option(command: _F) -> _F:
-    """Add `--json` and `--format json`: output for programs."""
-    command = click.option("--json", "as_json", is_flag=True, help="Show JSON.")(command)
-    return click.option(
-        "--format",
-        "look",
-        type=click.Choice(LOOKS),
-        default="table",
-        show_default=True,
-        help="json: the same as --json.",
-    )(command)
 
 
 def time(text: str) -> int:

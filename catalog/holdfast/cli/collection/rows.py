@@ -82,24 +82,29 @@ def read(
     ):
         if as_of is not None:
             as_of = _time_for(location, controller, reader, as_of, or_earlier=or_earlier)
+        snapshot = None
         try:
             with dated(f"collection {name}"):
                 snapshot = reader.snapshot(as_of)
         except AsOfNotYetAvailable as error:
-            if error.upper == 0 and as_of is None:
-                raise BadInput(f"collection {name} is empty: nothing has been written yet") from error
-            raise
+            # Nothing has been written yet.
+            if error.upper or as_of is not None:
+                raise
         from holdfast.cli.rows.show import show_rows
 
         with naming(f"collection {name}"):
-            batches, schema = _narrowed(snapshot, where, columns)
+            stored = reader.info.schema if snapshot is None else snapshot.schema
+            batches, schema = _narrowed(snapshot, stored, where, columns)
         show_rows(batches, schema, form, output, limit=limit, diff=diff)
 
 
 def _narrowed(
-    snapshot: "CollectionSnapshot", where: str | None, columns: str | None
+    snapshot: "CollectionSnapshot | None", schema: "Schema", where: str | None, columns: str | None
 ) -> "tuple[Iterable[pa.RecordBatch], pa.Schema]":
-    """The rows that `--where` chooses, with the columns of `--columns`. Raises `BadInput`."""
+    """The rows that `--where` chooses, with the columns of `--columns`; none of no snapshot.
+
+    Raises `BadInput`.
+    """
     import pyarrow as pa
 
     from holdfast.cli.rows.where import parse_where
@@ -108,17 +113,17 @@ def _narrowed(
     from holdfast.persist.rows.stored import logical_schema
     from holdfast.tables.filters import filter_of
 
-    schema = snapshot.schema
+    rows: Iterable[pa.RecordBatch] = () if snapshot is None else snapshot
     if where is not None:
-        snapshot = snapshot.filtered(filter_of(parse_where(where, schema), schema))
+        chosen = filter_of(parse_where(where, schema), schema)
+        rows = () if snapshot is None else snapshot.filtered(chosen)
     if columns is None:
-        return _logical(snapshot, schema), logical_schema(schema.arrow_diff, schema)
+        return _logical(rows, schema), logical_schema(schema.arrow_diff, schema)
     names = [each.strip() for each in columns.split(",")]
     check_columns(schema, names)
     names.append(DIFF)
     fields = pa.schema([schema.arrow_diff.field(each) for each in names])
-    chosen = (batch.select(names) for batch in snapshot)
-    return _logical(chosen, schema), logical_schema(fields, schema)
+    return _logical((batch.select(names) for batch in rows), schema), logical_schema(fields, schema)
 
 
 def _logical(batches: "Iterable[pa.RecordBatch]", schema: "Schema") -> "Iterator[pa.RecordBatch]":

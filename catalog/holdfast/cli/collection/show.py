@@ -10,11 +10,21 @@ from holdfast.cli.collection.place import (
     controller_of,
     facts_of,
     location_options,
-    look_option,
     name_argument,
 )
 from holdfast.cli.completing import remember_tables
-from holdfast.cli.facts import age, count, moment, plain, shown, shown_moment, size
+from holdfast.cli.facts import (
+    age,
+    count,
+    emit_list,
+    json_option,
+    list_option,
+    moment,
+    plain,
+    shown,
+    shown_moment,
+    size,
+)
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.rows.text import cell_of, render
 from holdfast.text import one_line
@@ -36,8 +46,8 @@ R = TypeVar("R")
 
 @click.command("list", short_help="Show all collections.")
 @location_options
-@look_option
-def list_(location: LocationUrls, look: str, as_json: bool) -> None:
+@list_option
+def list_(location: LocationUrls, form: str) -> None:
     """Show all collections, with their shards and the times that you can read.
 
     You can read a collection at times from its since on and before its upper.
@@ -45,10 +55,9 @@ def list_(location: LocationUrls, look: str, as_json: bool) -> None:
     with controller_of(location.open_to_look()) as controller:
         found = [facts_of(controller, info) for info in controller.list_collections()]
     remember_tables(location.url, location.consensus, (each["name"] for each in found))
-    if as_json or look == "json":
-        click.echo(json.dumps(found, indent=2))
-        return
     columns = ("name", "id", "state", "shards", "since", "upper")
+    if emit_list(form, found, columns):
+        return
     rows = [[shown(fact[column]) for column in columns] for fact in found]
     click.echo(render([column.upper() for column in columns], rows), nl=False)
     for fact in found:
@@ -59,8 +68,8 @@ def list_(location: LocationUrls, look: str, as_json: bool) -> None:
 @click.command(short_help="Show one collection: columns, renditions, holds, history.")
 @location_options
 @name_argument
-@look_option
-def describe(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
+@json_option
+def describe(location: LocationUrls, name: str, as_json: bool) -> None:
     """Show one collection: its columns, its renditions, who holds its times, and the commands run on it.
 
     A rendition is a stored copy of the collection with its own number of shards. At each time exactly one
@@ -90,7 +99,7 @@ def describe(location: LocationUrls, name: str, look: str, as_json: bool) -> Non
         held = [] if info.dropped else controller.holds(info.collection_id)
         facts["holds"] = [plain(each) for each in held]
         facts["history"] = [_command(each) for each in controller.history(info.collection_id)]
-    if as_json or look == "json":
+    if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
     click.echo(_described(facts), nl=False)
@@ -103,8 +112,8 @@ def describe(location: LocationUrls, name: str, look: str, as_json: bool) -> Non
 @click.command(short_help="Show the holds of a collection.")
 @location_options
 @name_argument
-@look_option
-def holds(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
+@list_option
+def holds(location: LocationUrls, name: str, form: str) -> None:
     """Show the holds of a collection: their holders, their since, and the retired renditions that they keep.
 
     A reader of a collection holds its since, so that it doesn't move. A leased hold ends with its process.
@@ -112,14 +121,14 @@ def holds(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
     """
     with controller_of(location.open_to_look()) as controller:
         found = controller.holds(name)
-    _show_all(found, "hold", plain, _holds_table, as_json=as_json or look == "json")
+    _show_all(found, "hold", plain, _holds_table, form)
 
 
 @click.command(short_help="Show the jobs of a collection.")
 @location_options
 @name_argument
-@look_option
-def jobs(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
+@list_option
+def jobs(location: LocationUrls, name: str, form: str) -> None:
     """Show the recorded jobs of a collection, oldest first: snapshots, hydrations, named writes and others.
 
     A record shows which attempt of a job may commit, and the result of the last attempt. The progress of a
@@ -127,7 +136,7 @@ def jobs(location: LocationUrls, name: str, look: str, as_json: bool) -> None:
     """
     with controller_of(location.open_to_look()) as controller:
         found = controller.jobs(controller.describe(name).collection_id)
-    _show_all(found, "job", _job, _jobs_table, as_json=as_json or look == "json")
+    _show_all(found, "job", _job, _jobs_table, form)
 
 
 def _show_all(
@@ -135,12 +144,10 @@ def _show_all(
     what: str,
     facts: Callable[[R], Any],
     table: Callable[[Sequence[R]], str],
-    *,
-    as_json: bool,
+    form: str,
 ) -> None:
-    """Show records as JSON, or as a table with their number on stderr."""
-    if as_json:
-        click.echo(json.dumps([facts(each) for each in found], indent=2))
+    """Show records in a format, or as a table with their number on stderr."""
+    if emit_list(form, [facts(each) for each in found]):
         return
     if found:
         click.echo(table(found), nl=False)

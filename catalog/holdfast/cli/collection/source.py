@@ -10,7 +10,7 @@ from holdfast.cli.collection.place import controller_of, location_options, name_
 from holdfast.cli.facts import shown
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.rows.text import FORMATS
-from holdfast.errors import AsOfNotYetAvailable, BadInput
+from holdfast.errors import AsOfNotYetAvailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,9 +92,10 @@ def _show(
         try:
             found_at, found = read(controller, name, as_of)
         except AsOfNotYetAvailable as error:
-            if error.upper == 0 and as_of is None:
-                raise BadInput(f"collection {name} is empty: nothing has been fed yet") from error
-            raise
+            if error.upper or as_of is not None or form not in {None, "table", "json"}:
+                raise
+            click.echo(f"no {what}: nothing has been fed yet", err=True)
+            return
     if not found.num_rows and form in {None, "table"}:
         click.echo(f"no {what} at {shown(found_at)}")
         return

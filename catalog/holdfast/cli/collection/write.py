@@ -23,7 +23,7 @@ from holdfast.cli.collection.place import (
     refuse_dropped,
     time,
 )
-from holdfast.cli.facts import count, moment, shown
+from holdfast.cli.facts import count, moment, shown_moment
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS, check_file
@@ -69,7 +69,7 @@ class _Times:
 @click.command(short_help="Append, upsert or delete the rows of a file.")
 @location_options
 @name_argument
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default="-")
 @click.option("--format", "form", type=click.Choice(FORMATS[1:]), help="Default: by the file's name.")
 @click.option("--upsert", is_flag=True, help="Replace the rows that have the same key.")
 @click.option("--delete", is_flag=True, help="Delete the rows that have these keys.")
@@ -93,7 +93,7 @@ def write(
     once: bool,
     again: bool,
 ) -> None:
-    """Append the rows of a file (- for standard input) to a collection.
+    """Append the rows of a file (- or none for standard input) to a collection.
 
     All rows have one time, unless a column _time gives each row its own. A column _diff is the number of
     times that a row is added; -1 removes it once. With --upsert, rows replace those with the same key. With
@@ -154,7 +154,10 @@ def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource",
     rows = whole(source)
     change = (tables.Delete if delete else tables.Upsert)(rows)
     change.prepare(info.name, info.schema)  # raises on bad rows before anything is opened for writing
-    with opened_table(location.open_to_write(create=False), info.collection_id) as table:
+    with (
+        opened_table(location.open_to_write(create=False), info.collection_id) as table,
+        ProgressLine(f"writing {count(rows.num_rows, 'row')} to {info.name}", after_s=1),
+    ):
         done = commit({table: change})
     if delete:
         keys = distinct_keys(info.schema, rows).num_rows
@@ -233,7 +236,7 @@ def _append(
 
 
 def _complete(upper: int) -> str:
-    return f"complete up to {shown(upper)}"
+    return f"complete up to {shown_moment(upper)}"
 
 
 def _before(info: "CollectionInfo", source: "RowSource", record: "JobRecord") -> WrittenBefore:

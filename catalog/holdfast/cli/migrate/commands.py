@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.catalog.place import LinkedPlace, linked_options
+from holdfast.cli.facts import json_option
 from holdfast.cli.migrate.link import detach, link
 from holdfast.cli.migrate.options import (
     BACKENDS,
@@ -186,7 +187,7 @@ def abandon(place: LinkedPlace, migration_id: str, deploy_generation: int | None
 
 @migrate.command(short_help="Show where a catalog is, and which migrations run.")
 @linked_options
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def status(place: LinkedPlace, as_json: bool) -> None:
     """Show which store is the source of truth, how the stores are linked, and all their migrations.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.location import consensus_option, located, url_option
+from holdfast.cli.progress import quiet_option
 
 if TYPE_CHECKING:
     from holdfast.persist import PersistClient
@@ -50,7 +51,7 @@ def location_arguments(command: Callable[..., None]) -> Callable[..., None]:
         found = located(url, consensus)
         command(*args, url=found.url, consensus=found.consensus, **rest)
 
-    return url_option(consensus_option(with_urls))
+    return url_option(consensus_option(quiet_option(with_urls)))
 
 
 def chosen(client: "PersistClient", shard: str | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.facts import count, frontier, moment, size
+from holdfast.cli.facts import count, emit_list, frontier, list_option, moment, size
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist.arguments import ShardCommand, location_arguments
 from holdfast.cli.persist.backup import backup, restore
@@ -33,15 +33,18 @@ def persist() -> None:
 @persist.command(cls=ShardCommand, short_help="Show all shards, or one.")
 @location_arguments
 @click.argument("shard", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Show JSON. A closed frontier is null.")
-def inspect(url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
+@list_option
+def inspect(url: str, consensus: str | None, shard: str | None, form: str) -> None:
     """Show all shards of a location, or one: its contents and its holds."""
     with open_to_look(url, consensus) as client:
         shards = [client.inspect(each) for each in ([shard] if shard else client.shards())]
         location_id = client.location_id
-    if as_json:
+    if form != "table":
         found = [json.loads(info.to_json()) for info in shards]
-        click.echo(json.dumps(found[0] if shard else found, indent=2))
+        if shard and form == "json":
+            click.echo(json.dumps(found[0], indent=2))
+        else:
+            emit_list(form, found)
     elif shard:
         click.echo(_one(shards[0]), nl=False)
     else:

@@ -2,7 +2,7 @@
 
 import click
 
-from holdfast.cli.facts import age, count, emit_json, frontier, json_option
+from holdfast.cli.facts import age, count, emit_list, frontier, list_option
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist.arguments import ShardCommand, chosen, location_arguments
 from holdfast.cli.rows.text import render
@@ -12,8 +12,8 @@ from holdfast.errors import CLOSED
 @click.command(cls=ShardCommand, short_help="Show the holds of shards.")
 @location_arguments
 @click.argument("shard", required=False)
-@json_option
-def holds(url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
+@list_option
+def holds(url: str, consensus: str | None, shard: str | None, form: str) -> None:
     """Show the holds on the since of all shards of a location, or of one shard.
 
     A leased hold ends when its holder has not renewed it for its whole lease. A critical hold never ends by
@@ -24,24 +24,22 @@ def holds(url: str, consensus: str | None, shard: str | None, as_json: bool) -> 
     listed = [(info, hold) for info in found for hold in info.holds]
     # The hold that is farthest behind keeps the most from compaction.
     listed.sort(key=lambda each: (each[0].upper - each[1].since, each[0].shard_id), reverse=True)
-    if as_json:
-        emit_json(
-            [
-                {
-                    "shard_id": info.shard_id,
-                    "upper": info.upper,
-                    "id": hold.id,
-                    "kind": hold.kind,
-                    "purpose": hold.purpose,
-                    "since": hold.since,
-                    "hostname": hold.hostname or None,
-                    "lease_s": hold.lease_s,
-                    "version": hold.version,
-                    "token": hold.token or None,
-                }
-                for info, hold in listed
-            ]
-        )
+    records = [
+        {
+            "shard_id": info.shard_id,
+            "upper": info.upper,
+            "id": hold.id,
+            "kind": hold.kind,
+            "purpose": hold.purpose,
+            "since": hold.since,
+            "hostname": hold.hostname or None,
+            "lease_s": hold.lease_s,
+            "version": hold.version,
+            "token": hold.token or None,
+        }
+        for info, hold in listed
+    ]
+    if emit_list(form, records):
         return
     rows = [
         [

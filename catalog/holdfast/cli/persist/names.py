@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.facts import count, emit_json, json_option
+from holdfast.cli.facts import count, emit_list, list_option
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist.arguments import ShardCommand, location_arguments
 from holdfast.cli.rows.text import render
@@ -15,26 +15,24 @@ if TYPE_CHECKING:
 
 @click.command(cls=ShardCommand, short_help="Show the names of shards.")
 @location_arguments
-@json_option
-def names(url: str, consensus: str | None, as_json: bool) -> None:
+@list_option
+def names(url: str, consensus: str | None, form: str) -> None:
     """Show the names in a location and their shards.
 
     The name of a finalized shard stays until it is forgotten.
     """
     with open_to_look(url, consensus) as client:
         found = [(name, client.inspect(shard)) for name, shard in client.names().items()]
-    if as_json:
-        emit_json(
-            [
-                {
-                    "name": name,
-                    "shard_id": info.shard_id,
-                    "schema": _newest(info),
-                    "finalized": info.finalized,
-                }
-                for name, info in found
-            ]
-        )
+    records = [
+        {
+            "name": name,
+            "shard_id": info.shard_id,
+            "schema": _newest(info),
+            "finalized": info.finalized,
+        }
+        for name, info in found
+    ]
+    if emit_list(form, records, ("name", "shard_id", "schema", "finalized")):
         return
     rows = [[name, info.shard_id, "finalized" if info.finalized else _newest(info)] for name, info in found]
     if rows:

@@ -80,6 +80,9 @@ def plain(cell: Any) -> Any:
             return base64.b64encode(cell).decode()
         case float() if not math.isfinite(cell):
             return "NaN" if math.isnan(cell) else "Infinity" if cell > 0 else "-Infinity"
+        case Decimal() if cell.as_tuple().exponent == 0:
+            # A whole number: a sum in SQL, for example.
+            return int(cell)
         case bool() | int() | float() | str() | None:
             return cell
         case list() | tuple():

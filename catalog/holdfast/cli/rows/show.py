@@ -7,6 +7,7 @@ from typing import Final
 import click
 import pyarrow as pa
 
+from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.output import check_output, pieces_of, write_batches
 from holdfast.cli.rows.text import FILE_FORMATS, cell_of, render
 from holdfast.errors import BadInput
@@ -46,9 +47,11 @@ def _show_table(
     most = _SHOWN_ROWS if limit is None else limit
     rows: list[list[str]] = []
     hidden = 0
-    for piece in pieces_of(batches, diff=diff, limit=limit):
-        shown = rows_of(piece.slice(0, most - len(rows)))
-        rows += [[cell_of(cell) for cell in row.values()] for row in shown]
-        hidden += piece.num_rows - len(shown)
+    with ProgressLine("reading", after_s=1) as progress:
+        for piece in pieces_of(batches, diff=diff, limit=limit):
+            shown = rows_of(piece.slice(0, most - len(rows)))
+            rows += [[cell_of(cell) for cell in row.values()] for row in shown]
+            hidden += piece.num_rows - len(shown)
+            progress.rows(len(rows) + hidden)
     text = render(names, rows)
     click.echo(text + (f"... and {hidden:,} more rows (--limit, --format)\n" if hidden else ""), nl=False)

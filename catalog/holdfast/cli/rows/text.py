@@ -61,6 +61,8 @@ def cell_of(cell: object) -> str:
 
 def check_file(file: Path, form: str | None) -> None:
     """Raise `BadInput` if the file can't be read, or if its format is not known."""
+    if str(file) == "-" and sys.stdin.isatty():
+        raise BadInput("standard input is a terminal", hint="give a FILE, or pipe the rows into the command")
     if form is None and str(file) == "-":
         raise BadInput("can't find out the format of standard input", hint=f"give --format {FILE_FORMATS}")
     if form is None:

@@ -1,0 +1,133 @@
+"""What all commands have in common: formats, empty tables, exit codes, and progress that can be hushed."""
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli import main
+from unit.cli.terminals import DEADLINE_S, HOLDFAST, at_a_terminal, lines_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shop")
+    holdfast.table(folder, "none", columns={"id": "int64", "name": "string?"}).close()
+    with holdfast.table(
+        folder, "orders", columns={"id": "int64", "total": "decimal128(20,0)", "price": "decimal128(9,2)"}
+    ) as orders:
+        orders.append({"id": [1, 2], "total": [10**19, 3], "price": [Decimal("1.50"), Decimal(2)]})
+    return folder
+
+
+def run(folder: Path, *words: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(main, [*words, "--url", str(folder)], input=stdin)
+
+
+def test_an_empty_table_reads_as_empty(folder: Path, tmp_path: Path) -> None:
+    shown = run(folder, "read", "none")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "id  name\n", "")
+    assert run(folder, "read", "none", "--format", "csv", "--columns", "id").stdout == '"id"\n'
+    assert run(folder, "read", "none", "--format", "json", "--where", "id > 3").stdout == ""
+    assert run(folder, "read", "none", "--output", str(tmp_path / "none.parquet")).exit_code == 0
+    assert run(folder, "read", "none", "--columns", "nothing").exit_code == 2
+    assert run(folder, "read", "none", "--as-of", "2999-01-01").exit_code == 1
+
+
+LISTS = [
+    ("ls",),
+    ("collection", "holds", "orders"),
+    ("collection", "jobs", "orders"),
+    ("persist", "inspect"),
+    ("persist", "names"),
+    ("persist", "holds"),
+]
+
+
+@pytest.mark.parametrize("words", LISTS, ids=" ".join)
+def test_a_list_has_the_same_formats_everywhere(folder: Path, words: tuple[str, ...]) -> None:
+    found = json.loads(run(folder, *words, "--format", "json").stdout)
+    again = json.loads(run(folder, *words, "--json").stdout)
+    rows = list(csv.DictReader(io.StringIO(run(folder, *words, "--format", "csv").stdout)))
+    assert [set(row) for row in rows] == [set(each) for each in found]
+    for each, other, row in zip(found, again, rows, strict=True):
+        for name in set(each) - {"age_ms"}:
+            value = each[name]
+            assert other[name] == value
+            assert row[name] in ("" if value is None else str(value), json.dumps(value))
+    assert run(folder, *words).exit_code == run(folder, *words, "--format", "table").exit_code == 0
+
+
+def test_json_has_whole_decimals_as_numbers(folder: Path) -> None:
+    lines = run(folder, "read", "orders", "--format", "json", "--where", "id = 1").stdout
+    assert lines == '{"id": 1, "total": 10000000000000000000, "price": "1.50"}\n'
+    summed = run(folder, "sql", "SELECT sum(id) AS ids, sum(price) AS price FROM orders", "--format", "json")
+    assert summed.stdout == '{"ids": 3, "price": "3.50"}\n'
+
+
+def test_rows_come_from_standard_input(tmp_path: Path) -> None:
+    holdfast.table(tmp_path, "orders", columns={"id": "int64"}).close()
+    assert run(tmp_path, "write", "orders", "--format", "csv", stdin=b"id\n1\n").exit_code == 0
+    assert run(tmp_path, "write", "orders", "-", "--format", "json", stdin=b'{"id": 2}\n').exit_code == 0
+    rows = run(tmp_path, "read", "orders", "--format", "parquet").stdout_bytes
+    assert run(tmp_path, "write", "orders", "--format", "parquet", stdin=rows).exit_code == 0
+    with holdfast.table(tmp_path, "orders", mode="read") as orders:
+        assert sorted(orders.read()["id"].to_pylist()) == [1, 1, 2, 2]
+
+
+def test_a_terminal_is_no_file_of_rows(folder: Path, tmp_path: Path) -> None:
+    code, shown = at_a_terminal(["write", "orders", "--url", str(folder)], columns=100, home=tmp_path)
+    assert code == 2
+    assert "standard input is a terminal" in shown
+
+
+def test_quiet_hushes_progress(folder: Path, tmp_path: Path) -> None:
+    words = ["read", "orders", "--output", str(tmp_path / "out.csv"), "--url", str(folder)]
+    _, shown = at_a_terminal(words, columns=100, home=tmp_path)
+    assert "\x1b[?25l" in shown
+    code, hushed = at_a_terminal([*words, "--quiet"], columns=100, home=tmp_path)
+    assert (code, lines_of(hushed)) == (0, [f"wrote 2 rows to {tmp_path}/out.csv"])
+    assert "\x1b" not in hushed
+
+
+def test_the_former_word_is_refused_with_the_new_one(folder: Path) -> None:
+    for words in (["collection", "drop", "orders"], ["persist", "gc"], ["persist", "sweep"]):
+        refused = run(folder, *words, "--retain", "5")
+        assert refused.exit_code == 2
+        assert refused.stderr.endswith("hint: write --keep-garbage 5\n")
+
+
+def test_an_output_that_nobody_reads_ends_the_command_silently(folder: Path) -> None:
+    with subprocess.Popen(
+        [HOLDFAST, "read", "orders", "--format", "csv", "--url", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as done:
+        assert done.stdout is not None
+        done.stdout.close()
+        _, told = done.communicate(timeout=DEADLINE_S)
+    assert (done.returncode, told) == (141, b"")
+
+
+INTERRUPTED = """
+import os, signal, sys
+from holdfast.cli import main
+import holdfast.persist
+def interrupted(*_, **__):
+    os.kill(os.getpid(), signal.SIGINT)
+holdfast.persist.PersistClient.open = interrupted
+main(["ls", "--url", "memory://x"])
+"""
+
+
+def test_an_interrupted_command_ends_silently() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
