@@ -47,10 +47,17 @@ def is_name(given: object) -> bool:
 
 
 def config_file() -> Path:
-    """The path of the configuration file, which may not exist."""
+    """The path of the configuration file, which may not exist. Raises `BadInput` if there is no home."""
     if given := os.environ.get(VARIABLE):
         return Path(given)
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "holdfast" / "config.toml"
+    if given := os.environ.get("XDG_CONFIG_HOME"):
+        return Path(given) / "holdfast" / "config.toml"
+    try:
+        return Path.home() / ".config" / "holdfast" / "config.toml"
+    except RuntimeError as error:
+        raise BadInput(
+            f"there is no home folder with a configuration file: {error}", hint=f"set {VARIABLE}"
+        ) from None
 
 
 def location_url(given: str | os.PathLike[str]) -> str:

@@ -2,9 +2,9 @@
 
 Invariants
 - A completion imports nothing heavy, and fails silently: a shell shows only values.
-- The names of tables come from a file in the user's cache folder, which holds nothing else. `holdfast ls`
-  writes it. If it is missing, a completion runs `holdfast ls` and waits for it. If it is a few seconds old,
-  a completion uses it and runs `holdfast ls` in the background.
+- The names of tables come from a file in the user's cache folder, which holds nothing else. If it is missing,
+  a completion runs `holdfast ls`, which writes it, and waits for that. If it is a few seconds old, a
+  completion uses it and runs `holdfast ls` in the background. Without completions there is no such file.
 - URLs, which may have a password, go to that process in its environment, and into the name of the file as a
   hash.
 """
@@ -33,6 +33,7 @@ from holdfast.cli.location import located
 from holdfast.errors import HoldfastError
 
 _VARIABLE: Final = "_HOLDFAST_COMPLETE"
+_REMEMBER: Final = "_HOLDFAST_REMEMBER"
 _FRESH_S: Final = 5.0
 _WAIT_S: Final = 4.0
 _LIST: Final = "from holdfast.cli.program import run; run()"
@@ -44,7 +45,7 @@ def complete_tables(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem[Any]]:
     """The names of the tables of the location that the command line or the environment names."""
-    with contextlib.suppress(HoldfastError, OSError, subprocess.TimeoutExpired):
+    with contextlib.suppress(HoldfastError, OSError, RuntimeError, subprocess.TimeoutExpired):
         found = located(context.params.get("url"), context.params.get("consensus"))
         names = _known_tables(found.url, found.consensus)
         return [CompletionItem(each) for each in names if each.startswith(incomplete)]
@@ -52,11 +53,14 @@ def complete_tables(
 
 
 def remember_tables(url: str, consensus: str | None, names: Iterable[str]) -> None:
-    """Keep the names of the tables of a location for completions. Does nothing if that isn't possible."""
-    file = _cache_of(url, consensus)
-    # Another process may read it or write it now.
-    making = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
-    with contextlib.suppress(OSError):
+    """Keep the names of the tables of a location, if completions use them and it is possible."""
+    # There may be no home.
+    with contextlib.suppress(OSError, RuntimeError):
+        file = _cache_of(url, consensus)
+        if _REMEMBER not in os.environ and not file.exists():
+            return
+        # Another process may read it or write it now.
+        making = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         making.write_text("".join(f"{each}\n" for each in names if each.isprintable()))
         making.replace(file)
@@ -64,7 +68,7 @@ def remember_tables(url: str, consensus: str | None, names: Iterable[str]) -> No
 
 def forget_tables(url: str, consensus: str | None) -> None:
     """Let the next completion look at the location, because its tables have changed."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):
         _cache_of(url, consensus).unlink(missing_ok=True)
 
 
@@ -86,7 +90,7 @@ def _list_tables(url: str, consensus: str | None) -> "subprocess.Popen[bytes]":
     """A process that remembers the tables. The shell doesn't wait for it."""
     names = {_VARIABLE, "HOLDFAST_URL", "HOLDFAST_CONSENSUS_URL"}
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    environment["HOLDFAST_URL"] = url
+    environment |= {"HOLDFAST_URL": url, _REMEMBER: "1"}
     if consensus is not None:
         environment["HOLDFAST_CONSENSUS_URL"] = consensus
     nothing = subprocess.DEVNULL

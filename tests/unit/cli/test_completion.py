@@ -38,7 +38,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(home: Path) -> dict[str, str]:
-    ours = {"HOME": str(home), "PATH": f"{Path(HOLDFAST).parent}:{os.environ['PATH']}", "PS1": "$ "}
+    ours = {
+        "HOME": str(home),
+        "PATH": f"{Path(HOLDFAST).parent}:{os.environ['PATH']}",
+        "PS1": "$ ",
+        "_HOLDFAST_REMEMBER": "1",
+    }
     others = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
     return {**others, **ours}
 
@@ -96,15 +101,18 @@ def test_a_key_press_in_bash_completes_a_table(home: Path) -> None:
 
 def test_a_change_of_the_tables_is_seen_at_once(home: Path) -> None:
     runner, at = CliRunner(env=environment(home)), ["--url", str(home / "other")]
+    holdfast.table(home / "other", "zeroth", columns={"id": "int64"}).close()
+    CliRunner(env={**environment(home), "_HOLDFAST_REMEMBER": None}).invoke(main, ["ls", *at])
     cache = home / ".cache" / "holdfast" / "tables"
 
     def known() -> list[str]:
         return sorted(each.read_text() for each in cache.iterdir())
 
     before = known() if cache.exists() else []
+    assert not any("zeroth" in each for each in before)  # nobody completed anything there
     runner.invoke(main, ["collection", "create", "first", "--column", "id:int64", *at])
     runner.invoke(main, ["ls", *at])
-    assert [each for each in known() if each not in before] == ["first\n"]
+    assert [each for each in known() if each not in before] == ["first\nzeroth\n"]
     runner.invoke(main, ["collection", "rename", "first", "second", *at])
     assert [each for each in known() if each not in before] == []
 

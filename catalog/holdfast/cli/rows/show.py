@@ -53,5 +53,11 @@ def _show_table(
             rows += [[cell_of(cell) for cell in row.values()] for row in shown]
             hidden += piece.num_rows - len(shown)
             progress.rows(len(rows) + hidden)
-    text = render(names, rows)
+    numbers = {field.name for field in columns if _is_number(field.type)}
+    text = render(names, rows, numbers)
     click.echo(text + (f"... and {hidden:,} more rows (--limit, --format)\n" if hidden else ""), nl=False)
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(is_kind(type_) for is_kind in kinds)

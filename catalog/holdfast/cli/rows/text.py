@@ -1,9 +1,9 @@
 """Rows as drawn tables, and the format of a file by its suffix."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from holdfast.errors import BadInput
 from holdfast.text import one_line
@@ -26,10 +26,11 @@ def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     return sum(widths) + 3 * len(widths) + 1
 
 
-def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def render(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> str:
     """A table for people: drawn on a terminal, plain aligned columns elsewhere.
 
-    On a narrow terminal, cells are folded over several lines. Control characters are escaped.
+    A terminal shows the columns in `numbers` at the right. On a narrow terminal, cells are folded over
+    several lines. Control characters are escaped.
     """
     rows = [[one_line(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
@@ -37,7 +38,10 @@ def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         from rich.table import Column, Table
         from rich.text import Text
 
-        table = Table(*(Column(name, overflow="fold") for name in columns))
+        sides: list[Literal["left", "right"]] = ["right" if name in numbers else "left" for name in columns]
+        table = Table(
+            *(Column(name, overflow="fold", justify=side) for name, side in zip(columns, sides, strict=True))
+        )
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
         console = Console()
