@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import types
 
 _EARLIEST: Final = 2
+_INTERRUPTED: Final = "Query interrupted"
 
 
 def import_duckdb(what: str) -> "types.ModuleType":
@@ -31,7 +32,8 @@ def import_duckdb(what: str) -> "types.ModuleType":
 def telling(missing: str = "") -> Iterator[None]:
     """Raise errors of DuckDB as `BadInput` if the query is wrong, and else as `HoldfastError`.
 
-    `missing` is the hint for a query that names something that isn't there.
+    If Ctrl-C interrupts the query, raise `KeyboardInterrupt`, as Python does. `missing` is the hint for a
+    query that names something that isn't there.
     """
     import duckdb
 
@@ -40,6 +42,12 @@ def telling(missing: str = "") -> Iterator[None]:
     except (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError) as error:
         hint = missing if isinstance(error, duckdb.CatalogException) else ""
         raise BadInput(f"sql: {first_line(error)}", hint=hint) from None
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    except RuntimeError as error:
+        if str(error) != _INTERRUPTED:
+            raise
+        raise KeyboardInterrupt from None
     except duckdb.Error as error:
         raise HoldfastError(f"DuckDB can't run this query: {first_line(error)}") from None
 

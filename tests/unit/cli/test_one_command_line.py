@@ -6,14 +6,17 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from decimal import Decimal
 from pathlib import Path
 
+import duckdb
 import pytest
 from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli import main
+from holdfast.tables.duckdb_extra import telling
 from unit.cli.terminals import DEADLINE_S, HOLDFAST, at_a_terminal, lines_of
 
 
@@ -120,12 +123,35 @@ def test_an_output_that_nobody_reads_ends_the_command_silently(folder: Path) -> 
 INTERRUPTED = """
 import os, signal, sys
 from holdfast.cli import main
+from holdfast.tables.duckdb_extra import telling
 import holdfast.persist
 def interrupted(*_, **__):
     os.kill(os.getpid(), signal.SIGINT)
 holdfast.persist.PersistClient.open = interrupted
 main(["ls", "--url", "memory://x"])
 """
+
+
+def test_an_interrupted_query_is_an_interrupt() -> None:
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        while not ended.wait(0.01):
+            connection.interrupt()
+
+    def query() -> None:
+        with telling():
+            connection.execute("SELECT count(*) FROM range(1000000000) a, range(1000000000) b").fetchall()
+
+    with duckdb.connect() as connection:
+        other = threading.Thread(target=interrupt)
+        other.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                query()
+        finally:
+            ended.set()
+            other.join()
 
 
 def test_an_interrupted_command_ends_silently() -> None:
