@@ -321,3 +321,21 @@ class ExclusiveLock(_message.Message):
     released: bool
     seqno: int
     def __init__(self, reentrance_id: _Optional[str] = ..., purpose: _Optional[str] = ..., hostname: _Optional[str] = ..., wall_ms: _Optional[int] = ..., token: _Optional[bytes] = ..., released: _Optional[bool] = ..., seqno: _Optional[int] = ...) -> None: ...
+
+class KeptAppends(_message.Message):
+    __slots__ = ("seqnos", "lowers", "uppers", "wall_ms", "purposes", "hostnames", "texts")
+    SEQNOS_FIELD_NUMBER: _ClassVar[int]
+    LOWERS_FIELD_NUMBER: _ClassVar[int]
+    UPPERS_FIELD_NUMBER: _ClassVar[int]
+    WALL_MS_FIELD_NUMBER: _ClassVar[int]
+    PURPOSES_FIELD_NUMBER: _ClassVar[int]
+    HOSTNAMES_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    seqnos: _containers.RepeatedScalarFieldContainer[int]
+    lowers: _containers.RepeatedScalarFieldContainer[int]
+    uppers: _containers.RepeatedScalarFieldContainer[int]
+    wall_ms: _containers.RepeatedScalarFieldContainer[int]
+    purposes: _containers.RepeatedScalarFieldContainer[int]
+    hostnames: _containers.RepeatedScalarFieldContainer[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, seqnos: _Optional[_Iterable[int]] = ..., lowers: _Optional[_Iterable[int]] = ..., uppers: _Optional[_Iterable[int]] = ..., wall_ms: _Optional[_Iterable[int]] = ..., purposes: _Optional[_Iterable[int]] = ..., hostnames: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -50,6 +50,7 @@ VERBS: Mapping[str, LazyCommand] = {
     "sql": LazyCommand(f"{_COLLECTION}:sql", "Run a query on the collections of a location."),
     "write": LazyCommand(f"{_COLLECTION}:write", "Append, upsert or delete the rows of a file."),
     "diff": LazyCommand(f"{_COLLECTION}:diff", "Show the differences between two times."),
+    "history": LazyCommand(f"{_COLLECTION}:history", "Show who wrote what, and when."),
     "tail": LazyCommand(f"{_COLLECTION}:tail", "Follow the changes of a collection."),
 }
 """Short names of commands of `holdfast collection`."""

@@ -68,7 +68,9 @@ from holdfast.errors import (
 )
 from holdfast.persist import PersistClient, Prepared, Schema, StoredSize
 from holdfast.persist.checks import check_schema
+from holdfast.persist.state.appends import SAYS_WHAT
 
+_MOST_WHO: Final = 100
 _CREATION_PURPOSE: Final = "collection creation"
 _COLUMNS_PURPOSE: Final = "change of columns"
 
@@ -470,6 +472,10 @@ class StorageController(JobCommands):
         self._release_ended_feeds(info.collection_id)
         since = min(since, max(self.frontiers(info.collection_id).upper - 1, 0))
         return move_retention(self.client, self._log, info, since, lambda: self._open(info.collection_id))
+
+    def purpose_of(self, what: str) -> str:
+        """The purpose to record with a write of this kind, such as "upsert". `history` of tables shows it."""
+        return f"{self._who[:_MOST_WHO]}{SAYS_WHAT}{what}"
 
     def close(self) -> None:
         """Release the holds of the controller. Not needed for correctness."""

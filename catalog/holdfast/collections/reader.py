@@ -37,7 +37,7 @@ from holdfast.forks import OwnerProcess
 from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
 from holdfast.persist.checks import check_time
 from holdfast.persist.parts.difference import Difference
-from holdfast.persist.parts.times import TimeCounts
+from holdfast.persist.parts.times import TimeCounts, TimeSums
 from holdfast.persist.rows.schema import DIFF, TIME
 
 
@@ -238,6 +238,26 @@ class CollectionReader:
         self._check_open()
         with self._there(time - 1):
             return self._count_changes(time - 1, time, most).total
+
+    def sum_changes(self, after: int, until: int, most: int) -> TimeSums:
+        """Add up the rows added and removed at each of the last `most` times after `after` and up to `until`.
+
+        The difference at a handover isn't counted. `after` must not be before the since, and `until` not
+        after the latest complete time.
+        """
+        self._check_open()
+        with self._there(after):
+            sums = TimeSums(after + 1, until, most)
+            for shard, begin, end in self._pieces(after, until):
+                if end >= sums.first:
+                    sums.merge(shard.sum_changes(max(begin, sums.first - 1), end, most))
+            return sums
+
+    def shards_between(self, after: int, until: int) -> list[str]:
+        """The shards with the changes after `after` and up to `until`."""
+        self._check_open()
+        with self._there(after):
+            return [shard.shard_id for shard, _, _ in self._pieces(after, until)]
 
     def _pieces(self, after: int, until: int) -> Iterator[tuple[ReadHandle, int, int]]:
         """The shards that were current in `(after, until]`, each with the part of these times when it was."""

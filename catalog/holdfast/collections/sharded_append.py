@@ -129,6 +129,7 @@ class ShardedAppend:
         new_upper: int,
         kept: Sequence[pa.RecordBatch] = (),
         uploads: Sequence[Sequence[Upload]] = (),
+        purpose: str = "",
     ) -> None:
         assert not (uploads and batch.num_rows), "uploads and updates in one append"
         self.expected_upper = expected_upper
@@ -138,6 +139,8 @@ class ShardedAppend:
         self._batch = batch
         self._kept = kept
         self._uploads = uploads
+        # Recorded with the append instead of the writers' own purpose.
+        self._purpose = purpose
         self._prepared_for: tuple[str, int] | None = None
         self._appends: list[Prepared] = []
 
@@ -191,7 +194,9 @@ class ShardedAppend:
 
         def prepared(shard: WriteHandle, part: pa.RecordBatch) -> Prepared:
             rows = part if part.num_rows else None
-            return shard.prepare_batch(rows, lower, self.new_upper, ordered=encoding).keep()
+            return shard.prepare_batch(
+                rows, lower, self.new_upper, ordered=encoding, purpose=self._purpose
+            ).keep()
 
         if encoding is None or not config.builder_threads:
             for shard, part in zip(route.shards, parts, strict=True):

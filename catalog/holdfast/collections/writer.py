@@ -130,19 +130,22 @@ class CollectionWriter:
         *,
         far_ahead: bool = False,
         prepared: bool = False,
+        purpose: str = "",
     ) -> PreparedAppend:
         """Prepare the append of `updates` from this position to `new_upper`, for `PersistClient.multi_write`.
 
         If the multi-write fails, its error is about shards and not about the collection: read the position
-        again. Abandoning the steps deletes their uploads. `far_ahead` is as for `append`.
-        With `prepared`, the values of the updates were checked before, by `prepare_updates`. Raises
-        `BadInput` like `append`.
+        again. Abandoning the steps deletes their uploads. `far_ahead` is as for `append`. `purpose` is
+        recorded with this append instead of the writer's own. With `prepared`, the values of the updates were
+        checked before, by `prepare_updates`. Raises `BadInput` like `append`.
         """
         self._owner.check("this writer of a collection")
         if not far_ahead:
             self._check_ahead(position.route.promised, new_upper)
         batch = self._checked(updates, position.upper, new_upper, prepared=prepared)
-        append = ShardedAppend(self._client, self.info.stored_schema, batch, position.upper, new_upper)
+        append = ShardedAppend(
+            self._client, self.info.stored_schema, batch, position.upper, new_upper, purpose=purpose
+        )
         return self._with_promise(append.prepare(position.route), position.route, new_upper, far_ahead=True)
 
     def bulk(self, *, memory_bytes: int = MEMORY_BYTES, far_ahead: bool = False) -> BulkAppend:

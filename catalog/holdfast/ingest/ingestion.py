@@ -204,7 +204,9 @@ class Ingestion:
         rendition = info.known(self._id) if self._id else info.holding
         self._id = rendition.id
         check_fed(info, rendition, self._spec)
-        self._writer = self._controller.rendition_writer(info.collection_id, self._id, purpose=PURPOSE)
+        self._writer = self._controller.rendition_writer(
+            info.collection_id, self._id, purpose=f"{PURPOSE}: load"
+        )
         self.schema = self._writer.schema
         self._reader = RangeReader(
             self.info.name,
@@ -531,7 +533,9 @@ class Ingestion:
             return False
         before = self.info.held_before(mine)
         if before is not None and before.pipeline is not None and self._may_seal(before.pipeline):
-            writer = self._controller.rendition_writer(self.info.collection_id, before.id, purpose=PURPOSE)
+            writer = self._controller.rendition_writer(
+                self.info.collection_id, before.id, purpose=f"{PURPOSE}: load"
+            )
             writer.seal(mine.held_from)
         self._is_complete_before = True
         return True

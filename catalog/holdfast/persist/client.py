@@ -52,6 +52,7 @@ from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.values import Rows
 from holdfast.persist.session import Mode, Session
+from holdfast.persist.state.appends import appends
 from holdfast.persist.state.command import EvolveSchema, ExpectUpper
 from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, stored_size
 from holdfast.persist.state.machine import refresh_all
@@ -397,6 +398,14 @@ class PersistClient:
     def known_writers(self, shard_id: str) -> tuple[Writer, ...]:
         """Return the writers in the version of a shard that this client has cached. No store is read."""
         return tuple(self.session.machine(shard_id).state.writers.values())
+
+    def appends(self, shard_id: str, after: int = 0) -> pa.Table:
+        """Return who appended rows to a shard, as far as that is recorded: `holdfast.persist.state.appends`.
+
+        The columns are those of `APPENDS`. Only appends whose upper is after `after`, by their version.
+        """
+        machine = self.session.machine(shard_id)
+        return appends(machine.location, shard_id, after)
 
     def exists(self, shard_id: str) -> bool:
         """Whether a shard was created."""

@@ -28,6 +28,9 @@ BLOB_NAME: Final = re.compile(rf"(s{_UUID})/(?:(?P<writer>w{_UUID})/p{_UUID}|v(?
 CUT_NAME: Final = re.compile(rf"s{_UUID}/c(?P<seqno>{_NUMBER})-{_DIGEST}")
 """The key of the row digests that a cut keeps (`holdfast.persist.state.cuts`)."""
 
+APPENDS_NAME: Final = re.compile(rf"s{_UUID}/h(?P<seqno>{_NUMBER})-(?P<upper>[0-9]{{1,20}})-{_UUID}")
+"""The key of the appends that a cut keeps (`holdfast.persist.state.appends`)."""
+
 MARKER_NAME: Final = re.compile(
     rf"s{_UUID}/f(?P<seqno>{_NUMBER})-(?P<recoveries>{_NUMBER})-{_DIGEST}-(?:none|{_DIGEST})"
 )

@@ -50,7 +50,7 @@ WRITE: Final = "spark-write"
 STREAM: Final = "spark-stream"
 """The kind of the jobs that are streams into a collection; the slot is the id of Spark's query."""
 
-_PURPOSE: Final = "spark write"
+_PURPOSE: Final = "spark: load"
 # As long as anything may be uploaded and not committed: whatever Spark does before its tasks start.
 _LEASE_S: Final = LONGEST_UPLOAD_S / 2
 _BEAT_S: Final = 300.0

@@ -9,7 +9,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,12 @@ Existing = Callable[[Chosen], pa.Table]
 
 
 class Change(ABC):
-    """A change of one table. `prepare` checks it before anything is read or written."""
+    """A change of one table. `prepare` checks it before anything is read or written.
+
+    `what` is the word for it in the history of the table.
+    """
+
+    what: ClassVar[str]
 
     @abstractmethod
     def prepare(self, table: str, schema: Schema) -> "PreparedChange":
@@ -64,6 +69,7 @@ class PreparedChange(ABC):
 class Append(Change):
     """Add rows, without reading existing ones. A column `_diff` is a row's count; -1 removes it once."""
 
+    what: ClassVar[str] = "append"
     rows: object
 
     def prepare(self, table: str, schema: Schema) -> PreparedChange:  # noqa: ARG002
@@ -75,6 +81,7 @@ class Append(Change):
 class Upsert(Change):
     """Replace the rows that have the same keys."""
 
+    what: ClassVar[str] = "upsert"
     rows: object
 
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
@@ -90,6 +97,7 @@ class Upsert(Change):
 class Delete(Change):
     """Delete all rows that have these keys, or all rows for which `where` holds (as in `Table.scan`)."""
 
+    what: ClassVar[str] = "delete"
     keys: object = None
     where: Where | None = None
 
@@ -113,6 +121,7 @@ class Update(Change):
     is called again if another writer was faster, so it must have no side effects.
     """
 
+    what: ClassVar[str] = "update"
     keys: object
     function: Callable[[pa.Table], object]
 
@@ -142,6 +151,7 @@ class Update(Change):
 class SetValues(Change):
     """Set columns of the rows for which `where` holds (None: all). The values are as in `Table.update`."""
 
+    what: ClassVar[str] = "update"
     where: Where | None
     values: Mapping[str, object]
 
@@ -182,6 +192,7 @@ class SetValues(Change):
 class Merge(Change):
     """Compare rows by key with the existing ones. See `Table.merge` for `matched` and `missing`."""
 
+    what: ClassVar[str] = "merge"
     rows: object
     matched: str = "update"
     missing: str = "insert"

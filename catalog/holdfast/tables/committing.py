@@ -43,6 +43,7 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
     tables = list(changes)
     _check_together(tables)
     prepared = [_prepared(table, changes[table]) for table in tables]
+    purposes = [table.controller.purpose_of(changes[table].what) for table in tables]
     with ExitStack() as stack:
         # Always in the same order, so that two writes of the same tables can't deadlock.
         for table in sorted(tables, key=lambda table: table.info.collection_id):
@@ -50,7 +51,7 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
         expired = 0
         while True:
             try:
-                return _try(tables, prepared)
+                return _try(tables, prepared, purposes)
             except (UpperMismatch, ShardFinalized):
                 _forget(tables)
             except (ColumnsChanged, _EvolvedError):
@@ -71,7 +72,9 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
                 raise
 
 
-def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Committed:
+def _try(
+    tables: Sequence[OpenTable], changes: Sequence[PreparedChange], purposes: Sequence[str]
+) -> Committed:
     """Commit the changes at the known positions of the tables."""
     for table in tables:
         _check_columns(table)
@@ -87,9 +90,11 @@ def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Comm
     ]
     with ExitStack() as undo:
         appends = []
-        for table, each, position in zip(tables, updates, positions, strict=True):
+        for table, each, position, purpose in zip(tables, updates, positions, purposes, strict=True):
             # The time is no user's choice: it is the clock's, or the next one of a table that is ahead.
-            append = table.writer().prepare(each, position, time + 1, far_ahead=True, prepared=True)
+            append = table.writer().prepare(
+                each, position, time + 1, far_ahead=True, prepared=True, purpose=purpose
+            )
             undo.callback(_abandon, append.steps)
             appends.append(append)
         client.multi_write([step for append in appends for step in append.steps])

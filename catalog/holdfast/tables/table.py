@@ -27,6 +27,7 @@ from holdfast.tables.committing import as_change, commit
 from holdfast.tables.duckdb_extra import import_duckdb
 from holdfast.tables.export import export
 from holdfast.tables.filters import Where
+from holdfast.tables.history import history
 from holdfast.tables.moments import Moment, dated, milliseconds
 from holdfast.tables.opened import PURPOSE, OpenTable
 from holdfast.tables.rows import repeated
@@ -302,6 +303,20 @@ class Table:
         with dated(f"table {self.name}"):
             holds = self.client.mode == "write"
             return Tail.begin(reader, time, self._opened.describe, snapshot=snapshot, holds=holds)
+
+    def history(self, limit: int = 1000) -> pa.Table:
+        """Return who wrote what, and when: the last `limit` entries (up to 1,000,000), oldest first.
+
+        The columns are `when` (the moment), `time` (the time of a write), `what` (append, upsert, delete,
+        update, merge, load, or a command such as "evolve collection" or "hand over"), `added` and `removed`
+        (rows; an updated row counts in both), `who`, `host` and `detail` (the result of a command, as JSON).
+
+        The writes begin after `since`: earlier ones are merged. A write that changed no row is not shown.
+        Commands are kept for 30 days. If it is not known who wrote rows, they are shown as a "write" without
+        `who` and `when`. The rows that a restore changed are not counted. Raises `BadInput` for another
+        limit.
+        """
+        return history(self._opened, limit)[1]
 
     def comment(self, comments: Mapping[str, str | None]) -> None:
         """Set comments of columns. None removes a comment, and columns that are not named keep theirs.

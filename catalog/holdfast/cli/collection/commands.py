@@ -24,6 +24,7 @@ from holdfast.cli.collection.change import (
     upkeep,
 )
 from holdfast.cli.collection.export import export
+from holdfast.cli.collection.history import history
 from holdfast.cli.collection.place import (
     columns_of,
     comments_of,
@@ -226,7 +227,7 @@ def release(location: LocationUrls, name: str, purpose: str) -> None:
     click.echo(f"released '{purpose}' on {info.name}")
 
 
-for shows in (list_, describe, holds, jobs, read, diff, sql, export, tail, offsets, errors):
+for shows in (list_, describe, holds, jobs, read, diff, sql, history, export, tail, offsets, errors):
     collection.add_command(shows)
 for changes in (write, handover, restore, alter, comment, retain, rename, rename_column, advance, upkeep):
     collection.add_command(changes)

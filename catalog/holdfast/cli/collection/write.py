@@ -193,7 +193,7 @@ def _append(
         rows = prepare_updates(info.schema, first, default_time=times.now)
         times.check(*(time_bounds(rows) or (times.upper, times.upper)))
         controller = stack.enter_context(controller_of(location.open_to_write(create=False)))
-        writer = controller.writer(info.collection_id, purpose="holdfast collection write")
+        writer = controller.writer(info.collection_id, purpose=controller.purpose_of("load"))
         # `load` checks the times.
         bulk = stack.enter_context(writer.bulk(far_ahead=True))
         bulk.add(first)

@@ -44,7 +44,7 @@ from holdfast.persist.admin.verify import of_store, verify
 from holdfast.persist.client import PersistClient
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.ids import BLOB_NAME, CUT_NAME, LINE_NAME, MARKER_NAME
+from holdfast.persist.ids import APPENDS_NAME, BLOB_NAME, CUT_NAME, LINE_NAME, MARKER_NAME
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import live_keys
 from holdfast.persist.stores import Blob, Consensus, FileBlob, Location, SqliteConsensus
@@ -190,7 +190,14 @@ def _copy(blob: Blob, file: Path, folder: Path, looking_at: Callable[[str], None
                 if not any(name.fullmatch(meta.key) for name in (BLOB_NAME, *_OF_HISTORY))
             ]
             # Blobs with other names, such as the location's id, are never deleted while they are needed.
-            more = {key: _copy_blob(blob, copies, key) for key in others}
+            more = {}
+            for key in others:
+                try:
+                    more[key] = _copy_blob(blob, copies, key)
+                except CorruptBlob:
+                    # A cut replaced the appends that it keeps.
+                    if not APPENDS_NAME.fullmatch(key):
+                        raise
             kept = {**{key: sizes[key] for key in named}, **more}
             return Copied(str(location_id), len(shards), len(kept), sum(kept.values()), rounds)
         gone = missing

@@ -39,7 +39,7 @@ from holdfast.persist.parts.snapshot import (
     replan,
     replan_at,
 )
-from holdfast.persist.parts.times import TimeCounts, count_part
+from holdfast.persist.parts.times import TimeCounts, TimeSums, count_part, sum_part
 from holdfast.persist.rows.order import EVERYTHING, KeyRange
 from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.rows.sizes import gathered
@@ -398,6 +398,25 @@ class ReadHandle:
                         count_part(self._machine, part, counts)
                         self.beat()
                 return counts
+            except PartGone as gone:
+                state = replan_at(self._machine, self, state, gone, after)
+
+    def sum_changes(self, after: int, until: int, most: int) -> TimeSums:
+        """Add up the rows added and removed at each of the last `most` times after `after` and up to `until`.
+
+        Reads only times and counts, with bounded memory. Raises the same errors as `changes`.
+        """
+        state = self._readable(until, after)
+        while True:
+            sums = TimeSums(after + 1, until, most)
+            parts = (part for batch in state.batches for part in batch.parts)
+            try:
+                with self.pin(state):
+                    # The times of the last parts show how much of the others is needed.
+                    for part in sorted(parts, key=lambda part: part.upper, reverse=True):
+                        sum_part(self._machine, part, sums)
+                        self.beat()
+                return sums
             except PartGone as gone:
                 state = replan_at(self._machine, self, state, gone, after)
 

@@ -207,10 +207,12 @@ class WriteHandle:
         new_upper: int,
         *,
         ordered: Encoding | None = None,
+        purpose: str = "",
     ) -> Prepared:
         """Like `prepare_append`, for updates that `prepare_updates` made with this schema, or rows of them.
 
-        `ordered` says that they are sorted, and how parts of them must be encoded.
+        `ordered` says that they are sorted, and how parts of them must be encoded. `purpose` is recorded with
+        this append instead of the writer's own.
         """
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         parts: tuple[Part, ...] = ()
@@ -219,7 +221,7 @@ class WriteHandle:
             parts = self._parts.write(
                 batch, bounds, self._register, is_sorted=ordered is not None, encoding=ordered
             )
-        return self._prepared([parts] if parts else [], expected_upper, new_upper)
+        return self._prepared([parts] if parts else [], expected_upper, new_upper, purpose)
 
     def prepare_run(self, pieces: Iterable[Rows], expected_upper: int, new_upper: int) -> Prepared:
         """Like `prepare_append`, for prepared updates that are sorted as a whole and have valid times.
@@ -315,9 +317,12 @@ class WriteHandle:
         """Commit an append of this handle. Raises the errors of `compare_and_append`."""
         multi_write(self._session, [prepared])
 
-    def _prepared(self, runs: Sequence[tuple[Part, ...]], expected_upper: int, new_upper: int) -> Prepared:
+    def _prepared(
+        self, runs: Sequence[tuple[Part, ...]], expected_upper: int, new_upper: int, purpose: str = ""
+    ) -> Prepared:
         token = uuid.uuid4().bytes
-        command = AppendRuns(self._handle, token, self.schema, expected_upper, new_upper, tuple(runs))
+        handle = replace(self._handle, purpose=purpose) if purpose else self._handle
+        command = AppendRuns(handle, token, self.schema, expected_upper, new_upper, tuple(runs))
         return Prepared(self._machine, command, self._in_flight)
 
     def _part_writer(self) -> PartWriter:

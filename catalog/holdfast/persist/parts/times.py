@@ -1,20 +1,21 @@
-"""Counts how many updates happened at which times, in data that is stored together.
+"""Counts how many updates happened at which times, and adds up their counts.
 
 - Of a stored part it decodes only the column `_time`, in row groups that can have times in the interval.
-- In memory are a batch of times, and the first times of all, as many as the caller asks for.
+- In memory are a batch of times, and the first or last times of all, as many as the caller asks for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.persist.parts.runs import open_part
 from holdfast.persist.rows.groups import group_bounds
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_inline, read_error
-from holdfast.persist.rows.schema import TIME, Schema
+from holdfast.persist.rows.schema import DIFF, TIME, Schema
 from holdfast.persist.rows.values import values_of
 from holdfast.persist.state.machine import Machine, retry
 from holdfast.persist.state.state import Part
@@ -64,6 +65,63 @@ class TimeCounts:
         self.add(other.times, other.counts)
 
 
+class TimeSums:
+    """How many rows were added and removed at each of the last `most` times of `[first, last]`.
+
+    `first` moves forward to the earliest of these times once there are more.
+    """
+
+    def __init__(self, first: int, last: int, most: int) -> None:
+        self.first = first
+        self.last = last
+        self.most = most
+        self.more = False
+        """Whether there are changes at earlier times than the last `most`."""
+        # The times in order, and the rows added and removed at each.
+        self.times = np.empty(0, np.uint64)
+        self.sums = np.empty((0, 2), np.int64)
+
+    def add(self, times: npt.NDArray[np.uint64], diffs: npt.NDArray[np.int64]) -> None:
+        """Add updates at these times, in any order, with their diffs."""
+        signs = np.stack([np.maximum(diffs, 0), np.maximum(-diffs, 0)], axis=1)
+        self._add(times, signs)
+
+    def merge(self, other: "TimeSums") -> None:
+        """Add the sums of another object."""
+        self.more |= other.more
+        self._add(other.times, other.sums)
+
+    def _add(self, times: npt.NDArray[np.uint64], sums: npt.NDArray[np.int64]) -> None:
+        inside = (times >= np.uint64(self.first)) & (times <= np.uint64(self.last))
+        self.times, index = np.unique(np.concatenate([self.times, times[inside]]), return_inverse=True)
+        known, self.sums = self.sums, np.zeros((len(self.times), 2), np.int64)
+        np.add.at(self.sums, index, np.concatenate([known, sums[inside]]))
+        if len(self.times) > self.most:
+            self.more = True
+            self.times, self.sums = self.times[-self.most :], self.sums[-self.most :]
+            self.first = int(self.times[0])
+
+
+def sum_part(machine: Machine, part: Part, sums: TimeSums) -> None:
+    """Add the updates of a part to the sums. Raises the same errors as `open_runs`."""
+    first, last = max(part.lower, sums.first), min(part.upper - 1, sums.last)
+    if first > last:
+        return
+
+    def attempt() -> TimeSums:
+        found = TimeSums(first, last, sums.most)
+        own = machine.schema_of(part)
+        if part.inline is None:
+            pieces: Iterable[pa.RecordBatch] = _stored(machine, part, own, found, [TIME, DIFF])
+        else:
+            pieces = decode_inline(part.inline, own, key="an inline part").to_batches()
+        for rows in pieces:
+            found.add(values_of(rows.column(TIME)), values_of(rows.column(DIFF)))
+        return found
+
+    sums.merge(retry(attempt, machine.config, machine.clock))
+
+
 def count_part(machine: Machine, part: Part, counts: TimeCounts) -> None:
     """Count the updates of a part.
 
@@ -89,15 +147,17 @@ def count_part(machine: Machine, part: Part, counts: TimeCounts) -> None:
 def _times(machine: Machine, part: Part, wanted: TimeCounts) -> Iterator[npt.NDArray[np.uint64]]:
     own = machine.schema_of(part)
     if part.inline is None:
-        yield from _stored_times(machine, part, own, wanted)
+        for rows in _stored(machine, part, own, wanted, [TIME]):
+            yield values_of(rows.column(TIME))
     else:
         table = decode_inline(part.inline, own, key="an inline part")
         yield from (values_of(chunk) for chunk in table.column(TIME).chunks)
 
 
-def _stored_times(
-    machine: Machine, part: Part, own: Schema, wanted: TimeCounts
-) -> Iterator[npt.NDArray[np.uint64]]:
+def _stored(
+    machine: Machine, part: Part, own: Schema, wanted: TimeCounts | TimeSums, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Columns of the row groups of a part that can have wanted times."""
     key = str(part.blob_key)
     with open_part(machine, part) as file:
         try:
@@ -105,7 +165,6 @@ def _stored_times(
                 check_footer(parquet.metadata, own, key=key)
                 for index, group in enumerate(group_bounds(own, parquet.metadata)):
                     if group.earliest <= wanted.last and wanted.first <= group.latest:
-                        for rows in parquet.iter_batches(_BATCH_ROWS, row_groups=[index], columns=[TIME]):
-                            yield values_of(rows.column(TIME))
+                        yield from parquet.iter_batches(_BATCH_ROWS, row_groups=[index], columns=columns)
         except UNREADABLE as error:
             raise read_error(error, key) from error

@@ -46,7 +46,8 @@ from typing import Final
 
 from holdfast.errors import NotErased
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.ids import BLOB_NAME, CUT_NAME, rollup_seqno
+from holdfast.persist.ids import APPENDS_NAME, BLOB_NAME, CUT_NAME, rollup_seqno
+from holdfast.persist.state.appends import forget_appends, keep_appends, names_writes
 from holdfast.persist.state.command import ForgetGarbage
 from holdfast.persist.state.cuts import cut_finalized_log, cut_log
 from holdfast.persist.state.divergence import why_keep
@@ -183,6 +184,8 @@ def is_homeless(state: ShardState, key: str) -> bool:
     if cut is not None:
         # The digests of an earlier cut. The newest digests contain them.
         return int(cut["seqno"]) < state.gc_seqno
+    if APPENDS_NAME.fullmatch(key):
+        return state.finalized
     found = BLOB_NAME.fullmatch(key)
     if found is None:
         return False
@@ -219,8 +222,11 @@ def collect_garbage(machine: Machine, config: PersistConfig | None = None) -> No
     for garbage in dead:
         machine.location.blob.delete(garbage.blob_key)
     if gc_seqno > state.gc_seqno:
+        if names_writes(state) and not state.finalized:
+            keep_appends(machine.location, state, gc_seqno)
         if state.finalized:
             cut_finalized_log(machine.location, machine.shard_id, gc_seqno, known)
+            forget_appends(machine.location, machine.shard_id)
         elif not cut_log(machine.location, machine.shard_id, gc_seqno, known):
             gc_seqno = state.gc_seqno
     if dead or gc_seqno > state.gc_seqno:
