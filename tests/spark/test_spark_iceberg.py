@@ -35,11 +35,13 @@ from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.errors import BadInput, Fenced, HoldfastError, Indeterminate, StoreUnreachable
 from holdfast.persist import Schema
 from holdfast.spark import scan
-from holdfast.spark.jobs import iceberg_commit, iceberg_files, snapshot
-from holdfast.spark.jobs.iceberg_commit import Replacement
-from holdfast.spark.jobs.iceberg_files import TableLocation
-from holdfast.spark.jobs.iceberg_table import evolve, make_table, open_catalog
-from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
+from holdfast.spark.jobs import iceberg_files, snapshot
+from holdfast.spark.jobs.spec import SnapshotSpec
+from holdfast.tables.iceberg import commits
+from holdfast.tables.iceberg.commits import Replacement
+from holdfast.tables.iceberg.files import TableLocation, run_name
+from holdfast.tables.iceberg.schemas import evolve, make_table, open_catalog
+from holdfast.tables.iceberg.target import IcebergTarget
 from spark.attempts import again, killed_at, record_of
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer
@@ -356,7 +358,7 @@ class Written:
         target = spec.iceberg
         catalog = catalog or open_catalog(target)
         found = scan.find(spec.reading(spec.collection, spec.as_of))
-        table, run = make_table(catalog, target, found.schema), iceberg_files.run_name(spec.attempt)
+        table, run = make_table(catalog, target, found.schema), run_name(spec.attempt)
         place = TableLocation.of(
             table, evolve(table.transaction(), target, found.schema), f"{spec.job_id}/{run}"
         )
@@ -380,8 +382,8 @@ class Written:
 
     def commit(self, check_current: Callable[[], object] = lambda: None) -> str:
         """The run that has committed in the end."""
-        _, found = iceberg_commit.commit(self.catalog, self.target, self.wanted, check_current)
-        return iceberg_commit.run_of(found)
+        _, found = commits.commit(self.catalog, self.target, self.wanted, check_current)
+        return commits.run_of(found)
 
 
 @pytest.mark.parametrize("place", ["sqlite", pytest.param("servers", marks=pytest.mark.long)])

@@ -11,7 +11,8 @@ import pytest
 from holdfast.collections import JobRecord, JobState, StorageController
 from holdfast.persist import Schema
 from holdfast.spark.jobs import compact, hydrate, snapshot
-from holdfast.spark.jobs.spec import CompactSpec, HydrateSpec, IcebergTarget, JobSpec, SnapshotSpec
+from holdfast.spark.jobs.spec import CompactSpec, HydrateSpec, JobSpec, SnapshotSpec
+from holdfast.tables.iceberg.target import IcebergTarget
 
 pytestmark = pytest.mark.spark
 Fill = Callable[..., str]

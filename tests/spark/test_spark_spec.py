@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.spark.jobs import compact, hydrate, snapshot
-from holdfast.spark.jobs.spec import SPEC_VERSION, IcebergTarget, SnapshotSpec, load_spec
+from holdfast.spark.jobs.spec import SPEC_VERSION, SnapshotSpec, load_spec
+from holdfast.tables.iceberg.target import IcebergTarget
 
 GIVEN: dict[str, Any] = {
     "url": "file:///srv/lake",

@@ -6,6 +6,7 @@ and hand over the same collection with that package at the same time.
 """
 
 from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
+from holdfast.tables.exported import Exported
 from holdfast.tables.opening import table
 from holdfast.tables.queries import SqlResult, sql
 from holdfast.tables.table import Table, write
@@ -14,6 +15,7 @@ from holdfast.tables.tail import Tail
 __all__ = [
     "Append",
     "Delete",
+    "Exported",
     "Merge",
     "SetValues",
     "SqlResult",

@@ -8,7 +8,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -27,6 +27,7 @@ from holdfast.collections.snapshots.manifest import (
 )
 from holdfast.collections.snapshots.parquet import groups_of, write_groups
 from holdfast.errors import BadInput
+from holdfast.tables.exported import Exported
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.scan import snapshot_of, stored_rows_of_contents
 from holdfast.text import naming, with_date
@@ -34,6 +35,39 @@ from holdfast.text import naming, with_date
 _GROUP_ROWS: Final = 256 * 1024
 _GROUP_BYTES: Final = 64 << 20
 _FILE_BYTES: Final = 1 << 30
+
+
+def export_to(
+    table: OpenTable,
+    time_ms: int | None,
+    target: str,
+    progress: Callable[[int], object],
+    form: str,
+    properties: Mapping[str, str],
+) -> SnapshotManifest | Exported:
+    """Export a table at a time (None: the latest) to a target of this format. Raises like `Table.export`."""
+    match form:
+        case "delta":
+            from holdfast.tables.delta import export_delta
+
+            return export_delta(table, time_ms, target, progress)
+        case "iceberg":
+            from holdfast.tables.iceberg.target import IcebergTarget
+
+            catalog, _, name = target.partition(".")
+            given = IcebergTarget(catalog=catalog, table=name, properties=properties)
+            try:
+                from holdfast.tables.iceberg.exports import export_iceberg
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] not in ("pyiceberg", "sqlalchemy"):
+                    raise
+                hint = "pip install 'holdfast[iceberg]'"
+                raise BadInput(
+                    "an Iceberg table needs pyiceberg, which is not installed", hint=hint
+                ) from None
+            return export_iceberg(table, time_ms, given, progress)
+        case _:
+            return export(table, time_ms, target, progress)
 
 
 def export(

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, overload
 
 import polars as pl
 import pyarrow as pa
@@ -25,7 +25,8 @@ from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
 from holdfast.tables.committing import as_change, commit
 from holdfast.tables.duckdb_extra import import_duckdb
-from holdfast.tables.export import export
+from holdfast.tables.export import export_to
+from holdfast.tables.exported import Exported, check_format
 from holdfast.tables.filters import Where
 from holdfast.tables.history import history
 from holdfast.tables.moments import Moment, dated, milliseconds
@@ -274,20 +275,51 @@ class Table:
         with dated(f"table {self.name}"):
             return self._opened.reading.run(differing)
 
-    def export(self, target: str | os.PathLike[str], as_of: Moment | None = None) -> SnapshotManifest:
-        """Write the rows as of a time, or the latest, to a new folder of Parquet files. Returns its manifest.
+    @overload
+    def export(
+        self, target: str | os.PathLike[str], as_of: Moment | None = None, *, format: Literal["parquet"] = ...
+    ) -> SnapshotManifest: ...
+    @overload
+    def export(
+        self,
+        target: str | os.PathLike[str],
+        as_of: Moment | None = None,
+        *,
+        format: Literal["iceberg", "delta"],
+        properties: Mapping[str, str] | None = None,
+    ) -> Exported: ...
+    def export(
+        self,
+        target: str | os.PathLike[str],
+        as_of: Moment | None = None,
+        *,
+        format: Literal["parquet", "iceberg", "delta"] = "parquet",  # noqa: A002 - the word of the command
+        properties: Mapping[str, str] | None = None,
+    ) -> SnapshotManifest | Exported:
+        """Write the rows as of a time, or the latest, to Parquet files, an Iceberg or a Delta table.
 
-        `target` is the path or the URL (`file://`, `s3://`) of a folder that doesn't exist. The manifest
-        shows the time (`as_of`), the number of `rows`, and a `checksum`. It is the last file: with it, the
-        export is complete. If you repeat an export with the time of the first one, nothing is written.
-        `holdfast collection restore --create` makes a table of it, in any location.
+        For "parquet", `target` is the path or the URL (`file://`, `s3://`) of a folder that doesn't exist.
+        Returns its manifest, which shows the time (`as_of`), the number of `rows`, and a `checksum`. It is
+        the last file: with it, the export is complete. What a killed export left is removed once nobody has
+        written to it for an hour. `holdfast collection restore --create` makes a table of it, in any
+        location.
 
-        Raises `BadInput` if the folder exists and has no complete export of this table at this time, or if
-        nothing has been written to the table, and like `read`.
+        For "delta", `target` is the path or the URL of a Delta table (extra `delta`). For "iceberg", it is
+        `catalog.namespace.table`, and `properties` are those of the catalog, as for pyiceberg (extra
+        `iceberg`). The export replaces the rows of an earlier export of this table, in one commit.
+
+        If you repeat an export with the time of the first one, nothing is written. So each row is there once,
+        also after a kill.
+
+        Raises `BadInput` if the target has something else, or this table at a later time (for "parquet": at
+        another one), or if nothing has been written to the table, and like `read`.
         """
+        check_format(format)
+        if properties is not None and format != "iceberg":
+            raise BadInput(f"an export to {format} takes no properties")
         time = self._opened.complete(as_of)
         with dated(f"table {self.name}"):
-            return export(self._opened, time, os.fspath(target), lambda _: None)
+            return export_to(self._opened, time, os.fspath(target), lambda _: None, format, properties or {})
 
     def tail(self, as_of: Moment | None = None, *, snapshot: bool = False) -> Tail:
         """Follow the changes after a time (None: from now on), without end. See `Tail`.

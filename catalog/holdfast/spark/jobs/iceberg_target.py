@@ -12,12 +12,14 @@ from holdfast.collections.record.jobs import one_line
 from holdfast.collections.snapshots.manifest import SnapshotFile, SnapshotManifest
 from holdfast.errors import BadInput, Fenced
 from holdfast.spark import scan
-from holdfast.spark.jobs import iceberg_commit, iceberg_files
-from holdfast.spark.jobs.iceberg_files import IcebergFile, TableLocation
-from holdfast.spark.jobs.iceberg_table import evolve, make_table, open_catalog
+from holdfast.spark.jobs import iceberg_files
 from holdfast.spark.jobs.program import Say
-from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
+from holdfast.spark.jobs.spec import SnapshotSpec
 from holdfast.spark.jobs.target import Target
+from holdfast.tables.iceberg import commits, files
+from holdfast.tables.iceberg.files import IcebergFile, TableLocation
+from holdfast.tables.iceberg.schemas import evolve, make_table, open_catalog
+from holdfast.tables.iceberg.target import IcebergTarget
 
 
 class IcebergTableTarget(Target):
@@ -29,7 +31,7 @@ class IcebergTableTarget(Target):
         self._target = target
         self._job_id, self._attempt = spec.job_id, spec.attempt
         # Two processes may run one attempt, so each has its own folder.
-        self._run = iceberg_files.run_name(spec.attempt)
+        self._run = files.run_name(spec.attempt)
         self._check_current = check_current
         self._catalog = open_catalog(target)
         self._comments = NO_COMMENTS
@@ -44,13 +46,13 @@ class IcebergTableTarget(Target):
 
     def begin(self, found: scan.Scan) -> dict[str, Any] | None:
         table = self._table = make_table(self._catalog, self._target, found.schema, found.comments)
-        if (before := iceberg_commit.committed_by(table, self._job_id)) is not None:
-            self._committed = iceberg_commit.run_of(before)
-            return iceberg_commit.result_of(self._target, table, before)
-        iceberg_commit.check_replaceable(
+        if (before := commits.committed_by(table, self._job_id)) is not None:
+            self._committed = commits.run_of(before)
+            return commits.result_of(self._target, table, before)
+        commits.check_replaceable(
             table,
             self._target,
-            key=iceberg_commit.collection_key(found.location_id, found.collection_id),
+            key=commits.collection_key(found.location_id, found.collection_id),
             collection=found.name,
             as_of=found.as_of,
         )
@@ -75,17 +77,17 @@ class IcebergTableTarget(Target):
         assert self._place is not None
         # A later error may come after the commit. So discard only if certainly nothing was committed.
         place, self._place = self._place, None
-        wanted = iceberg_commit.Replacement(manifest, self._run, self._files, place.schema, self._comments)
+        wanted = commits.Replacement(manifest, self._run, self._files, place.schema, self._comments)
         try:
-            table, snapshot = iceberg_commit.commit(self._catalog, self._target, wanted, self._check_current)
+            table, snapshot = commits.commit(self._catalog, self._target, wanted, self._check_current)
         except (BadInput, Fenced):
             place.discard()
             raise
-        self._table, run = table, iceberg_commit.run_of(snapshot)
+        self._table, run = table, commits.run_of(snapshot)
         if run != self._run:
             place.discard()
         self._committed = run
-        return iceberg_commit.result_of(self._target, table, snapshot)
+        return commits.result_of(self._target, table, snapshot)
 
     def discard(self) -> None:
         if self._place is not None:
@@ -94,6 +96,6 @@ class IcebergTableTarget(Target):
     def clear_up(self, say: Say) -> None:
         try:
             assert self._table is not None
-            iceberg_files.discard_earlier(self._table, self._job_id, self._attempt, kept=self._committed)
+            files.discard_earlier(self._table, self._job_id, self._attempt, kept=self._committed)
         except OSError as error:
             say(f"can't remove what earlier attempts left: {one_line(error)}")

@@ -6,13 +6,11 @@ same job. A spec contains no secrets: a job gets its credentials from its enviro
 
 import dataclasses
 import json
-import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, ClassVar, Self, TypeVar
 
 from holdfast.collections import CollectionInfo, JobRecord
 from holdfast.errors import CLOSED, BadInput
@@ -20,10 +18,9 @@ from holdfast.ingest.spec import IngestSpec, parse
 from holdfast.persist.checks import is_text
 from holdfast.spark.options import ReadOptions
 from holdfast.spark.place import Place
+from holdfast.tables.iceberg.target import IcebergTarget
 
 SPEC_VERSION = 1
-_CATALOG: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
-_SECRET: Final = re.compile(r"secret|token|password|credential|access-key|key-id|oauth2", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,46 +115,6 @@ class JobSpec:
         """Return the spec as JSON that `from_json` accepts."""
         given = dataclasses.asdict(self)
         return json.dumps({name: value for name, value in given.items() if value is not None})
-
-
-@dataclass(frozen=True, kw_only=True)
-class IcebergTarget:
-    """A table of an Iceberg catalog, whose contents the snapshot replaces.
-
-    `catalog` is the name of the catalog and `table` is `namespace.table`. `properties` are those of
-    pyiceberg, such as `type`, `uri`, `warehouse` and `s3.endpoint`. Missing properties are taken from
-    environment variables `PYICEBERG_CATALOG__<NAME>__<PROPERTY>`. Secrets may only be given there.
-    """
-
-    catalog: str
-    table: str
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.catalog, str) or not _CATALOG.fullmatch(self.catalog):
-            raise BadInput("job spec: 'iceberg.catalog' must be a name of letters, digits and '-'")
-        if not isinstance(self.table, str) or not all(self.table.split(".")) or "." not in self.table:
-            raise BadInput(f"job spec: 'iceberg.table' must be namespace.table, not {self.table!r}")
-        if not isinstance(self.properties, Mapping):
-            raise BadInput("job spec: 'iceberg.properties' must be an object of texts")
-        for name, value in self.properties.items():
-            if not isinstance(value, str):
-                raise BadInput(
-                    f"job spec: 'iceberg.properties' must be an object of texts; {name!r} isn't one"
-                )
-            if _SECRET.search(name) or _with_password(value):
-                raise BadInput(
-                    f"job spec: iceberg property {name!r} is a secret, and a spec must not contain secrets",
-                    hint=f"set {self.variable(name)} in the environment of the driver and the executors",
-                )
-
-    def variable(self, name: str) -> str:
-        """Return the name of the environment variable for a property."""
-        path = f"{self.catalog}__{name.replace('.', '__')}"
-        return f"PYICEBERG_CATALOG__{path.replace('-', '_').upper()}"
-
-    def __str__(self) -> str:
-        return f"{self.catalog}.{self.table}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,13 +241,6 @@ def _iceberg(given: object) -> IcebergTarget:
     if missing := sorted({"catalog", "table"} - set(given)):
         raise BadInput(f"job spec: 'iceberg.{missing[0]}' is missing")
     return IcebergTarget(**given)
-
-
-def _with_password(value: str) -> bool:
-    try:
-        return "://" in value and urlsplit(value).password is not None
-    except ValueError:
-        return True
 
 
 def _check_version(given: Mapping[str, Any]) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.persist import StoredSize
-from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
+from holdfast.spark.jobs.spec import SnapshotSpec
+from holdfast.tables.iceberg.target import IcebergTarget
 from holdfast_operator.api.collection import SnapshotRequest, SnapshotSchedule
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason

@@ -23,7 +23,7 @@ from pyiceberg.table import Table, Transaction
 from holdfast.collections.record.comments import NO_COMMENTS, Comments
 from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 from holdfast.persist.rows.schema import Column, Schema
-from holdfast.spark.jobs.spec import IcebergTarget
+from holdfast.tables.iceberg.target import IcebergTarget
 
 _TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
     pa.bool_(): t.BooleanType(),

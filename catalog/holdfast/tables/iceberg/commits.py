@@ -32,9 +32,9 @@ from pyiceberg.table.update import AssertTableUUID
 from holdfast.collections.record.comments import Comments
 from holdfast.collections.snapshots.manifest import SnapshotManifest, checksum_text
 from holdfast.errors import BadInput, HoldfastError, Indeterminate
-from holdfast.spark.jobs.iceberg_files import IcebergFile
-from holdfast.spark.jobs.iceberg_table import evolve, load_table, unusable
-from holdfast.spark.jobs.spec import IcebergTarget
+from holdfast.tables.iceberg.files import IcebergFile
+from holdfast.tables.iceberg.schemas import evolve, load_table, unusable
+from holdfast.tables.iceberg.target import IcebergTarget
 
 _PREFIX: Final = "holdfast."
 _KEY: Final = f"{_PREFIX}job-id"
