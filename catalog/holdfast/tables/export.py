@@ -2,14 +2,17 @@
 
 - The manifest is written last. It is the record of the export: with it, the folder is complete, and a
   repeated export changes nothing.
-- Creating the folder is the claim, so two exports never mix their files.
+- A record in the folder claims it for one table and one time. If an export was killed, the next run for the
+  same table and time finishes it. Such runs may overlap: each writes its own files, the first manifest
+  counts, and the files that it doesn't name are removed.
 - The table keeps its hold at the time until the last row is read. Memory is bounded, as in a scan.
 """
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -26,11 +29,14 @@ from holdfast.collections.snapshots.manifest import (
     read_manifest,
 )
 from holdfast.collections.snapshots.parquet import groups_of, write_groups
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, StorageError
 from holdfast.tables.exported import Exported
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.scan import snapshot_of, stored_rows_of_contents
 from holdfast.text import naming, with_date
+
+_RECORD: Final = "_export.json"
+"""Which table and time a folder is for."""
 
 _GROUP_ROWS: Final = 256 * 1024
 _GROUP_BYTES: Final = 64 << 20
@@ -86,14 +92,26 @@ def export(
         if snapshot is None:
             raise BadInput(f"table {table.name} can't be exported: nothing has been written yet")
         with naming(f"table {table.name}"), _telling(target):
-            _claim(folder)
+            is_new = _claim(table, snapshot.as_of, folder)
         try:
             manifest = _written(table, snapshot, folder, progress)
-            with folder.writing(MANIFEST_NAME) as out:
-                out.write(manifest.to_json().encode())
-        except BaseException:
-            folder.discard()
+            is_ours = folder.create(MANIFEST_NAME, manifest.to_json().encode())
+        except BaseException as error:
+            if isinstance(error, OSError) and (done := _exported(table, snapshot.as_of, folder)) is not None:
+                # The run that was faster has removed a file of this one.
+                return done
+            if is_new:
+                _give_up(folder)
             raise
+        if not is_ours:
+            found = _exported(table, snapshot.as_of, folder)
+            if found is None:
+                raise BadInput(
+                    f"another run of this export failed, and removed {folder}", hint="export again"
+                )
+            manifest = found
+        # What killed runs left, or this one if another was faster.
+        folder.keep_only({MANIFEST_NAME, _RECORD, *(each.name for each in manifest.files)})
     finally:
         table.reading.end()
     return manifest
@@ -124,12 +142,43 @@ def _exported(table: OpenTable, time_ms: int | None, folder: SnapshotFolder) -> 
 _ANOTHER: Final = "give another folder"
 
 
-def _claim(folder: SnapshotFolder) -> None:
-    if not folder.claim():
+def _claim(table: OpenTable, as_of: int, folder: SnapshotFolder) -> bool:
+    """Claim the folder for the export of the table at a time. Returns False if an earlier run claimed it so.
+
+    Raises `BadInput` if the folder is used for something else.
+    """
+    wanted = {
+        "location_id": str(table.client.location_id),
+        "collection_id": table.info.collection_id,
+        "as_of": as_of,
+    }
+    if folder.claim():
+        return folder.create(_RECORD, json.dumps(wanted).encode())
+    record = folder.read(_RECORD)
+    if record is None:
         raise BadInput(
             f"{folder} exists, and has no finished export",
             hint="give a folder that doesn't exist; if an export was killed, remove what it left",
         )
+    try:
+        found = json.loads(record)
+        same = {name: found[name] for name in wanted}
+    except (ValueError, TypeError, KeyError):
+        raise BadInput(f"{folder} has a damaged {_RECORD}", hint=_ANOTHER) from None
+    if same == wanted:
+        return False
+    if same == {**wanted, "as_of": same["as_of"]}:
+        hint = f"export as of {same['as_of']} to finish it, or {_ANOTHER}"
+        raise BadInput(f"{folder} has an unfinished export as of {with_date(same['as_of'])}", hint=hint)
+    raise BadInput(f"{folder} has an unfinished export of another table", hint=_ANOTHER)
+
+
+def _give_up(folder: SnapshotFolder) -> None:
+    """Remove the folder of a failed export, unless another run has finished it."""
+    with suppress(OSError, StorageError):
+        # No other run can finish the export once it has a manifest.
+        if folder.create(MANIFEST_NAME, b""):
+            folder.discard()
 
 
 def _written(

@@ -300,9 +300,8 @@ class Table:
 
         For "parquet", `target` is the path or the URL (`file://`, `s3://`) of a folder that doesn't exist.
         Returns its manifest, which shows the time (`as_of`), the number of `rows`, and a `checksum`. It is
-        the last file: with it, the export is complete. What a killed export left is removed once nobody has
-        written to it for an hour. `holdfast collection restore --create` makes a table of it, in any
-        location.
+        the last file: with it, the export is complete. If an export was killed, repeat it with its time to
+        finish it. `holdfast collection restore --create` makes a table of it, in any location.
 
         For "delta", `target` is the path or the URL of a Delta table (extra `delta`). For "iceberg", it is
         `catalog.namespace.table`, and `properties` are those of the catalog, as for pyiceberg (extra

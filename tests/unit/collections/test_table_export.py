@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +11,8 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli import main
-from holdfast.collections.snapshots.manifest import read_manifest, verify_snapshot
+from holdfast.collections.snapshots.folder import LocalFolder
+from holdfast.collections.snapshots.manifest import SnapshotManifest, read_manifest, verify_snapshot
 from holdfast.collections.snapshots.parquet import groups_of
 from holdfast.errors import BadInput
 from holdfast.tables import Table, export
@@ -113,3 +115,64 @@ def test_an_export_becomes_a_table_of_another_location(tmp_path: Path) -> None:
     with holdfast.table(there, "t") as copy:
         assert copy.to_pandas().equals(expected)
         assert copy.key == ("id",)
+
+
+def test_a_killed_export_is_finished_by_the_next_run_for_the_same_table_and_time(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> bool:
+        raise Killed
+
+    first = table.append([{"id": 1}])
+    last = table.append([{"id": 2}])
+    target = tmp_path / "out"
+    for dies in ("to_json", "create"):
+        with monkeypatch.context() as patch:
+            patch.setattr(export, "_give_up", lambda _: None)
+            if dies == "create":
+                patch.setattr(LocalFolder, "create", killed)
+            else:
+                patch.setattr(SnapshotManifest, "to_json", killed)
+            with pytest.raises(Killed):
+                table.export(target, first)
+    assert len(list(target.glob("part-*"))) == 2
+    with pytest.raises(BadInput, match="unfinished export as of") as caught:
+        table.export(target, last)
+    assert f"export as of {first} to finish it" in str(caught.value.hint)
+    other = holdfast.table(table.client, "other", columns=COLUMNS)
+    other.append([{"id": 1}])
+    with pytest.raises(BadInput, match="unfinished export of another table"):
+        other.export(target)
+    # A run that is still alive finishes first, and the other one finds its export.
+    write = export._written
+
+    def slowly(*args: Any) -> SnapshotManifest:
+        monkeypatch.undo()
+        made = write(*args)
+        assert table.export(target, first).rows == 1
+        return made
+
+    monkeypatch.setattr(export, "_written", slowly)
+    found = table.export(target, first)
+    assert found == verify_snapshot(target) == table.export(target, first)
+    assert sorted(each.name for each in target.iterdir()) == sorted(
+        ["_export.json", "_manifest.json", *(each.name for each in found.files)]
+    )
+
+    # A run that fails leaves what another one has finished.
+    given_up = tmp_path / "given-up"
+
+    def fails(*args: Any) -> SnapshotManifest:
+        monkeypatch.undo()
+        table.export(given_up, first)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export, "_written", fails)
+    assert table.export(given_up, first) == verify_snapshot(given_up)
+    monkeypatch.setattr(export, "_written", killed)
+    with pytest.raises(Killed):
+        table.export(tmp_path / "gone", first)
+    assert not (tmp_path / "gone").exists()

@@ -8,6 +8,7 @@
 
 import os
 import shutil
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -38,6 +39,10 @@ class SnapshotFolder(ABC):
     @abstractmethod
     def claim(self) -> bool:
         """Create it, durably. Returns False if another process already did."""
+
+    @abstractmethod
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a file durably, unless there is one. Returns whether this call created it."""
 
     @abstractmethod
     def folders(self) -> list[str]:
@@ -100,6 +105,23 @@ class LocalFolder(SnapshotFolder):
             flush_folder(parent)
         return True
 
+    def create(self, name: str, data: bytes) -> bool:
+        unfinished = self.path / f"_{name}.{uuid.uuid4().hex}"
+        try:
+            with unfinished.open("wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            try:
+                # Unlike a rename, a link never replaces a file.
+                (self.path / name).hardlink_to(unfinished)
+            except FileExistsError:
+                return False
+        finally:
+            unfinished.unlink(missing_ok=True)
+        flush_folder(self.path)
+        return True
+
     def folders(self) -> list[str]:
         return [each.name for each in self.path.iterdir() if each.is_dir()]
 
@@ -125,7 +147,7 @@ class LocalFolder(SnapshotFolder):
     def keep_only(self, names: Collection[str]) -> None:
         for each in self.path.iterdir():
             if each.name not in names:
-                each.unlink()
+                each.unlink(missing_ok=True)
 
     def discard(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

@@ -44,15 +44,17 @@ class S3Folder(SnapshotFolder):
         return type(self)(self.place.below(name))
 
     def claim(self) -> bool:
-        mine = uuid.uuid4().bytes
+        return self.create(_CLAIM, uuid.uuid4().bytes)
+
+    def create(self, name: str, data: bytes) -> bool:
         with closing(S3Objects(self.place)) as objects:
             try:
-                return bool(objects.create(_CLAIM, mine))
+                return bool(objects.create(name, data))
             except Indeterminate:
-                found = objects.get(_CLAIM)
+                found = objects.get(name)
                 if found is None:
                     raise
-                return found.data == mine
+                return found.data == data
 
     def folders(self) -> list[str]:
         return sorted({name.partition("/")[0] for name in self._names() if "/" in name})
