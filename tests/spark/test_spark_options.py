@@ -1,6 +1,7 @@
 """Which options `format("holdfast")` accepts, and the one-line errors for others."""
 
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +129,14 @@ def test_two_stores_a_date_and_conditions_are_understood() -> None:
 def test_options_of_one_kind_of_reading_are_refused_in_another(options, check, message) -> None:
     with pytest.raises(BadInput, match=message):
         check(parse_options({**NEEDED, **options}))
+
+
+def test_a_name_stands_for_the_urls_of_its_location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[locations.prod]\nurl = "s3://b/p"\nconsensus = "postgresql://h/d"\n')
+    monkeypatch.setenv("HOLDFAST_CONFIG", str(file))
+    # Executors have no such file.
+    found = parse_options({"url": "@prod", "collection": "c"})
+    assert (found.url, found.blob, found.consensus) == (None, "s3://b/p", "postgresql://h/d")
+    with pytest.raises(BadInput, match="there is no location @prd"):
+        parse_options({"url": "@prd", "collection": "c"})

@@ -24,6 +24,7 @@ from holdfast.cli.location import (
     open_to_look,
     open_to_write,
 )
+from holdfast.cli.progress import quiet_option
 from holdfast.errors import BadInput, CorruptBlob, NoLocation
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         command(*args, place=_place(persist, consensus, organization_id, stash), **rest)
 
-    return _with_place_options(with_place)
+    return _with_place_options(quiet_option(with_place))
 
 
 def linked_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -250,7 +251,7 @@ def linked_options(command: Callable[..., None]) -> Callable[..., None]:
                 )
         command(*args, place=_place(persist, consensus, organization_id, stash), **rest)
 
-    return _with_place_options(with_place)
+    return _with_place_options(quiet_option(with_place))
 
 
 def _with_place_options(command: Callable[..., None]) -> Callable[..., None]:
