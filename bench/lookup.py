@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from common import Goal, Row, in_turns, log, main, median, percentile, scratch
 
 import holdfast
-from holdfast.persist.rows.part import ROW_GROUP_ROWS
+from holdfast.persist.rows.part import KEYED_GROUP_ROWS
 
 ROWS = 10_000_000
 APPENDS = 8
@@ -53,7 +53,7 @@ def rows() -> Iterator[Row]:
         file = pq.ParquetWriter(folder / "rows.parquet", table.schema, compression="zstd")
         for number, each in enumerate(appends()):
             table.append(each)
-            file.write_table(each.cast(table.schema), row_group_size=ROW_GROUP_ROWS)
+            file.write_table(each.cast(table.schema), row_group_size=KEYED_GROUP_ROWS)
             log(f"append {number + 1} of {APPENDS}")
         file.close()
         plain, chosen = ds.dataset(folder / "rows.parquet"), random.Random(1)

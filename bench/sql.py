@@ -1,7 +1,7 @@
 """SQL by DuckDB on a consolidated table of 4,000,000 rows on files, and on plain Parquet with the same rows.
 
 The table has 4 columns (int64 key, text, float64, int32), one shard and one part, sorted by the key. The peer
-is DuckDB on one Parquet file with the same rows in the same order and the same size of row groups. Both get
+is DuckDB on one Parquet file with the same rows in the same order, in row groups of 131,072 rows. Both get
 the same queries on one connection, in turns: `groups` sums a column for each of 100 values of another one,
 `all columns` counts distinct hashes of whole rows, and `a range of keys` reads 1 % of the rows. The goal is
 1.3 times DuckDB's time.

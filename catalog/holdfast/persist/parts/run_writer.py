@@ -22,7 +22,7 @@ from holdfast.errors import CLOSED
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.parts.part_store import PartWriter, delete_parts, put_part
 from holdfast.persist.rows.canonical import time_bounds
-from holdfast.persist.rows.part import ROW_GROUP_BYTES, ROW_GROUP_ROWS, PartFile, row_group_bytes
+from holdfast.persist.rows.part import ROW_GROUP_BYTES, PartFile, group_rows, row_group_bytes
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.values import Rows
@@ -142,7 +142,8 @@ class _RunWriter:
         """Return how many more such rows fit in the row group; 0 or less if it is full."""
         width = max(1, int(rows.nbytes) // int(rows.num_rows))
         most = min(self._group_bytes, row_group_bytes(width, rows.num_columns))
-        return min(ROW_GROUP_ROWS - self._waiting_rows, (most - self._waiting_bytes) // width)
+        most_rows = group_rows(self._target.parts.schema)
+        return min(most_rows - self._waiting_rows, (most - self._waiting_bytes) // width)
 
     def _write_group(self) -> None:
         group = pa.Table.from_batches(_batches(self._waiting))

@@ -39,6 +39,9 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 _CHECKSUM_BYTES = 1024 * 1024
 ROW_GROUP_ROWS = 128 * 1024
+"""The most rows of a row group."""
+KEYED_GROUP_ROWS = 32 * 1024
+"""The most rows of a row group of a shard with a key. To look up a key decodes one row group or a few."""
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 """The most bytes of a row group in memory, or one larger row."""
 PAGE_BYTES = 128 * 1024
@@ -139,6 +142,11 @@ def row_group_bytes(width: int, columns: int) -> int:
     return _WIDE_GROUP_BYTES if has_wide_values(width, columns) else ROW_GROUP_BYTES
 
 
+def group_rows(schema: Schema) -> int:
+    """Return the most rows that a new row group of the schema has."""
+    return KEYED_GROUP_ROWS if schema.key else ROW_GROUP_ROWS
+
+
 def group_weight(size: int, rows: int, columns: int) -> float:
     """Return the size of a row group relative to a usual one. It is below 1 if values are large."""
     wide = rows > 0 and row_group_bytes(size // rows, columns) < ROW_GROUP_BYTES
@@ -220,7 +228,7 @@ def encode_parquet(
     schema_id: int,
     table: Rows,
     *,
-    row_group_rows: int = ROW_GROUP_ROWS,
+    row_group_rows: int | None = None,
     encoding: Encoding | None = None,
 ) -> bytes:
     """Encode updates that are in total order as one Parquet file."""
@@ -228,7 +236,8 @@ def encode_parquet(
         table = pa.Table.from_batches([table])
     file = PartFile(schema, schema_id, encoding)
     group_bytes = row_group_bytes(table.nbytes // max(1, table.num_rows), table.num_columns)
-    for group in pieces_of(table, group_bytes, row_group_rows) if table.num_rows else [table]:
+    most_rows = row_group_rows or group_rows(schema)
+    for group in pieces_of(table, group_bytes, most_rows) if table.num_rows else [table]:
         file.write_group(group)
     return bytes(file.finish())
 
