@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
 BY_HAND = {"builds.py"}
 NOT_BENCHMARKS = {*BY_HAND, "builds_worker.py", "common.py", "run.py"}
-LIBRARIES = ("polars", "pyarrow", "duckdb", "deltalake", "pyiceberg", "protobuf")
+LIBRARIES = ("polars", "pyarrow", "duckdb", "deltalake", "pyiceberg", "lancedb", "protobuf")
 
 
 def main() -> int:
