@@ -48,6 +48,7 @@ class CommandKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RETAIN_COLLECTION: _ClassVar[CommandKind]
     RENAME_COLLECTION: _ClassVar[CommandKind]
     RENAME_COLUMN: _ClassVar[CommandKind]
+    DROP_COLUMN: _ClassVar[CommandKind]
 
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -85,26 +86,29 @@ COMMENT_COLUMNS: CommandKind
 RETAIN_COLLECTION: CommandKind
 RENAME_COLLECTION: CommandKind
 RENAME_COLUMN: CommandKind
+DROP_COLUMN: CommandKind
 JOB_STATE_UNSPECIFIED: JobState
 RUNNING: JobState
 DONE: JobState
 FAILED: JobState
 
 class Column(_message.Message):
-    __slots__ = ("name", "type", "nullable", "comment", "shown_as", "later_type")
+    __slots__ = ("name", "type", "nullable", "comment", "shown_as", "later_type", "hidden_from")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     NULLABLE_FIELD_NUMBER: _ClassVar[int]
     COMMENT_FIELD_NUMBER: _ClassVar[int]
     SHOWN_AS_FIELD_NUMBER: _ClassVar[int]
     LATER_TYPE_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FROM_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     nullable: bool
     comment: str
     shown_as: str
     later_type: str
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., nullable: _Optional[bool] = ..., comment: _Optional[str] = ..., shown_as: _Optional[str] = ..., later_type: _Optional[str] = ...) -> None: ...
+    hidden_from: int
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., nullable: _Optional[bool] = ..., comment: _Optional[str] = ..., shown_as: _Optional[str] = ..., later_type: _Optional[str] = ..., hidden_from: _Optional[int] = ...) -> None: ...
 
 class Codec(_message.Message):
     __slots__ = ("name", "version")

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from holdfast.collections.record.column_names import ColumnNames
+from holdfast.collections.record.column_names import ColumnNames, check_removals
 from holdfast.collections.routing import split_rows
 from holdfast.collections.sharded_append import Position, PreparedAppend, Route
 from holdfast.errors import BadInput
@@ -119,6 +119,7 @@ class BulkAppend:
 
     def _add(self, updates: object) -> None:
         batch = prepare_updates(self._schema, updates, default_time=0)
+        check_removals(batch, self._names)
         timed = _has_times(updates)
         if self._timed not in (None, timed):
             raise BadInput(f"some updates have a {TIME} and some don't", hint="give each one a time, or none")

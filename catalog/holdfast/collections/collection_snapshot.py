@@ -15,7 +15,7 @@ from holdfast.collections.controller_log import ControllerLog
 from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.spec import CollectionState
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
-from holdfast.persist import PersistClient, Snapshot, SnapshotPart
+from holdfast.persist import PersistClient, Schema, Snapshot, SnapshotPart
 from holdfast.persist.rows.evolution import fitted, newest
 from holdfast.persist.rows.row_filter import RowFilter
 from holdfast.persist.rows.schema import DIFF
@@ -28,7 +28,9 @@ class CollectionSnapshot:
 
     Iterate over it for record batches, with bounded memory: one shard after the other, each in the total
     order of its rows. Or read everything with `to_table`, which is faster but unordered. The columns are
-    those of the schema and `_diff` (int64). `there` turns errors of the shards into errors of the collection.
+    those of the schema and `_diff` (int64). Rows that differ only in hidden columns are not summed. `stored`
+    is the schema of the collection's shards. `there` turns errors of the shards into errors of the
+    collection.
     """
 
     def __init__(
@@ -36,13 +38,15 @@ class CollectionSnapshot:
         as_of: int,
         shards: Sequence[Snapshot],
         there: Callable[[], AbstractContextManager[None]],
-        names: ColumnNames = PLAIN_NAMES,
+        names: ColumnNames,
+        stored: Schema,
         *,
         threads: bool = True,
         columns: Sequence[str] | None = None,
     ) -> None:
-        # If the collection evolves during planning, one shard may have a later schema than another.
-        self._schema = newest(shard.schema for shard in shards)
+        # If the collection evolves during planning, a shard may have a later schema than the record. And a
+        # shard that this process last saw before the collection evolved has an earlier one.
+        self._schema = newest([*(shard.schema for shard in shards), stored])
         self.schema = names.shown_schema(self._schema)
         self._names = names
         self.as_of = as_of
@@ -59,7 +63,7 @@ class CollectionSnapshot:
 
     def filtered(self, row_filter: RowFilter) -> "CollectionSnapshot":
         """The same snapshot with only the rows that a filter of its schema chooses."""
-        row_filter = self._names.stored_filter(row_filter)
+        row_filter = self._names.stored_filter(row_filter, self._schema)
         shards = [shard.filtered(row_filter) for shard in self._shards]
         return self._of(shards, self._columns)
 
@@ -76,14 +80,20 @@ class CollectionSnapshot:
 
     def _of(self, shards: Sequence[Snapshot], columns: Sequence[str] | None) -> "CollectionSnapshot":
         return CollectionSnapshot(
-            self.as_of, shards, self._there, self._names, threads=self._threads, columns=columns
+            self.as_of,
+            shards,
+            self._there,
+            self._names,
+            self._schema,
+            threads=self._threads,
+            columns=columns,
         )
 
     def to_table(self) -> pa.Table:
         """All rows, in memory. Raises like the snapshot of a shard."""
         with self._there():
             if len(self._shards) == 1:
-                return self._names.shown_rows(self._shards[0].to_table())
+                return self._together([self._shards[0].to_table()])
             if not self._threads:
                 return self._together(shard.to_table() for shard in self._shards)
             with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:

@@ -9,10 +9,12 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, NoReturn, Self, assert_never
 
 from holdfast.collections.capabilities import Capabilities, CollectionHold, DurableHold, WriteCapability
+from holdfast.collections.complete_times import LEAST_MS
 from holdfast.collections.controller_log import ControllerLog, Guard
 from holdfast.collections.differences import difference_shards
 from holdfast.collections.due_steps import AdvanceStep, Due, Situation, StepKind, advance
@@ -25,7 +27,9 @@ from holdfast.collections.pipeline import prepare_pipeline
 from holdfast.collections.reader import CollectionReader
 from holdfast.collections.record import transitions
 from holdfast.collections.record.collection_transitions import (
+    check_drop,
     comment_columns,
+    drop_column,
     evolve_collection,
     rename_collection,
     rename_column,
@@ -285,7 +289,37 @@ class StorageController(JobCommands):
         the collection; and like `describe`.
         """
         id_, origin = self._open(id_or_name).collection_id, self._origin(command_id)
-        return self._change_columns(id_, lambda state: rename_column(state, id_, old, new, origin))
+        since = self.frontiers(id_).since
+        return self._change_columns(
+            id_, lambda state, _: rename_column(state, id_, old, new, since, origin), lambda upper: upper
+        )
+
+    def drop_column(self, id_or_name: str, name: str, *, command_id: str | None = None) -> CollectionInfo:
+        """Hide a column, at the next time of the collection: now, if its times are wall times.
+
+        Reads at earlier times show the column as before. Its values stay stored, so rows that differ only in
+        it stay different rows. A new column with its name is another column. Open tables and writers continue
+        as after a rename.
+
+        Raises `BadInput` if there is no such column, if it is a key column or a hash column of a current
+        rendition, and if a source feeds the collection; and like `describe`.
+        """
+        info, origin = self._open(id_or_name), self._origin(command_id)
+        id_ = info.collection_id
+        nullable = tuple(
+            replace(each, nullable=True) if each.name == name else each for each in info.schema.value
+        )
+        if nullable != info.schema.value:
+            # Rows that are written from now on have nulls in it.
+            check_drop(info, name)
+            self.evolve_collection(id_, replace(info.schema, value=nullable))
+
+        def time(upper: int) -> int:
+            return max(upper, self.client.now_ms()) if upper >= LEAST_MS else upper
+
+        return self._change_columns(
+            id_, lambda state, time: drop_column(state, id_, name, time, origin), time
+        )
 
     def restore_collection(
         self,
@@ -488,16 +522,19 @@ class StorageController(JobCommands):
         self.close()
 
     def _change_columns(
-        self, collection_id: str, change: Callable[[ControllerState], Outcome[CollectionInfo]]
+        self,
+        collection_id: str,
+        change: Callable[[ControllerState, int], Outcome[CollectionInfo]],
+        time_of: Callable[[int], int],
     ) -> CollectionInfo:
-        """Commit a change of columns together with an empty append.
+        """Commit a change of columns together with an empty append, at a time chosen for the upper.
 
         A writer read the names before the upper at which it appends. So an append at an earlier upper, with
         the names from before, fails.
         """
 
-        def checked(state: ControllerState) -> Outcome[CollectionInfo]:
-            outcome = change(state)
+        def checked(state: ControllerState, time: int) -> Outcome[CollectionInfo]:
+            outcome = change(state, time)
             if isinstance(outcome, RecordCommit):
                 try:
                     refuse_feeding(state.find(collection_id))
@@ -505,7 +542,7 @@ class StorageController(JobCommands):
                     return RecordReject(error)
             return outcome
 
-        match checked(self._log.sync()):
+        match checked(self._log.sync(), 0):
             case RecordReject(error):
                 raise error
             case RecordNoOp(result):
@@ -513,9 +550,10 @@ class StorageController(JobCommands):
         writer = self.writer(collection_id, purpose=_COLUMNS_PURPOSE)
         while True:
             position = writer.position()
-            append = writer.prepare(None, position, position.upper + 1, far_ahead=True)
+            time = time_of(position.upper)
+            append = writer.prepare(None, position, time + 1, far_ahead=True)
             try:
-                return self._log.commit(checked, lambda _: append.steps)  # noqa: B023 - called at once
+                return self._log.commit(partial(checked, time=time), lambda _: append.steps)  # noqa: B023 - called at once
             except (UpperMismatch, ShardFinalized):
                 continue  # Somebody wrote, or handed over, meanwhile.
             finally:

@@ -44,8 +44,9 @@ from holdfast.persist.rows.schema import DIFF, TIME
 class CollectionReader:
     """Reads one collection and holds its since with a lease. Thread-safe. See `StorageController.reader`.
 
-    Columns have their current names, whatever they were called at the time that is read. With `stored` they
-    have their stored names.
+    Columns have their current names, whatever they were called at the time that is read. A snapshot at a time
+    before a column was dropped has it, changes don't. With `stored` all columns are read, with their stored
+    names.
 
     With a client of mode "read" nothing is held, so compaction may remove what you want to read. After
     `close` every method raises `BadInput`.
@@ -114,7 +115,8 @@ class CollectionReader:
                 as_of,
                 shards,
                 partial(self._there, as_of),
-                names or self._names_of([name for shard in shards for name in shard.schema.names]),
+                names or self._names_of([name for shard in shards for name in shard.schema.names]).at(as_of),
+                self.info.stored_schema,
                 threads=self._client.config.builder_threads,
             )
 
@@ -132,7 +134,7 @@ class CollectionReader:
             # As many pieces of each shard as fit into the total.
             most = None if max_parts is None else max(1, max_parts // len(shards))
             parts = [part for shard in shards for part in shard.snapshot_parts(as_of, most)]
-        names = names or self._names_of(())
+        names = names or self._names_of(()).at(as_of)
         return group_parts(self.info.collection_id, as_of, parts, max_parts, names)
 
     def listen(self, as_of: int, until: int | None = None) -> CollectionListen:

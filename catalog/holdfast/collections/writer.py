@@ -22,6 +22,7 @@ from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.complete_times import LEAST_MS, ReadSeal, check_write_ahead, sealed_past
 from holdfast.collections.frontiers import CollectionView, look
 from holdfast.collections.metadata import METADATA_SCHEMA
+from holdfast.collections.record.column_names import check_removals
 from holdfast.collections.record.spec import CollectionInfo
 from holdfast.collections.rendition_copy import copy_tail
 from holdfast.collections.sharded_append import (
@@ -74,6 +75,11 @@ class CollectionWriter:
         the collection's upper, or an append that lost a race, raises `CodecMismatch`: open another writer.
         """
         return self.info.schema
+
+    @property
+    def full_schema(self) -> Schema:
+        """The schema with the hidden columns, for whoever replaces rows that may have values in them."""
+        return self.info.names.with_hidden().shown_schema(self.info.stored_schema)
 
     def upper(self) -> int:
         """The collection's upper (linearized), at which the next append begins.
@@ -130,34 +136,42 @@ class CollectionWriter:
         *,
         far_ahead: bool = False,
         prepared: bool = False,
+        hidden: bool = False,
         purpose: str = "",
     ) -> PreparedAppend:
         """Prepare the append of `updates` from this position to `new_upper`, for `PersistClient.multi_write`.
 
         If the multi-write fails, its error is about shards and not about the collection: read the position
         again. Abandoning the steps deletes their uploads. `far_ahead` is as for `append`. `purpose` is
-        recorded with this append instead of the writer's own. With `prepared`, the values of the updates were
-        checked before, by `prepare_updates`. Raises `BadInput` like `append`.
+        recorded with this append instead of the writer's own. With `hidden` the updates have the full schema.
+        With `prepared`, their values were checked before, by `prepare_updates`. Raises `BadInput` like
+        `append`.
         """
         self._owner.check("this writer of a collection")
         if not far_ahead:
             self._check_ahead(position.route.promised, new_upper)
-        batch = self._checked(updates, position.upper, new_upper, prepared=prepared)
+        batch = self._checked(updates, position.upper, new_upper, prepared=prepared, hidden=hidden)
         append = ShardedAppend(
             self._client, self.info.stored_schema, batch, position.upper, new_upper, purpose=purpose
         )
         return self._with_promise(append.prepare(position.route), position.route, new_upper, far_ahead=True)
 
-    def bulk(self, *, memory_bytes: int = MEMORY_BYTES, far_ahead: bool = False) -> BulkAppend:
+    def bulk(
+        self, *, memory_bytes: int = MEMORY_BYTES, far_ahead: bool = False, hidden: bool = False
+    ) -> BulkAppend:
         """Begin one append of any number of updates. It uses about `memory_bytes` of memory, the rest is in
         files.
 
-        The files are in the folder that TMPDIR names, and have no names. `far_ahead` is as for `append`.
-        Raises like `append`.
+        The files are in the folder that TMPDIR names, and have no names. `far_ahead` is as for `append`, and
+        `hidden` as for `prepare`. Raises like `append`.
         """
         complete = partial(self._with_promise, far_ahead=far_ahead)
         position, names = self.position(), self.info.names
-        return BulkAppend(self.schema, names, position.route, complete, memory_bytes=memory_bytes)
+        if hidden:
+            schema, names = self.full_schema, names.with_hidden()
+        else:
+            schema = self.schema
+        return BulkAppend(schema, names, position.route, complete, memory_bytes=memory_bytes)
 
     def hand_out(self, position: Position, *, lease_s: float) -> tuple[UploadTicket, ...]:
         """Issue a ticket for each shard to which an append from this position goes, in their order.
@@ -197,12 +211,22 @@ class CollectionWriter:
                     return
 
     def _checked(
-        self, updates: object, expected_upper: int, new_upper: int, *, prepared: bool = False
+        self,
+        updates: object,
+        expected_upper: int,
+        new_upper: int,
+        *,
+        prepared: bool = False,
+        hidden: bool = False,
     ) -> pa.RecordBatch:
-        """The updates as rows of shards. `prepared` is as for `prepare`."""
+        """The updates as rows of shards. `prepared` and `hidden` are as for `prepare`."""
+        schema, names = self.schema, self.info.names
+        if hidden:
+            schema, names = self.full_schema, names.with_hidden()
         check = checked_times if prepared else checked_updates
-        batch = check(self.info.name, self.schema, updates, expected_upper, new_upper)
-        return self.info.names.stored_rows(batch)
+        batch = check(self.info.name, schema, updates, expected_upper, new_upper)
+        check_removals(batch, names)
+        return names.stored_rows(batch)
 
     def _check_ahead(self, reached: int, new_upper: int) -> None:
         """Raise `BadInput` if an append would move the collection's time far ahead of the store's clock.
@@ -307,7 +331,13 @@ def _check_names(before: CollectionInfo, now: CollectionInfo) -> None:
     if now.names == before.names:
         return
     for name in before.schema.names:
-        shown = now.names.shown(before.names.stored(name))
+        stored = before.names.stored(name)
+        if stored in now.names.unseen:
+            raise ColumnsChanged(
+                f"column {name!r} of collection {now.name} was dropped",
+                hint="open the writer again, and give rows without it",
+            )
+        shown = now.names.shown(stored)
         if shown != name:
             raise ColumnsChanged(
                 f"column {name!r} of collection {now.name} is called {shown!r} now",

@@ -148,6 +148,8 @@ def commit(planned: WritePlan, uploads: Sequence[Uploads], batch: StreamBatch | 
         return
     controller = _controller(planned.options.place, planned.location_id, "background")
     writer = controller.writer(planned.collection_id, purpose=_PURPOSE)
+    if writer.info.names.hidden != planned.names.hidden:
+        _check_names(planned, writer)
     # `_time` has checked the time of the rows.
     given = [each for each in uploads if each]
     append = writer.uploaded(planned.rendition.id, planned.tickets, given, far_ahead=True)
@@ -235,18 +237,19 @@ def _replace(
 ) -> None:
     """Append the difference between what was uploaded and the contents just before."""
     _check_names(planned, writer)
+    full = writer.full_schema
     for _ in range(_TRIES):
         try:
             position = _readable(controller.client, writer)
             with (
-                writer.bulk(far_ahead=True) as bulk,
+                writer.bulk(far_ahead=True, hidden=True) as bulk,
                 controller.reader(planned.collection_id, purpose=_PURPOSE) as reader,
             ):
                 for table in append.updates():
-                    bulk.add(fitted(planned.names.shown_rows(table), writer.schema.arrow_diff))
+                    bulk.add(fitted(planned.names.shown_rows(table), full.arrow_diff))
                 if position.upper:
-                    for rows in reader.snapshot(position.upper - 1, names=writer.info.names):
-                        bulk.add(negated(fitted(rows, writer.schema.arrow_diff)))
+                    for rows in reader.snapshot(position.upper - 1, names=writer.info.names.with_hidden()):
+                        bulk.add(negated(fitted(rows, full.arrow_diff)))
                 at = _time(controller.client, planned.options, planned.name, position)
                 # Upload before the commit, because no other command of this process runs during a commit.
                 bulk.prepare(position, at + 1, time=at)
@@ -264,8 +267,8 @@ def _check_names(planned: WritePlan, writer: CollectionWriter) -> None:
     """Raise `BadInput` if columns were renamed since the write began."""
     if writer.info.names != planned.names:
         raise BadInput(
-            f"columns of collection {planned.name} were renamed during the write",
-            hint="nothing was written; repeat the write with the new names",
+            f"columns of collection {planned.name} were renamed or dropped during the write",
+            hint="nothing was written; repeat the write with its columns",
         )
 
 

@@ -103,8 +103,6 @@ def find(options: ReadOptions) -> Scan:
     with place.open_to_read() as client:
         controller = StorageController(client)
         info = controller.describe(options.collection)
-        if options.columns is not None:
-            check_columns(options.columns, info.name, info.schema.names)
         frontiers = controller.frontiers(info.collection_id)
         as_of = options.as_of
         if as_of is None and frontiers.upper:
@@ -114,16 +112,21 @@ def find(options: ReadOptions) -> Scan:
         elif as_of is not None:
             with controller.reader(info.collection_id, purpose="spark scan") as reader:
                 _complete(place, controller, reader, as_of)
+        # Changes have the current columns, and a snapshot those of its time.
+        is_snapshot = options.after is None and as_of is not None
+        schema = info.schema_at(as_of) if is_snapshot and as_of is not None else info.schema
+        if options.columns is not None:
+            check_columns(options.columns, info.name, schema.names)
         return Scan(
             place=place,
             location_id=client.location_id,
             collection_id=info.collection_id,
             name=info.name,
-            schema=info.schema,
+            schema=schema,
             comments=info.comments,
             fixed=as_of,
             columns=options.columns,
-            conditions=conditions(options.where, info.name, info.schema, options.zone),
+            conditions=conditions(options.where, info.name, schema, options.zone),
             partitions=options.partitions,
         )
 

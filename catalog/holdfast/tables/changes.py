@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.collections.record.column_names import is_alias
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.checks import check_columns
@@ -59,6 +60,8 @@ class PreparedChange(ABC):
     """A change whose rows are checked. `reads` is True if it needs the existing rows."""
 
     reads: bool = True
+    given: pa.RecordBatch | None = None
+    """The rows to append as they were given, perhaps with negative counts."""
 
     @abstractmethod
     def updates(self, existing: Existing, schema: Schema, time: int) -> pa.Table | None:
@@ -132,6 +135,7 @@ class Update(Change):
 
         def made(existing: pa.Table, now: Schema) -> pa.Table:
             seen = logical_rows(existing, now)
+            seen = seen.select([name for name in seen.column_names if not is_alias(name)])
             rows = pa.Table.from_batches([updates_of(now, self.function(repeated(seen)), counted=False)])
             given = rows.select(schema.key_names)
             _check_unique(table, given, "an update")
@@ -239,7 +243,7 @@ class _Appended(PreparedChange):
     reads = False
 
     def __init__(self, rows: pa.RecordBatch) -> None:
-        self._rows = rows
+        self.given = self._rows = rows
 
     def updates(self, existing: Existing, schema: Schema, time: int) -> pa.Table | None:  # noqa: ARG002
         if not self._rows.num_rows:

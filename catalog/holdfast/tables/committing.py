@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from holdfast.collections import Position
+from holdfast.collections.record.column_names import check_removals
 from holdfast.collections.writer import ColumnsChanged
 from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
@@ -93,7 +94,7 @@ def _try(
         for table, each, position, purpose in zip(tables, updates, positions, purposes, strict=True):
             # The time is no user's choice: it is the clock's, or the next one of a table that is ahead.
             append = table.writer().prepare(
-                each, position, time + 1, far_ahead=True, prepared=True, purpose=purpose
+                each, position, time + 1, far_ahead=True, prepared=True, hidden=True, purpose=purpose
             )
             undo.callback(_abandon, append.steps)
             appends.append(append)
@@ -122,11 +123,17 @@ def _prepared(table: OpenTable, change: Change) -> PreparedChange:
 
 def _prepared_as_known(table: OpenTable, change: Change) -> PreparedChange:
     with naming(f"table {table.name}"):
-        return change.prepare(table.name, table.info.schema)
+        prepared = change.prepare(table.name, table.info.schema)
+        if prepared.given is not None:
+            check_removals(prepared.given, table.info.names)
+        return prepared
 
 
 def _with_new_name(table: OpenTable, error: BadInput) -> BadInput:
     """The error, with a hint if it is about a name that a column of the table no longer has."""
+    for each in table.info.names.hidden:
+        if each.shown_as not in table.info.schema.names and f"column {each.shown_as!r}" in str(error):
+            return BadInput(str(error), hint=f"column {each.shown_as!r} was dropped")
     for old, new in table.info.names.renamed:
         if old not in table.info.schema.names and f"column {old!r}" in str(error):
             return BadInput(str(error), hint=f"column {old!r} is called {new!r} now")
@@ -144,7 +151,7 @@ def _check_columns(table: OpenTable) -> None:
 
 def _updates(table: OpenTable, change: PreparedChange, upper: int, time: int) -> pa.Table | None:
     with naming(f"table {table.name}"):
-        return change.updates(partial(_existing, table, upper), table.writer().schema, time)
+        return change.updates(partial(_existing, table, upper), table.writer().full_schema, time)
 
 
 def _taken(updates: pa.Table | None) -> int:
@@ -162,7 +169,7 @@ class _EvolvedError(Exception):
 def _existing(table: OpenTable, upper: int, keys: Chosen) -> pa.Table:
     """The rows just before `upper` that have these keys, in the schema of the table's writer."""
     there = table.existing(upper, keys)
-    schema = table.writer().schema
+    schema = table.writer().full_schema
     if there.schema.equals(schema.arrow_diff):
         return there
     # A deletion in an earlier schema than the row's own would not cancel the row.

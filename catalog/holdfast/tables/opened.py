@@ -124,8 +124,8 @@ class OpenTable:
     def existing(self, upper: int, keys: Chosen) -> pa.Table:
         """The rows with these keys (None: all) just before `upper`, with `_diff`."""
         if upper == 0:
-            return self.writer().schema.arrow_diff.empty_table()
-        names = self.writer().info.names
+            return self.writer().full_schema.arrow_diff.empty_table()
+        names = self.writer().info.names.with_hidden()
         return self.reading.run(lambda reader: rows_of(reader, self.describe, upper - 1, keys, names))
 
     def renew(self) -> bool:

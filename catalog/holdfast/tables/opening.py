@@ -212,6 +212,11 @@ def _check_schema(info: CollectionInfo, schema: Schema) -> None:
         fits = not evolution_fault(older, replace(now, value=kept))
     if not fits:
         for name in schema.names:
+            if name not in now.names and info.names.dropped_as(name, -1) is not None:
+                raise BadInput(
+                    f"table {info.name}: column {name!r} was dropped",
+                    hint="declare the table without it, or open it without columns",
+                )
             if name not in now.names and (new := info.names.shown(name)) != name:
                 raise BadInput(
                     f"table {info.name}: column {name!r} is called {new!r} now",

@@ -394,6 +394,23 @@ class Table:
         with self._opened.writing:
             self._opened.forget(writer=True)
 
+    def drop_column(self, name: str) -> int:
+        """Drop a column. Returns the time from which on the table doesn't have it.
+
+        Reads at earlier times show it as before. Its values stay stored: rows that differ only in it stay
+        different rows. A new column with its name is another column. Other processes that have the table open
+        continue, and must write without it.
+
+        Raises `BadInput` if there is no such column, if it is a key column, and if it decides which shard a
+        row goes to, as all columns do in a table without a key.
+        """
+        self._opened.check_writable()
+        info = self._opened.controller.drop_column(self._opened.info.collection_id, name)
+        self._opened.info = info
+        with self._opened.writing:
+            self._opened.forget(writer=True)
+        return max(each.hidden_from for each in info.names.hidden if each.shown_as == name)
+
     def close(self) -> None:
         """Close the table and release its hold. Its rows stay. Does nothing in a forked child."""
         self._opened.close()

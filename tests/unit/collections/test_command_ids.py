@@ -46,6 +46,7 @@ COMMANDS: dict[str, Command] = {
     "retain": lambda c, id_: c.retain("flights", 5, command_id=id_),
     "rename": lambda c, id_: c.rename("c1", "departures", command_id=id_),
     "rename a column": lambda c, id_: c.rename_column("c1", "name", "airline", command_id=id_),
+    "drop a column": lambda c, id_: c.drop_column("c1", "name", command_id=id_),
     "make a rendition": lambda c, id_: c.renditions.create("flights", shards=1, command_id=id_),
     "hand over": lambda c, id_: turned(c, "r3", id_),
     "abort": lambda c, id_: c.renditions.abort("flights", "r3", command_id=id_),

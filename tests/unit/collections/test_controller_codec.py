@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast._pb import controller_pb2 as pb
 from holdfast.collections.record.codec import decode, encode_key, encode_value
-from holdfast.collections.record.column_names import ColumnNames
+from holdfast.collections.record.column_names import ColumnNames, HiddenColumn
 from holdfast.collections.record.jobs import JobRecord, JobState
 from holdfast.collections.record.spec import CollectionInfo, CollectionState, Holder, RenditionInfo
 from holdfast.collections.record.state import CommandKind, CommandRecord
@@ -39,7 +39,14 @@ def commented(draw: st.DrawFn) -> CollectionInfo:
     comments = st.dictionaries(st.sampled_from(info.schema.names), text.filter(len))
     shown = draw(st.sets(st.sampled_from(info.schema.names)))
     names = ColumnNames(tuple((f"{name} stored", name) for name in info.schema.names if name in shown))
-    return replace(info, comments=draw(comments), names=names)
+    places = draw(st.lists(st.integers(len(info.schema.key), len(info.schema.names)), max_size=2))
+    hidden = tuple(
+        HiddenColumn(
+            place + number, Column(f"gone {number}", draw(types), nullable=True), draw(text) or "x", 7
+        )
+        for number, place in enumerate(sorted(places))
+    )
+    return replace(info, comments=draw(comments), names=replace(names, hidden=hidden))
 
 
 renditions = st.builds(

@@ -165,6 +165,7 @@ def test_every_call_of_a_collection_raises(client: PersistClient) -> None:
         "snapshot": lambda r: r.snapshot(9),
         "snapshot_parts": lambda r: r.snapshot_parts(9),
         "listen": lambda r: r.listen(1),
+        "shown": lambda r: r.shown(SCHEMA.arrow_updates.empty_table()),
         "changes": lambda r: r.changes(0, 9),
         "changes_at": lambda r: r.changes_at(9, 10),
         "change_counts": lambda r: r.change_counts(0),
@@ -213,6 +214,7 @@ def test_every_call_of_a_collection_raises(client: PersistClient) -> None:
                     "apply_retention": lambda c: c.apply_retention("flights"),
                     "rename": lambda c: c.rename("flights", "others"),
                     "rename_column": lambda c: c.rename_column("flights", "name", "other"),
+                    "drop_column": lambda c: c.drop_column("flights", "name"),
                     "set_retention_hold": lambda c: c.set_retention_hold("flights", 5),
                     "jobs": lambda c: c.jobs(),
                     "job": lambda c: c.job("x"),
@@ -230,7 +232,7 @@ def test_every_call_of_a_collection_raises(client: PersistClient) -> None:
         ]
     )
     _covers(CollectionReader, of_reader, "schema", "close")
-    _covers(CollectionWriter, of_writer, "schema", "uploaded")
+    _covers(CollectionWriter, of_writer, "schema", "full_schema", "uploaded")
     _covers(CollectionListen, {"next": len})
     _covers(BulkAppend, {"add": len, "prepare": len}, "renew", "close")
 
@@ -271,6 +273,7 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "retain": lambda t: t.retain("1d"),
         "rename": lambda t: t.rename("others"),
         "rename_column": lambda t: t.rename_column("v", "w"),
+        "drop_column": lambda t: t.drop_column("v"),
         "counts": lambda t: t.counts(),
         "to_pandas": lambda t: t.to_pandas(),
         "diff": lambda t: t.diff(time),

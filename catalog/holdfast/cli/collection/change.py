@@ -308,6 +308,27 @@ def rename_column(location: LocationUrls, name: str, column: str, new_name: str)
     click.echo(f"{info.name}: {info.schema}")
 
 
+@click.command(name="drop-column", short_help="Drop a column.")
+@location_options
+@click.argument("name")
+@click.argument("column")
+def drop_column(location: LocationUrls, name: str, column: str) -> None:
+    """Drop a column of a collection. Reads at earlier times show it as before.
+
+    Its values stay stored, so rows that differ only in it stay different rows. A new column with its name is
+    another column. Programs that have the table open continue, and must write without it. Key columns can't
+    be dropped, nor columns that decide which shard a row goes to. A collection that a source feeds, or that
+    feeds another one, is refused.
+    """
+    with controller_of(location.open_to_look()) as controller:
+        info = controller.describe(name)
+    refuse_dropped(info)
+    with controller_of(location.open_to_write(create=False)) as controller:
+        info = controller.drop_column(info.collection_id, column)
+    time = max(each.hidden_from for each in info.names.hidden if each.shown_as == column)
+    click.echo(f"{info.name} has no column {column} from {shown_moment(time)} on")
+
+
 @click.command(short_help="Apply the retention of all collections, and do what is due.")
 @location_options
 @click.argument("names", metavar="[NAME]...", nargs=-1)

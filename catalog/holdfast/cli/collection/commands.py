@@ -16,6 +16,7 @@ from holdfast.cli.collection.change import (
     advance,
     alter,
     comment,
+    drop_column,
     handover,
     rename,
     rename_column,
@@ -229,7 +230,19 @@ def release(location: LocationUrls, name: str, purpose: str) -> None:
 
 for shows in (list_, describe, holds, jobs, read, diff, sql, history, export, tail, offsets, errors):
     collection.add_command(shows)
-for changes in (write, handover, restore, alter, comment, retain, rename, rename_column, advance, upkeep):
+for changes in (
+    write,
+    handover,
+    restore,
+    alter,
+    comment,
+    retain,
+    rename,
+    rename_column,
+    drop_column,
+    advance,
+    upkeep,
+):
     collection.add_command(changes)
 
 

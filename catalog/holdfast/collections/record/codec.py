@@ -10,7 +10,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from holdfast._pb import controller_pb2 as pb
-from holdfast.collections.record.column_names import ColumnNames
+from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames, HiddenColumn
 from holdfast.collections.record.comments import Comments
 from holdfast.collections.record.jobs import JobRecord, JobState, Json
 from holdfast.collections.record.spec import (
@@ -63,6 +63,7 @@ _COMMAND_KINDS: Final = {
     CommandKind.RETAIN_COLLECTION: pb.RETAIN_COLLECTION,
     CommandKind.RENAME_COLLECTION: pb.RENAME_COLLECTION,
     CommandKind.RENAME_COLUMN: pb.RENAME_COLUMN,
+    CommandKind.DROP_COLUMN: pb.DROP_COLUMN,
 }
 _RENDITION_STATES: Final = {
     RenditionState.HOLDING: pb.HOLDING,
@@ -170,36 +171,46 @@ def _from_json(text: str) -> Json:
     return value
 
 
-def _columns_to_proto(columns: tuple[Column, ...], comments: Comments, names: ColumnNames) -> list[pb.Column]:
-    return [
-        pb.Column(
-            name=names.stored(each.name),
-            shown_as="" if names.stored(each.name) == each.name else each.name,
-            type=each.type if is_basic(each.type) else "binary",
-            later_type="" if is_basic(each.type) else each.type,
-            nullable=each.nullable,
-            comment=comments.get(each.name, ""),
-        )
-        for each in columns
-    ]
+def _column_to_proto(
+    stored: Column, shown_as: str, comment: str = "", hidden_from: int | None = None
+) -> pb.Column:
+    return pb.Column(
+        name=stored.name,
+        shown_as="" if shown_as == stored.name else shown_as,
+        type=stored.type if is_basic(stored.type) else "binary",
+        later_type="" if is_basic(stored.type) else stored.type,
+        nullable=stored.nullable,
+        comment=comment,
+        hidden_from=hidden_from,
+    )
 
 
 def _schema_to_proto(info: CollectionInfo) -> pb.Schema:
-    schema, comments, names = info.schema, info.comments, info.names
-    message = pb.Schema(
-        key=_columns_to_proto(schema.key, comments, names),
-        value=_columns_to_proto(schema.value, comments, names),
-    )
-    if schema.codec is not None:
-        message.codec.name, message.codec.version = schema.codec
+    hidden = {each.column.name: each for each in info.names.hidden}
+    columns = []
+    stored = info.stored_schema
+    for column in stored.columns:
+        if (gone := hidden.get(column.name)) is not None:
+            columns.append(_column_to_proto(column, gone.shown_as, hidden_from=gone.hidden_from))
+        else:
+            shown = info.names.shown(column.name)
+            columns.append(_column_to_proto(column, shown, info.comments.get(shown, "")))
+    message = pb.Schema(key=columns[: len(stored.key)], value=columns[len(stored.key) :])
+    if stored.codec is not None:
+        message.codec.name, message.codec.version = stored.codec
     return message
+
+
+def _column_from_proto(message: pb.Column, name: str) -> Column:
+    return Column(name, message.later_type or message.type, nullable=message.nullable)
 
 
 def _schema_from_proto(message: pb.Schema) -> Schema:
     key, value = (
         tuple(
-            Column(column.shown_as or column.name, column.later_type or column.type, nullable=column.nullable)
+            _column_from_proto(column, column.shown_as or column.name)
             for column in columns
+            if not column.HasField("hidden_from")
         )
         for columns in (message.key, message.value)
     )
@@ -213,8 +224,15 @@ def _comments_from_proto(message: pb.Schema) -> Comments:
 
 
 def _names_from_proto(message: pb.Schema) -> ColumnNames:
-    columns = (*message.key, *message.value)
-    return ColumnNames(tuple((column.name, column.shown_as) for column in columns if column.shown_as))
+    renamed, hidden = [], []
+    for index, column in enumerate((*message.key, *message.value)):
+        shown = column.shown_as or column.name
+        if column.HasField("hidden_from"):
+            stored = _column_from_proto(column, column.name)
+            hidden.append(HiddenColumn(index, stored, shown, column.hidden_from))
+        elif column.shown_as:
+            renamed.append((column.name, shown))
+    return ColumnNames(tuple(renamed), tuple(hidden)) if renamed or hidden else PLAIN_NAMES
 
 
 def _collection_to_proto(info: CollectionInfo) -> pb.Collection:

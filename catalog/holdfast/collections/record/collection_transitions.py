@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from holdfast.collections.record.column_names import renamed_comments, renamed_schema
+from holdfast.collections.record.column_names import check_column, renamed_comments, renamed_schema
 from holdfast.collections.record.comments import changed_comments, check_comments
 from holdfast.collections.record.jobs import Json
 from holdfast.collections.record.rendition_transitions import create_rendition, refuse_unless_active
@@ -104,9 +104,9 @@ def rename_collection(
 
 
 def rename_column(
-    state: ControllerState, collection_id: str, old: str, new: str, origin: Origin
+    state: ControllerState, collection_id: str, old: str, new: str, since: int, origin: Origin
 ) -> Outcome[CollectionInfo]:
-    """Give a column another name. The shards keep its stored name."""
+    """Give a column another name. The shards keep its stored name. `since` is that of the collection."""
     kind, told = CommandKind.RENAME_COLUMN, {"from": old, "to": new}
     if (seen := seen_before(state, origin, kind, collection_id, **told)) is not None:
         return seen
@@ -117,6 +117,11 @@ def rename_column(
     try:
         refuse_fed(info, f"rename column {old!r}")
         schema = renamed_schema(info.schema, old, new, where)
+        if old != new and (gone := info.names.dropped_as(new, since)) is not None:
+            raise BadInput(
+                f"{where}: column {new!r} was dropped at {gone.hidden_from}, and earlier times still have it",
+                hint="choose another name",
+            )
     except BadInput as error:
         return RecordReject(error)
     if old == new:
@@ -128,6 +133,52 @@ def rename_column(
         comments=renamed_comments(info.comments, old, new),
     )
     return _changed(state, changed, kind, told, origin)
+
+
+def drop_column(
+    state: ControllerState, collection_id: str, name: str, time: int, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Hide a nullable column from a time on. The shards keep it."""
+    kind = CommandKind.DROP_COLUMN
+    if (seen := seen_before(state, origin, kind, collection_id, column=name)) is not None:
+        return seen
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    try:
+        refuse_fed(info, f"drop column {name!r}")
+        check_drop(info, name)
+    except BadInput as error:
+        return RecordReject(error)
+    value = tuple(each for each in info.schema.value if each.name != name)
+    changed = replace(
+        info,
+        schema=replace(info.schema, value=value),
+        names=info.names.with_drop(info.schema, name, time),
+        comments={column: text for column, text in info.comments.items() if column != name},
+    )
+    return _changed(state, changed, kind, {"column": name, "time": time}, origin)
+
+
+def check_drop(info: CollectionInfo, name: str) -> None:
+    """Raise `BadInput` if a column can't be dropped."""
+    where = f"collection {info.name}"
+    check_column(info.schema, name, where)
+    if info.schema.codec is not None:
+        raise BadInput(f"{where}: columns of codec {info.schema.codec[0]} can't be dropped")
+    if name in info.schema.key_names:
+        raise BadInput(f"{where}: key column {name!r} can't be dropped", hint="write a new table without it")
+    stored = info.names.stored(name)
+    for rendition in info.live:
+        if rendition.state in {RenditionState.HOLDING, RenditionState.HYDRATING} and (
+            stored in rendition.hash_columns
+        ):
+            raise BadInput(
+                f"{where}: column {name!r} can't be dropped: rendition {rendition.id} chooses the shard of a"
+                " row by it",
+                hint="first hand over to a rendition with other hash columns: 'holdfast collection handover"
+                f" {info.name} --shards {len(rendition.shards)} --hash COLUMN'",
+            )
 
 
 def refuse_fed(info: CollectionInfo, what: str) -> None:

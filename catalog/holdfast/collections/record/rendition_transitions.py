@@ -65,9 +65,9 @@ def create_rendition(
     if rendition.is_fed and not info.names.is_plain:
         return RecordReject(
             BadInput(
-                f"collection {info.name} has renamed columns, and a source can't feed it: it fills columns by"
-                " their first names",
-                hint="rename them back, or let the source feed a new collection",
+                f"collection {info.name} has renamed or dropped columns, so a source can't feed it: it fills"
+                " columns by their first names",
+                hint="let the source feed a new collection",
             )
         )
     rendition = replace(rendition, id=rendition.id or next_rendition_id(info))

@@ -249,8 +249,8 @@ class CollectionInfo:
 
     `shards` and `hash_columns` are those of its creation. `schema` is the newest one. `holders` are in the
     order in which they came. `comments` has an entry for each column with a comment.
-    `retain_ms` is how much history it keeps (None: all). `names` has the columns that were renamed. Hash
-    columns, here and in renditions, are stored names.
+    `retain_ms` is how much history it keeps (None: all). `names` has the columns that were renamed or
+    dropped. Hash columns, here and in renditions, are stored names.
     """
 
     collection_id: str
@@ -272,6 +272,11 @@ class CollectionInfo:
     def stored_schema(self) -> Schema:
         """The schema of its shards. Its columns have the names under which shards store them."""
         return self.names.stored_schema(self.schema)
+
+    def schema_at(self, time: int) -> Schema:
+        """The columns that a read at a time shows: also those that were dropped after it."""
+        names = self.names.at(time)
+        return self.schema if names == self.names else names.shown_schema(self.stored_schema)
 
     @property
     def dropped(self) -> bool:

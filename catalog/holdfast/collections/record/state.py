@@ -36,6 +36,7 @@ class CommandKind(IntEnum):
     RETAIN_COLLECTION = 14
     RENAME_COLLECTION = 15
     RENAME_COLUMN = 16
+    DROP_COLUMN = 17
 
 
 @dataclass(frozen=True, slots=True)
