@@ -23,6 +23,11 @@ from holdfast.collections import (
 )
 from holdfast.errors import BadInput, CodecMismatch
 from holdfast.persist import PersistClient, Schema
+from holdfast.spark import planned_write
+from holdfast.spark import scan as spark_scan
+from holdfast.spark.options import ReadOptions
+from holdfast.spark.place import Place
+from holdfast.spark.write_options import WriteOptions
 from holdfast.tables import Table
 from unit.collections.stores import Stores
 
@@ -298,7 +303,9 @@ def check_against_model(operations: list[Any], shards: int) -> None:
                     model.delete(table.delete([key]), key)
                 case "rename" if names:
                     # A name of a column that earlier times still have is refused, and so is one in use.
-                    if free != name and any(each.name == free and each.dropped != 0 for each in model.columns):
+                    if free != name and any(
+                        each.name == free and each.dropped != 0 for each in model.columns
+                    ):
                         with pytest.raises(BadInput):
                             table.rename_column(name, free)
                     else:
@@ -329,3 +336,34 @@ def check_against_model(operations: list[Any], shards: int) -> None:
                 assert mine.count([(name, "=", 1)], time) == wanted
         if model.written:
             assert {*mine.schema.names} == {"id", *model.shown()}
+
+
+def test_a_write_and_a_scan_of_spark_use_the_names(tmp_path: Path) -> None:
+    url = (tmp_path / "lake").as_uri()
+    options = WriteOptions(place=Place(url), collection="t")
+    with holdfast.table(url, "t", columns=COLUMNS | {"b": "int32?"}, key="id", shards=2) as table:
+        first = table.append([{"id": 0, "a": "a0", "b": 7, "c": 8}])
+        table.rename_column("a", "free")
+        table.rename_column("b", "a")
+        table.rename_column("free", "b")
+        table.drop_column("c")
+
+        def write(rows: dict[str, list[Any]], meanwhile: Any = None, *, replaces: bool = False) -> None:
+            planned = planned_write.plan(options, lambda _name, _schema: None, replaces=replaces)
+            uploads = planned_write.upload(pickle.loads(pickle.dumps(planned)), [pa.record_batch(rows)])
+            if meanwhile is not None:
+                meanwhile()
+            planned_write.commit(planned, [uploads])
+
+        write({"id": [1], "b": ["b1"], "a": [1]}, lambda: table.append([{"id": 2}]))
+        assert values(table.read(), "id", "a", "b") == [(0, 7, "a0"), (1, 1, "b1"), (2, None, None)]
+        write({"id": [3], "b": ["b3"]}, replaces=True)
+        assert values(table.counts(), "id", "a", "b", "_diff") == [(3, None, "b3", 1)]
+        with pytest.raises(BadInput, match="were renamed or dropped during the write"):
+            write({"id": [4], "a": [4]}, lambda: table.drop_column("a"))
+        assert table.count() == 1
+        for as_of, names in ((first, ["id", "b", "a", "c", "_diff"]), (None, ["id", "b", "_diff"])):
+            scan = spark_scan.find(ReadOptions(url=url, collection="t", as_of=as_of))
+            assert [*scan.schema.arrow_diff.names] == names
+            for task in spark_scan.plan(scan):
+                assert all(batch.schema.names == names for batch in spark_scan.read(task))
