@@ -12,6 +12,9 @@
 - A step is bounded by `max_rows` and `max_bytes`. One time can't be divided. If a time has more changes than
   `max_rows`, its rows are uploaded in pieces, and memory stays bounded. So are the first contents.
 - Another rendition follows nobody: it reads the source itself, and has the same times.
+- A binding has the checksum of the changes at its time. If the hold on the source is older than the binding,
+  as after a crash, the changes between the two are read again and compared. Others show that the source was
+  restored to an earlier state, even if it is complete up to a later time again.
 """
 
 import json
@@ -32,13 +35,15 @@ from holdfast.collections.pipeline import BESIDE, ERRORS_SCHEMA, REMAP_SCHEMA, S
 from holdfast.collections.uploads import upload_rows
 from holdfast.errors import HoldfastError, SourceStalled
 from holdfast.ingest.formats.decoded import Decoded, TooManyBad
-from holdfast.ingest.ingestion import Ingestion, IngestStep, StepOutcome
+from holdfast.ingest.ingestion import PURPOSE, Ingestion, IngestStep, StepOutcome
 from holdfast.ingest.made_from import spec_of_other
 from holdfast.ingest.reading import included, too_many_errors, without_nulls
 from holdfast.ingest.source import Binding, Range
 from holdfast.ingest.sources.collection import PARTITION, CollectionSource
 from holdfast.ingest.spec import IngestSpec
 from holdfast.ingest.standing import RAW_BYTES
+from holdfast.persist.handles.read import ReadHandle, Updates
+from holdfast.persist.rows.row_hash import row_hash
 from holdfast.persist.rows.schema import DIFF, TIME
 
 _NO_POSITION: Final = (1 << 63) - 1
@@ -60,27 +65,45 @@ class _Changes:
     messages: int = 0
     updates: int = 0
     bytes: int = 0
-    sums: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    sums: "_Sums" = field(default_factory=lambda: _Sums())
     bad: list[tuple[int, int, dict[str, Any]]] = field(default_factory=list)
 
-    def count(self, rows: pa.RecordBatch) -> None:
-        """Count the changes of a batch with times."""
+    def count(self, rows: pa.RecordBatch, messages: pa.RecordBatch) -> None:
+        """Count the changes of a batch with times, which are these messages."""
         self.messages += rows.num_rows
         self.bytes += rows.nbytes
-        times, index = np.unique(rows[TIME].to_numpy(), return_inverse=True)
-        self.sums.append((times, _summed(index, len(times), rows[DIFF].to_numpy())))
+        self.sums.add(rows, messages)
 
-    def by_time(self) -> tuple[np.ndarray, np.ndarray]:
-        """The times at which the source changed, in order, and the sum of the changes at each."""
-        if not self.sums:
-            return np.empty(0, np.uint64), np.empty(0, np.int64)
-        every, sums = (np.concatenate(each) for each in zip(*self.sums, strict=True))
+
+@dataclass
+class _Sums:
+    """The sums of the changes at each time: their counts, and the counts times the hashes of their messages.
+
+    So they are the same however changes are divided and merged.
+    """
+
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
+
+    def add(self, rows: pa.RecordBatch, messages: pa.RecordBatch) -> None:
+        """Add the changes of a batch with times and counts. `messages` has what counts of each."""
+        names = [each for each in messages.schema.names if each not in (TIME, DIFF)]
+        counts, hashes = rows[DIFF].to_numpy(), row_hash(messages, names)
+        times, index = np.unique(rows[TIME].to_numpy(), return_inverse=True)
+        sums = _summed(index, len(times), counts)
+        self.parts.append((times, sums, _summed(index, len(times), counts.astype(np.uint64) * hashes)))
+
+    def by_time(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The times of the changes, in order, with the sums at each."""
+        if not self.parts:
+            return np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.uint64)
+        every, *values = (np.concatenate(each) for each in zip(*self.parts, strict=True))
         times, index = np.unique(every, return_inverse=True)
-        return times, _summed(index, len(times), sums)
+        counts, checksums = (_summed(index, len(times), each) for each in values)
+        return times, counts, checksums
 
 
 def _summed(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    sums = np.zeros(count, np.int64)
+    sums = np.zeros(count, values.dtype)
     np.add.at(sums, index, values)
     return sums
 
@@ -97,6 +120,7 @@ class ReclockedIngestion(Ingestion):
         self._columns: list[str] = []
         self._kept_s = -_KEEP_S
         self._is_first_kept = False
+        self._is_compared = False
 
     @property
     def is_following(self) -> bool:
@@ -161,6 +185,12 @@ class ReclockedIngestion(Ingestion):
         return False
 
     def _copied(self, within: Mapping[str, int] | None) -> IngestStep:
+        if not self._is_compared:
+            if PARTITION in self._bound:
+                self._source.upper(self._position)
+                self._compare()
+            self._is_compared = True
+            self._acknowledge()
         end = min(self._source.upper(self._position), self.rendition.held_to)
         if within is not None:
             end = min(end, within.get(PARTITION, end))
@@ -180,6 +210,35 @@ class ReclockedIngestion(Ingestion):
         if is_large:
             return self._at_once(until, self._source.changed(until - 1, until), end)
         return self._some(until, end)
+
+    def _compare(self) -> None:
+        """Compare what the hold keeps with what is bound. Raises `SourceStalled` if it differs."""
+        pipeline = self.rendition.pipeline
+        assert pipeline is not None
+        # What came before was bound by others, or at another time than that of the source.
+        after = max(self._source.held_since(), self._bound[PARTITION].begin, self.rendition.held_from)
+        if self._position == self._upper and after < self._upper - 1:
+            with self._client.reader(pipeline.remap, purpose=PURPOSE) as remap:
+                after = max(after, remap.since())
+                bound = _bound_by_time(remap, after)
+            there = _Sums()
+            for event in self._source.changes(after, self._upper - 1) if after < self._upper - 1 else ():
+                if isinstance(event, pa.Table):
+                    for batch in event.combine_chunks().to_batches():
+                        there.add(batch, self._hashed(batch))
+            found = {time: sums for time, *sums in zip(*map(np.ndarray.tolist, there.by_time()), strict=True)}
+            differing = [
+                time
+                for time in sorted(bound.keys() | found.keys())
+                if bound.get(time, [0, 0]) != found.get(time, [0, 0])
+            ]
+            if differing:
+                raise SourceStalled(
+                    f"collection {self._source.info.name}, the source of {self.info.name}, has other changes"
+                    f" at times {differing[0]} to {differing[-1]} than {self.info.name} has: the location of"
+                    " the source was restored to an earlier state, and has gone on since",
+                    hint="feed another collection from it",
+                )
 
     @property
     def _position(self) -> int:
@@ -258,7 +317,7 @@ class ReclockedIngestion(Ingestion):
 
     def _decoded(self, rows: pa.RecordBatch, work: _Changes) -> pa.Table:
         """The updates that changes of the source make. Adds to the work what is not an update."""
-        work.count(rows)
+        work.count(rows, self._hashed(rows))
         added = pc.greater(rows[DIFF], 0)
         if pc.all(added).as_py():
             return self._added(rows, work)
@@ -317,6 +376,12 @@ class ReclockedIngestion(Ingestion):
             f" can't be now: {why}",
             hint=f"feed another collection from {self._source.info.name}",
         )
+
+    def _hashed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """What of the rows this rendition looks at. Columns that the source gets later are not in it."""
+        if self._source.columns is not None:
+            return self._source.columns.messages(rows)
+        return rows.select([each for each in self._columns if each in rows.schema.names])
 
     def _messages(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows if self._source.columns is None else self._source.columns.messages(rows)
@@ -388,7 +453,7 @@ class ReclockedIngestion(Ingestion):
 
         Each time that has changes has a binding, and so has the last time.
         """
-        times, sums = work.by_time()
+        times, sums, checksums = work.sums.by_time()
         before = self._bound.get(PARTITION)
         if len(times) and times[-1] >= _NO_POSITION:
             raise SourceStalled(
@@ -398,23 +463,28 @@ class ReclockedIngestion(Ingestion):
             )
         if not len(times) or times[-1] != until:
             times, sums = np.append(times, np.uint64(until)), np.append(sums, 0)
+            checksums = np.append(checksums, np.uint64(0))
         totals = np.cumsum(sums) + (before.total if before else 0)
         begin = before.begin if before else until
         positions = np.minimum(times, np.uint64(_NO_POSITION - 1)).astype(np.int64) + 1
-        new = _Bindings(positions, sums, totals)
-        old = _Bindings(positions[:-1], sums[:-1], totals[:-1])
+        new = _Bindings(positions, sums, totals, checksums)
+        old = _Bindings(positions[:-1], sums[:-1], totals[:-1], checksums[:-1])
         removed_at = times[1:]
         if before is not None:
-            first = (np.array([each], np.int64) for each in (before.position, before.rows, before.total))
             old = _Bindings(
-                *map(np.concatenate, zip(first, (old.positions, old.rows, old.totals), strict=True))
+                np.append(np.int64(before.position), old.positions),
+                np.append(np.int64(before.rows), old.rows),
+                np.append(np.int64(before.total), old.totals),
+                np.append(np.uint64(before.checksum), old.checksums),
             )
             removed_at = times
         tables = [
             self._binding_rows(old, begin, removed_at, -1),
             self._binding_rows(new, begin, times, 1),
         ]
-        last = Binding(int(positions[-1]), self._identity, int(sums[-1]), 0, begin, int(totals[-1]))
+        last = Binding(
+            int(positions[-1]), self._identity, int(sums[-1]), int(checksums[-1]), begin, int(totals[-1])
+        )
         return pa.concat_tables(tables), last
 
     @property
@@ -430,7 +500,7 @@ class ReclockedIngestion(Ingestion):
             "position": pa.array(rows.positions),
             "identity": pa.repeat(self._identity, count),
             "rows": pa.array(rows.rows),
-            "checksum": pa.array(np.zeros(count, np.uint64)),
+            "checksum": pa.array(rows.checksums),
             "begin": pa.array(np.full(count, begin, np.int64)),
             "total": pa.array(rows.totals),
             TIME: pa.array(times),
@@ -469,8 +539,8 @@ class ReclockedIngestion(Ingestion):
         return standing, pa.Table.from_pylist(updates, ERRORS_SCHEMA.arrow_updates)
 
     def _acknowledge(self) -> None:
-        """Hold what is needed next, and nothing before it."""
-        if not self._position or self._upper >= self.rendition.held_to:
+        """Hold what is needed next, and nothing before it, but not before a step has compared it."""
+        if not self._is_compared or not self._position or self._upper >= self.rendition.held_to:
             return
         self._keep_first()
         now_s = self._client.clock.monotonic()
@@ -495,17 +565,31 @@ class ReclockedIngestion(Ingestion):
 
     def close(self) -> None:
         """Leave the hold where the next instance begins."""
-        if self._known and self._position and self._upper < self.rendition.held_to:
+        if self._known and self._is_compared and self._position and self._upper < self.rendition.held_to:
             # The hold may stay where it is. The next instance moves it.
             with suppress(HoldfastError):
                 self._source.move(self._position - 1)
         super().close()
 
 
+def _bound_by_time(remap: ReadHandle, after: int) -> dict[int, list[int]]:
+    """The counts and checksums of changes that are bound at each time after one."""
+    listen, upper = remap.listen(after), remap.upper()
+    bound: dict[int, list[int]] = {}
+    while listen.frontier < upper:
+        for event in listen.next():
+            if isinstance(event, Updates):
+                for row in event.table.to_pylist():
+                    if row["source"] not in BESIDE and row[DIFF] > 0:
+                        bound[row[TIME]] = [row["rows"], row["checksum"]]
+    return bound
+
+
 @dataclass(frozen=True, slots=True)
 class _Bindings:
-    """Positions with their numbers of rows."""
+    """Positions with their numbers of rows, and with the checksums of their changes."""
 
     positions: np.ndarray
     rows: np.ndarray
     totals: np.ndarray
+    checksums: np.ndarray

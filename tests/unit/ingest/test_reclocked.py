@@ -18,6 +18,7 @@ from holdfast.ingest import StepOutcome
 from holdfast.ingest.formats.decoded import BadRecord, Decoded
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.opened import left_in_source
+from holdfast.ingest.sources.collection import CollectionSource
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.reclockedworld import (
@@ -539,3 +540,55 @@ def test_a_source_in_an_earlier_state_stalls(tmp_path: Path, client: PersistClie
     with feeding(client, source={"url": f"file://{there}"}) as ingestion, stalled:
         ingestion.step()
     check(client, raw, 0)
+
+
+@pytest.mark.parametrize("after", [[], [3]])
+def test_a_source_in_an_earlier_state_that_has_gone_on_stalls(
+    tmp_path: Path, client: PersistClient, after: list[int]
+) -> None:
+    there = tmp_path / "there"
+    block = {"url": f"file://{there}"}
+    with PersistClient.open(f"file://{there}") as other:
+        raw = RawCollection(other)
+        raw.write(FIRST, good(1))
+        with feeding(client, source=block) as ingestion:
+            drained(ingestion)
+    shutil.copytree(there, tmp_path / "backup")
+    with PersistClient.open(f"file://{there}") as other:
+        raw.controller = StorageController(other)
+        raw.write(FIRST + 5, good(2))
+        with feeding(client, source=block) as ingestion:
+            drained(ingestion)
+    shutil.rmtree(there)
+    shutil.copytree(tmp_path / "backup", there)
+    contents = StorageController(client).reader("orders", purpose="check").snapshot().to_table()
+    with PersistClient.open(f"file://{there}") as other:
+        raw.controller = StorageController(other)
+        for each in after:
+            raw.write(FIRST + each, good(each))
+        raw.write(FIRST + 50, good(4))
+    stalled = pytest.raises(SourceStalled, match=rf"at times {FIRST + min([*after, 5])} to {FIRST + 5} than")
+    for _ in range(2):
+        with feeding(client, source=block) as ingestion, stalled:
+            ingestion.step()
+    assert StorageController(client).reader("orders", purpose="check").snapshot().to_table() == contents
+
+
+def test_after_a_crash_the_changes_that_are_still_held_are_compared(
+    client: PersistClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = RawCollection(client)
+    raw.write(FIRST, good(1))
+    with feeding(client) as ingestion:
+        drained(ingestion)
+    with monkeypatch.context() as patched:
+        patched.setattr(CollectionSource, "keep", lambda *_: None)
+        patched.setattr(CollectionSource, "move", lambda *_: None)
+        for each in (2, 3):
+            raw.write(FIRST + each, good(each))
+        raw.write(FIRST + 7, good(9))
+        with feeding(client, batch={"maxRows": 1}) as ingestion:
+            drained(ingestion)
+    raw.write(FIRST + 20, good(4))
+    with feeding(client) as ingestion:
+        assert drained(ingestion) == 1

@@ -248,6 +248,11 @@ class CollectionSource:
             return None
         return max(held, min(upper - 1, now_ms)) if self._begins_latest else held
 
+    def held_since(self) -> int:
+        """The time from which on the collection is held."""
+        with self._there(0):
+            return self._held().since
+
     def keep(self, since: int) -> None:
         """Hold the collection from this time on, and no earlier times."""
         with self._there(since):
