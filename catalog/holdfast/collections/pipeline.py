@@ -9,6 +9,7 @@
   its `source`, and the end of the partition as its `position`. Nothing is computed from it.
 - It also says which message of a Kafka partition the contents have last. Each such row has `LAST` as its
   `source`, the offset of the message as its `position`, and the checksum of the message as its `checksum`.
+  For Postgres, it is the last transaction.
 - The errors shard contains the records that could not be decoded, with their addresses in the source.
 """
 

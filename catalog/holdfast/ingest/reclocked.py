@@ -378,10 +378,15 @@ class ReclockedIngestion(Ingestion):
         )
 
     def _hashed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """What of the rows this rendition looks at. Columns that the source gets later are not in it."""
+        """What of the rows this rendition looks at. It stays the same if the source gets other columns."""
         if self._source.columns is not None:
             return self._source.columns.messages(rows)
-        return rows.select([each for each in self._columns if each in rows.schema.names])
+        types = self.schema.arrow
+        columns = [
+            rows[each] if each in rows.schema.names else pa.nulls(rows.num_rows, types.field(each).type)
+            for each in self._columns
+        ]
+        return pa.RecordBatch.from_arrays(columns, self._columns)
 
     def _messages(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows if self._source.columns is None else self._source.columns.messages(rows)
