@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 LINTS := lint-format lint-code lint-types lint-imports lint-names lint-proto lint-crds lint-charts lint-docs
-.PHONY: help setup demo soak faults moves check check-tests test test-all lint $(LINTS) format bench sim crds docs docs-serve release-check proto new-catalog-version format-fixture clean
+.PHONY: help setup demo soak faults moves check check-tests test test-all ci lint $(LINTS) format bench sim crds docs docs-serve release-check proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -51,6 +51,9 @@ test: setup lint  ## lint, then the tests: 15 minutes on 2 processors. It builds
 
 test-all: setup  ## the tests that `make test` leaves out: all simulated worlds, all mutants, the node, long Spark jobs
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --provide --part long
+
+ci: setup lint  ## all of `make test` and `make test-all` in one run, which starts each server once: what CI runs
+	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --provide
 
 soak: setup  ## kill writers, operators and servers for hours (ARGS="--seeds 100 --pairs file+sqlite operator")
 	@PYTHONPATH=tests $(BIN)/python -m crash $(ARGS)
