@@ -79,6 +79,7 @@ def test_a_table_shows_only_what_users_may_call(orders: Table) -> None:
             "rename_column",
             "drop_column",
             "export",
+            "history",
             "diff",
             "tail",
             "latest_time",
