@@ -25,7 +25,7 @@ from holdfast_operator.engine.handler import Halt
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.steps import Settle, ready
-from holdfast_operator.places.long_calls import LongCalls
+from holdfast_operator.places.long_calls import LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
 
@@ -118,8 +118,15 @@ def test_a_deletion_of_data_that_takes_long_and_fails_is_shown(
 
     monkeypatch.setattr(StorageController, "erase_collection", erase)
 
+    async def opened(stores: Stores) -> None:
+        while True:
+            try:
+                return await stores.open(CATALOG, opening)
+            except UnderWay:
+                await asyncio.sleep(0.01)
+
     async def story(stores: Stores) -> None:
-        await stores.open(CATALOG, opening)
+        await opened(stores)
         long = LongSteps(stores, None)
         with pytest.raises(Halt):
             await long.take(FLIGHTS, step, CATALOG)
