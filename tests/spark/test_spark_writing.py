@@ -110,7 +110,7 @@ def test_a_plan_that_is_refused_leaves_no_writer(controller: StorageController, 
     with pytest.raises(BadInput, match="is complete up to 10: rows can't be added at 3"):
         planned(url, collection, at="3")
     for shard in controller.describe(collection).data_shards:
-        assert not controller.client.known_writers(shard)
+        assert "spark: load" not in controller.client.inspect(shard).writers
     assert contents(controller, collection) == once(0, 3)
 
 
