@@ -24,17 +24,17 @@ def test_the_workflow_runs_make_targets() -> None:
 
 
 def test_ci_runs_both_parts_of_the_tests_and_leaves_none_out() -> None:
-    """So each test runs: `testbed.parts` puts it into exactly one part."""
+    """So each test runs: `testbed.parts` puts it into exactly one part, and CI chooses no part."""
     recipes = dict(
-        re.findall(r"^(test|test-all): [^\n]*\n\t@(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        re.findall(r"^(test|test-all|ci): [^\n]*\n\t@(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     )
-    command = "$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --provide --part"
-    assert recipes == {"test": f"{command} short", "test-all": f"{command} long"}
+    command = "$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 --provide"
+    assert recipes == {"test": f"{command} --part short", "test-all": f"{command} --part long", "ci": command}
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
     assert config["testpaths"] == ["tests"]
     assert config["addopts"] == ["--import-mode=importlib", "--strict-markers", "-ra"]
     ran = re.findall(r"^make (\S+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert ran == ["setup", "test", "test-all"]
+    assert ran == ["setup", "ci"]
 
 
 def test_the_hooks_run_make_targets() -> None:
