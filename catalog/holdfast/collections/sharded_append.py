@@ -98,8 +98,9 @@ def checked_times(
     with naming(f"collection {collection}"):
         check_forward(expected_upper, new_upper)
         batches = updates.combine_chunks().to_batches()
-        if len(batches) > 1:
-            # More text than an array can hold.
+        has_nulls = any(not each.nullable and updates.column(each.name).null_count for each in schema.columns)
+        if len(batches) > 1 or has_nulls:
+            # More text than an array can hold, or a null where none may be.
             return checked_updates(collection, schema, updates, expected_upper, new_upper)
         batch = batches[0] if batches else empty_updates(schema)
         check_times(batch, expected_upper, new_upper)

@@ -179,10 +179,11 @@ class SetValues(Change):
     def _made(self, existing: pa.Table, schema: Schema) -> pa.Table:
         check_counts(existing[DIFF].to_numpy())
         rows = existing = logical_rows(existing, schema)
+        seen = existing.select([name for name in schema.names if not is_alias(name)])
         for name, value in self.values.items():
             type_ = schema.arrow.field(name).type
             if isinstance(value, pc.Expression):
-                made = evaluated(value, existing.select(schema.names), what=f"set: column {name!r}")
+                made = evaluated(value, seen, what=f"set: column {name!r}")
             else:
                 one = column_of(name, [value], type_)
                 made = one.take(pa.array(np.zeros(rows.num_rows, np.int64)))

@@ -18,11 +18,11 @@ from typing import Final
 import pyarrow as pa
 
 from holdfast.collections import Position
-from holdfast.collections.record.column_names import check_removals
+from holdfast.collections.record.column_names import check_removals, removes
 from holdfast.collections.writer import ColumnsChanged
 from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
-from holdfast.persist.rows.evolution import fitted
+from holdfast.persist.rows.evolution import evolution_fault, fitted
 from holdfast.persist.rows.schema import DIFF
 from holdfast.tables.changes import Append, Change, Chosen, PreparedChange
 from holdfast.tables.opened import OpenTable
@@ -54,7 +54,10 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
             try:
                 return _try(tables, prepared, purposes)
             except (UpperMismatch, ShardFinalized):
-                _forget(tables)
+                # Whether rows may be removed by their values depends on the columns that were dropped since.
+                _forget(
+                    tables, writers=any(each.given is not None and removes(each.given) for each in prepared)
+                )
             except (ColumnsChanged, _EvolvedError):
                 # The rows were prepared with columns from before, which may have other names now.
                 _forget(tables, writers=True)
@@ -144,7 +147,7 @@ def _check_columns(table: OpenTable) -> None:
     """Raise `_EvolvedError` unless the writer of a table has the columns with which changes were prepared."""
     known, writer = table.info, table.writer().info
     if writer.names != known.names or (
-        writer.schema is not known.schema and not set(known.schema.names).issubset(writer.schema.names)
+        writer.schema is not known.schema and evolution_fault(known.schema, writer.schema)
     ):
         raise _EvolvedError
 

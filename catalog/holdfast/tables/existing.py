@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.collections import CollectionInfo, CollectionReader
-from holdfast.collections.record.column_names import ColumnNames
+from holdfast.collections.record.column_names import ColumnNames, without_aliases
 from holdfast.persist.rows.canonical import python_values
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds
@@ -38,7 +38,8 @@ def rows_of(
         return reader.snapshot(as_of, names=names).to_table()
     if isinstance(keys, ChosenBy):
         snapshot = reader.snapshot(as_of, names=names)
-        return snapshot.filtered(filter_of(keys.where, snapshot.schema)).to_table()
+        # An expression may name a column by its place, among those that people see.
+        return snapshot.filtered(filter_of(keys.where, without_aliases(snapshot.schema))).to_table()
     if not keys.num_rows:
         return names.shown_schema(reader.info.stored_schema).arrow_diff.empty_table()
     snapshot = reader.snapshot(as_of, names=names)

@@ -132,7 +132,7 @@ class OpenTable:
         """Use the newest schema for writing. Returns False if the writer already had it."""
         before = self.writer().info
         self.info = self.describe()
-        if self.info.schema == before.schema:
+        if (self.info.schema, self.info.names) == (before.schema, before.names):
             return False
         self.forget(writer=True)
         return True

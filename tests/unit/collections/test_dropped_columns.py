@@ -108,6 +108,37 @@ def test_all_changes_remove_the_hidden_values_of_a_row(table: Table) -> None:
     assert table.counts().num_rows == 0
 
 
+def test_a_place_stands_for_a_column_that_is_shown(table: Table) -> None:
+    wide = holdfast.table(table.client, "w", columns={"id": "int64", "b": "int64", "c": "int64"}, key="id")
+    wide.append([{"id": 1, "b": 7, "c": 9}, {"id": 2, "b": 9, "c": 7}])
+    wide.drop_column("b")
+    chosen = pc.field(1) == 9
+    assert values(wide.scan(where=chosen).read_all(), "id") == [(1,)]
+    wide.update(where=chosen, set={"c": pc.field(1) + 1})
+    assert values(wide.read(), "id", "c") == [(1, 10), (2, 7)]
+    wide.delete(where=pc.field(1) == 7)
+    assert values(wide.read(), "id", "c") == [(1, 10)]
+
+
+def test_a_column_that_came_and_went_unseen() -> None:
+    stores = Stores()
+    with stores.open() as one, stores.open() as two:
+        table = holdfast.table(one, "t", columns={"id": "int64", "a": "string"}, key="id")
+        stale = holdfast.table(two, "t")
+        stale.append([{"id": 1, "a": "x"}, {"id": 2, "a": "y"}])
+        add(table, "d", "int32?")
+        table.upsert([{"id": 1, "a": "x", "d": 5}, {"id": 2, "a": "y", "d": 6}])
+        table.drop_column("d")
+        with pytest.raises(BadInput, match="can't be removed by their values"):
+            stale.append([{"id": 1, "a": "x", "_diff": -1}])
+        assert values(table.counts(), "id", "a", "_diff") == [(1, "x", 1), (2, "y", 1)]
+        add(table, "e", "int32?")
+        table.upsert([{"id": 1, "a": "x", "e": 5}])
+        table.drop_column("e")
+        stale.upsert([{"id": 1, "a": "new"}])
+        assert values(table.counts(), "id", "a", "_diff") == [(1, "new", 1), (2, "y", 1)]
+
+
 def test_a_new_column_with_the_name_is_another_column(table: Table) -> None:
     first = table.latest_time()
     table.drop_column("b")

@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast.collections import StorageController
-from holdfast.errors import StorageError
-from holdfast.persist import PersistClient
+from holdfast.errors import BadInput, StorageError
+from holdfast.persist import PersistClient, Schema
 from holdfast.tables import Delete, Table, Update, Upsert
 from testbed.faults import Fault, ProcessDeath, ScriptedPlan
 from unit.collections.counting import KEYS, count, incremented
@@ -53,6 +53,28 @@ def test_no_increment_of_two_processes_is_lost_through_handovers(tmp_path: Path)
             process.join(300)
         assert [process.exitcode for process in processes] == [0, 0]
         assert total(table) == 32
+
+
+def test_rows_that_need_a_later_schema_are_written_with_it() -> None:
+    stores = Stores()
+    with stores.open(inline_max_bytes=0) as one, stores.open() as two:
+        table = holdfast.table(one, "t", columns={"id": "int64", "n": "int32"}, key="id")
+        table.append([{"id": 0, "n": 0}])
+        controller = StorageController(two)
+        for type_, row in (("int64", {"id": 1, "n": 1 << 40}), ("int64?", {"id": 2, "n": None})):
+            controller.evolve_collection("t", Schema.of({"id": "int64"}, {"n": type_}))
+            table.append([row])
+        found = sorted(table.read().to_pylist(), key=lambda row: row["id"])
+        assert found == [{"id": 0, "n": 0}, {"id": 1, "n": 1 << 40}, {"id": 2, "n": None}]
+
+
+def test_prepared_rows_have_no_null_where_none_may_be() -> None:
+    with Stores().open() as client:
+        holdfast.table(client, "t", columns={"id": "int64", "n": "int32"}, key="id")
+        writer = StorageController(client).writer("t", purpose="test")
+        rows = pa.table([[1], [None], [0], [1]], schema=writer.schema.arrow_updates)
+        with pytest.raises(BadInput, match="column 'n' is not nullable"):
+            writer.prepare(rows, writer.position(), 1, prepared=True)
 
 
 def test_threads_share_a_table() -> None:

@@ -189,6 +189,11 @@ def is_alias(name: str) -> bool:
     return name.startswith(_ALIAS)
 
 
+def without_aliases(schema: Schema) -> Schema:
+    """The schema without the hidden columns that `ColumnNames.with_hidden` shows."""
+    return schema.narrowed([name for name in schema.names if not is_alias(name)])
+
+
 def _hidden_from(column: HiddenColumn) -> int:
     return column.hidden_from
 
@@ -213,9 +218,14 @@ def check_column(schema: Schema, name: str, where: str) -> None:
         raise BadInput(f"{where} has no column {name!r} ({', '.join(schema.names)})")
 
 
+def removes(updates: pa.RecordBatch) -> bool:
+    """Whether some of the updates remove rows."""
+    return bool(pc.any(pc.less(updates.column(DIFF), 0)).as_py())
+
+
 def check_removals(updates: pa.RecordBatch, names: ColumnNames) -> None:
     """Raise `BadInput` if updates remove rows by their shown values alone, which may not be all of theirs."""
-    if names.hidden and pc.any(pc.less(updates.column(DIFF), 0)).as_py():
+    if names.hidden and removes(updates):
         raise BadInput(
             "rows can't be removed by their values: they may also have values in dropped columns"
             f" ({', '.join(each.shown_as for each in names.hidden)})",
