@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.collections.record.column_names import is_alias
+from holdfast.collections.record.column_names import is_alias, removes
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.checks import check_columns
@@ -249,7 +249,12 @@ class _Appended(PreparedChange):
     def updates(self, existing: Existing, schema: Schema, time: int) -> pa.Table | None:  # noqa: ARG002
         if not self._rows.num_rows:
             return None
-        return fitted(_at(pa.Table.from_batches([self._rows]), time), schema.arrow_updates)
+        updates = fitted(_at(pa.Table.from_batches([self._rows]), time), schema.arrow_updates)
+        if not removes(self._rows):
+            return updates
+        # What cancels out is no change, neither now nor after a compaction.
+        updates = consolidate_updates(schema, [updates], time)
+        return updates if updates.num_rows else None
 
 
 class _Replaced(PreparedChange):

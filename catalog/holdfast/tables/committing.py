@@ -20,7 +20,14 @@ import pyarrow as pa
 from holdfast.collections import Position
 from holdfast.collections.record.column_names import check_removals, removes
 from holdfast.collections.writer import ColumnsChanged
-from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
+from holdfast.errors import (
+    AsOfTooEarly,
+    BadInput,
+    HandleExpired,
+    HoldfastError,
+    ShardFinalized,
+    UpperMismatch,
+)
 from holdfast.persist import Prepared
 from holdfast.persist.rows.evolution import evolution_fault, fitted
 from holdfast.persist.rows.schema import DIFF
@@ -50,6 +57,7 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
         for table in sorted(tables, key=lambda table: table.info.collection_id):
             stack.enter_context(table.writing)
         expired = 0
+        is_current = False
         while True:
             try:
                 return _try(tables, prepared, purposes)
@@ -64,6 +72,12 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
                 for table in tables:
                     table.info = table.describe()
                 prepared = [_prepared(table, changes[table]) for table in tables]
+            except _RefusedError as refused:
+                # Rows from before what others wrote since may refuse a change that fits the latest ones.
+                _forget(tables, writers=True)
+                if is_current:
+                    raise refused.error from None
+                is_current = True
             except (HandleExpired, AsOfTooEarly):
                 # Nothing has happened yet. Either the lease of a writer was lost, an earlier append is
                 # undecided, or the since has passed the known position because others wrote.
@@ -153,8 +167,16 @@ def _check_columns(table: OpenTable) -> None:
 
 
 def _updates(table: OpenTable, change: PreparedChange, upper: int, time: int) -> pa.Table | None:
-    with naming(f"table {table.name}"):
-        return change.updates(partial(_existing, table, upper), table.writer().full_schema, time)
+    try:
+        with naming(f"table {table.name}"):
+            return change.updates(partial(_existing, table, upper), table.writer().full_schema, time)
+    except BadInput as error:
+        raise _RefusedError(error) from None
+    except (HoldfastError, _EvolvedError):
+        raise
+    except Exception as error:
+        # A function of the user raised it.
+        raise _RefusedError(error) from None
 
 
 def _taken(updates: pa.Table | None) -> int:
@@ -163,6 +185,14 @@ def _taken(updates: pa.Table | None) -> int:
         return 0
     diffs = updates.column(DIFF).to_numpy()
     return -int(sum(diffs[diffs < 0].tolist()))
+
+
+class _RefusedError(Exception):
+    """A change can't be made from the rows that were read, which may be earlier than the latest ones."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class _EvolvedError(Exception):

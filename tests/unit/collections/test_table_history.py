@@ -51,6 +51,7 @@ def test_each_write_has_its_kind_its_rows_and_its_writer_and_commands_come_betwe
     table.update(where=[("id", ">=", 4)], set={"note": "z"})
     table.merge([{"id": 9, "note": "m"}, {"id": 10, "note": "n"}])
     table.append([{"id": 0, "note": "a", "_diff": -1}])
+    table.append([{"id": 7, "note": "n", "_diff": 2}, {"id": 7, "note": "n", "_diff": -1}])
     table.append([])
     who = "holdfast.table"
     found = table.history()
@@ -61,6 +62,8 @@ def test_each_write_has_its_kind_its_rows_and_its_writer_and_commands_come_betwe
         ("update", 2, 2, who),
         ("merge", 2, 1, who),
         ("append", 0, 1, who),
+        # A compaction would sum equal rows, and must not change what is shown.
+        ("append", 1, 0, who),
     ]
     assert found["what"].to_pylist()[:4] == ["create collection", "append", "upsert", "comment columns"]
     assert found["time"][1].as_py() == first

@@ -68,6 +68,27 @@ def test_rows_that_need_a_later_schema_are_written_with_it() -> None:
         assert found == [{"id": 0, "n": 0}, {"id": 1, "n": 1 << 40}, {"id": 2, "n": None}]
 
 
+def test_a_change_is_refused_only_by_the_latest_rows() -> None:
+    stores = Stores()
+    with stores.open() as one, stores.open() as two:
+        table = holdfast.table(one, "t", columns={"id": "int64", "n": "int64", "m": "int64?"}, key="id")
+        stale = holdfast.table(two, "t")
+        stale.append([{"id": 1, "n": 1}, {"id": 1, "n": 2}])
+        table.upsert([{"id": 1, "n": 3}])
+        stale.merge([{"id": 1, "m": 4}], missing="ignore")
+        table.upsert([{"id": 1, "n": 5}])
+
+        def checked(rows: pa.Table) -> pa.Table:
+            if rows["n"].to_pylist() != [5]:
+                raise ValueError(f"n is {rows['n']}")
+            return rows.set_column(1, "n", pa.array([6]))
+
+        stale.update([1], checked)
+        assert table.read().to_pylist() == [{"id": 1, "n": 6, "m": None}]
+        with pytest.raises(ValueError, match="n is"):
+            stale.update([1], checked)
+
+
 def test_prepared_rows_have_no_null_where_none_may_be() -> None:
     with Stores().open() as client:
         holdfast.table(client, "t", columns={"id": "int64", "n": "int32"}, key="id")
