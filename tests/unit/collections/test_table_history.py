@@ -114,6 +114,20 @@ def test_cuts_of_the_log_and_compaction_keep_who_wrote_until_the_since_passes(
     assert not kept_blobs(stores)
 
 
+def test_a_cut_keeps_who_wrote_although_the_writer_has_gone() -> None:
+    stores = Stores()
+    with stores.open(**CUTS) as client:
+        table = opened(client)
+        for id_ in range(10):
+            table.upsert([{"id": id_}])
+    with stores.open(**CUTS) as client:
+        table = opened(client)
+        upkeep(table)
+        shard = table._opened.describe().data_shards[0]
+        assert len(client.location.consensus.scan(shard, 0, 1000)) < 10
+        assert writes(table) == [("upsert", 1, 0, "holdfast.table")] * 10
+
+
 def test_a_write_that_nobody_recorded_is_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     stores = Stores()
     table = opened(stores.open(**CUTS))

@@ -2,7 +2,8 @@
 
 An append records the purpose and the host of its writer in its row of the log. A purpose such as
 `holdfast.table: upsert` says who wrote and, after `: `, what the write did. A cut keeps the appends of the
-rows that it removes, if a writer of the shard has such a purpose. This takes no step of an append.
+rows that it removes, if one of them, or a writer of the shard, has such a purpose. This takes no step of an
+append.
 
 - A cut first writes a blob with the appends of the rows that it is about to remove. So an append is in the
   log, in a blob, or in both. A reader reads the log first, so it misses none.
@@ -67,9 +68,12 @@ class _Append:
     hostname: str
 
 
-def names_writes(state: ShardState) -> bool:
-    """Whether a writer of the shard says what its writes do."""
-    return any(SAYS_WHAT in writer.purpose for writer in state.writers.values())
+def names_writes(location: Location, state: ShardState, seqno: int) -> bool:
+    """Whether a writer of the shard says what its writes do, or one with an append below `seqno` did."""
+    if any(SAYS_WHAT in writer.purpose for writer in state.writers.values()):
+        return True
+    # A writer that was closed is no longer in the state.
+    return any(SAYS_WHAT in each.purpose for each in _in_log(location, state.shard_id, 0, seqno))
 
 
 def keep_appends(location: Location, state: ShardState, seqno: int) -> None:

@@ -222,7 +222,7 @@ def collect_garbage(machine: Machine, config: PersistConfig | None = None) -> No
     for garbage in dead:
         machine.location.blob.delete(garbage.blob_key)
     if gc_seqno > state.gc_seqno:
-        if names_writes(state) and not state.finalized:
+        if not state.finalized and names_writes(machine.location, state, gc_seqno):
             keep_appends(machine.location, state, gc_seqno)
         if state.finalized:
             cut_finalized_log(machine.location, machine.shard_id, gc_seqno, known)
