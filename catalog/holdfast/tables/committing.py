@@ -76,7 +76,7 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
                 # Rows from before what others wrote since may refuse a change that fits the latest ones.
                 _forget(tables, writers=True)
                 if is_current:
-                    raise refused.error from None
+                    raise refused.error from refused.error.__cause__
                 is_current = True
             except (HandleExpired, AsOfTooEarly):
                 # Nothing has happened yet. Either the lease of a writer was lost, an earlier append is
@@ -174,8 +174,7 @@ def _updates(table: OpenTable, change: PreparedChange, upper: int, time: int) ->
         raise _RefusedError(error) from None
     except (HoldfastError, _EvolvedError):
         raise
-    except Exception as error:
-        # A function of the user raised it.
+    except Exception as error:  # noqa: BLE001 - the function of an update may raise any error
         raise _RefusedError(error) from None
 
 
