@@ -45,6 +45,19 @@ def _format_option(forms: Sequence[str]) -> Callable[[_F], _F]:
     return lambda command: form(json_(command))
 
 
+def shown_result(result: Mapping[str, Any]) -> str:
+    """The result of a command as text. Of comments, only the names of the columns."""
+    return ", ".join(_shown_part(name, value) for name, value in result.items())
+
+
+def _shown_part(name: str, value: Any) -> str:
+    if name == "retain_ms":
+        from holdfast.collections.periods import shown_period
+
+        return f"retain {shown_period(value)}"
+    return f"{name} {' '.join(value) if isinstance(value, dict) else value}"
+
+
 def emit_list(form: str, records: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> bool:
     """Write records as JSON or CSV. Returns False, and writes nothing, for a table.
 

@@ -199,4 +199,4 @@ def test_an_empty_collection_says_so(shell: Shell) -> None:
     result = shell.run("read", "empty")
     assert (result.exit_code, result.stdout) == (0, "id\n")
     result = shell.run("diff", "empty", "--from", "0")
-    assert (result.exit_code, "nothing has been written yet" in result.stderr) == (2, True)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "id  _diff\n", "empty is empty\n")

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli import main
+from holdfast.cli.rows.text import cell_of, kept_whole
 from holdfast.tables.duckdb_extra import telling
 from unit.cli.terminals import DEADLINE_S, HOLDFAST, at_a_terminal, lines_of
 
@@ -38,6 +39,9 @@ def run(folder: Path, *words: str, stdin: bytes = b"") -> Result:
 def test_an_empty_table_reads_as_empty(folder: Path, tmp_path: Path) -> None:
     shown = run(folder, "read", "none")
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "id  name\n", "")
+    shown = run(folder, "diff", "none", "--from", "0")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "id  name  _diff\n", "none is empty\n")
+    assert run(folder, "diff", "none", "--from", "0", "--to", "1").exit_code == 1
     assert run(folder, "read", "none", "--format", "csv", "--columns", "id").stdout == '"id"\n'
     assert run(folder, "read", "none", "--format", "json", "--where", "id > 3").stdout == ""
     assert run(folder, "read", "none", "--output", str(tmp_path / "none.parquet")).exit_code == 0
@@ -67,6 +71,18 @@ def test_a_list_has_the_same_formats_everywhere(folder: Path, words: tuple[str, 
             assert other[name] == value
             assert row[name] in ("" if value is None else str(value), json.dumps(value))
     assert run(folder, *words).exit_code == run(folder, *words, "--format", "table").exit_code == 0
+
+
+def test_numbers_and_moments_are_not_folded_while_the_rest_has_room() -> None:
+    columns, rows = ["when", "note"], [["2026-01-01 12:00:00.000Z", "some words " * 9]]
+    # 24 and 12 characters, and 7 for the lines.
+    assert kept_whole(columns, rows, 43) == [True, False]
+    assert kept_whole(columns, rows, 42) == [False, False]
+
+
+def test_a_table_shows_nested_values_and_truths_as_json() -> None:
+    cells = [cell_of(each) for each in (True, ["a", None], {"x": 1.5, "y": [False]}, None, "a\nb")]
+    assert cells == ["true", '["a", null]', '{"x": 1.5, "y": [false]}', "", "a\\nb"]
 
 
 def test_json_has_whole_decimals_as_numbers(folder: Path) -> None:

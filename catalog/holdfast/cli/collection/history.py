@@ -1,13 +1,18 @@
 """`holdfast collection history`: show who wrote what to a collection, and when."""
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.collection.place import location_options, opened_table
-from holdfast.cli.facts import shown_moment
+from holdfast.cli.facts import shown_moment, shown_result
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.rows.text import FORMATS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @click.command(short_help="Show who wrote what, and when.")
@@ -38,8 +43,27 @@ def history(location: LocationUrls, name: str, limit: int, form: str | None, out
 
     with opened_table(location.open_to_look(), name) as opened:
         since, found = history(opened, limit)
-    told = f"the writes begin after {shown_moment(since)}" if since else "the writes are complete"
+    told = f"the writes begin after {shown_moment(since)}" if since else "all writes are shown"
     if found.num_rows == limit:
         told = f"the last {limit:,} entries"
     click.echo(told, err=True)
+    if output is None and form in {None, "table"}:
+        found = _for_people(found)
     show_rows(found.to_batches(), found.schema, form, output, limit=limit, diff=True)
+
+
+def _for_people(found: "pa.Table") -> "pa.Table":
+    """The history with moments in milliseconds, however many digits they need, and details as text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # Arrow's own text has the digits of the unit, as in CSV.
+    moments = found["when"].cast(pa.timestamp("ms")).cast(pa.string())
+    details = pa.array([_detail(each) for each in found["detail"].to_pylist()], pa.string())
+    names = found.column_names
+    found = found.set_column(names.index("when"), "when", pc.binary_join_element_wise(moments, "Z", ""))
+    return found.set_column(names.index("detail"), "detail", details)
+
+
+def _detail(text: str | None) -> str | None:
+    return None if text is None else shown_result(json.loads(text))

@@ -159,8 +159,14 @@ def diff(
 
     with opened_table(location.open_to_look(), name) as opened:
         table = Table(opened)
-        if not table.upper:
-            raise BadInput(f"collection {name} is empty: nothing has been written yet")
+        if not table.upper and end is None:
+            from holdfast.cli.rows.show import show_rows
+            from holdfast.persist.rows.stored import logical_schema
+
+            click.echo(f"{name} is empty", err=True)
+            schema = opened.info.schema
+            show_rows((), logical_schema(schema.arrow_diff, schema), form, output, limit=limit, diff=True)
+            return
 
         def fitting(time: int) -> int:
             return opened.reading.run(

@@ -23,6 +23,7 @@ from holdfast.cli.facts import (
     plain,
     shown,
     shown_moment,
+    shown_result,
     size,
 )
 from holdfast.cli.location import LocationUrls
@@ -304,13 +305,8 @@ def _history_table(history: list[dict[str, Any]]) -> str:
             each["command"].replace("_", " "),
             each["who"] or "-",
             each["host"] or "-",
-            ", ".join(f"{name} {_told(value)}" for name, value in each["result"].items()) or "-",
+            shown_result(each["result"]) or "-",
         ]
         for each in history[-_COMMANDS:]
     ]
     return render(["WHEN", "COMMAND", "WHO", "HOST", "RESULT"], rows)
-
-
-def _told(value: Any) -> str:
-    """A part of the result of a command. Of comments, only the names of the columns."""
-    return " ".join(value) if isinstance(value, dict) else str(value)

@@ -1,5 +1,6 @@
 """Rows as drawn tables, and the format of a file by its suffix."""
 
+import json
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ _SUFFIXES: Final = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
+
+
+_WHOLE_CHARACTERS: Final = 24
+_LEAST_CHARACTERS: Final = 12
 
 
 def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
@@ -39,12 +44,17 @@ def render(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Colle
         from rich.text import Text
 
         sides: list[Literal["left", "right"]] = ["right" if name in numbers else "left" for name in columns]
+        console = Console()
         table = Table(
-            *(Column(name, overflow="fold", justify=side) for name, side in zip(columns, sides, strict=True))
+            *(
+                Column(name, overflow="fold", justify=side, no_wrap=whole)
+                for name, side, whole in zip(
+                    columns, sides, kept_whole(columns, rows, console.width), strict=True
+                )
+            )
         )
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
-        console = Console()
         with console.capture() as capture:
             console.print(table)
         return capture.get()
@@ -56,11 +66,29 @@ def render(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Colle
     )
 
 
+def kept_whole(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[bool]:
+    """Which columns are not folded: short ones, as long as the others keep enough room.
+
+    A folded number or moment is hard to read. A column that is not folded must fit, or it would be cut off.
+    """
+    widths = [max(len(line[index]) for line in (columns, *rows)) for index in range(len(columns))]
+    short = [each <= _WHOLE_CHARACTERS for each in widths]
+    least = sum(
+        each if whole else min(each, _LEAST_CHARACTERS) for each, whole in zip(widths, short, strict=True)
+    )
+    fits = least + 3 * len(widths) + 1 <= width
+    return [fits and whole for whole in short]
+
+
 def cell_of(cell: object) -> str:
     """A value as a table for people shows it: on one line, with control characters escaped."""
     from holdfast.cli.rows.formats import plain
 
-    return one_line("" if cell is None else str(plain(cell)))
+    found = plain(cell)
+    if isinstance(found, bool | list | dict):
+        # As in JSON and CSV.
+        found = json.dumps(found, ensure_ascii=False)
+    return one_line("" if found is None else str(found))
 
 
 def check_file(file: Path, form: str | None) -> None:
