@@ -61,6 +61,11 @@ def export_to(
             from holdfast.tables.iceberg.target import IcebergTarget
 
             catalog, _, name = target.partition(".")
+            if "." not in name or not all(target.split(".")):
+                raise BadInput(
+                    f"the target {target!r} is not a table of an Iceberg catalog",
+                    hint="write it as catalog.namespace.table, such as lake.shop.orders",
+                )
             given = IcebergTarget(catalog=catalog, table=name, properties=properties)
             try:
                 from holdfast.tables.iceberg.exports import export_iceberg
@@ -85,13 +90,15 @@ def export(
     """
     with naming(f"table {table.name}"), _telling(target):
         folder = folder_at(target if "://" in str(target) else Path(target).absolute())
-        if (done := _exported(table, time_ms, folder)) is not None:
+        if time_ms is not None and (done := _exported(table, time_ms, folder)) is not None:
             return done
     _, snapshot = table.reading.begin(lambda reader: snapshot_of(reader, time_ms))
     try:
         if snapshot is None:
             raise BadInput(f"table {table.name} can't be exported: nothing has been written yet")
         with naming(f"table {table.name}"), _telling(target):
+            if time_ms is None and (done := _exported(table, snapshot.as_of, folder)) is not None:
+                return done
             is_new = _claim(table, snapshot.as_of, folder)
         try:
             manifest = _written(table, snapshot, folder, progress)

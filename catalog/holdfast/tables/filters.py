@@ -41,6 +41,7 @@ _FORM: Final = 'such as pc.field("id") == 3, or [("id", ">=", 10), ("name", "in"
 _MASK: Final = "mask"
 _PLACE: Final = "FieldPath("
 _RANDOM: Final = "random("
+_UNKNOWN: Final = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 _NAN: Final = re.compile(r"\bnan\b")
 
 
@@ -165,6 +166,8 @@ def evaluated(expression: pc.Expression, rows: pa.Table, *, what: str) -> pa.Chu
         return _evaluated(expression, rows)
     except (pa.ArrowException, TypeError) as error:
         names = ", ".join(rows.column_names)
+        if found := _UNKNOWN.match(str(error)):
+            raise BadInput(f"{what}: column {found[1]!r} is not in the schema ({names})") from None
         raise BadInput(
             f"{what}: {str(error).splitlines()[0]}", hint=f"the columns are {names}; {_FORM}"
         ) from None

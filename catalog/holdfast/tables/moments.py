@@ -20,8 +20,9 @@ _HINT: Final = "such as 1735689600000, '2025-01-01', or '2025-01-01T12:00:00+01:
 def milliseconds(given: Any) -> int:
     """Convert a time that a user gives to milliseconds since 1970.
 
-    Integers are milliseconds already, as text too. A `datetime`, a `date` or ISO 8601 text without a zone is
-    in UTC. Raises `BadInput` for anything else, and for times before 1970 or from 2^64 on.
+    Integers are milliseconds already, as text too. A `datetime`, a `date`, a `numpy.datetime64` or ISO 8601
+    text without a zone is in UTC. Raises `BadInput` for anything else, and for times before 1970 or from
+    2^64 on.
     """
     try:
         found = _milliseconds(given)
@@ -64,6 +65,9 @@ def _milliseconds(given: Any) -> int:
             return _since_epoch(given)
         case date():
             return _since_epoch(datetime.combine(given, time(), UTC))
+        case _ if type(given).__name__ == "datetime64":
+            # NumPy's, which is in UTC.
+            return int(given.astype("datetime64[ms]").astype("int64"))
         case _:
             return operator.index(given)
 

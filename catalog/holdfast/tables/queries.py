@@ -264,7 +264,8 @@ def _named(query: str) -> tuple[list[_Named], list[_Named]]:
         statements = connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise BadInput(
-                "sql: the query is not one SELECT", hint="to change tables, use the methods of holdfast.Table"
+                "sql: the query is not one SELECT",
+                hint="to change tables, use 'holdfast write', or the methods of holdfast.Table",
             )
         text = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
     parsed = json.loads(text)

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -215,6 +216,8 @@ def test_a_time_after_the_last_write_can_be_read(orders: Table, stores: Stores, 
     clock.pass_(24 * HOUR)
     assert ids(orders.read(as_of="2026-03-02T12:00")) == [1]
     assert orders.upper == NINE + 24 * HOUR - MINUTE
+    for same in (np.datetime64("2026-03-02T12:00"), np.datetime64("2026-03-02T12:00", "ns")):
+        assert orders.latest_time(same) == NINE + 3 * HOUR
     assert orders.to_pandas(as_of="2026-03-02T12:00")["id"].tolist() == [1]
     assert orders.counts("2026-03-02T12:00").num_rows == 1
     later = orders.append([{"id": 2}])

@@ -230,3 +230,11 @@ def test_the_command_exports_and_duckdb_reads_it(lake: Lake, tmp_path: Path) -> 
     assert duckdb.sql(
         "select count(*), max(small) from read_parquet($f)", params={"f": files}
     ).fetchall() == [(2, 65535)]
+
+
+@pytest.mark.parametrize("target", ["orders", "lake.orders", "lake..orders", ""])
+def test_a_target_that_is_no_table_of_a_catalog_is_refused(target: str) -> None:
+    table = holdfast.table("memory://targets", "t", columns={"id": "int64"})
+    with pytest.raises(BadInput, match="is not a table of an Iceberg catalog") as refused:
+        table.export(target, format="iceberg")
+    assert refused.value.hint == "write it as catalog.namespace.table, such as lake.shop.orders"

@@ -477,8 +477,8 @@ def test_negative_counts_are_refused_and_only_where_they_are_chosen(orders: Tabl
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        (FIELD("idd") == 1, "No match for FieldRef.Name"),
-        (FIELD("_diff") == 1, "No match for FieldRef.Name"),
+        (FIELD("idd") == 1, r"column 'idd' is not in the schema \(id, note\)"),
+        (FIELD("_diff") == 1, "column '_diff' is not in the schema"),
         (FIELD("id"), "the expression is int64, not true or false"),
         (FIELD("id") == "x", "no kernel matching"),
         ([("idd", "=", 1)], "'idd' is not in the schema"),

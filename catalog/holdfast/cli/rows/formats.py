@@ -7,8 +7,10 @@ is the empty text.
 
 import base64
 import binascii
+import csv
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -25,6 +27,11 @@ from holdfast.persist.rows.column_types import type_name
 from holdfast.persist.rows.iso_times import NS_PER, moment_ns, time_ns
 from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.tables.cells import cells_of, rows_of
+
+_CSV_VALUE: Final = re.compile(
+    r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to ([^:]+): invalid value (.*)", re.DOTALL
+)
+"""What Arrow reports for a value that its column can't have."""
 
 # A row can't be longer. Arrow reads about thirty blocks ahead.
 _CSV_BLOCK_BYTES: Final = 1024 * 1024
@@ -99,6 +106,20 @@ def _types(schema: Schema) -> dict[str, pa.DataType]:
 
 def from_csv(stream: pa.NativeFile, schema: Schema) -> Iterator[pa.Table]:
     """The rows of a CSV file in pieces. There is at least one piece."""
+    try:
+        yield from _from_csv(stream, schema)
+    except pa.ArrowInvalid as error:
+        found = _CSV_VALUE.fullmatch(str(error))
+        if found is None:
+            raise
+        place, type_, value = found.groups()
+        # Arrow gives only the place of the column.
+        stream.seek(0)
+        names = next(csv.reader([stream.read(_CSV_BLOCK_BYTES).decode(errors="replace").splitlines()[0]]))
+        raise BadInput(f"column {names[int(place)]!r}: {value} is not a valid {type_}") from None
+
+
+def _from_csv(stream: pa.NativeFile, schema: Schema) -> Iterator[pa.Table]:
     from pyarrow import csv
 
     if not stream.size():
@@ -189,7 +210,8 @@ def _objects(stream: BinaryIO) -> Iterator[dict[str, Any]]:
             # Parsing as Decimal keeps every digit.
             row = json.loads(line, parse_float=Decimal)
         except (ValueError, RecursionError) as error:
-            raise BadInput(f"line {number} is not JSON: {error}", hint="give one object per line") from None
+            said = f"{error.msg}, at {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
+            raise BadInput(f"line {number} is not JSON: {said}", hint="give one object per line") from None
         if not isinstance(row, dict):
             raise BadInput(
                 f"line {number} is not a JSON object: {shown(row)}", hint="give one object per line"

@@ -25,6 +25,7 @@ from holdfast.cli.rows.formats import from_csv, from_json_lines
 from holdfast.cli.rows.text import check_file, format_by_suffix
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
+from holdfast.text import naming
 
 _PIECE_ROWS: Final = 8 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -78,7 +79,7 @@ class RowSource:
                 pieces = self._from_parquet(told)
             case _:
                 pieces = self._counted(self._from_arrow(), told)
-        with self._readable():
+        with self._readable(), naming(self.name):
             yield from pieces
         if self._before is not None and _identity(self._before) != _identity(self._status()):
             raise BadInput(f"{self.name} was changed while it was read", hint="write it again")
