@@ -53,12 +53,15 @@ def check_purpose(value: str, *, empty: bool = False) -> str:
 
 
 def check_schema(value: Schema) -> Schema:
-    """Return a schema. Raises `BadInput` if it is not a `Schema`."""
+    """Return a schema. Raises `BadInput` if it is not a `Schema`, or if a name in it has a null character."""
     if not isinstance(value, Schema):
         raise BadInput(
             f"a schema must be a holdfast.persist.Schema, not {shown(value)}",
             hint="make one with Schema.of(key={...}, value={...}) or Schema.from_arrow",
         )
+    for name in value.names:
+        if "\0" in name:
+            raise BadInput(f"column name {name!r} has a null character", hint="choose another name")
     return value
 
 

@@ -21,6 +21,7 @@ from holdfast.collections import (
     StorageController,
     read_collection_part,
 )
+from holdfast.collections.record.column_names import ColumnNames
 from holdfast.errors import BadInput, CodecMismatch
 from holdfast.persist import PersistClient, Schema
 from holdfast.spark import planned_write
@@ -57,6 +58,16 @@ def add(table: Table, name: str, type_: str) -> None:
     value: dict[str, Any] = {each.name: each for each in schema.value}
     wider = Schema.of({each.name: each for each in schema.key}, {**value, name: type_})
     controller.evolve_collection(table.name, wider)
+
+
+def test_no_column_takes_the_name_that_stands_for_a_dropped_one(table: Table, client: PersistClient) -> None:
+    name = ColumnNames().with_drop(table._opened.info.schema, "b", 5).with_hidden().shown("b")
+    with pytest.raises(BadInput, match="null character"):
+        table.rename_column("a", name)
+    with pytest.raises(BadInput, match="null character"):
+        add(table, name, "string?")
+    with pytest.raises(BadInput, match="null character"):
+        holdfast.table(client, "other", columns={"id": "int64", name: "string"}, key="id")
 
 
 def test_only_earlier_times_have_the_column(table: Table, client: PersistClient) -> None:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from holdfast.collections.record.comments import Comments
 from holdfast.errors import BadInput
+from holdfast.persist.checks import check_schema
 from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds, RowFilter
 from holdfast.persist.rows.schema import DIFF, TIME, Column, Schema
 from holdfast.persist.rows.values import R
@@ -209,7 +210,7 @@ def renamed_schema(schema: Schema, old: str, new: str, where: str) -> Schema:
     if new in schema.names and new != old:
         raise BadInput(f"{where} has a column {new!r} already", hint="choose another name")
     Column(new, "bool")
-    return _with_names(schema, tuple(new if name == old else name for name in schema.names))
+    return check_schema(_with_names(schema, tuple(new if name == old else name for name in schema.names)))
 
 
 def check_column(schema: Schema, name: str, where: str) -> None:
