@@ -70,6 +70,7 @@ def test_a_clock_that_is_ahead_leaves_no_data_behind(
     assert world.objects.list("events", fieldSelector="reason=DeletionIncomplete") == []
 
 
+@pytest.mark.long
 def test_a_deletion_waits_for_its_store_until_somebody_abandons_the_data(
     world: Any, make_catalog: Make, tmp_path: Path
 ) -> None:

@@ -254,6 +254,7 @@ def test_a_folder_that_can_not_be_written_is_tried_again_until_it_can(
     world.wait_ready("catalog/demo")
 
 
+@pytest.mark.long
 def test_a_missing_or_large_secret_is_named_and_found_when_it_comes(world: Any, make_catalog: Make) -> None:
     operator = world.start()
     there = make_catalog(storage={"credentialsSecretRef": {"name": "keys"}})

@@ -85,6 +85,7 @@ def test_a_catalog_waits_for_its_collections(world: Any, make_catalog: Make, mak
     world.wait_gone("catalog/demo")
 
 
+@pytest.mark.long
 def test_a_doomed_collection_of_a_closed_catalog_is_still_dropped(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_reader_holds_up_the_drop_until_it_is_gone(
         world.wait_gone("storagecollection/flights")
 
 
+@pytest.mark.long
 def test_what_no_status_ever_told_is_dropped_all_the_same(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

@@ -80,6 +80,7 @@ def wait_refused(world: Any, api: FaultyApi, code: str, times: int = 2) -> None:
     world.settle(lambda: api.faults[code] >= before + times, lambda: f"nothing is refused: {api.faults}")
 
 
+@pytest.mark.long
 def test_a_migration_shows_and_does_nothing_before_its_catalog_is_kept(
     world: Any, api: FaultyApi, linked: Linked
 ) -> None:

@@ -98,6 +98,7 @@ def test_declared_objects_are_made_mended_and_dropped_again(
         }
 
 
+@pytest.mark.long
 def test_another_resource_for_the_same_catalog_knows_what_was_made(world: Any, make_catalog: Make) -> None:
     world.start()
     made = make_catalog(objects={"roles": [{"name": "analyst"}]})

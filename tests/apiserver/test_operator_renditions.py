@@ -100,6 +100,7 @@ def test_a_collection_is_resharded_by_operators_that_are_killed(
     assert last.child.poll() is None
 
 
+@pytest.mark.long
 def test_a_rendition_waits_for_a_word_and_is_given_up_for_another(
     world: Any, flights: StorageController
 ) -> None:

@@ -39,6 +39,7 @@ def test_processes_that_race_on_one_bucket(minio: Minio, bucket: str) -> None:
     store.close()
 
 
+@pytest.mark.long
 def test_killed_processes_lose_nothing_that_they_were_told(minio: Minio, bucket: str) -> None:
     url = f"s3://{bucket}/log?endpoint={minio.endpoint}"
     seeded = random.Random(7)

@@ -225,6 +225,7 @@ def test_ranges_of_keys_make_one_run_beside_what_is_appended_meanwhile(
     assert sorted(late, key=lambda row: row["id"]) == before[2]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_ranges")
 def test_an_attempt_that_was_replaced_meanwhile_is_fenced_and_installs_nothing(
     spark: SparkSession, controller: StorageController, order: Order

@@ -303,6 +303,7 @@ def test_a_driver_that_finds_that_another_one_of_its_attempt_has_committed_ends_
     assert sqlite.rows() == contents(controller, spec.collection, 15)
 
 
+@pytest.mark.long
 def test_an_attempt_that_is_fenced_after_its_commit_leaves_the_table_what_it_has(
     spark: SparkSession, controller: StorageController, order: Order, orders: str, sqlite: Lake
 ) -> None:

@@ -271,6 +271,7 @@ def test_the_driver_reads_a_collection(
     assert left == [each for each in held if spec.collection not in each]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("envelope", ["None", "Upsert"])
 @pytest.mark.kafka
 def test_only_the_driver_asks_the_schema_registry(

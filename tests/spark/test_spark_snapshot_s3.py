@@ -104,6 +104,7 @@ def test_a_snapshot_in_a_bucket_is_whole_and_can_be_restored(
     assert contents(controller, other, 3) == Counter([(7, "old", 0.0)])
 
 
+@pytest.mark.long
 def test_damage_in_a_bucket_is_found(
     spark: SparkSession, controller: StorageController, order: Order, minio: Minio, bucket: str
 ) -> None:

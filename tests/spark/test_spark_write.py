@@ -198,6 +198,7 @@ def test_a_stream_writes_each_batch_once_also_one_that_is_done_again(
     assert (job.kind, job.result["batch"], job.result["updates"]) == ("spark-stream", 2, 10)
 
 
+@pytest.mark.long
 def test_a_stream_of_whole_results_replaces_them(
     spark: SparkSession, controller: StorageController, url: str, fill: Fill, tmp_path: Path
 ) -> None:

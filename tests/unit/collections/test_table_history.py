@@ -69,7 +69,7 @@ def test_each_write_has_its_kind_its_rows_and_its_writer_and_commands_come_betwe
     # Within one millisecond, commands come first.
     assert found["what"][0].as_py() == "create collection"
     assert {*found["what"].to_pylist()[:4]} == {"create collection", "append", "upsert", "comment columns"}
-    assert found["time"][1].as_py() == first
+    assert first in found["time"].to_pylist()[:4]
     assert set(found["host"].to_pylist()) == {"h1"}
     comment = found["what"].to_pylist().index("comment columns")
     assert json.loads(found["detail"][comment].as_py()) == {"comments": {"note": "text"}}
