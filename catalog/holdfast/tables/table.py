@@ -22,6 +22,7 @@ from holdfast.errors import BadInput
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.stored import logical_rows
+from holdfast.tables.altering import altered
 from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
 from holdfast.tables.committing import as_change, commit
 from holdfast.tables.duckdb_extra import import_duckdb
@@ -382,6 +383,25 @@ class Table:
         """
         self._opened.check_writable()
         self._opened.info = self._opened.controller.rename(self._opened.info.collection_id, name)
+
+    def alter(self, *, add: Mapping[str, str] | None = None, types: Mapping[str, str] | None = None) -> None:
+        """Add columns, such as `{"note": "string?"}`, or give existing columns wider types.
+
+        New columns must allow nulls (`?`), and existing rows have null in them. A type may become wider or
+        allow nulls; key columns keep theirs. Other processes that have the table open continue with the
+        columns that they know.
+
+        Raises `BadInput` for a column that exists already or doesn't exist, and `CodecMismatch` for a type
+        that can't follow the current one.
+        """
+        if not add and not types:
+            raise BadInput(f"table {self.name}: nothing to alter", hint="give add={...} or types={...}")
+        self._opened.check_writable()
+        collection = self._opened.info.collection_id
+        schema = altered(self.name, self._opened.describe().schema, add or {}, types or {})
+        self._opened.info = self._opened.controller.evolve_collection(collection, schema)
+        with self._opened.writing:
+            self._opened.forget(writer=True)
 
     def rename_column(self, old: str, new: str) -> None:
         """Give a column another name. No file is rewritten, and rows of earlier times have the new name too.

@@ -409,3 +409,27 @@ def test_a_write_and_a_scan_of_spark_use_the_names(tmp_path: Path) -> None:
             assert [*scan.schema.arrow_diff.names] == names
             for task in spark_scan.plan(scan):
                 assert all(batch.schema.names == names for batch in spark_scan.read(task))
+
+
+def test_a_table_gets_columns_and_wider_types() -> None:
+    table = holdfast.table(Stores().open(), "t", columns={"id": "int64", "n": "int32?"}, key="id")
+    other = holdfast.table(table.client, "t")
+    table.append([{"id": 1, "n": 1}])
+    table.alter(add={"note": "string?"}, types={"n": "int64?"})
+    table.append([{"id": 2, "n": 2**40, "note": "x"}])
+    assert other.read().sort_by("id").to_pylist() == [
+        {"id": 1, "n": 1, "note": None},
+        {"id": 2, "n": 2**40, "note": "x"},
+    ]
+    other.append([{"id": 3}])
+    for add, types, message in (
+        ({"note": "string?"}, {}, "t already has a column 'note'"),
+        ({"more": "string"}, {}, "column 'more' must be nullable"),
+        ({}, {"none": "int64"}, "t has no column 'none'"),
+        ({}, {}, "nothing to alter"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            table.alter(add=add, types=types)
+    with pytest.raises(CodecMismatch):
+        table.alter(types={"n": "string?"})
+    assert table.schema.names == ["id", "n", "note"]

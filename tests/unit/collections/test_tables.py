@@ -77,6 +77,7 @@ def test_a_table_shows_only_what_users_may_call(orders: Table) -> None:
             "retain",
             "rename",
             "rename_column",
+            "alter",
             "drop_column",
             "export",
             "history",

@@ -171,32 +171,14 @@ def alter(location: LocationUrls, name: str, add: tuple[str, ...], types: tuple[
 
     Existing rows have null in new columns. Writers that don't know the new columns continue to work.
     """
-    from holdfast.persist import Schema
-    from holdfast.persist.rows.evolution import check_evolution
+    from holdfast.tables.altering import altered
 
     if not add and not types:
         raise BadInput("nothing to alter", hint="give --add 'NAME:TYPE?' or --type NAME:TYPE")
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
     refuse_dropped(info)
-    new, changed = columns_of(add), columns_of(types)
-    for column, type_ in new.items():
-        if column in info.schema.names:
-            raise BadInput(f"{info.name} already has a column '{column}'", hint="change it with --type")
-        if not type_.endswith("?"):
-            raise BadInput(
-                f"column '{column}' must be nullable: existing rows have no value in it",
-                hint=f"write it as '{column}:{type_}?'",
-            )
-    for column in changed:
-        if column not in info.schema.names:
-            raise BadInput(f"{info.name} has no column '{column}' ({', '.join(info.schema.names)})")
-    key, value = (
-        {each.name: changed.get(each.name, each) for each in columns}
-        for columns in (info.schema.key, info.schema.value)
-    )
-    schema = Schema.of(key=key, value={**value, **new}, codec=info.schema.codec)
-    check_evolution(info.schema, schema)
+    schema = altered(info.name, info.schema, columns_of(add), columns_of(types))
     with controller_of(location.open_to_write(create=False)) as controller:
         info = controller.evolve_collection(info.collection_id, schema)
     click.echo(f"{info.name}: {info.schema}")
