@@ -17,13 +17,12 @@ from testbed.postgres import PostgresServer
 pytestmark = [pytest.mark.kube, pytest.mark.postgres, pytest.mark.s3]
 
 KILLS = 10
+SEED = 1
 
 
 @pytest.mark.timeout(1800)  # each life is a process that starts, and some machines have other things to do
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.long
 def test_killed_operators_leave_one_source_of_truth(
-    seed: int,
     control_plane: ControlPlane,
     postgres: PostgresServer,
     minio: Minio,
@@ -33,7 +32,7 @@ def test_killed_operators_leave_one_source_of_truth(
 ) -> None:
     with (
         servers_of(control_plane, postgres, minio, bucket) as servers,
-        Moves(servers, tmp_path, seed) as moves,
+        Moves(servers, tmp_path, SEED) as moves,
     ):
         try:
             moves.run(KILLS)
