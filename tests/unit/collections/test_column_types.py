@@ -325,7 +325,7 @@ def test_files_keep_nested_values(tmp_path: Path, form: str) -> None:
         run(tmp_path, "write", "events", str(file))
         assert told(table.read()) == EXPECTED
     assert "struct<" in run(tmp_path, "collection", "describe", "events").stdout
-    assert "None" in run(tmp_path, "read", "events").stdout
+    assert '{"a": null, "b": "1.50"}' in run(tmp_path, "read", "events").stdout
 
 
 def test_lines_show_nested_values_as_json(tmp_path: Path) -> None:

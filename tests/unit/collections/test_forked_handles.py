@@ -274,6 +274,7 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "export": lambda t: t.export("/proc/nowhere"),
         "retain": lambda t: t.retain("1d"),
         "rename": lambda t: t.rename("others"),
+        "alter": lambda t: t.alter(add={"w": "int64?"}),
         "rename_column": lambda t: t.rename_column("v", "w"),
         "drop_column": lambda t: t.drop_column("v"),
         "counts": lambda t: t.counts(),
