@@ -1,5 +1,6 @@
 """Texts for messages, statuses and tables: texts of others are made fit, and errors name their subject."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -8,6 +9,7 @@ from typing import Final
 from holdfast.errors import CLOSED, BadInput
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_PASSWORD: Final = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
 
 
 def cut(text: str, most: int) -> str:
@@ -18,6 +20,11 @@ def cut(text: str, most: int) -> str:
 def one_line(text: str) -> str:
     """Return `text` on one line, with control characters escaped, so that a terminal shows them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def without_passwords(text: str) -> str:
+    """Return `text` with `***` in the place of each password in a URL."""
+    return _PASSWORD.sub(r"\1:***@", text)
 
 
 def count(number: int, what: str) -> str:

@@ -22,7 +22,7 @@ from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.complete_times import LEAST_MS, ReadSeal, check_write_ahead, sealed_past
 from holdfast.collections.frontiers import CollectionView, look
 from holdfast.collections.metadata import METADATA_SCHEMA
-from holdfast.collections.record.column_names import check_removals
+from holdfast.collections.record.column_names import ColumnNames, check_removals
 from holdfast.collections.record.spec import CollectionInfo
 from holdfast.collections.rendition_copy import copy_tail
 from holdfast.collections.sharded_append import (
@@ -78,7 +78,7 @@ class CollectionWriter:
 
     @property
     def full_schema(self) -> Schema:
-        """The schema with the hidden columns, for whoever replaces rows that may have values in them."""
+        """The schema with the hidden columns. Rows that are replaced may have values in them."""
         return self.info.names.with_hidden().shown_schema(self.info.stored_schema)
 
     def upper(self) -> int:
@@ -166,11 +166,7 @@ class CollectionWriter:
         `hidden` as for `prepare`. Raises like `append`.
         """
         complete = partial(self._with_promise, far_ahead=far_ahead)
-        position, names = self.position(), self.info.names
-        if hidden:
-            schema, names = self.full_schema, names.with_hidden()
-        else:
-            schema = self.schema
+        position, (schema, names) = self.position(), self._given(hidden=hidden)
         return BulkAppend(schema, names, position.route, complete, memory_bytes=memory_bytes)
 
     def hand_out(self, position: Position, *, lease_s: float) -> tuple[UploadTicket, ...]:
@@ -220,13 +216,17 @@ class CollectionWriter:
         hidden: bool = False,
     ) -> pa.RecordBatch:
         """The updates as rows of shards. `prepared` and `hidden` are as for `prepare`."""
-        schema, names = self.schema, self.info.names
-        if hidden:
-            schema, names = self.full_schema, names.with_hidden()
+        schema, names = self._given(hidden=hidden)
         check = checked_times if prepared else checked_updates
         batch = check(self.info.name, schema, updates, expected_upper, new_upper)
         check_removals(batch, names)
         return names.stored_rows(batch)
+
+    def _given(self, *, hidden: bool) -> tuple[Schema, ColumnNames]:
+        """The schema of the updates that are given, and the names of its columns."""
+        if hidden:
+            return self.full_schema, self.info.names.with_hidden()
+        return self.schema, self.info.names
 
     def _check_ahead(self, reached: int, new_upper: int) -> None:
         """Raise `BadInput` if an append would move the collection's time far ahead of the store's clock.

@@ -9,7 +9,6 @@
 - Rows are streamed. The table keeps its hold until they are written.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,7 @@ from holdfast.persist.stores.s3_place import S3Place
 from holdfast.tables.exported import Exported
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.scan import rows_of_contents, snapshot_of
-from holdfast.text import with_date
+from holdfast.text import with_date, without_passwords
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -37,7 +36,6 @@ _UPKEEP: Final = frozenset(
 )
 """Operations that change no row."""
 _TRIES: Final = 20
-_PASSWORD: Final = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
 
 
 def export_delta(
@@ -223,7 +221,7 @@ def _place(target: str) -> tuple[str, dict[str, str]]:
 
 def _unusable(error: Exception, target: str) -> HoldfastError:
     """The error to raise for an error of deltalake: one line, without passwords."""
-    said = _PASSWORD.sub(r"\1:***@", (str(error).strip().splitlines() or [type(error).__name__])[0])
+    said = without_passwords((str(error).strip().splitlines() or [type(error).__name__])[0])
     return HoldfastError(
         f"can't export to the Delta table {target}: {said}",
         hint="run the same export again: it writes no row twice",

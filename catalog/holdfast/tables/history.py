@@ -1,7 +1,7 @@
 """The history of a table: who wrote what, and when.
 
 - What was written is counted from the rows themselves, which the table keeps as far back as its since. So the
-  counts are exact, whoever wrote the rows.
+  counts are exact for all writers.
 - Who wrote them is recorded with each append (`holdfast.persist.state.appends`). Where that is not known, the
   history shows a write without a name.
 - Other changes, such as an evolution or a handover, are the commands of the controller's record, which keeps

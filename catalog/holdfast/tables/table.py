@@ -415,7 +415,7 @@ class Table:
             self._opened.forget(writer=True)
 
     def drop_column(self, name: str) -> int:
-        """Drop a column. Returns the time from which on the table doesn't have it.
+        """Drop a column. Returns the first time at which the table doesn't have it.
 
         Reads at earlier times show it as before. Its values stay stored: rows that differ only in it stay
         different rows. A new column with its name is another column. Other processes that have the table open

@@ -257,7 +257,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
 
 @dataclass
 class Named:
-    """A column of the model: its current or last name, and the time from which on it is dropped."""
+    """A column of the model: its current or last name, and the first time at which it is gone."""
 
     id: int
     name: str

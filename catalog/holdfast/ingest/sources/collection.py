@@ -249,7 +249,7 @@ class CollectionSource:
         return max(held, min(upper - 1, now_ms)) if self._begins_latest else held
 
     def held_since(self) -> int:
-        """The time from which on the collection is held."""
+        """The first time at which the collection is held."""
         with self._there(0):
             return self._held().since
 

@@ -4,9 +4,8 @@ Invariants:
 
 - A blob's checksum is verified over the whole object, in one pass before its first row is decoded, through
   the same open file. It costs a second read of the bytes, which are in the page cache by then. A read with a
-  filter verifies the whole object only once in a process, and then only the blocks that it reads
-  (`holdfast.persist.parts.verified`). A read of some columns does so
-  too. So unverified bytes never decide what is skipped.
+  filter, or of some columns, verifies the whole object only once in a process, and then only the blocks that
+  it reads (`holdfast.persist.parts.verified`). So unverified bytes never decide what is skipped.
 - A row group is skipped only if its bounds exclude every wanted row. `audit_pushdown` reads it anyway, and
   raises an error if there is a wanted row in it.
 - One batch per run is in memory, the buffers that it is read through, and what a store keeps of an open

@@ -120,20 +120,13 @@ class Snapshot:
 
         Parts are verified as in `holdfast.persist.parts.verified`.
         """
-        return Snapshot(
-            self._machine,
-            self._pins,
-            self.schema,
-            self.as_of,
-            self._wanted,
-            self._columns,
-            self._buffer_bytes,
-            self._after,
-            row_filter,
-        )
+        return self._of(self._columns, row_filter)
 
     def narrowed(self, columns: Sequence[str]) -> "Snapshot":
         """Return the same snapshot with only these columns. What is not needed for them may not be read."""
+        return self._of(columns, self._filter)
+
+    def _of(self, columns: Sequence[str] | None, row_filter: RowFilter | None) -> "Snapshot":
         return Snapshot(
             self._machine,
             self._pins,
@@ -143,7 +136,7 @@ class Snapshot:
             columns,
             self._buffer_bytes,
             self._after,
-            self._filter,
+            row_filter,
         )
 
     def to_table(self) -> pa.Table:

@@ -1,6 +1,7 @@
 """Counts how many updates happened at which times, and adds up their counts.
 
-- Of a stored part it decodes only the column `_time`, in row groups that can have times in the interval.
+- Of a stored part it decodes only the column `_time`, and `_diff` to add up counts. It reads only row groups
+  that can have times in the interval.
 - In memory are a batch of times, and the first or last times of all, as many as the caller asks for.
 """
 
@@ -52,9 +53,7 @@ class TimeCounts:
         """Count updates at these times, in any order: one per time, or as many as `counts`."""
         inside = (times >= np.uint64(self.first)) & (times <= np.uint64(self.last))
         added = np.ones(len(times), np.int64) if counts is None else counts
-        self.times, index = np.unique(np.concatenate([self.times, times[inside]]), return_inverse=True)
-        known, self.counts = self.counts, np.zeros(len(self.times), np.int64)
-        np.add.at(self.counts, index, np.concatenate([known, added[inside]]))
+        self.times, self.counts = _summed(self.times, self.counts, times[inside], added[inside])
         within = self.within
         if within < len(self.times):
             self.last = int(self.times[within])
@@ -93,13 +92,24 @@ class TimeSums:
 
     def _add(self, times: npt.NDArray[np.uint64], sums: npt.NDArray[np.int64]) -> None:
         inside = (times >= np.uint64(self.first)) & (times <= np.uint64(self.last))
-        self.times, index = np.unique(np.concatenate([self.times, times[inside]]), return_inverse=True)
-        known, self.sums = self.sums, np.zeros((len(self.times), 2), np.int64)
-        np.add.at(self.sums, index, np.concatenate([known, sums[inside]]))
+        self.times, self.sums = _summed(self.times, self.sums, times[inside], sums[inside])
         if len(self.times) > self.most:
             self.more = True
             self.times, self.sums = self.times[-self.most :], self.sums[-self.most :]
             self.first = int(self.times[0])
+
+
+def _summed(
+    known: npt.NDArray[np.uint64],
+    counts: npt.NDArray[np.int64],
+    times: npt.NDArray[np.uint64],
+    added: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """All the times in order, and at each the sum of its counts, which may have several columns."""
+    found, index = np.unique(np.concatenate([known, times]), return_inverse=True)
+    sums = np.zeros((len(found), *counts.shape[1:]), np.int64)
+    np.add.at(sums, index, np.concatenate([counts, added]))
+    return found, sums
 
 
 def sum_part(machine: Machine, part: Part, sums: TimeSums) -> None:

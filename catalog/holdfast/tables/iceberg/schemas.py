@@ -9,7 +9,6 @@
 - The comment of a column becomes the doc of the table's column. Without a comment, the doc stays as it is.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,6 +23,7 @@ from holdfast.collections.record.comments import NO_COMMENTS, Comments
 from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 from holdfast.persist.rows.schema import Column, Schema
 from holdfast.tables.iceberg.target import IcebergTarget
+from holdfast.text import without_passwords
 
 _TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
     pa.bool_(): t.BooleanType(),
@@ -55,7 +55,6 @@ _WRONG: Final = {
     "ValueError",
 }
 """The errors for invalid properties of a catalog, raised before anything is sent to it."""
-_PASSWORD: Final = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
 
 
 def iceberg_type(column: Column) -> t.PrimitiveType:
@@ -163,7 +162,7 @@ def unusable(error: Exception, what: str) -> BadInput | StoreUnreachable:
     It is `BadInput` for wrong properties, and otherwise `StoreUnreachable`.
     """
     lines = str(error).strip().splitlines()
-    name, said = type(error).__name__, _PASSWORD.sub(r"\1:***@", lines[0]) if lines else ""
+    name, said = type(error).__name__, without_passwords(lines[0]) if lines else ""
     message = f"{what} can't be used: {name}: {said}"
     if name in _WRONG:
         return BadInput(message, hint="correct the properties of the catalog, in the spec or the environment")
