@@ -219,10 +219,13 @@ def age(me: "Incarnation", shard: str) -> None:
 
 def hand_out(me: "Incarnation", shard: str) -> None:
     """Merge what another process may install later, which remembers nothing of the log."""
+    server = me.session.reach()
     try:
         task = me.client.compactions.claim(shard, purpose=me.who, full=me.random.random() < 0.5)
         if task is not None:
-            me.world.merged.append((task, me.client.compactions.merge(task)))
+            me.world.merged.append((server, task, me.client.compactions.merge(task)))
+            if me.random.random() < 0.3:
+                me.world.fail_over_soon()
     except LogRegressed:
         raise
     except HandleExpired as error:
@@ -231,9 +234,11 @@ def hand_out(me: "Incarnation", shard: str) -> None:
 
 
 def install(me: "Incarnation", shard: str) -> None:
-    """Install what some process has merged."""
-    if me.world.merged:
-        task, parts = me.world.merged.pop(me.random.randrange(len(me.world.merged)))
+    """Install what some process has merged, most often on a server that was promoted since."""
+    merged = me.world.merged
+    late = [at for at, (server, _, _) in enumerate(merged) if server is not me.world.primary]
+    if late or (merged and me.random.random() < 0.4):
+        _, task, parts = merged.pop(me.random.choice(late or range(len(merged))))
         _let_others_reach(me, task.shard_id, max(task.batch_ids))
         done = me.client.compactions.install(task, parts)
         me.world.scheduler.meet(f"results installed: {done}")

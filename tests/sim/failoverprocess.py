@@ -62,7 +62,7 @@ class Session:
         self.blocked_on: dict[str, Server] = {}
         self.uploaded: set[str] = set()
         self.allowed: set[str] = set()
-        """What it began to delete while nothing blocked that."""
+        """What it began to delete while nothing blocked that, or had put itself before."""
         blob = FailoverBlob(world.blob, self.exposure, self)
         consensus = FailoverConsensus(self, self.exposure)
         location = Location(blob, consensus, world.location_id)
@@ -143,7 +143,7 @@ class Session:
     def deletes(self, key: str) -> None:
         """Note that the client is about to delete a blob."""
         self.world.doomed.add(key)
-        if key.split("/")[0] not in self.blocked_on:
+        if key.split("/")[0] not in self.blocked_on or key in self.uploaded:
             self.allowed.add(key)
 
     def deleted(self, key: str) -> None:
@@ -219,6 +219,8 @@ class Incarnation:
             (action,) = self.random.choices([action for _, action in ACTIONS], weights)
             (shard,) = self.random.choices(self.world.shards, (3, 1))
             self.world.scheduler.head(f"{action.__name__} {short(shard)}")
+            server = self.world.primary
+            existed = server.state(shard).exists
             try:
                 action(self, shard)
             except LogRegressed as error:
@@ -230,8 +232,8 @@ class Incarnation:
                     session.regressed()
                 return
             except BadInput as error:
-                # The failover took back that the shard was made.
-                if self.world.primary.state(shard).exists:
+                # The failover took back that the shard was made. Another process may have made it again.
+                if existed and self.world.primary is server:
                     raise
                 self.world.scheduler.note(f"-> {error}")
             except (Determinate, Indeterminate) as error:

@@ -73,6 +73,9 @@ class FailoverConsensus(Consensus):
         return self._calls.write(what, effect)
 
     def truncate(self, key: str, seqno: int, known: LogRow | None = None) -> int:
+        world = self._session.world
+        if world.random.random() < 0.3:
+            world.fail_over_soon()
         server = self._session.reach()
 
         def effect() -> int:

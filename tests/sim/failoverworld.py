@@ -66,7 +66,7 @@ class FailoverWorld:
         self.grid = Grid(self.scheduler, None, lambda: None)
         self.sessions: list[Session] = []
         self.writes: list[Write] = []
-        self.merged: list[tuple[CompactionTask, tuple[Part, ...]]] = []
+        self.merged: list[tuple[Server, CompactionTask, tuple[Part, ...]]] = []
         self.doomed: set[str] = set()
         self.collecting = 0
         self.actions = self.random.randint(20, 32)
@@ -91,6 +91,11 @@ class FailoverWorld:
         self._calls += 1
         if self._failovers and self._calls >= self._failovers[0]:
             self._fail_over()
+
+    def fail_over_soon(self) -> None:
+        """Let the next call to the consensus store find another primary, if one more is to come."""
+        if self._failovers:
+            self._failovers[0] = self._calls
 
     def _fail_over(self) -> None:
         if self.collecting and not self.grace:

@@ -30,10 +30,15 @@ def smoke() -> None:
 
 
 def first_failure(kind: str, seeds: int, likely: int = 0) -> tuple[int | None, str]:
-    """The first seed below `seeds`, after the `likely` one, whose world of this kind fails, and how."""
+    """The first seed below `seeds`, after the `likely` one, whose world of this kind fails, and how.
+
+    A patch that uses a name that doesn't exist is a mistake in the patch, and is raised.
+    """
     for seed in dict.fromkeys((likely, *range(seeds))):
         try:
             world(kind, seed).run()
+        except (NameError, ImportError):
+            raise
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is what we look for
             return seed, f"{type(error).__name__}: {error}"
     return None, ""

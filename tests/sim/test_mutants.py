@@ -108,6 +108,16 @@ def test_a_bug_that_everybody_sees_is_no_mutant() -> None:
         hunt(Mutant("none", *parse(patch)), 5)
 
 
+def test_a_patch_with_an_unknown_name_is_no_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mistaken:
+        def run(self) -> None:
+            raise NameError("name 'Row' is not defined")
+
+    monkeypatch.setattr(mutated, "world", lambda _kind, _seed: Mistaken())
+    with pytest.raises(NameError, match="Row"):
+        mutated.first_failure(PERSIST, 1)
+
+
 CODE = "\n".join([*(f"line {number}" for number in range(12)), ""])
 PATCH = """One becomes another.
 --- a/catalog/holdfast/one.py

@@ -638,6 +638,33 @@ def test_a_store_that_refuses_while_nothing_moves_is_corrupt() -> None:
     append(client, 1)
 
 
+class Promoting(MemoryConsensus):
+    """A store that refuses three appends, each time with a row that the promoted server then hasn't."""
+
+    failovers = 3
+
+    def compare_and_set(self, puts, expect=()) -> bool:  # type: ignore[no-untyped-def]
+        if self.failovers == 3:
+            return super().compare_and_set(puts, expect)
+        self.failovers += 1
+        return False
+
+    def line(self) -> str | None:
+        return f"line{self.failovers}"
+
+
+def test_an_append_goes_on_after_failovers_that_took_back_what_refused_it() -> None:
+    stores = Stores()
+    promoting = Promoting()
+    promoting._logs.update(stores.consensus._logs)
+    stores.consensus = promoting
+    client = stores.open(retry_deadline_s=0.0)
+    append(client, 0)
+    promoting.failovers = 0
+    append(client, 1)
+    assert promoting.failovers == 3
+
+
 def test_two_shards_are_seen_as_of_one_moment(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer keeps the uppers of two shards equal; nobody ever sees them differ."""
     writer, reader = stores.open(debug_validate=False), stores.open(debug_validate=False, mode="read")

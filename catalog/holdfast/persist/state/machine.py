@@ -573,23 +573,27 @@ def _record_line(machine: Machine) -> None:
 
 
 class _Refusals:
-    """The time for which a store refuses appends although nothing moves. Any move starts it again."""
+    """The time for which a store refuses appends although nothing moves. Any move starts it again.
+
+    A failover is a move: the row that refused the append may be one that the promoted server never had.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.versions: list[Version] = []
+        self._seen: tuple[str | None, list[int]] | None = None
         self._patience: Patience | None = None
 
     def check(
         self, versions: list[Version], fenced: HoldfastError | None, unsettled: StorageError | None
     ) -> None:
         """If nothing has moved, wait before the next attempt. `CorruptBlob` after the retry deadline."""
-        moved = [version.seqno for version in versions] != [version.seqno for version in self.versions]
-        self.versions = versions
+        machine = self._machine
+        seen = (machine.location.consensus.line(), [version.seqno for version in versions])
+        moved = seen != self._seen
+        self._seen = seen
         if moved or fenced is not None:
             self._patience = None
             return
-        machine = self._machine
         if self._patience is None:
             # A damaged index can hide the head from the append and show it to reads.
             machine.location.consensus.check_integrity()
