@@ -86,6 +86,7 @@ def test_two_operators_that_fight_come_to_rest(world: Any, make_catalog: Make, m
     world.wait_ready("catalog/demo", "storagecollection/flights")
 
 
+@pytest.mark.long
 def test_a_generation_that_can_not_open_leaves_the_running_one_in_charge(
     world: Any, make_catalog: Make, make_collection: Make, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def check(client: PersistClient, upper: int) -> None:
     assert verify(client, SHARD).findings == ()
 
 
+@pytest.mark.long
 def test_a_database_that_is_lost_and_one_that_is_restored(
     minio: Minio, bucket: str, postgres_url: str
 ) -> None:

@@ -104,6 +104,7 @@ def log_objects(minio: Minio, bucket: str) -> list[str]:
     return [each["Key"] for each in listed["Contents"]]
 
 
+@pytest.mark.long
 def test_a_client_whose_newest_objects_are_gone_ends(url: str, minio: Minio, bucket: str) -> None:
     config = PersistConfig(maintenance="off", retry_deadline_s=5.0)
     client = PersistClient.open(url, config=config)

@@ -389,6 +389,7 @@ def test_values_of_other_libraries_are_conditions_too(spark: SparkSession, url: 
     assert load(spark, url, people, where="[]").count() == len(everyone)
 
 
+@pytest.mark.long
 def test_a_location_made_anew_at_the_same_address_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/lake"
     for number in (1, 2):

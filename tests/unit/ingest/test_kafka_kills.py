@@ -169,6 +169,7 @@ def kill_instances(folder: Path, topic: KafkaTopic, between: Callable[[], None] 
     return seed
 
 
+@pytest.mark.long
 def test_a_killed_broker_loses_and_repeats_nothing(tmp_path: Path, kafka: Broker) -> None:
     topic = KafkaTopic(kafka, PARTITIONS)
     location(tmp_path, topic, "None")

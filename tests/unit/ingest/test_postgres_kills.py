@@ -112,6 +112,7 @@ def check_sum(folder: Path, told: str) -> bool:
     return total > 0
 
 
+@pytest.mark.long
 def test_kills_of_instances_lose_and_repeat_nothing(tmp_path: Path, table: PgTable) -> None:
     seed = random.randrange(2**32)
     told = f"seed {seed}"

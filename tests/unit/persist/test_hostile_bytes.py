@@ -222,6 +222,7 @@ def test_the_undamaged_shard_is_worth_the_trouble() -> None:
     assert sum(name.startswith(f"{SHARD} log") for name in needed) > 2
 
 
+@pytest.mark.long
 def test_every_single_byte_that_is_flipped_is_noticed_or_harmless() -> None:
     for name, data, damaged in stored().places():
         if OTHER in name:

@@ -214,6 +214,7 @@ def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.CHECK_AT_OPEN_BYTES", 0)
 
 
+@pytest.mark.long
 def test_no_flipped_bit_of_a_stash_gives_a_wrong_answer(tmp_path: Path) -> None:
     file = tmp_path / "stash.db"
     make_stash(file)
