@@ -5,6 +5,7 @@ columns if the command may create it. The command can be killed and repeated at 
 """
 
 import functools
+import gc
 import signal
 import threading
 from contextlib import contextmanager
@@ -75,6 +76,8 @@ def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, 
         ) as ingestion,
         _told_to_end() as ended,
     ):
+        # The garbage collector runs often while messages come. It need not look at all that was imported.
+        gc.freeze()
         total = IngestTotal()
         say(f"feeding {name} from {ingestion.source_name}")
 

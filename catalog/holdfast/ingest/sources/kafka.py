@@ -403,7 +403,8 @@ def _there(binding: Binding | None, low: int) -> LastMessage | None:
 
 
 def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
-    times = [each.timestamp() for each in messages]
+    # A generator: a list of that many tuples would start the garbage collector again and again.
+    times = (each.timestamp() for each in messages)
     columns = [
         pa.array([each.offset() for each in messages], pa.int64()),
         pa.array([time_ if kind else None for kind, time_ in times], pa.int64()),
