@@ -2,8 +2,8 @@
 
 - NONE: each record adds a row.
 - UPSERT: each record replaces the row with its key, and a message without a value deletes it. If a step has
-  several records for a key, the greatest (timestamp, partition, position) wins. What the output contains
-  before the step is the state.
+  several records for a key, the greatest (timestamp, partition, position) wins. Within a partition, the
+  timestamps never go back. What the output contains before the step is the state.
 - DEBEZIUM: each message is a change event of Debezium. It replaces or deletes rows by their keys, as UPSERT
   does. One that truncates the table deletes all rows of earlier steps and of lesser records of this step.
 """

@@ -17,10 +17,10 @@ from holdfast.errors import SourceChanged, SourceStalled
 from holdfast.ingest.checksum import RangeSum
 from holdfast.ingest.envelope import DELETES, ORDER, Envelope
 from holdfast.ingest.formats.decoded import BadRecord, Decoded, Format, TooManyBad
-from holdfast.ingest.formats.keys import key_format
+from holdfast.ingest.formats.keys import key_format, without_other_keys
 from holdfast.ingest.schema_texts import SchemaTexts
 from holdfast.ingest.source import Binding, Piece, Range, Source
-from holdfast.ingest.spec import IngestSpec
+from holdfast.ingest.spec import IngestSpec, PostgresSpec
 from holdfast.ingest.standing import MESSAGE_KEY, RAW_BYTES, SETTLES, mark
 from holdfast.persist import Schema, Upload
 
@@ -124,6 +124,9 @@ class RangeReader:
         self._keys = key_format(spec, schema, texts, most_bad=spec.error_limit)
         self._any_keys = key_format(spec, schema, texts)
         self._keyed = spec.envelope.is_keyed
+        # Debezium's events are compared by their format. A table of Postgres itself says what the keys are.
+        is_upsert = spec.envelope is Envelope.UPSERT
+        self._compares_keys = is_upsert and not isinstance(spec.source, PostgresSpec)
 
     def read(self, wanted: Range, *, is_known: bool, max_bytes: int) -> RangeWork:
         """Read a range, or the beginning of one that can be split if it has more than `max_bytes`.
@@ -189,6 +192,8 @@ class RangeReader:
         decoded = without_nulls(
             self._format.decode(messages), messages, self._schema, include=self._spec.include
         )
+        if self._compares_keys:
+            decoded = without_other_keys(decoded, messages, self._any_keys, self._schema.key_names)
         work.records.append(self._records(decoded, messages, wanted, deletes=False))
         work.bad += [self._error(wanted, each, messages) for each in decoded.bad]
         if not self._keyed:
@@ -206,14 +211,14 @@ class RangeReader:
         self._hide(decoded.bad, messages, wanted, work)
 
     def _in_order(self, messages: pa.RecordBatch, work: RangeWork) -> pa.RecordBatch:
-        """The messages, for Debezium with timestamps that never go back.
+        """The messages, for envelopes with keys with timestamps that never go back.
 
-        The events of a partition happened in the order of their offsets, whatever the clocks of those who
-        sent them. `CREATED` keeps the timestamps.
+        In a partition the greatest position wins, whatever the clocks of those who sent the messages.
+        `CREATED` keeps the timestamps.
         """
-        if self._spec.envelope is not Envelope.DEBEZIUM:
-            return messages
         created = messages["timestamp"]
+        if not self._keyed or (work.newest == _OLDEST and created.null_count == len(created)):
+            return messages
         known = np.concatenate([[work.newest], created.fill_null(_OLDEST).to_numpy()])
         newest = np.maximum.accumulate(known)[1:]
         work.newest = int(newest[-1]) if len(newest) else work.newest

@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,13 +21,12 @@ from holdfast.ingest.formats.decoded import TooManyBad
 from holdfast.ingest.kept import errors
 from holdfast.ingest.opened import format_of
 from holdfast.ingest.schema_texts import SchemaTexts
-from holdfast.ingest.source import Piece
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.avromessages import ORDER_KEY, wire
 from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, row, rows
 from unit.ingest.test_formats import found, messages
-from unit.ingest.topic import Topic
+from unit.ingest.topic import Stamped, Topic
 
 VALUE = {
     "type": "record",
@@ -292,17 +291,6 @@ def test_a_truncation_deletes_what_came_before(client: PersistClient, encode: En
     table.truncate()
     drained(opened(client, topic, encode))
     assert (rows(client), bad(client)) == (Counter(), [])
-
-
-class Stamped(Topic):
-    """A topic whose messages have these timestamps, by position."""
-
-    stamps = (1_000, 900, 900, 950, 800, 700)
-
-    def everything(self, partition: str, first: int, last: int) -> Iterator[Piece]:
-        for piece in super().everything(partition, first, last):
-            times = [self.stamps[at] for at in piece.messages["position"].to_pylist()]
-            yield Piece(piece.messages.set_column(1, "timestamp", pa.array(times, pa.int64())), piece.reached)
 
 
 @pytest.mark.parametrize("most", [1, 2, 100])

@@ -15,7 +15,7 @@ from holdfast.ingest.made_from import made_from
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, row, rows
-from unit.ingest.topic import Topic
+from unit.ingest.topic import Stamped, Topic
 
 
 @pytest.fixture
@@ -206,6 +206,41 @@ def test_a_deletion_whose_key_is_bad_is_an_error(client: PersistClient) -> None:
     drained(pipeline(client, topic, envelope="Upsert"))
     assert rows(client) == Counter()
     assert bad(client) == [("0", 1, "decode")]
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_upsert_goes_by_the_offsets_of_a_partition_whatever_the_clocks(
+    client: PersistClient, most: int
+) -> None:
+    topic = Stamped(piece=2)
+    topic.send("0", row(1, "old"), row(1, "new"), key={"id": 1})
+    topic.send("0", row(2), None, key={"id": 2})
+    topic.send("0", b"bad", row(3, "good"), key={"id": 3})
+    drained(pipeline(client, topic, envelope="Upsert", batch={"maxRows": most}))
+    assert rows(client) == Counter({(1, "new"): 1, (3, "good"): 1})
+    assert bad(client) == []
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_a_value_with_another_key_than_its_message_is_an_error(client: PersistClient, most: int) -> None:
+    topic = Topic()
+    topic.send("0", row(1, "a"), key={"id": 1})
+    topic.send("0", row(7, "moved"), key={"id": 1})
+    topic.send("0", row(7, "bare"), key=7)
+    topic.send("0", row(2, "no key"))
+    topic.send("0", row(3, "no such column"), key={"customer": 4})
+    topic.send("0", row(4, "another type"), key="four")
+    feed = {"envelope": "Upsert", "batch": {"maxRows": most}}
+    drained(pipeline(client, topic, **feed))
+    good = [(7, "bare"), (2, "no key"), (3, "no such column"), (4, "another type")]
+    assert rows(client) == Counter(good)
+    assert bad(client) == [("0", 1, "decode")]
+    (reason,) = errors(StorageController(client), "orders", None)[1]["reason"].to_pylist()
+    assert reason.startswith("the key of the message is not the one in its value")
+    topic.send("0", None, key={"id": 1})
+    drained(pipeline(client, topic, **feed))
+    assert rows(client) == Counter(good)
+    assert bad(client) == []
 
 
 def test_another_source_is_refused(client: PersistClient) -> None:

@@ -1,20 +1,31 @@
-"""The format of messages' keys."""
+"""The format of messages' keys, and the comparison of keys with the values that they belong to."""
 
 import json
+from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.debezium import PAYLOAD, DebeziumJsonKeys
-from holdfast.ingest.formats.decoded import ANY_NUMBER, Decoded, Format, stripped
+from holdfast.ingest.formats.decoded import (
+    ANY_NUMBER,
+    BadRecord,
+    Decoded,
+    Format,
+    full_rows,
+    stripped,
+)
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.schema_texts import SchemaTexts
 from holdfast.ingest.spec import IngestSpec
 from holdfast.persist import Schema
+from holdfast.persist.rows.row_hash import canonical_bytes
 
+_OTHER_KEY: Final = "the key of the message is not the one in its value, so a message without a value would delete another row"
 _BARE: Final = r'^("([^"\\]|\\.)*"|[^",{}\[\]\s]+)$'
 """A text, a number or another single value of JSON."""
 
@@ -46,3 +57,32 @@ def key_format(spec: IngestSpec, schema: Schema, texts: SchemaTexts, *, most_bad
     from holdfast.ingest.formats.avro import Avro
 
     return Avro(columns, texts, head=True, bare=True, most_bad=most_bad)
+
+
+def without_other_keys(
+    decoded: Decoded, messages: pa.RecordBatch, keys: Format, names: Sequence[str]
+) -> Decoded:
+    """Leave out the rows whose message has another key than its value. They are bad records.
+
+    `keys` decodes the keys of messages into the columns `names`. A message without a key, or with one that
+    can't be decoded, contradicts nothing.
+    """
+    which = np.flatnonzero(np.asarray(messages["key"].is_valid())[decoded.index])
+    if not len(which):
+        return decoded
+    of_rows = messages.take(pa.array(decoded.index[which]))
+    place = of_rows.schema.get_field_index("value")
+    found = keys.decode(of_rows.set_column(place, "value", of_rows["key"]))
+    is_full = full_rows(found.rows)
+    at = which[found.index[is_full]]
+    theirs = canonical_bytes(found.rows.filter(pa.array(is_full)), names)
+    mine = canonical_bytes(decoded.rows.select(list(names)).take(pa.array(at)), names)
+    differs = np.zeros(len(decoded.index), bool)
+    differs[at] = pc.not_equal(theirs, mine).to_numpy(zero_copy_only=False)
+    if not differs.any():
+        return decoded
+    bad = [
+        BadRecord(index, messages["position"][index].as_py(), "decode", _OTHER_KEY)
+        for index in decoded.index[differs].tolist()
+    ]
+    return decoded.without(differs, bad)
