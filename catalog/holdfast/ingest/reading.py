@@ -152,6 +152,8 @@ class RangeReader:
             except TooManyBad as error:
                 first = f"{wanted.partition}: {error.reason}"
                 raise too_many_errors(self._collection, self._spec.error_limit, first) from None
+            if piece.unfinished:
+                continue
             if not wanted.whole and work.bytes >= max_bytes:
                 break
             if wanted.sparse and total.rows >= self._spec.max_rows:

@@ -34,6 +34,7 @@ from holdfast.collections import RenditionState
 from holdfast.collections.pipeline import BESIDE, ERRORS_SCHEMA, REMAP_SCHEMA, SCHEMAS
 from holdfast.collections.uploads import upload_rows
 from holdfast.errors import HoldfastError, SourceStalled
+from holdfast.ingest.following import rows_at
 from holdfast.ingest.formats.decoded import Decoded, TooManyBad
 from holdfast.ingest.ingestion import PURPOSE, Ingestion, IngestStep, StepOutcome
 from holdfast.ingest.made_from import spec_of_other
@@ -232,6 +233,11 @@ class ReclockedIngestion(Ingestion):
                 for time in sorted(bound.keys() | found.keys())
                 if bound.get(time, [0, 0]) != found.get(time, [0, 0])
             ]
+            counted = [time for time in differing if bound.get(time, [0, 0]) == [found.get(time, [0])[0], 0]]
+            if counted:
+                # Bindings of earlier builds have counts, but no checksums.
+                first = self._first_summed()
+                differing = [time for time in differing if time not in counted or time >= first]
             if differing:
                 raise SourceStalled(
                     f"collection {self._source.info.name}, the source of {self.info.name}, has other changes"
@@ -239,6 +245,17 @@ class ReclockedIngestion(Ingestion):
                     " the source was restored to an earlier state, and has gone on since",
                     hint="feed another collection from it",
                 )
+
+    def _first_summed(self) -> int:
+        """The first time with a binding that has a checksum, or the upper if there is none."""
+        pipeline = self.rendition.pipeline
+        assert pipeline is not None
+        with self._client.reader(pipeline.remap, purpose=PURPOSE) as remap:
+            since = remap.since()
+            if any(row["checksum"] for row in rows_at(remap, since) if row["source"] not in BESIDE):
+                return since
+            bound = _bound_by_time(remap, since)
+        return min((time for time, (_, checksum) in bound.items() if checksum), default=self._upper)
 
     @property
     def _position(self) -> int:

@@ -84,7 +84,8 @@ class BadMessage:
 class Piece:
     """Some messages of a range. `reached` is the next position, also after messages that nobody may read.
 
-    If the piece `clears`, everything that came before it is deleted: rows, and messages of this range.
+    If the piece `clears`, everything that came before it is deleted: rows, and messages of this range. If it
+    is `unfinished`, its messages belong together with those of the next one.
     `last` is its last message, if the source can look for it later.
     `counted` is what the binding counts and sums. Default: the messages.
     """
@@ -95,6 +96,7 @@ class Piece:
     clears: bool = False
     last: LastMessage | None = None
     counted: pa.RecordBatch | None = None
+    unfinished: bool = False
 
 
 class Source(Protocol):

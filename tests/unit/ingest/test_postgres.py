@@ -29,7 +29,7 @@ from holdfast.errors import BadInput, SourceStalled, StorageError, StoreUnreacha
 from holdfast.ingest import Ingestion, StepOutcome, ingest_source
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.source import LastMessage
-from holdfast.ingest.sources import postgres
+from holdfast.ingest.sources import postgres, postgres_rows
 from holdfast.ingest.sources.postgres import Postgres
 from holdfast.ingest.sources.postgres_table import FittingTable, checked
 from holdfast.persist import PersistClient, Schema
@@ -219,6 +219,33 @@ def test_a_transaction_beyond_its_limit_stalls_the_source(client: PersistClient,
     fed(client, table, block={"batch": {"maxTransactionBytes": "2Ki"}})
     assert rows(client) == table.rows()
     assert positions(client)[PARTITION] > before[PARTITION]
+
+
+def test_a_transaction_that_is_read_in_pieces_appears_whole(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_rows, "_PIECE_ROWS", 2)
+    table.insert((1, "a"), (2, "b"))
+    fed(client, table)
+    with table.connection.transaction():
+        table.insert(*((each, "x" * 100) for each in range(10, 17)))
+        table.run("UPDATE orders SET id = id + 100 WHERE id < 15")
+    with table.connection.transaction():
+        table.insert((3, "c"), (4, "d"), (5, "e"))
+        table.run("TRUNCATE orders")
+        table.insert(*((each, "f") for each in range(5)))
+    table.insert((9, "g"))
+    with pytest.raises(SourceStalled, match="has more than 1,024 bytes"):
+        fed(client, table, block={"batch": {"maxTransactionBytes": "1Ki"}})
+    source, ingestion = opened(client, table, block={"batch": {"maxRows": 1}})
+    uppers = []
+    with closing(source):
+        while (step := ingestion.step()).outcome is StepOutcome.COMMITTED:
+            uppers.append(step.upper)
+    found = [sorted(id_ for id_, _ in rows(client, upper - 1)) for upper in uppers]
+    moved = [15, 16, 101, 102, *range(110, 115)]
+    assert found == [moved, [*range(5)], [*range(5), 9]]
+    assert rows(client) == table.rows()
 
 
 # Keys, large values, and truncation

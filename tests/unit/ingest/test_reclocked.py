@@ -18,6 +18,7 @@ from holdfast.ingest import StepOutcome
 from holdfast.ingest.formats.decoded import BadRecord, Decoded
 from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.opened import left_in_source
+from holdfast.ingest.reclocked import _Sums
 from holdfast.ingest.sources.collection import CollectionSource
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
@@ -592,3 +593,49 @@ def test_after_a_crash_the_changes_that_are_still_held_are_compared(
     raw.write(FIRST + 20, good(4))
     with feeding(client) as ingestion:
         assert drained(ingestion) == 1
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_bindings_of_an_earlier_build_are_compared_by_their_counts(
+    client: PersistClient, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    raw = RawCollection(client)
+    summed, since = _Sums.by_time, 0
+
+    def unsummed(sums: _Sums) -> Any:
+        times, counts, checksums = summed(sums)
+        return times, counts, np.where(times < since, checksums, 0).astype(np.uint64)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CollectionSource, "keep", lambda *_: None)
+        patched.setattr(CollectionSource, "move", lambda *_: None)
+        with monkeypatch.context() as earlier:
+            earlier.setattr(_Sums, "by_time", unsummed)
+            raw.write(FIRST, good(1))
+            with feeding(client, batch={"maxRows": 1}) as ingestion:
+                drained(ingestion)
+                raw.write(FIRST + 3, good(3))
+                # The number of rows stays the same.
+                raw.write_changes(FIRST + 5, [(good(3), -1), (good(4), 1)])
+                drained(ingestion)
+        raw.write(FIRST + 7, good(9))
+        with feeding(client) as ingestion:
+            assert drained(ingestion) == 1
+        # Once there are checksums, they count.
+        raw.write_changes(FIRST + 9, [(good(9), -1), (good(10), 1)])
+        with monkeypatch.context() as broken:
+            if changed:
+                since = FIRST + 9
+                broken.setattr(_Sums, "by_time", unsummed)
+            with feeding(client) as ingestion:
+                assert drained(ingestion) == 1
+    raw.write(FIRST + 20, good(4))
+    with feeding(client) as ingestion:
+        if changed:
+            with pytest.raises(
+                SourceStalled, match=f"other changes at times {FIRST + 9} to {FIRST + 9} than"
+            ):
+                ingestion.step()
+        else:
+            assert drained(ingestion) == 1
+            check(client, raw, 0)

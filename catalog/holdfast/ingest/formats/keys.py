@@ -25,7 +25,9 @@ from holdfast.ingest.spec import IngestSpec
 from holdfast.persist import Schema
 from holdfast.persist.rows.row_hash import canonical_bytes
 
-_OTHER_KEY: Final = "the key of the message is not the one in its value, so a message without a value would delete another row"
+_OTHER_KEY: Final = (
+    "the key of the message is not the one in its value, so nothing says which row it replaces"
+)
 _BARE: Final = r'^("([^"\\]|\\.)*"|[^",{}\[\]\s]+)$'
 """A text, a number or another single value of JSON."""
 

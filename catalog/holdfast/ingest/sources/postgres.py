@@ -599,7 +599,9 @@ class Postgres:
         identity = _Identity.of(wanted.identity)
         assert identity.facts is not None
         changes = ChangesAsMessages(self._columns, self._keys, identity.facts, self._places)
-        messages, reached, begun = Messages(self._columns, self._keys, wanted.begin), wanted.begin, 0
+        messages, reached = Messages(self._columns, self._keys, wanted.begin), wanted.begin
+        # The bytes of the transaction are those of the pieces before, and those of the messages after `begun`.
+        begun, before = 0, 0
         # Without a limit, nothing that was read before counts.
         most = self._max_rows if self._confirmed >= wanted.begin else None
         log = _Log(wanted, int(identity.facts["table"]), self._confirmed)
@@ -609,16 +611,20 @@ class Postgres:
                     raise SourceChanged(f"the connection to {self._client.where} was lost")
                 for event, sent in log.events(rows):
                     if isinstance(event, TransactionBegin):
-                        begun = messages.size_bytes
+                        begun, before = messages.size_bytes, 0
                         messages.position = max(messages.position, event.at)
                     elif isinstance(event, Relation):
                         changes.relate(event)
                     elif isinstance(event, RowChange):
                         changes.add(event, sent, messages)
-                        if messages.size_bytes - begun > self._max_transaction_bytes:
+                        size = before + messages.size_bytes - begun
+                        if size > self._max_transaction_bytes:
                             raise self._too_large(log.transaction.at)
+                        if messages.is_full:
+                            yield replace(messages.piece(reached), unfinished=True)
+                            messages, begun, before = messages.next(), 0, size
                     elif isinstance(event, Truncation):
-                        messages, begun = messages.next(clears=True), 0
+                        messages, begun, before = messages.next(clears=True), 0, 0
                     else:
                         reached = event.end
                         if messages.is_full:
