@@ -125,8 +125,9 @@ class RangeReader:
         self._any_keys = key_format(spec, schema, texts)
         self._keyed = spec.envelope.is_keyed
         # Debezium's events are compared by their format. A table of Postgres itself says what the keys are.
-        is_upsert = spec.envelope is Envelope.UPSERT
-        self._compares_keys = is_upsert and not isinstance(spec.source, PostgresSpec)
+        is_included = not set(spec.include.values()).isdisjoint(schema.key_names)
+        is_compared = spec.envelope is Envelope.UPSERT and not isinstance(spec.source, PostgresSpec)
+        self._compares_keys = is_compared and not is_included
 
     def read(self, wanted: Range, *, is_known: bool, max_bytes: int) -> RangeWork:
         """Read a range, or the beginning of one that can be split if it has more than `max_bytes`.

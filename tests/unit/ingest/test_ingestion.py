@@ -243,6 +243,15 @@ def test_a_value_with_another_key_than_its_message_is_an_error(client: PersistCl
     assert bad(client) == []
 
 
+def test_a_key_that_the_message_itself_fills_is_not_compared(client: PersistClient) -> None:
+    topic = Topic()
+    topic.send("0", row(5, "a"), row(6, "b"), key={"id": 9})
+    kafka = {"bootstrapServers": "k:9092", "topic": "t"}
+    feed = {"generator": None, "kafka": kafka, "include": {"position": "id"}, "envelope": "Upsert"}
+    drained(pipeline(client, topic, **feed))
+    assert (rows(client), bad(client)) == (Counter({(0, "a"): 1, (1, "b"): 1}), [])
+
+
 def test_another_source_is_refused(client: PersistClient) -> None:
     topic = Topic()
     topic.send("0", row(1))

@@ -600,7 +600,7 @@ class Postgres:
         assert identity.facts is not None
         changes = ChangesAsMessages(self._columns, self._keys, identity.facts, self._places)
         messages, reached = Messages(self._columns, self._keys, wanted.begin), wanted.begin
-        # The bytes of the transaction are those of the pieces before, and those of the messages after `begun`.
+        # The bytes of the transaction: those of the pieces before, and of the messages after `begun`.
         begun, before = 0, 0
         # Without a limit, nothing that was read before counts.
         most = self._max_rows if self._confirmed >= wanted.begin else None
