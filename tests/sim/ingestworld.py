@@ -2,6 +2,8 @@
 
 - The source gets messages while the pipelines run, in more partitions as time goes on. In most worlds it
   deletes what is acknowledged at once. Then whatever is acknowledged too early is lost.
+- Timestamps go forth and back, as if the clocks of those who write were wrong. In a partition only the order
+  counts.
 - The oracle is the list of all messages. Each time of the collection must have the rows and errors that
   follow from its offsets, and from those of each time before it, because for Upsert the last step wins. What
   somebody read meanwhile must be the same at the end.
@@ -204,7 +206,11 @@ class IngestWorld(OneLocation):
                 row = b"bad"
             elif kind < 0.25:
                 row = None
-            self.topic.send(partition, row, key={"id": id_})
+            self.topic.send(partition, row, key={"id": id_}, at=self.stamp())
+
+    def stamp(self) -> int | None:
+        """The timestamp of the message that is sent, in some order, or none."""
+        return None if self.sent % 5 == 4 else self.sent * 7 % 11
 
     def keep_copy(self) -> None:
         """Copy the stores as they are, in place of an earlier copy."""
@@ -343,14 +349,19 @@ class Oracle:
 
     def step(self, positions: Positions) -> None:
         """The messages up to these positions are bound."""
+        found: list[tuple[int, str, int]] = []
         for partition in sorted(positions):
             begin, end = self.positions.get(partition, 0), positions[partition]
             if end < begin:
                 raise Violation(f"partition {partition} went back from {begin} to {end}")
+            newest = -1
             for position in range(begin, end):
-                key, value = self._topic.partitions[partition][position]
-                assert key is not None
-                self._message(partition, position, json.loads(key)["id"], value)
+                newest = max(newest, self._topic.stamps.get((partition, position), -1))
+                found.append((newest, partition, position))
+        for _, partition, position in sorted(found):
+            key, value = self._topic.partitions[partition][position]
+            assert key is not None
+            self._message(partition, position, json.loads(key)["id"], value)
         self.positions = dict(positions)
 
     def _message(self, partition: str, position: int, id_: int, value: bytes | None) -> None:

@@ -15,7 +15,7 @@ from holdfast.ingest.made_from import made_from
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, positions, row, rows
-from unit.ingest.topic import Stamped, Topic
+from unit.ingest.topic import Topic
 
 
 @pytest.fixture
@@ -212,10 +212,16 @@ def test_a_deletion_whose_key_is_bad_is_an_error(client: PersistClient) -> None:
 def test_upsert_goes_by_the_offsets_of_a_partition_whatever_the_clocks(
     client: PersistClient, most: int
 ) -> None:
-    topic = Stamped(piece=2)
-    topic.send("0", row(1, "old"), row(1, "new"), key={"id": 1})
-    topic.send("0", row(2), None, key={"id": 2})
-    topic.send("0", b"bad", row(3, "good"), key={"id": 3})
+    topic = Topic(piece=2)
+    for id_, value, at in [
+        (1, row(1, "old"), 1_000),
+        (1, row(1, "new"), 900),
+        (2, row(2), 900),
+        (2, None, 950),
+        (3, b"bad", 800),
+        (3, row(3, "good"), None),
+    ]:
+        topic.send("0", value, key={"id": id_}, at=at)
     drained(pipeline(client, topic, envelope="Upsert", batch={"maxRows": most}))
     assert rows(client) == Counter({(1, "new"): 1, (3, "good"): 1})
     assert bad(client) == []

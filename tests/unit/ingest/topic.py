@@ -23,14 +23,17 @@ class Topic:
     forgotten: bool = False
     begins: dict[str, int] = field(default_factory=dict)
     holes: set[tuple[str, int]] = field(default_factory=set)
+    stamps: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The timestamps of messages that have one."""
 
-    def send(self, partition: str, *rows: object, key: object = None) -> None:
-        """Add messages: dicts as JSON, bytes as they are, None as no value."""
+    def send(self, partition: str, *rows: object, key: object = None, at: int | None = None) -> None:
+        """Add messages: dicts as JSON, bytes as they are, None as no value. `at` is their timestamp."""
         for row in rows:
             value = row if row is None or isinstance(row, bytes) else json.dumps(row).encode()
-            self.partitions.setdefault(partition, []).append(
-                (None if key is None else json.dumps(key).encode(), value)
-            )
+            messages = self.partitions.setdefault(partition, [])
+            if at is not None:
+                self.stamps[partition, len(messages)] = at
+            messages.append((None if key is None else json.dumps(key).encode(), value))
 
     def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
         found = []
@@ -56,7 +59,7 @@ class Topic:
             keys, values = ([messages[each][column] for each in there] for column in (0, 1))
             arrays = [
                 pa.array(there, pa.int64()),
-                pa.nulls(len(there), pa.int64()),
+                pa.array([self.stamps.get((partition, each)) for each in there], pa.int64()),
                 pa.array(keys, pa.binary()),
                 pa.array(values, pa.binary()),
             ]
@@ -73,14 +76,3 @@ class Topic:
 
     def close(self) -> None:
         pass
-
-
-class Stamped(Topic):
-    """A topic whose messages have these timestamps, by position."""
-
-    stamps = (1_000, 900, 900, 950, 800, 700)
-
-    def everything(self, partition: str, first: int, last: int) -> Iterator[Piece]:
-        for piece in super().everything(partition, first, last):
-            times = [self.stamps[at] for at in piece.messages["position"].to_pylist()]
-            yield Piece(piece.messages.set_column(1, "timestamp", pa.array(times, pa.int64())), piece.reached)
