@@ -488,11 +488,19 @@ class StorageController(JobCommands):
         except ShardFinalized:
             _refuse_dropped(info)
 
-    def reader(self, id_or_name: str, *, purpose: str) -> CollectionReader:
-        """Open a handle that reads a collection and holds its since. Raises like `describe`."""
+    def reader(
+        self, id_or_name: str, *, purpose: str, stored: bool = False, lease_s: float | None = None
+    ) -> CollectionReader:
+        """Open a handle that reads a collection and holds its since. Raises like `describe`.
+
+        `stored` is as for `CollectionReader`, and `lease_s` as for `PersistClient.reader`.
+        """
         info = self._open(id_or_name)
+        describe = self._describer(info)
         try:
-            return CollectionReader(self.client, info, self._describer(info), purpose=purpose)
+            return CollectionReader(
+                self.client, info, describe, purpose=purpose, stored=stored, lease_s=lease_s
+            )
         except ShardFinalized:
             _refuse_dropped(info)
 

@@ -60,18 +60,20 @@ class CollectionReader:
         *,
         purpose: str,
         stored: bool = False,
+        lease_s: float | None = None,
     ) -> None:
         self.info = info
         self._stored = stored
         self._client = client
         self._describe = describe
         self._purpose = purpose
+        self._lease_s = lease_s
         self._owner = OwnerProcess()
         self._lock = threading.Lock()
         self._shards: dict[str, ReadHandle] = {}
         self._closed = False
         # From here on no data shard can be compacted past this reader's since.
-        self._metadata = client.reader(info.metadata_shard, purpose=purpose)
+        self._metadata = client.reader(info.metadata_shard, purpose=purpose, lease_s=lease_s)
 
     @property
     def schema(self) -> Schema:
@@ -469,5 +471,5 @@ class CollectionReader:
             # A handle that is opened after the close would keep its hold forever.
             self._check_open()
             if shard not in self._shards:
-                self._shards[shard] = self._client.reader(shard, purpose=self._purpose)
+                self._shards[shard] = self._client.reader(shard, purpose=self._purpose, lease_s=self._lease_s)
             return self._shards[shard]

@@ -185,14 +185,17 @@ class PersistClient:
         """
         return open_writer(self.session, shard_id, schema, purpose=purpose, mode=mode)
 
-    def reader(self, shard_id: str, *, purpose: str) -> ReadHandle:
+    def reader(self, shard_id: str, *, purpose: str, lease_s: float | None = None) -> ReadHandle:
         """Open a handle that reads. It holds `since` under a lease, unless the client has mode "read".
+
+        `lease_s` is a shorter lease than that of the configuration, in seconds. It counts only if upkeep runs
+        in a thread of the client, which then sends heartbeats more often.
 
         Raises:
             BadInput: the shard does not exist.
             ShardFinalized: the shard was finalized.
         """
-        return open_reader(self.session, shard_id, purpose=purpose)
+        return open_reader(self.session, shard_id, purpose=purpose, lease_s=lease_s)
 
     def critical_since(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> CriticalSince:
         """Open the hold of this purpose on a shard's `since`; take it if it does not exist. It never expires.
@@ -488,6 +491,14 @@ class PersistClient:
         machine = self.session.machine(shard_id)
         machine.look_again()
         self.session.maintainer.run(machine)
+
+    def end_silent_leases(self, shard_id: str) -> None:
+        """End the leases of readers and writers whose heartbeats this client didn't see for a whole lease.
+
+        Call it again from time to time: the first call only begins to watch.
+        """
+        self.session.check_writable()
+        self.session.maintainer.end_silent_leases(self.session.machine(shard_id))
 
     @property
     def compactions(self) -> Compactions:

@@ -83,11 +83,16 @@ class Session:
         self.check_open()
         return self._host_clock.store_ms()
 
-    def new_handle(self, kind: str, purpose: str) -> Handle:
-        """Return the record of a new writer (`w`) or reader (`r`), with a new id."""
-        return Handle(
-            new_id(kind), check_purpose(purpose), self.config.hostname, int(self.config.lease_s * 1000)
-        )
+    def new_handle(self, kind: str, purpose: str, *, lease_s: float | None = None) -> Handle:
+        """Return the record of a new writer (`w`) or reader (`r`), with a new id.
+
+        A lease of `lease_s` seconds replaces that of the configuration if it is shorter and the client's
+        thread can send the heartbeats.
+        """
+        longest = self.config.lease_s
+        shorter = lease_s is not None and self.config.maintenance == "background"
+        lease = min(longest, lease_s) if shorter and lease_s is not None else longest
+        return Handle(new_id(kind), check_purpose(purpose), self.config.hostname, int(lease * 1000))
 
     def machine(self, shard_id: str) -> Machine:
         """Return the shard's state cache in this client. Raises `BadInput` if the client is closed."""

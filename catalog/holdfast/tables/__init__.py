@@ -1,12 +1,14 @@
 """Tables: the simple interface to collections. You read and write rows and need not track uppers.
 
 `table` opens or creates a table. `write` changes several tables at one time, all or none of them. `sql`
-queries the tables of a location. A table is a collection of `holdfast.collections`, so you can read, write
-and hand over the same collection with that package at the same time.
+queries the tables of a location. `list_tables` and `drop_table` list and drop them. A table is a collection
+of `holdfast.collections`, so you can read, write and hand over the same collection with that package at the
+same time.
 """
 
 from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
 from holdfast.tables.exported import Exported
+from holdfast.tables.listing import TableInfo, drop_table, list_tables
 from holdfast.tables.opening import table
 from holdfast.tables.queries import SqlResult, sql
 from holdfast.tables.table import Table, write
@@ -20,9 +22,12 @@ __all__ = [
     "SetValues",
     "SqlResult",
     "Table",
+    "TableInfo",
     "Tail",
     "Update",
     "Upsert",
+    "drop_table",
+    "list_tables",
     "sql",
     "table",
     "write",

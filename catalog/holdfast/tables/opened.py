@@ -29,6 +29,8 @@ from holdfast.tables.reading import Reading
 from holdfast.text import naming
 
 PURPOSE = "table"
+LEASE_S: Final = 60.0
+"""The lease of a table's reader, in seconds. A process that ended without close holds the table so long."""
 _RETAIN_S: Final = 60.0
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ class OpenTable:
         self.info = info
         """As of the last time that this process read the record."""
         self.writing = threading.RLock()
-        self.reading = Reading(client, lambda: controller.reader(info.collection_id, purpose=PURPOSE))
+        self.reading = Reading(client, self._reader)
         self._owner = OwnerProcess()
         self._on_close = on_close
         self._writer: CollectionWriter | None = None
@@ -57,6 +59,9 @@ class OpenTable:
         self._retain_s = 0.0
         # An upper that the table had. Uppers never go back, so times below it are complete.
         self._complete_below = 0
+
+    def _reader(self) -> CollectionReader:
+        return self.controller.reader(self.info.collection_id, purpose=PURPOSE, lease_s=LEASE_S)
 
     @property
     def name(self) -> str:

@@ -43,8 +43,6 @@ from holdfast.cli.location import LocationUrls, formerly, keep_garbage_option
 from holdfast.cli.progress import ProgressLine
 from holdfast.errors import (
     BadInput,
-    CollectionInUse,
-    CollectionNotFound,
     HoldfastError,
     NotWritable,
     StoreUnreachable,
@@ -132,7 +130,7 @@ def create(
 @collection.command()
 @location_options
 @name_argument
-@click.option("--force", is_flag=True, help="End its jobs, and don't wait for its readers.")
+@click.option("--force", is_flag=True, help="Cut off its readers and jobs, and show them.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @keep_garbage_option
 @formerly("--retain", "--keep-garbage")
@@ -140,21 +138,24 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, keep_garbage
     """Drop a collection and delete all its data, permanently.
 
     A collection that feeds another one, or has another hold that outlives its process, is left alone.
-    Otherwise nobody can open it any more. While a job of it runs or somebody still reads it, its data stays:
-    drop it again when they have ended. With --keep-garbage, the data stays for so long. Afterwards 'holdfast
-    persist gc' or any client deletes it.
+    Otherwise nobody can open it any more. The command waits up to 75 seconds for its readers to end. A
+    program that ended without closing its table blocks the drop for up to a minute. If somebody still reads
+    it then, or a job of it runs, its data stays: drop it again. With --force, the command shows whom it cuts
+    off, and drops it at once.
+
+    With --keep-garbage, the data stays for so long. Afterwards 'holdfast persist gc' or any client deletes
+    it.
     """
+    from holdfast.collections import dropping
+
     with controller_of(location.open_to_look()) as controller:
-        try:
-            infos = [controller.describe(name)]
-        except CollectionNotFound:
-            # A drop that was interrupted may have left data.
-            infos = [*controller.unerased(name)]
-            if not infos:
-                raise
-        if not force:
-            for each in infos:
-                _refuse_durable_holds(controller, each)
+        infos = dropping.to_drop(controller, name)
+        for each in infos:
+            if not force:
+                dropping.refuse_durable_holds(controller, each)
+            elif not yes:
+                for user in dropping.users(controller, each):
+                    click.echo(f"in use by {user}", err=True)
     if not yes:
         if not somebody_answers():
             raise BadInput(f"dropping {name} needs confirmation", hint="pass --yes")
@@ -163,12 +164,17 @@ def drop(location: LocationUrls, name: str, force: bool, yes: bool, keep_garbage
         )
     with (
         controller_of(location.open_to_write(create=False, retain_for_s=keep_garbage_s)) as controller,
-        ProgressLine("dropping", after_s=1),
+        ProgressLine("dropping", after_s=1) as progress,
     ):
         for each in infos:
             slots = [] if each.dropped else _slots(controller, each)
-            controller.drop_collection(each.collection_id, force=force)
-            controller.erase_collection(each.collection_id)
+            dropping.drop(
+                controller,
+                each,
+                force=force,
+                on_wait=lambda user: progress(f"waits for {user}"),
+                on_cut_off=lambda user: click.echo(f"cuts off {user}", err=True),
+            )
             forget_tables(location.url, location.consensus)
             click.echo(f"dropped {each.name} ({each.collection_id})")
             for slot in slots:
@@ -189,18 +195,6 @@ def _slots(controller: "StorageController", info: "CollectionInfo") -> list[str]
             fed = progress(controller.client, each)
             slots += [fed.slot] if fed and fed.slot else []
     return slots
-
-
-def _refuse_durable_holds(controller: "StorageController", info: "CollectionInfo") -> None:
-    """Raise `CollectionInUse` if somebody holds the collection who does not end by itself."""
-    if info.dropped:
-        return
-    keepers = {str(hold) for hold in controller.holds(info.collection_id) if hold.durable and not hold.own}
-    if keepers:
-        raise CollectionInUse(
-            f"collection {info.name} is still held by {', '.join(sorted(keepers))}; nothing was changed",
-            hint="end these holds ('holdfast collection release'), or drop it by force, with --force",
-        )
 
 
 @collection.command(short_help="Release a hold that outlives its process.")

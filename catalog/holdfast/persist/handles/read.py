@@ -252,12 +252,18 @@ class ReadHandle:
 
     def _beaten(self) -> None:
         # A little later than the thread that also sends heartbeats, so that only one of the two does.
-        self._beat_due_s = self._machine.clock.monotonic() + self._machine.config.lease_s / 3
+        self._beat_due_s = self._machine.clock.monotonic() + self.lease_s / 3
 
     @property
     def shard_id(self) -> str:
         """The shard that this handle reads."""
         return self._machine.shard_id
+
+    @property
+    def lease_s(self) -> float:
+        """The length of its lease, in seconds."""
+        handle = self._handle
+        return self._machine.config.lease_s if handle is None else handle.lease_ms / 1000
 
     @property
     def schema(self) -> Schema:
@@ -446,7 +452,7 @@ class ReadHandle:
         try:
             self._move(0, retries=False)
         except StorageError:
-            again_s = min(_BEAT_AGAIN_S, self._machine.config.lease_s / 30)
+            again_s = min(_BEAT_AGAIN_S, self.lease_s / 30)
             self._beat_due_s = self._machine.clock.monotonic() + again_s
 
     def too_early(self, as_of: int, since: int) -> AsOfTooEarly:
@@ -515,10 +521,10 @@ class ReadHandle:
         self.close()
 
 
-def open_reader(session: Session, shard_id: str, *, purpose: str) -> ReadHandle:
+def open_reader(session: Session, shard_id: str, *, purpose: str, lease_s: float | None = None) -> ReadHandle:
     """Open a handle that reads a shard. Raises the errors of `PersistClient.reader`."""
     session.check_open()
-    handle = session.new_handle("r", purpose)
+    handle = session.new_handle("r", purpose, lease_s=lease_s)
     machine = session.existing(shard_id)
     if machine.state.finalized:
         raise ShardFinalized(f"shard {shard_id} was finalized")

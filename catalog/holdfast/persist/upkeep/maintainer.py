@@ -35,7 +35,7 @@ from holdfast.persist.state.divergence import ForkGuard
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.stores import Location
 from holdfast.persist.upkeep.garbage import collect_garbage, garbage_due, log_is_long, now_for
-from holdfast.persist.upkeep.leases import LeaseWatch, left_behind
+from holdfast.persist.upkeep.leases import LeaseWatch, drop_handles, left_behind
 from holdfast.persist.upkeep.rollup import write_closing_rollup, write_early_rollup
 from holdfast.persist.upkeep.round import due, maintain
 from holdfast.persist.upkeep.survey import Survey
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 
 _STOP: Final = ""
+_SOONER: Final = "\0"
+"""Not a shard: a reader with a shorter lease has come, so the next heartbeat is due sooner."""
 _LONGEST_CLOSE_S: Final = 5.0
 _CHECK_STORE_EVERY_S: Final = 3600.0
 # Merging everything that came since then costs little more than merging eight batches. The writers of small
@@ -57,6 +59,10 @@ class Leased(Protocol):
     @property
     def shard_id(self) -> str:
         """The shard that the handle reads."""
+
+    @property
+    def lease_s(self) -> float:
+        """The length of its lease, in seconds."""
 
     def heartbeat(self) -> None:
         """Renew the lease."""
@@ -96,6 +102,8 @@ class Maintainer:
         self._readers: weakref.WeakSet[Leased] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._next_beat = 0.0
+        # The same for readers whose lease is shorter than that of the configuration.
+        self._next_short_beat = float("inf")
         # The newest version of each shard that this client wrote.
         self._written: dict[str, int] = {}
         self._is_fenced = False
@@ -136,6 +144,13 @@ class Maintainer:
             self._readers.add(reader)
             if self._config.maintenance == "background":
                 self._start()
+        if reader.lease_s < self._config.lease_s:
+            self._queue.put(_SOONER)
+
+    def end_silent_leases(self, machine: Machine) -> None:
+        """End the leases of a shard that had no heartbeat for their whole length, as this process saw it."""
+        if machine.refresh().exists:
+            drop_handles(machine, self._leases.expired(machine.state))
 
     def forget(self, reader: Leased) -> None:
         """Stop sending heartbeats for a reader."""
@@ -227,7 +242,8 @@ class Maintainer:
             if self._resting and self._resting[0][0] <= now:
                 self._run_waiting(heapq.heappop(self._resting)[1])
                 continue
-            until = min(self._next_beat, self._resting[0][0]) if self._resting else self._next_beat
+            beat = min(self._next_beat, self._next_short_beat)
+            until = min(beat, self._resting[0][0]) if self._resting else beat
             try:
                 shard_id = self._queue.get(timeout=max(0.0, until - now))
             except queue.Empty:
@@ -236,6 +252,9 @@ class Maintainer:
                 for _, waiting in self._resting:
                     self._run_waiting(waiting)
                 return
+            if shard_id == _SOONER:
+                self._plan_short_beats(self._clock.monotonic())
+                continue
             before = self._kept_s.get(shard_id)
             heapq.heappush(self._resting, (now if before is None else before + _REST_S, shard_id))
 
@@ -247,18 +266,37 @@ class Maintainer:
 
     def _beat_when_due(self) -> None:
         # Only this thread sends heartbeats. With upkeep in the writer's thread there are none.
-        if threading.current_thread() is not self._thread or self._clock.monotonic() < self._next_beat:
+        if threading.current_thread() is not self._thread:
+            return
+        if self._clock.monotonic() >= self._next_short_beat:
+            self._next_short_beat = float("inf")
+            self._beat(self._short_leases())
+            self._plan_short_beats(self._clock.monotonic())
+        if self._clock.monotonic() < self._next_beat:
             return
         with self._lock:
             readers = list(self._readers)
-        for reader in readers:
-            self._guarded(reader.heartbeat, reader.shard_id)
+        self._beat([each for each in readers if each.lease_s >= self._config.lease_s])
         self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
         for machine in self._machines():
             # This uses the cached version, so a shard that nobody uses costs no request.
             self._guarded(partial(self._free, machine), machine.shard_id)
         self._guarded(self._look_around, "other shards")
         self._check_store_when_due()
+
+    def _beat(self, readers: Sequence[Leased]) -> None:
+        for reader in readers:
+            self._guarded(reader.heartbeat, reader.shard_id)
+
+    def _short_leases(self) -> list[Leased]:
+        with self._lock:
+            return [each for each in self._readers if each.lease_s < self._config.lease_s]
+
+    def _plan_short_beats(self, now: float) -> None:
+        """Plan the next heartbeats of the readers with a shorter lease, if there are any."""
+        shortest = min((each.lease_s for each in self._short_leases()), default=None)
+        if shortest is not None:
+            self._next_short_beat = min(self._next_short_beat, now + shortest / 4)
 
     def _check_store_when_due(self) -> None:
         now = self._clock.monotonic()
