@@ -48,6 +48,7 @@ VERBS: Mapping[str, LazyCommand] = {
     "ls": LazyCommand(f"{_COLLECTION}:list_", "Show all collections."),
     "create": LazyCommand(f"{_COLLECTION}:create", "Create a collection, perhaps from a file."),
     "drop": LazyCommand(f"{_COLLECTION}:drop", "Drop a collection and delete its data."),
+    "copy": LazyCommand(f"{_COLLECTION}:copy", "Copy a collection or a whole location, with its history."),
     "read": LazyCommand(f"{_COLLECTION}:read", "Show the contents as of one time."),
     "sql": LazyCommand(f"{_COLLECTION}:sql", "Run a query on the collections of a location."),
     "write": LazyCommand(f"{_COLLECTION}:write", "Append, upsert or delete the rows of a file."),

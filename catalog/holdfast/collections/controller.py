@@ -19,6 +19,7 @@ from holdfast.collections.controller_log import ControllerLog, Guard
 from holdfast.collections.differences import difference_shards
 from holdfast.collections.due_steps import AdvanceStep, Due, Situation, StepKind, advance
 from holdfast.collections.feeds import ended_feeds, refuse_feeding
+from holdfast.collections.first_rows import FirstRows
 from holdfast.collections.frontiers import common_upper, uppers_together
 from holdfast.collections.hydration import Hydration
 from holdfast.collections.job_commands import JobCommands
@@ -105,28 +106,40 @@ class StorageController(JobCommands):
         """The controller shard of the location."""
         return self._log.shard_id
 
-    def create_collection(self, spec: CollectionSpec, *, command_id: str | None = None) -> CollectionInfo:
+    def create_collection(
+        self, spec: CollectionSpec, *, command_id: str | None = None, rows: FirstRows | None = None
+    ) -> CollectionInfo:
         """Create a collection, or find the one that was created from the same spec with the same id.
 
-        An existing collection keeps its comments. Raises `BadInput` if the id has another spec or was
-        dropped, and `UniquenessViolation` if the name is taken.
+        With `rows`, which must be uploaded, they are its first append, in the same commit. An existing
+        collection keeps its comments. Raises `BadInput` if the id has another spec or was dropped, and
+        `UniquenessViolation` if the name is taken.
         """
         new_id = self.client.new_shard_id
-        shards = ShardIds(
-            new_id(),
-            tuple(new_id() for _ in range(spec.shards)),
-            PipelineShards(new_id(), new_id()) if spec.source_fed else None,
+        shards = (
+            ShardIds(
+                new_id(),
+                tuple(new_id() for _ in range(spec.shards)),
+                PipelineShards(new_id(), new_id()) if spec.source_fed else None,
+            )
+            if rows is None
+            else rows.shards
         )
         origin = self._origin(command_id)
 
-        def effects(_: ControllerState) -> list[Prepared]:
+        def created() -> list[Prepared]:
             client, purpose = self.client, _CREATION_PURPOSE
             metadata = client.writer(shards.metadata, METADATA_SCHEMA, purpose=purpose)
             return [
                 metadata.prepare_append(first_rendition(FIRST_RENDITION), 0, 1),
-                *(client.prepare_create(shard, spec.schema, purpose=purpose) for shard in shards.data),
+                *(client.prepare_create(shard, spec.stored_schema, purpose=purpose) for shard in shards.data),
                 *prepare_pipeline(client, shards.pipeline, purpose=purpose),
-                *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in shards.all),
+            ]
+
+        def effects(_: ControllerState) -> list[Prepared]:
+            return [
+                *(created() if rows is None else rows.steps()),
+                *(self.client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in shards.all),
             ]
 
         return self._log.commit(

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.dropping import WAIT_S, drop, to_drop
-from holdfast.errors import TornRendition
+from holdfast.errors import CollectionNotFound, TornRendition
 from holdfast.persist import PersistClient
 from holdfast.tables.opening import enter
 
@@ -75,6 +75,12 @@ def drop_table(
         return tuple(user for each in found for user in each)
     finally:
         leave()
+
+
+def refuse_dropped(info: CollectionInfo) -> None:
+    """Raise `CollectionNotFound` if a collection was dropped, so that only its id still finds it."""
+    if info.dropped:
+        raise CollectionNotFound(info.end)
 
 
 def _listed(controller: StorageController, info: CollectionInfo) -> TableInfo:

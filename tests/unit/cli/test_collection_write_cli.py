@@ -15,9 +15,9 @@ from pyarrow import csv
 
 import holdfast
 from holdfast.cli import main
-from holdfast.cli.rows.source import RowSource
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
+from holdfast.tables.files.source import RowSource
 from unit.cli.terminals import DEADLINE_S, HOLDFAST
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?"})

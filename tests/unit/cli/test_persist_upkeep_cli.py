@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
-from holdfast.cli.rows.source import RowSource, whole
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.divergence import Marker, encode_marker
 from holdfast.persist.state.machine import commit
 from holdfast.persist.stores import Digest
+from holdfast.tables.files.source import RowSource, whole
 
 SCHEMA = Schema.of({"id": "int64"}, {"name": "string?"})
 SHARD = "s00000000-0000-4000-8000-000000000001"

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from fixtures.make_format import FOLDER, SUMS, TYPES, Names, listed, main, restore, sums
-from holdfast.cli.rows.formats import from_json_lines, write_json_lines
 from holdfast.errors import CLOSED, Deprecated, ShardFinalized, VersionTooNew
 from holdfast.persist import (
     PersistClient,
@@ -40,6 +39,7 @@ from holdfast.persist.stores import SqliteConsensus, location, log_codec
 from holdfast.persist.stores.formats import OLDEST
 from holdfast.persist.stores.frame import seal, unseal
 from holdfast.persist.stores.log_codec import CHECKPOINT_MAGIC, FLOOR_MAGIC, OBJECT_MAGIC
+from holdfast.tables.files.formats import from_json_lines, write_json_lines
 
 FIXTURES = [FOLDER / f"v{version}" for version in range(OLDEST, FORMAT_VERSION + 1)]
 EACH = pytest.mark.parametrize("fixture", FIXTURES, ids=lambda path: path.name)

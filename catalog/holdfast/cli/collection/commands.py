@@ -7,6 +7,7 @@ when they run.
 
 import contextlib
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +25,7 @@ from holdfast.cli.collection.change import (
     retain,
     upkeep,
 )
+from holdfast.cli.collection.copy import copy
 from holdfast.cli.collection.export import export
 from holdfast.cli.collection.history import history
 from holdfast.cli.collection.place import (
@@ -39,6 +41,7 @@ from holdfast.cli.collection.source import errors, offsets
 from holdfast.cli.collection.sql import sql
 from holdfast.cli.collection.write import write
 from holdfast.cli.completing import forget_tables
+from holdfast.cli.facts import count
 from holdfast.cli.location import LocationUrls, formerly, keep_garbage_option
 from holdfast.cli.progress import ProgressLine
 from holdfast.errors import (
@@ -47,6 +50,7 @@ from holdfast.errors import (
     NotWritable,
     StoreUnreachable,
 )
+from holdfast.file_formats import FILE_FORMATS
 
 if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
@@ -82,6 +86,14 @@ def collection() -> None:
 @click.option("--comment", "comments", metavar="NAME:TEXT", multiple=True, help="The comment of a column.")
 @click.option("--shards", type=int, default=1, show_default=True, help="The number of shards.")
 @click.option(
+    "--from",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Take the columns and the rows of a file.",
+)
+@click.option("--format", "form", type=click.Choice(FILE_FORMATS), help="Of FILE. Default: by its name.")
+@click.option(
     "--retain",
     "period",
     metavar="PERIOD",
@@ -97,22 +109,40 @@ def create(
     columns: tuple[str, ...],
     comments: tuple[str, ...],
     shards: int,
+    file: Path | None,
+    form: str | None,
     period: str,
 ) -> None:
     """Create a collection. If you repeat the command with the same --id, it shows the existing collection.
+
+    \b
+    holdfast create orders --key id:int64 --column 'note:string?'
+    holdfast create orders --from orders.csv --key id
+
+    With --from, the columns, their types and the rows come from a file of CSV, JSON lines, Parquet or Arrow.
+    --key NAME names a key column, which must not be null. --column NAME:TYPE, and --key NAME:TYPE, replace a
+    type that was found. The collection and its rows become visible at one time, or not at all.
 
     Types: bool, int8 to int64, uint8 to uint64, float32, float64, string, binary, date32, timestamp,
     timestamp_utc, decimal128(p,s), timestamp(UNIT), timestamp(UNIT,ZONE), time(UNIT), where UNIT is s, ms, us
     or ns, list<T>, struct<NAME: T, ...> and map<T, T>, where T? may be null.
 
     'write --upsert' and 'write --delete' find rows by the key columns.
-    """
+    """  # noqa: D301 - the escape is for the formatter of the help
+    if file is not None:
+        _create_from(location, name, file, form, collection_id, keys, columns, comments, shards, period)
+        return
+    if form is not None:
+        raise BadInput("--format can be used only with --from")
     from holdfast.collections import CollectionSpec
-    from holdfast.collections.periods import period_ms, shown_period
+    from holdfast.collections.periods import period_ms
     from holdfast.persist import Schema
 
     if not keys and not columns:
-        raise BadInput(f"collection {name} needs columns", hint="give --key NAME:TYPE, --column NAME:TYPE")
+        raise BadInput(
+            f"collection {name} needs columns",
+            hint="give --key NAME:TYPE, --column NAME:TYPE, or --from FILE",
+        )
     schema = Schema.of(key=columns_of(keys), value=columns_of(columns))
     id_ = collection_id or str(uuid.uuid4())
     retain_ms = period_ms(period)
@@ -122,9 +152,55 @@ def create(
         with controller_of(location.open_to_write(create=True)) as controller:
             info = controller.create_collection(spec)
         forget_tables(location.url, location.consensus)
+    _show_created(info)
+
+
+def _show_created(info: "CollectionInfo") -> None:
+    from holdfast.collections.periods import shown_period
+
     over = "1 shard" if info.shards == 1 else f"{info.shards} shards"
     kept = f"keeps its history: {shown_period(info.retain_ms)}"
     click.echo(f"collection {info.name} ({info.collection_id}) with {over}, {kept}")
+
+
+def _create_from(
+    location: LocationUrls,
+    name: str,
+    file: Path,
+    form: str | None,
+    collection_id: str | None,
+    keys: tuple[str, ...],
+    columns: tuple[str, ...],
+    comments: tuple[str, ...],
+    shards: int,
+    period: str,
+) -> None:
+    from holdfast.tables.creating import create, refuse_taken, table_of_file
+
+    def taken() -> list[str]:
+        with controller_of(location.open_to_look()) as controller:
+            return [each.name for each in controller.list_collections()]
+
+    refuse_taken(taken, name)
+    with ProgressLine(f"reading {file.name}", after_s=1) as progress:
+        given = table_of_file(
+            name,
+            file,
+            form,
+            key=[each.partition(":")[0] for each in keys],
+            columns=columns_of((*columns, *(each for each in keys if ":" in each))),
+            shards=shards,
+            comments=comments_of(comments),
+            retain=period,
+            collection_id=collection_id or "",
+            told=progress.part,
+        )
+        progress.begin(f"writing {name}")
+        with controller_of(location.open_to_write(create=True)) as controller:
+            info, rows = create(controller, given, progress.part)
+    forget_tables(location.url, location.consensus)
+    click.echo(f"{given.spec.schema}: {count(rows, 'row')} of {file}", err=True)
+    _show_created(info)
 
 
 @collection.command()
@@ -222,7 +298,7 @@ def release(location: LocationUrls, name: str, purpose: str) -> None:
     click.echo(f"released '{purpose}' on {info.name}")
 
 
-for shows in (list_, describe, holds, jobs, read, diff, sql, history, export, tail, offsets, errors):
+for shows in (list_, describe, holds, jobs, read, diff, sql, history, export, tail, copy, offsets, errors):
     collection.add_command(shows)
 for changes in (
     write,

@@ -272,7 +272,7 @@ class _Changes:
         """Write some changes."""
         from io import BytesIO
 
-        from holdfast.cli.rows.formats import write_json_lines
+        from holdfast.tables.files.formats import write_json_lines
 
         if self._form == "table":
             self._show_table(updates)
@@ -299,7 +299,7 @@ class _Changes:
 
         from pyarrow import csv
 
-        from holdfast.cli.rows.formats import bytes_as_text
+        from holdfast.tables.files.formats import bytes_as_text
 
         names = self._names or updates.column_names
         added = [each for each in updates.column_names if each not in names]

@@ -26,13 +26,14 @@ from holdfast.cli.collection.place import (
 from holdfast.cli.facts import count, moment, shown_moment
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import ProgressLine
-from holdfast.cli.rows.text import FORMATS, check_file
+from holdfast.cli.rows.text import FORMATS
 from holdfast.errors import BadInput, HoldfastError, WrittenBefore
+from holdfast.file_formats import check_file
 
 if TYPE_CHECKING:
-    from holdfast.cli.rows.source import RowSource
     from holdfast.collections import CollectionInfo, JobRecord
     from holdfast.collections.complete_times import ReadSeal
+    from holdfast.tables.files.source import RowSource
 
 WRITE: Final = "write"
 """The kind of the jobs that record which files were written. The slot is the XXH3-128 of the contents."""
@@ -107,8 +108,8 @@ def write(
     timed = at is not None or new_upper is not None or far_ahead
     _check_options(upsert=upsert, delete=delete, timed=timed, once=once, again=again)
     check_file(file, form)
-    from holdfast.cli.rows.source import RowSource
     from holdfast.collections.read_seals import last_seal
+    from holdfast.tables.files.source import RowSource
 
     with controller_of(location.open_to_look()) as controller:
         info = controller.describe(name)
@@ -147,9 +148,9 @@ def _check_options(*, upsert: bool, delete: bool, timed: bool, once: bool, again
 
 def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource", *, delete: bool) -> None:
     from holdfast import tables
-    from holdfast.cli.rows.source import whole
     from holdfast.tables.changes import distinct_keys
     from holdfast.tables.committing import commit
+    from holdfast.tables.files.source import whole
 
     rows = whole(source)
     change = (tables.Delete if delete else tables.Upsert)(rows)

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from holdfast.cli.files import regular_target, replacing
 from holdfast.cli.progress import ProgressLine
-from holdfast.cli.rows.formats import bytes_as_text, without_bytes, write_json_lines
-from holdfast.cli.rows.text import FILE_FORMATS, format_by_suffix
 from holdfast.errors import BadInput
+from holdfast.file_formats import FORMATS_SHOWN, format_by_suffix
+from holdfast.tables.files.formats import bytes_as_text, without_bytes, write_json_lines
 from holdfast.tables.rows import repeated_pieces
 
 
@@ -86,7 +86,7 @@ def check_output(file: Path | None, form: str | None) -> tuple[Path | None, str]
     """
     target = None if file is None else regular_target(file)
     if target is None and form is None:
-        raise BadInput("can't choose a format for standard output", hint=f"give --format {FILE_FORMATS}")
+        raise BadInput("can't choose a format for standard output", hint=f"give --format {FORMATS_SHOWN}")
     if form is None:
         assert file is not None
         form = format_by_suffix(file)

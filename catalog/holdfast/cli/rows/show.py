@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.output import check_output, pieces_of, write_batches
-from holdfast.cli.rows.text import FILE_FORMATS, cell_of, render
+from holdfast.cli.rows.text import cell_of, render
 from holdfast.errors import BadInput
+from holdfast.file_formats import FORMATS_SHOWN
 from holdfast.tables.cells import rows_of
 
 _SHOWN_ROWS: Final = 50
@@ -33,7 +34,7 @@ def show_rows(
         _show_table(batches, columns, limit=limit, diff=diff)
         return
     if form == "table":
-        raise BadInput("the format table can't be written to a file", hint=f"give --format {FILE_FORMATS}")
+        raise BadInput("the format table can't be written to a file", hint=f"give --format {FORMATS_SHOWN}")
     target, form = check_output(output, form)
     rows = write_batches(batches, columns, target, form, diff=diff, limit=limit)
     if target is not None:

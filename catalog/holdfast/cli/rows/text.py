@@ -1,26 +1,14 @@
-"""Rows as drawn tables, and the format of a file by its suffix."""
+"""Rows as drawn tables."""
 
 import json
 import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Final, Literal
 
-from holdfast.errors import BadInput
+from holdfast.file_formats import FILE_FORMATS
 from holdfast.text import one_line
 
-FORMATS: Final = ("table", "csv", "json", "parquet", "arrow")
-FILE_FORMATS: Final = "|".join(FORMATS[1:])
-_SUFFIXES: Final = {
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-}
-
-
+FORMATS: Final = ("table", *FILE_FORMATS)
 _WHOLE_CHARACTERS: Final = 24
 _LEAST_CHARACTERS: Final = 12
 
@@ -82,33 +70,10 @@ def kept_whole(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
 
 def cell_of(cell: object) -> str:
     """A value as a table for people shows it: on one line, with control characters escaped."""
-    from holdfast.cli.rows.formats import plain
+    from holdfast.tables.files.formats import plain
 
     found = plain(cell)
     if isinstance(found, bool | list | dict):
         # As in JSON and CSV.
         found = json.dumps(found, ensure_ascii=False)
     return one_line("" if found is None else str(found))
-
-
-def check_file(file: Path, form: str | None) -> None:
-    """Raise `BadInput` if the file can't be read, or if its format is not known."""
-    if str(file) == "-" and sys.stdin.isatty():
-        raise BadInput("standard input is a terminal", hint="give a FILE, or pipe the rows into the command")
-    if form is None and str(file) == "-":
-        raise BadInput("can't find out the format of standard input", hint=f"give --format {FILE_FORMATS}")
-    if form is None:
-        format_by_suffix(file)
-    try:
-        if str(file) != "-":
-            file.open("rb").close()
-    except OSError as error:
-        raise BadInput(f"can't read {file}: {error.strerror or error}") from error
-
-
-def format_by_suffix(file: Path) -> str:
-    """The format of a file by its suffix. Raises `BadInput` if the suffix is not known."""
-    form = _SUFFIXES.get(file.suffix.lower())
-    if form is None:
-        raise BadInput(f"the name of {file} doesn't show its format", hint=f"give --format {FILE_FORMATS}")
-    return form

@@ -50,7 +50,8 @@ class CollectionSpec:
     all columns if there is no key. `comments` are the comments of columns (see `check_comments`). The first
     rendition of a collection that is `source_fed` has recipe SOURCE, and only its pipeline writes it.
     `made_from` is as for a rendition. `retain_ms` is how much history it keeps (see
-    `StorageController.retain`; None: all).
+    `StorageController.retain`; None: all). `names` has columns that were renamed or dropped, if the
+    collection is a copy. `hash_columns` are stored names then.
 
     Raises `BadInput` and names the invalid value.
     """
@@ -64,6 +65,12 @@ class CollectionSpec:
     source_fed: bool = False
     made_from: str = ""
     retain_ms: int | None = None
+    names: ColumnNames = PLAIN_NAMES
+
+    @property
+    def stored_schema(self) -> Schema:
+        """The schema of its shards."""
+        return self.names.stored_schema(self.schema)
 
     def __post_init__(self) -> None:
         for what, text in (("collection id", self.collection_id), ("collection name", self.name)):
@@ -71,8 +78,8 @@ class CollectionSpec:
         check_retention(self.retain_ms)
         if not 1 <= self.shards <= MAX_SHARDS:
             raise BadInput(f"collection {self.name}: shards is {self.shards}, expected 1 to {MAX_SHARDS}")
-        columns = (*self.schema.key_names, *self.schema.value_names)
-        chosen = tuple(self.hash_columns) or tuple(self.schema.key_names) or columns
+        columns = self.stored_schema.names
+        chosen = tuple(self.hash_columns) or tuple(self.stored_schema.key_names) or tuple(columns)
         unknown = [column for column in chosen if column not in columns]
         if unknown:
             raise BadInput(

@@ -126,6 +126,7 @@ def create_collection(
         created_ms=origin.at_ms,
         comments=spec.comments,
         retain_ms=spec.retain_ms,
+        names=spec.names,
     )
     told = {"shards": spec.shards}
     command = origin.record(CommandKind.CREATE_COLLECTION, spec.collection_id, told)

@@ -21,10 +21,10 @@ from typing import IO, BinaryIO, Final, Self
 import pyarrow as pa
 import xxhash
 
-from holdfast.cli.rows.formats import from_csv, from_json_lines
-from holdfast.cli.rows.text import check_file, format_by_suffix
 from holdfast.errors import BadInput
+from holdfast.file_formats import check_file, format_by_suffix
 from holdfast.persist import Schema
+from holdfast.tables.files.formats import from_csv, from_json_lines
 from holdfast.text import naming
 
 _PIECE_ROWS: Final = 8 * 1024

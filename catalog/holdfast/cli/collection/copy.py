@@ -1,0 +1,88 @@
+"""`holdfast collection copy`: copy a collection, or all of a location, with its history."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.collection.place import location_options
+from holdfast.cli.completing import complete_tables, forget_tables
+from holdfast.cli.facts import count, shown_moment
+from holdfast.cli.location import LocationUrls, complete_names, located
+from holdfast.cli.progress import ProgressLine
+from holdfast.errors import BadInput
+from holdfast.locations import is_name
+
+if TYPE_CHECKING:
+    from holdfast.collections.copying import CopiedTable
+
+
+@click.command(short_help="Copy a collection or a whole location, with its history.")
+@location_options
+@click.argument("name", required=False, shell_complete=complete_tables)
+@click.option(
+    "--to", metavar="URL", required=True, shell_complete=complete_names, help="The target location."
+)
+@click.option("--to-consensus", metavar="URL", help="Its consensus store, if --to names only a blob store.")
+@click.option("--as", "new_name", metavar="NAME", help="The name of the copy. Default: the same.")
+@click.option("--all", "everything", is_flag=True, help="Copy all collections of the location.")
+def copy(
+    location: LocationUrls,
+    name: str | None,
+    to: str,
+    to_consensus: str | None,
+    new_name: str | None,
+    everything: bool,
+) -> None:
+    """Copy a collection to another location, with its columns, its policies and its history.
+
+    \b
+    holdfast copy orders --to /backup/tables
+    holdfast copy --all --to s3://bucket/tables --to-consensus postgresql://host/holdfast
+
+    You can read the copy at each time from the since of the collection up to its upper when the copy began.
+    Writers may continue, and what they write later is not copied. With --all, all copies have the uppers of
+    one moment. Catalogs are not copied: see 'holdfast migrate'.
+
+    Until it is complete and checked, a copy is called NAME.copying. If the command is interrupted, run it
+    again: it continues.
+    """  # noqa: D301 - the escape is for the formatter of the help
+    if (name is None) is not everything:
+        raise BadInput("what is to be copied?", hint="give the NAME of a collection, or --all")
+    if everything and new_name is not None:
+        raise BadInput("--as can't be used with --all")
+    if is_name(to) and to_consensus is not None:
+        raise BadInput(f"{to} names a whole location", hint="leave out --to-consensus")
+    target = located(to, to_consensus)
+    from holdfast.tables.copying import copy_table, copy_tables
+
+    with ProgressLine("copying", after_s=1) as progress:
+
+        def on_rows(what: str, rows: int) -> None:
+            progress.part(rows, None, f"{what}: {rows:,} rows")
+
+        stores = {"consensus": location.consensus, "to_consensus": target.consensus}
+        if name is None:
+            found = copy_tables(
+                location.url,
+                target.url,
+                **stores,
+                on_rows=on_rows,
+                on_table=_show,
+                on_gone=lambda id_: click.echo(f"collection {id_} was dropped: not copied", err=True),
+            )
+        else:
+            found = [copy_table(location.url, name, target.url, new_name=new_name, **stores, on_rows=on_rows)]
+            _show(found[0])
+    forget_tables(target.url, target.consensus)
+    if everything:
+        total = sum(each.rows for each in found)
+        click.echo(f"{count(len(found), 'collection')} with {count(total, 'row')}", err=True)
+
+
+def _show(copied: "CopiedTable") -> None:
+    times = f"times from {shown_moment(copied.since)}, complete up to {shown_moment(copied.upper)}"
+    what = "was copied before" if copied.was_there else "copied"
+    click.echo(
+        f"{what}: {copied.name} ({copied.id}) with {count(copied.rows, 'row')} and"
+        f" {count(copied.changes, 'change')}; {times}; checksum {copied.checksum}"
+    )

@@ -1,0 +1,429 @@
+"""Copies a collection to another location, or to another name, with its history.
+
+- A copy has the contents of the source at its since, and all changes from there up to an upper that is fixed
+  when the copy begins. So whatever writers do meanwhile, the copy has a definite time. Times stay the same,
+  and reads at each time of that range return the same rows.
+- Until it is complete and verified, the copy has the name `<name>.copying`. A job of kind "copy", in the
+  target, records what is copied: the source, its since, and the upper. The rename at the end is the last
+  step.
+- An interrupted copy continues if the same copy begins again. The upper of the copy says what it has. Each
+  append expects that upper, so several runs don't hurt each other.
+- Memory is bounded: what doesn't fit goes to temporary files.
+- The check reads both collections. A sum of hashes of rows and times, each times its diff, doesn't depend on
+  how updates were merged or ordered.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.collections.controller import StorageController
+from holdfast.collections.reader import CollectionReader
+from holdfast.collections.record.jobs import JobRecord, JobState, Json
+from holdfast.collections.record.spec import CollectionInfo, CollectionSpec
+from holdfast.collections.writer import CollectionWriter
+from holdfast.errors import (
+    AsOfTooEarly,
+    BadInput,
+    CollectionNotFound,
+    CorruptBlob,
+    Fenced,
+    UniquenessViolation,
+    UpperMismatch,
+)
+from holdfast.persist import Updates
+from holdfast.persist.rows.row_hash import row_hash
+from holdfast.persist.rows.schema import DIFF, TIME, Schema
+from holdfast.persist.rows.stored import logical_rows
+
+COPY: Final = "copy"
+"""The kind of the jobs of copies."""
+
+_SLOT: Final = "1"
+_SUFFIX: Final = ".copying"
+_PURPOSE: Final = "copy"
+_LEASE_S: Final = 60.0
+_CHUNK_ROWS: Final = 128 * 1024
+_MODULUS: Final = 1 << 64
+
+OnRows = Callable[[str, int], object]
+"""Called with what is done, and the number of updates so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTable:
+    """A finished copy: its name and id in the target, and what it has.
+
+    You can read it at times from `since` on and before `upper`, in milliseconds. `rows` are there at the last
+    of them, and `changes` is the number of updates that the source had after `since`. `checksum` is that of
+    the rows and changes. `was_there` says that an earlier run had finished it.
+    """
+
+    name: str
+    id: str
+    since: int
+    upper: int
+    rows: int
+    changes: int
+    checksum: str
+    was_there: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What a collection has from a time on, independent of how updates are stored."""
+
+    rows: int
+    first: int
+    changes: int
+    last: int
+
+    @property
+    def checksum(self) -> str:
+        return f"{(self.first + self.changes + self.last) % _MODULUS:016x}"
+
+
+def copy_collection(
+    source: StorageController,
+    target: StorageController,
+    collection_id: str,
+    name: str,
+    *,
+    upper: int | None = None,
+    on_rows: OnRows = lambda *_: None,
+) -> CopiedTable:
+    """Copy a collection to `name` in the target, or continue that. `upper` is the upper of the copy.
+
+    Default: the upper of the source now. A copy that began with another one keeps that.
+
+    Raises:
+        UniquenessViolation: the target has another collection with this name. Nothing was changed.
+        BadInput: the source has given up history that an unfinished copy still needs.
+        CorruptBlob: the copy differs from the source.
+    """
+    # The record is read after the upper, so it has every column that rows below the upper have.
+    frontiers = source.frontiers(collection_id)
+    info = source.describe(collection_id)
+    wanted = {"location": str(source.client.location_id), "collection": info.collection_id}
+    if (done := _finished(target, name, wanted)) is not None:
+        return done
+    times = {"since": frontiers.since, "upper": frontiers.upper if upper is None else upper}
+    if 0 < times["upper"] <= times["since"]:
+        raise BadInput(
+            f"the source has given up the history of {info.name!r} before {times['since']}, and the copy was"
+            f" to end before {times['upper']}",
+            hint="copy to another location, which begins with the times of now",
+        )
+    made = _made(target, info, name, wanted)
+    job = target.start_job(made.collection_id, COPY, _SLOT, spec={**wanted, **times})
+    if job.state is not JobState.DONE:
+        with source.reader(info.collection_id, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S) as reader:
+            _Copy(reader, target, made, job, on_rows).run()
+    target.rename(made.collection_id, name)
+    finished = _finished(target, name, wanted)
+    assert finished is not None
+    return replace(finished, was_there=False)
+
+
+def _finished(target: StorageController, name: str, wanted: Json) -> CopiedTable | None:
+    """The finished copy with this name. Raises `UniquenessViolation` if the name is another collection's."""
+    info = _named(target, name)
+    if info is None:
+        return None
+    job = _job(target, info)
+    if job is None or job.state is not JobState.DONE or not _is_of(job, wanted):
+        raise UniquenessViolation(
+            f"the target has a table {name!r}, which is no copy of this one",
+            hint="give the copy another name, or drop that table",
+        )
+    return CopiedTable(name, info.collection_id, **job.result, was_there=True)
+
+
+def _made(target: StorageController, info: CollectionInfo, name: str, wanted: Json) -> CollectionInfo:
+    """The unfinished copy, created now if there is none."""
+    known = _named(target, name + _SUFFIX)
+    if known is None:
+        spec = CollectionSpec(
+            str(uuid.uuid4()),
+            name + _SUFFIX,
+            info.schema,
+            len(info.holding.shards),
+            info.holding.hash_columns,
+            comments=info.comments,
+            retain_ms=info.retain_ms,
+            names=info.names,
+        )
+        try:
+            return target.create_collection(spec)
+        except UniquenessViolation:
+            # Another run has created it just now.
+            return _made(target, info, name, wanted)
+    job = _job(target, known)
+    if job is not None and not _is_of(job, wanted):
+        raise UniquenessViolation(
+            f"the target has {known.name!r}, an unfinished copy of another table",
+            hint=f"finish that copy, or drop it: holdfast drop {known.name!r} --force",
+        )
+    if job is None and (target.frontiers(known.collection_id).upper or known.schema != info.schema):
+        raise UniquenessViolation(
+            f"the target has a table {known.name!r}, which is no copy",
+            hint="give the copy another name, or rename that table",
+        )
+    return known
+
+
+def _named(controller: StorageController, name: str) -> CollectionInfo | None:
+    return next((each for each in controller.list_collections() if each.name == name), None)
+
+
+def _job(target: StorageController, info: CollectionInfo) -> JobRecord | None:
+    jobs = target.jobs(info.collection_id)
+    return next((each for each in jobs if (each.kind, each.slot) == (COPY, _SLOT)), None)
+
+
+def _is_of(job: JobRecord, wanted: Json) -> bool:
+    return all(job.spec.get(name) == value for name, value in wanted.items())
+
+
+class _Copy:
+    """One run of a copy."""
+
+    def __init__(
+        self,
+        reader: CollectionReader,
+        target: StorageController,
+        made: CollectionInfo,
+        job: JobRecord,
+        on_rows: OnRows,
+    ) -> None:
+        self._reader = reader
+        self._target = target
+        self._made = made
+        self._job = job
+        self._since: int = job.spec["since"]
+        self._upper: int = job.spec["upper"]
+        self._on_rows = on_rows
+        self._done = 0
+
+    def run(self) -> None:
+        """Copy what is missing, check all of it, and record the result."""
+        id_ = self._made.collection_id
+        writer = self._target.writer(id_, purpose=self._target.purpose_of("load"))
+        while (reached := writer.upper()) < self._upper:
+            try:
+                self._step(writer, reached)
+            except AsOfTooEarly as error:
+                raise BadInput(
+                    f"the unfinished copy {self._made.name!r} ends before {reached}, but the source has given"
+                    f" up its history before {error.since}",
+                    hint=f"drop it, and copy again: holdfast drop {self._made.name!r} --force",
+                ) from None
+            except UpperMismatch:
+                continue  # Another run of this copy was faster.
+        if self._upper:
+            # Times before it would be shown as empty.
+            self._target.set_retention_hold(id_, self._since)
+        result = self._checked()
+        try:
+            self._target.finish_job(self._job.job_id, self._job.attempt, result)
+        except Fenced:
+            known = self._target.job(self._job.job_id)
+            if known is None or known.state is not JobState.DONE:
+                raise
+
+    def _step(self, writer: CollectionWriter, reached: int) -> None:
+        """Append what comes next: the contents at the since, or some changes after it."""
+        if reached <= self._since:
+            rows = _at(self._reader.snapshot(self._since), self._since)
+            self._append(writer, rows, reached, self._since + 1)
+            return
+        for until, changes in _changes(self._reader, reached - 1, self._upper - 1):
+            self._append(writer, changes, reached, until + 1)
+            reached = until + 1
+
+    def _append(
+        self, writer: CollectionWriter, rows: Iterable[pa.Table], expected: int, new_upper: int
+    ) -> None:
+        names = writer.info.names.with_hidden()
+        with writer.bulk(far_ahead=True, hidden=True) as bulk:
+            for piece in rows:
+                stored = _fitted(piece, writer.info.stored_schema)
+                bulk.add(logical_rows(names.shown_rows(stored), writer.full_schema))
+                self._done += piece.num_rows
+                self._on_rows("copying", self._done)
+            position = writer.position()
+            if position.upper != expected:
+                raise UpperMismatch(expected, position.upper, shard_id=f"collection {self._made.name}")
+            self._target.client.multi_write(bulk.prepare(position, new_upper).steps)
+
+    def _checked(self) -> Json:
+        """The result of the copy. Raises `CorruptBlob` if it differs from the source."""
+        if not self._upper:
+            return {"since": 0, "upper": 0, "rows": 0, "changes": 0, "checksum": f"{0:016x}"}
+        # A run that continues may find that the source has given up the first times.
+        since = max(self._since, self._reader.since())
+        wanted, changes = self._sums(self._reader, since)
+        with self._target.reader(
+            self._made.collection_id, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S
+        ) as reader:
+            found, _ = self._sums(reader, since)
+        if found != wanted:
+            raise CorruptBlob(
+                self._made.name,
+                f"{wanted.rows} rows with checksum {wanted.checksum}, as in the source",
+                f"{found.rows} rows with checksum {found.checksum}",
+                hint=f"drop it, and copy again: holdfast drop {self._made.name!r} --force",
+            )
+        return {
+            "since": self._since,
+            "upper": self._upper,
+            "rows": found.rows,
+            "changes": changes,
+            "checksum": found.checksum,
+        }
+
+    def _sums(self, reader: CollectionReader, since: int) -> tuple[_Sums, int]:
+        schema, until = self._made.stored_schema, self._upper - 1
+        _, first = self._sum(_at(reader.snapshot(since), since), schema, schema.names)
+        changes = total = 0
+        for _, rows in _changes(reader, since, until):
+            counted = _Counted(rows)
+            total += self._sum(counted, schema, [*schema.names, TIME])[1]
+            changes += counted.rows
+        rows_, last = self._sum(_at(reader.snapshot(until), until), schema, schema.names)
+        return _Sums(rows_, first, total % _MODULUS, last), changes
+
+    def _sum(self, rows: Iterable[pa.Table], schema: Schema, columns: Sequence[str]) -> tuple[int, int]:
+        """The number of rows, and the sum of their hashes. Both count a row as often as its diff says."""
+        count = total = done = 0
+        for piece in rows:
+            for batch in _fitted(piece, schema).to_batches():
+                diffs = batch.column(DIFF).to_numpy()
+                hashes = row_hash(batch, columns)
+                count += int(diffs.sum())
+                total += int((hashes * diffs.astype(np.int64).view(np.uint64)).sum(dtype=np.uint64))
+                done += batch.num_rows
+                self._on_rows("checking", done)
+        return count, total % _MODULUS
+
+
+class _Counted:
+    """Tables, and the number of their rows so far."""
+
+    def __init__(self, tables: Iterable[pa.Table]) -> None:
+        self._tables = tables
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for table in self._tables:
+            self.rows += table.num_rows
+            yield table
+
+
+def _changes(reader: CollectionReader, after: int, until: int) -> Iterator[tuple[int, Iterable[pa.Table]]]:
+    """The changes after `after` and up to `until`, in pieces: the last time of each, and its updates.
+
+    Take the updates of a piece before the next one.
+    """
+    while after < until:
+        last = reader.changed_within(after, until, _CHUNK_ROWS)
+        if reader.changes_at(last, _CHUNK_ROWS) <= _CHUNK_ROWS:
+            yield last, _listened(reader, after, last)
+        elif last > after + 1:
+            # Without updates, but there may be a difference at a handover.
+            last -= 1
+            yield last, _listened(reader, after, last)
+        else:
+            # One time with many updates: their sums, with bounded memory.
+            yield last, _at(reader.changes(last - 1, last), last)
+        after = last
+
+
+def _listened(reader: CollectionReader, after: int, until: int) -> Iterator[pa.Table]:
+    for event in reader.listen(after, until):
+        if isinstance(event, Updates):
+            yield event.table
+
+
+def _at(batches: Iterable[pa.RecordBatch], time: int) -> Iterator[pa.Table]:
+    for batch in batches:
+        times = pa.repeat(pa.scalar(time, pa.uint64()), batch.num_rows)
+        index = batch.schema.get_field_index(DIFF)
+        field = pa.field(TIME, pa.uint64(), nullable=False)
+        yield pa.Table.from_batches([batch]).add_column(index, field, times)
+
+
+def _fitted(rows: pa.Table, stored: Schema) -> pa.Table:
+    """Rows of the source as the copy stores them: columns that the source got later have no values yet."""
+    wanted = stored.arrow_updates
+    columns = [
+        rows.column(field.name)
+        if field.name in rows.schema.names
+        else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
+        for field in wanted
+    ]
+    fitted = pa.Table.from_arrays(
+        [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(columns, wanted, strict=True)
+        ],
+        schema=wanted,
+    )
+    # One chunk for each column, so that hashes and conversions take whole columns.
+    return fitted.combine_chunks()
+
+
+def copy_all(
+    source: StorageController,
+    target: StorageController,
+    *,
+    on_table: Callable[[CopiedTable], object] = lambda _: None,
+    on_rows: OnRows = lambda *_: None,
+    on_gone: Callable[[str], object] = lambda _: None,
+) -> list[CopiedTable]:
+    """Copy all collections of a location to another one, or continue that. Returns the copies.
+
+    All have the uppers of one moment, so a write of several tables is in all of the copies or in none.
+    Collections that were created after that moment are not copied. `on_gone` is called with the id of a
+    collection that was dropped before it was copied. Raises like `copy_collection`.
+    """
+    if source.client.location_id == target.client.location_id:
+        raise BadInput("the target is the location itself", hint="give another location")
+    ids = [each.collection_id for each in source.list_collections() if not each.dropped]
+    location = str(source.client.location_id)
+    job = target.start_job(location, COPY, location, spec={"uppers": source.uppers(ids)})
+    copies = []
+    names = {each.collection_id: each.name for each in source.list_collections()}
+    for id_, upper in sorted(job.spec["uppers"].items(), key=lambda each: names.get(each[0], "")):
+        try:
+            info = source.describe(id_)
+            if info.dropped:
+                raise CollectionNotFound(info.end)
+            copied = copy_collection(
+                source,
+                target,
+                id_,
+                info.name,
+                upper=upper,
+                on_rows=partial(_with_name, on_rows, info.name),
+            )
+        except CollectionNotFound:
+            on_gone(id_)
+            continue
+        copies.append(copied)
+        on_table(copied)
+    if job.state is JobState.RUNNING:
+        # Another run may have finished it.
+        with suppress(Fenced):
+            target.finish_job(job.job_id, job.attempt, {"tables": len(copies)})
+    return copies
+
+
+def _with_name(on_rows: OnRows, name: str, what: str, rows: int) -> None:
+    on_rows(f"{what} {name}", rows)

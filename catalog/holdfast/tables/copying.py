@@ -1,0 +1,86 @@
+"""Copies tables to other locations, with their history."""
+
+import os
+from collections.abc import Callable
+
+from holdfast.collections.copying import CopiedTable, OnRows, copy_all, copy_collection
+from holdfast.errors import BadInput
+from holdfast.persist import PersistClient
+from holdfast.tables.listing import refuse_dropped
+from holdfast.tables.opening import enter
+
+Url = str | os.PathLike[str] | PersistClient
+
+
+def copy_table(
+    url: Url,
+    name: str,
+    to: Url,
+    *,
+    new_name: str | None = None,
+    consensus: str | None = None,
+    to_consensus: str | None = None,
+    on_rows: OnRows = lambda *_: None,
+) -> CopiedTable:
+    """Copy a table to another location, with its history, or within its location to `new_name`.
+
+    `url` and `to` are locations, as for `holdfast.table`, and `to_consensus` is the consensus store of `to`.
+    The copy has the columns, comments and retention of the table, and returns the same rows at each time from
+    its `since` on and before its `upper`. The upper is that of the table when the copy began. A copy of a
+    table that a source feeds is not fed.
+
+    Until it is complete and checked, the copy is called `<name>.copying`. If the copy is interrupted, call
+    this again: it continues. If it was finished before, this returns it and copies nothing. `on_rows` is
+    called with what is done ("copying", "checking"), and the number of rows.
+
+    Raises:
+        CollectionNotFound: there is no such table.
+        UniquenessViolation: the target has another table with this name.
+        BadInput: the source has given up history that an unfinished copy still needs.
+        CorruptBlob: the check found that the copy differs.
+    """
+    source, leave = enter(url, "write", consensus=consensus)
+    try:
+        info = source.describe(name)
+        refuse_dropped(info)
+        target, leave_target = enter(to, "write", create=True, consensus=to_consensus)
+        try:
+            is_here = source.client.location_id == target.client.location_id
+            if is_here and new_name in (None, info.name):
+                raise BadInput(
+                    f"the target is the location of table {info.name!r} itself",
+                    hint="give another location, or another name for the copy",
+                )
+            return copy_collection(source, target, info.collection_id, new_name or info.name, on_rows=on_rows)
+        finally:
+            leave_target()
+    finally:
+        leave()
+
+
+def copy_tables(
+    url: Url,
+    to: Url,
+    *,
+    consensus: str | None = None,
+    to_consensus: str | None = None,
+    on_table: Callable[[CopiedTable], object] = lambda _: None,
+    on_rows: OnRows = lambda *_: None,
+    on_gone: Callable[[str], object] = lambda _: None,
+) -> list[CopiedTable]:
+    """Copy all tables of a location to another one, with their history. See `copy_table`.
+
+    All copies have the uppers of one moment, which the target records. So a write of several tables is in all
+    copies or in none. Tables that are created later are not copied, and `on_gone` is called with the id of a
+    table that is dropped before its turn. If it is interrupted, call this again. `on_table` is called with
+    each finished copy. Catalogs, and shards that are no tables, are not copied.
+    """
+    source, leave = enter(url, "write", consensus=consensus)
+    try:
+        target, leave_target = enter(to, "write", create=True, consensus=to_consensus)
+        try:
+            return copy_all(source, target, on_table=on_table, on_rows=on_rows, on_gone=on_gone)
+        finally:
+            leave_target()
+    finally:
+        leave()

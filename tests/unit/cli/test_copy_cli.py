@@ -1,0 +1,63 @@
+"""`holdfast copy`: between files and S3 with Postgres, and what it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli import main
+from testbed.minio import Minio
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(
+        main, ["copy", *arguments], env={"HOLDFAST_URL": None, "HOLDFAST_CONSENSUS_URL": None}
+    )
+
+
+@pytest.mark.s3
+@pytest.mark.postgres
+def test_a_location_goes_to_s3_and_postgres_and_back(
+    tmp_path: Path, minio: Minio, bucket: str, postgres_url: str
+) -> None:
+    there = f"s3://{bucket}/tables?endpoint={minio.endpoint}"
+    with holdfast.table(
+        tmp_path / "a", "orders", columns={"id": "int64", "x": "string?"}, key="id"
+    ) as orders:
+        first = orders.append({"id": [1, 2]})
+        last = orders.upsert({"id": [2, 3], "x": ["b", "c"]})
+        wanted = [orders.read(time).sort_by("id") for time in (first, last)]
+    for words in (
+        ("--all", "--url", str(tmp_path / "a"), "--to", there, "--to-consensus", postgres_url),
+        ("--all", "--url", there, "--consensus", postgres_url, "--to", str(tmp_path / "b")),
+    ):
+        result = run(*words)
+        assert result.exit_code == 0, result.output
+        assert re.match(r"copied: orders \(.*\) with 3 rows and \d changes?; times from 0, ", result.stdout)
+        assert result.stderr == "1 collection with 3 rows\n"
+        assert "postgresql" not in result.output
+    again = run(*words)
+    assert again.stdout.startswith("was copied before: orders")
+    with holdfast.table(tmp_path / "b", "orders", mode="read") as back:
+        assert [back.read(time).sort_by("id") for time in (first, last)] == wanted
+        assert back.upper == last + 1
+
+
+def test_a_copy_that_makes_no_sense_is_refused_and_makes_no_location(tmp_path: Path) -> None:
+    here, there = str(tmp_path / "a"), str(tmp_path / "b")
+    with holdfast.table(here, "t", columns={"id": "int64"}):
+        pass
+    for words, said in (
+        ((), "what is to be copied?"),
+        (("t", "--all"), "what is to be copied?"),
+        (("--all", "--as", "u"), "--as can't be used with --all"),
+        (("nope",), "no collection has the id or name 'nope'"),
+    ):
+        result = run(*words, "--url", here, "--to", there)
+        assert (result.exit_code, said in result.stderr) == (2, True), result.output
+    assert "does not exist" in run("t", "--url", there, "--to", here).stderr
+    assert not (tmp_path / "b").exists()
+    assert run("t", "--url", here, "--to", here, "--as", "u").exit_code == 0
+    assert [each.name for each in holdfast.list_tables(here)] == ["t", "u"]

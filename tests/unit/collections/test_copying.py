@@ -1,0 +1,220 @@
+"""`copy_table` and `copy_tables`: history, kills, writers meanwhile, and the check."""
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast
+from holdfast.collections import StorageController
+from holdfast.collections.copying import _Copy, copy_all, copy_collection
+from holdfast.errors import BadInput, CorruptBlob, StorageError, UniquenessViolation
+from holdfast.persist import PersistClient
+from holdfast.tables import Table
+from testbed.faults import Fault, ProcessDeath, ScriptedPlan
+from unit.collections.stores import Stores
+
+
+def history(table: Table, since: int, upper: int) -> list[tuple[int, Any]]:
+    """The contents at each time at which they may differ, with the columns of that time."""
+    written = table.history()["time"].drop_null().to_pylist()
+    times = sorted({since, upper - 1, *written, *(time - 1 for time in written)})
+    found = []
+    for time in times:
+        if since <= time < upper:
+            rows = table.counts(time)
+            keys = [(name, "ascending") for name in rows.column_names if pa.types.is_integer(rows[name].type)]
+            found.append((time, rows.sort_by(keys).to_pylist()))
+    return found
+
+
+def long_life(client: PersistClient) -> Table:
+    """A table with a history: changes, a handover, renamed, dropped and added columns, and a since."""
+    table = holdfast.table(
+        client,
+        "orders",
+        columns={"id": "int64", "note": "string?", "tags": "list<string>?", "old": "int32?"},
+        key="id",
+        shards=2,
+        comments={"note": "a comment"},
+        retain="3d",
+    )
+    first = table.append({"id": [*range(20)], "note": ["a"] * 20, "old": [7] * 20})
+    controller = StorageController(client)
+    controller.set_retention_hold("orders", first)
+    table.upsert([{"id": 3, "note": None, "tags": ["x", "y"]}, {"id": 99, "note": "new"}])
+    table.delete([5])
+    table.rename_column("note", "text")
+    table.drop_column("old")
+    made = controller.renditions.create("orders", shards=3)
+    controller.hydrate("orders", made.id)
+    controller.renditions.hand_over("orders", made.id)
+    table.alter(add={"old": "string?"}, types={})
+    table.upsert([{"id": 1, "old": "again"}])
+    return table
+
+
+def test_a_copy_has_the_same_rows_at_all_times_and_the_same_columns() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = long_life(client)
+    copied = holdfast.copy_table(client, "orders", other)
+    source, made = (StorageController(each).describe("orders") for each in (client, other))
+    assert (made.schema, made.names, made.comments) == (source.schema, source.names, source.comments)
+    assert (made.retain_ms, made.shards) == (source.retain_ms, 3)
+    frontiers = StorageController(client).frontiers("orders")
+    assert StorageController(other).frontiers("orders") == frontiers
+    assert (copied.since, copied.upper) == (frontiers.since, frontiers.upper)
+    assert frontiers.since > 0
+    copy = holdfast.table(other, "orders")
+    wanted = history(table, frontiers.since, frontiers.upper)
+    assert len({str(rows) for _, rows in wanted}) >= 4
+    assert history(copy, frontiers.since, frontiers.upper) == wanted
+    assert copied.rows == table.count()
+    with pytest.raises(holdfast.AsOfTooEarly):
+        copy.read(frontiers.since - 1)
+    assert holdfast.copy_table(client, "orders", other).was_there
+    copy.upsert([{"id": 1, "text": "later"}])
+    back = holdfast.copy_table(other, "orders", client, new_name="back")
+    assert back.rows == copy.count()
+    assert history(holdfast.table(client, "back"), frontiers.since, frontiers.upper) == wanted
+
+
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        (Fault.DEATH_AFTER, 12),
+        *(
+            pytest.param(fault, 1, marks=pytest.mark.long)
+            for fault in (Fault.DEATH_BEFORE, Fault.DEATH_AFTER, Fault.INDETERMINATE_AFTER)
+        ),
+    ],
+)
+def test_a_copy_continues_after_a_kill_at_every_write(
+    monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int
+) -> None:
+    monkeypatch.setattr("holdfast.collections.copying._CHUNK_ROWS", 4)
+    stores = Stores()
+    client = stores.open()
+    table = holdfast.table(client, "t", columns={"id": "int64", "x": "int64?"}, key="id")
+    first = table.append({"id": [1, 2, 3]})
+    StorageController(client).set_retention_hold("t", first)
+    for number in range(4):
+        table.upsert({"id": [number, number + 1], "x": [number, number]})
+    table.append({"id": [*range(100, 120)]})
+    table.delete([2])
+    frontiers = StorageController(client).frontiers("t")
+    wanted = history(table, *(frontiers.since, frontiers.upper))
+    for number in range(1, 200, step):
+        others = Stores()
+        plan = ScriptedPlan({number: fault}, matches=lambda operation: operation.writes)
+        try:
+            target = others.open(plan, inline_max_bytes=0)
+            holdfast.copy_table(client, "t", target)
+        except (StorageError, ProcessDeath, holdfast.HandleExpired):
+            pass
+        again = others.open()
+        assert [each.name for each in holdfast.list_tables(again)] in ([], ["t.copying"], ["t"])
+        holdfast.copy_table(client, "t", again)
+        assert StorageController(again).frontiers("t") == frontiers
+        assert history(holdfast.table(again, "t"), frontiers.since, frontiers.upper) == wanted
+        if plan.seen <= number:
+            assert number > 20
+            return
+    raise AssertionError("the copy never ends")
+
+
+def test_a_copy_of_a_table_that_is_written_has_the_time_at_which_it_began() -> None:
+    stores, others = Stores(), Stores()
+    client = stores.open()
+    table = holdfast.table(client, "t", columns={"id": "int64"})
+    table.append({"id": [*range(10)]})
+    began = table.upper
+    writes: list[int] = []
+
+    def on_rows(what: str, rows: int) -> None:
+        if len(writes) < 5:
+            writes.append(table.append([{"id": 100 + len(writes)}]))
+
+    copied = holdfast.copy_table(client, "t", others.open(), on_rows=on_rows)
+    assert len(writes) >= 2
+    assert (copied.upper, copied.rows) == (began, 10)
+    copy = holdfast.table(others.open(), "t")
+    assert copy.upper == began
+    assert copy.count() == 10
+
+
+def test_a_location_is_copied_at_one_moment_and_says_what_is_gone() -> None:
+    stores, others = Stores(), Stores()
+    client = stores.open()
+    tables = [
+        holdfast.table(client, name, columns={"id": "int64"}, retain="forever") for name in ("a", "b", "c")
+    ]
+    holdfast.table(client, "empty", columns={"id": "int64"})
+    for number in range(3):
+        holdfast.write({each: [{"id": number}] for each in tables})
+    source = StorageController(client)
+
+    class Killed(Exception):
+        pass
+
+    def kill(_: object) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        copy_all(source, StorageController(others.open()), on_table=kill)
+    holdfast.write({each: [{"id": 9}] for each in tables})
+    tables[2].close()
+    holdfast.drop_table(client, "c", force=True)
+    gone: list[str] = []
+    copies = holdfast.copy_tables(client, others.open(), on_gone=gone.append)
+    assert [(each.name, each.rows) for each in copies] == [("a", 3), ("b", 3), ("empty", 0)]
+    assert len(gone) == 1
+    assert [each.name for each in holdfast.list_tables(others.open())] == ["a", "b", "empty"]
+    with pytest.raises(BadInput, match="is the location itself"):
+        holdfast.copy_tables(client, stores.open())
+
+
+def test_a_copy_that_differs_keeps_its_name_and_says_so() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = holdfast.table(client, "t", columns={"id": "int64"})
+    table.append({"id": [1, 2]})
+    table.append({"id": [3]})
+    source, target = StorageController(client), StorageController(other)
+    append = _Copy._append
+
+    def lossy(self: Any, writer: Any, rows: Any, expected: int, new_upper: int) -> None:
+        append(self, writer, [each.slice(1) for each in rows], expected, new_upper)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Copy, "_append", lossy)
+        with pytest.raises(CorruptBlob, match=r"t\.copying"):
+            copy_collection(source, target, source.describe("t").collection_id, "t")
+    assert [each.name for each in holdfast.list_tables(other)] == ["t.copying"]
+    with pytest.raises(CorruptBlob):
+        holdfast.copy_table(client, "t", other)
+
+
+def test_names_that_others_have_are_refused() -> None:
+    client, other = Stores().open(), Stores().open()
+    for each in (client, other):
+        holdfast.table(each, "t", columns={"id": "int64"}).append([{"id": 1}])
+    with pytest.raises(UniquenessViolation, match="which is no copy of this one"):
+        holdfast.copy_table(client, "t", other)
+    with pytest.raises(BadInput, match="is the location of table 't' itself"):
+        holdfast.copy_table(client, "t", client)
+    holdfast.table(other, "u.copying", columns={"id": "int64"}).append([{"id": 1}])
+    with pytest.raises(UniquenessViolation, match="which is no copy"):
+        holdfast.copy_table(client, "t", other, new_name="u")
+    with pytest.raises(holdfast.CollectionNotFound):
+        holdfast.copy_table(client, "nope", other)
+
+
+def test_rows_count_as_often_as_their_diff_says() -> None:
+    client, other = Stores().open(), Stores().open()
+    table = holdfast.table(client, "t", columns={"x": "float64"})
+    table.append([{"x": float("nan"), "_diff": 3}, {"x": -0.0, "_diff": 1}])
+    copied = holdfast.copy_table(client, "t", other)
+    assert copied.rows == 4
+    found: Counter[str] = Counter(map(str, holdfast.table(other, "t").read()["x"].to_pylist()))
+    assert found == {"nan": 3, "0.0": 1}
