@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from holdfast.tables import (
         Delete,
         Merge,
+        Revert,
         SetValues,
         SqlResult,
         Table,
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
 _TABLES = (
     "Delete",
     "Merge",
+    "Revert",
     "SetValues",
     "SqlResult",
     "Table",
@@ -154,6 +156,7 @@ __all__ = [
     "NotWritable",
     "OtherHistory",
     "Overtaken",
+    "Revert",
     "SetValues",
     "ShadowDiverged",
     "ShardFinalized",

@@ -84,6 +84,9 @@ RUN_ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """By page: the test that runs all of it, since it takes a tier."""
 
+COSTLY: Final = frozenset({"docs/how-to/cookbook.md"})
+"""Pages that take long. What is cheap of them has a test of its own, such as `test_cookbook.py`."""
+
 _UNINSTALL: Final = "docs/how-to/uninstall.md"
 LAST: Final = frozenset({_UNINSTALL})
 """Pages that take away what all pages share."""

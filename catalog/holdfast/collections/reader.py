@@ -150,12 +150,14 @@ class CollectionReader:
                 raise AsOfTooEarly(as_of, since)
             return self._listen(as_of, as_of + 1, partial(ReadHandle.listen, until=until), until)
 
-    def changes(self, after: int, until: int) -> Iterator[pa.RecordBatch]:
+    def changes(
+        self, after: int, until: int, *, names: ColumnNames | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The difference between the contents at `until` and those at `after`. `_diff` may be negative.
 
         Memory is bounded for any number of rows. A row that moved to another shard occurs
         more than once. If you read the collection's record afterwards, its schema is that of the rows or
-        later.
+        later. `names` are the names of the columns.
 
         Raises `AsOfTooEarly` if `after < since`, `AsOfNotYetAvailable` if `until >= upper`, and `BadInput` if
         `until < after`.
@@ -167,7 +169,7 @@ class CollectionReader:
             check_as_of(time, since, upper)
         with self._there(after):
             pieces = [self._changes_of(each, after, until) for each in self._described().held]
-        return self._within(after, chain.from_iterable(pieces))
+        return self._within(after, chain.from_iterable(pieces), names)
 
     def _changes_of(self, rendition: RenditionInfo, after: int, until: int) -> Iterable[pa.RecordBatch]:
         """The changes while a rendition was current, including the difference when it took over."""
@@ -189,10 +191,12 @@ class CollectionReader:
             found += [shard.changes(after, until) for shard in self._handles(rendition)]
         return chain.from_iterable(found)
 
-    def _within(self, as_of: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _within(
+        self, as_of: int, rows: Iterator[pa.RecordBatch], names: ColumnNames | None
+    ) -> Iterator[pa.RecordBatch]:
         with self._there(as_of):
             for batch in rows:
-                yield self._names_of(batch.schema.names).shown_rows(batch)
+                yield (names or self._names_of(batch.schema.names)).shown_rows(batch)
                 self._check_process()
 
     def _check_process(self) -> None:

@@ -7,7 +7,7 @@ write and hand over the same collection with that package at the same time.
 """
 
 from holdfast.collections.copying import CopiedTable
-from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
+from holdfast.tables.changes import Append, Delete, Merge, Revert, SetValues, Update, Upsert
 from holdfast.tables.copying import copy_table, copy_tables
 from holdfast.tables.creating import create_table
 from holdfast.tables.exported import Exported
@@ -23,6 +23,7 @@ __all__ = [
     "Delete",
     "Exported",
     "Merge",
+    "Revert",
     "SetValues",
     "SqlResult",
     "Table",

@@ -30,14 +30,23 @@ from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.polars_forks import polars_works
 from holdfast.tables.filters import ChosenBy, Where, evaluated, filter_of
+from holdfast.tables.moments import Moment, milliseconds
 from holdfast.tables.rows import check_counts, column_names, keys_of, repeated, updates_of
 
 _MATCHED: Final = ("update", "keep", "delete")
 _MISSING: Final = ("insert", "ignore")
 _TIME_FIELD: Final = pa.field(TIME, pa.uint64(), nullable=False)
 
-Chosen: TypeAlias = pa.Table | ChosenBy | None
-"""Existing rows: those with these keys, those that a condition chooses, or all of them."""
+
+@dataclass(frozen=True, slots=True)
+class ChangedSince:
+    """The difference between the existing rows and those at a time."""
+
+    time: int
+
+
+Chosen: TypeAlias = pa.Table | ChosenBy | ChangedSince | None
+"""Existing rows: those with these keys, those that a condition chooses, what changed, or all of them."""
 
 Existing = Callable[[Chosen], pa.Table]
 """Returns existing rows, with `_diff`."""
@@ -238,6 +247,18 @@ class Merge(Change):
             return pa.concat_tables([wanted.empty_table(), *(_with_columns(each, wanted) for each in pieces)])
 
         return _Replaced(keys, made)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Revert(Change):
+    """Make the rows those of an earlier time. See `Table.revert`."""
+
+    what: ClassVar[str] = "revert"
+    as_of: Moment
+
+    def prepare(self, table: str, schema: Schema) -> PreparedChange:  # noqa: ARG002
+        """See `Change`."""
+        return _Replaced(ChangedSince(milliseconds(self.as_of)), lambda _there, _schema: None)
 
 
 class _Appended(PreparedChange):

@@ -31,7 +31,7 @@ from holdfast.errors import (
 from holdfast.persist import Prepared
 from holdfast.persist.rows.evolution import evolution_fault, fitted
 from holdfast.persist.rows.schema import DIFF
-from holdfast.tables.changes import Append, Change, Chosen, PreparedChange
+from holdfast.tables.changes import Append, Change, Chosen, PreparedChange, Revert
 from holdfast.tables.opened import OpenTable
 from holdfast.text import naming
 
@@ -50,6 +50,9 @@ def commit(changes: Mapping[OpenTable, Change]) -> Committed:
     """Commit the changes of several tables at one time. Raises like `write`."""
     tables = list(changes)
     _check_together(tables)
+    for table, change in changes.items():
+        if isinstance(change, Revert):
+            table.complete(change.as_of)
     prepared = [_prepared(table, changes[table]) for table in tables]
     purposes = [table.controller.purpose_of(changes[table].what) for table in tables]
     with ExitStack() as stack:

@@ -17,7 +17,7 @@ from holdfast.persist.rows.canonical import python_values
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds
 from holdfast.persist.rows.schema import Schema
-from holdfast.tables.changes import Chosen, among
+from holdfast.tables.changes import ChangedSince, Chosen, among
 from holdfast.tables.filters import ChosenBy, filter_of
 
 _KEYS: Final = "keys"
@@ -32,8 +32,13 @@ def rows_of(
 ) -> pa.Table:
     """The rows at `as_of` with these keys, with `_diff`. All rows for None. `names` are those of the columns.
 
-    Raises like `CollectionReader.snapshot`.
+    Raises like `CollectionReader.snapshot`, or for `ChangedSince` like `CollectionReader.changes`.
     """
+    if isinstance(keys, ChangedSince):
+        changes = list(reader.changes(keys.time, as_of, names=names))
+        # The record, read after the rows, has a schema that all of theirs lead to.
+        wanted = names.shown_schema(described().stored_schema).arrow_diff
+        return pa.Table.from_batches([fitted(each, wanted) for each in changes], wanted)
     if keys is None:
         return reader.snapshot(as_of, names=names).to_table()
     if isinstance(keys, ChosenBy):

@@ -28,7 +28,7 @@ MOST_ENTRIES: Final = 1_000_000
 _LAST_MS: Final = 253_402_300_799_999
 """The last moment of the year 9999."""
 
-KINDS: Final = frozenset({"append", "upsert", "delete", "update", "merge", "load"})
+KINDS: Final = frozenset({"append", "upsert", "delete", "update", "merge", "load", "revert"})
 """What a write may do. Any other is a "write"."""
 
 HISTORY: Final = pa.schema(

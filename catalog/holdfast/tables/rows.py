@@ -119,7 +119,7 @@ def _arrow(schema: Schema, rows: object) -> Any:
     """The rows in a form that `prepare_updates` accepts."""
     if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
         # The Arrow export of pandas would turn the index into a column.
-        return pa.Table.from_pandas(rows, preserve_index=False)
+        return _with_dates(schema, pa.Table.from_pandas(rows, preserve_index=False))
     if isinstance(rows, Mapping):
         return _from_lists(schema, rows)
     if isinstance(rows, pa.Table | pa.RecordBatch):
@@ -132,6 +132,22 @@ def _arrow(schema: Schema, rows: object) -> Any:
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
     raise BadInput(f"rows must be {_FORMS}, not {type(rows).__name__}")
+
+
+def _with_dates(schema: Schema, rows: pa.Table) -> pa.Table:
+    """Rows of pandas, which has no dates but midnights, with dates where the schema has them."""
+    for column in schema.columns:
+        index = rows.schema.get_field_index(column.name)
+        if index < 0 or not pa.types.is_date32(column.arrow.type):
+            continue
+        given = rows.column(index)
+        if pa.types.is_timestamp(given.type) and given.type.tz is None:
+            dates = given.cast(pa.date32(), safe=False)
+            if not dates.cast(given.type).equals(given):
+                hint = "round the values, for example with .dt.normalize()"
+                raise BadInput(f"column {column.name!r} is a date, and has times of day", hint=hint)
+            rows = rows.set_column(index, column.name, dates)
+    return rows
 
 
 def _names(given: Any) -> Iterable[str]:

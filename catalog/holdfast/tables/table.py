@@ -23,7 +23,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.altering import altered
-from holdfast.tables.changes import Append, Delete, Merge, SetValues, Update, Upsert
+from holdfast.tables.changes import Append, Delete, Merge, Revert, SetValues, Update, Upsert
 from holdfast.tables.committing import as_change, commit
 from holdfast.tables.duckdb_extra import import_duckdb
 from holdfast.tables.export import export_to
@@ -165,6 +165,15 @@ class Table:
                 hint='such as update([1], function), or update(where=pc.field("id") == 1, set={"note": "a"})',
             )
         return commit({self._opened: SetValues(where, set)}).time
+
+    def revert(self, as_of: Moment) -> int:
+        """Make the rows those of an earlier time, atomically. Returns the time at which that is visible.
+
+        This is a new write: you can still read all times before it, so you can also revert a revert. The
+        columns stay as they are now. The difference between the two times must fit into memory. Raises like
+        `diff` and `append`.
+        """
+        return commit({self._opened: Revert(as_of)}).time
 
     def read(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows as of a time, or the latest, in no order. `columns` selects some of the columns.
@@ -472,7 +481,8 @@ class Table:
 def write(changes: Mapping[Table, object]) -> int:
     """Change several tables of one location at one time, all of them or none. Returns that time.
 
-    For each table give rows to append, or an `Upsert`, `Merge`, `Delete`, `Update` or `SetValues`. When this
+    For each table give rows to append, or an `Upsert`, `Merge`, `Delete`, `Update`, `SetValues` or
+    `Revert`. When this
     returns, all changes are durable, and a reader of any of the tables at the returned time or later sees
     them.
 

@@ -6,7 +6,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -570,3 +570,12 @@ def test_a_folder_that_can_only_be_read_is_opened_for_reading(tmp_path: Path) ->
     *lines, unreadable = done.stdout.splitlines()
     assert lines == [hint, hint, "[{'id': 1}]"]
     assert unreadable == UnusablePath.hint
+
+
+def test_dates_from_pandas_are_midnights(client: PersistClient) -> None:
+    table = holdfast.table(client, "days", columns={"day": "date32?", "n": "int64"})
+    days = pd.to_datetime(["2026-01-04", None])
+    table.append(pd.DataFrame({"day": days, "n": [1, 2]}))
+    assert table.read()["day"].to_pylist() == [date(2026, 1, 4), None]
+    with pytest.raises(BadInput, match="table days: column 'day' is a date, and has times of day"):
+        table.append(pd.DataFrame({"day": days + pd.Timedelta(hours=1), "n": [1, 2]}))

@@ -25,7 +25,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield given
 
 
-@pytest.mark.parametrize("page", docpages.on(docpages.Where.MACHINE))
+def _long_if_costly(page: str) -> object:
+    return pytest.param(page, marks=pytest.mark.long) if page in docneeds.COSTLY else page
+
+
+@pytest.mark.parametrize("page", map(_long_if_costly, docpages.on(docpages.Where.MACHINE)))
 def test_a_page_does_what_it_says(page: str, environment: dict[str, str], tmp_path: Path) -> None:
     with PageRun(tmp_path, environment=environment) as run:
         docpages.run(page, run)

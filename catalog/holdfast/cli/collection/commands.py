@@ -35,6 +35,7 @@ from holdfast.cli.collection.place import (
     location_options,
     name_argument,
 )
+from holdfast.cli.collection.revert import revert
 from holdfast.cli.collection.rows import diff, read, tail
 from holdfast.cli.collection.show import describe, holds, jobs, list_
 from holdfast.cli.collection.source import errors, offsets
@@ -304,6 +305,7 @@ for changes in (
     write,
     handover,
     restore,
+    revert,
     alter,
     comment,
     retain,
