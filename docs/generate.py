@@ -4,9 +4,11 @@ A generated part is between `<!-- generated: name -->` and `<!-- end -->`. The r
 hand. The tables and diagrams of a move between stores come from `catalog/move/truth.py`. To find all
 transitions, this program walks the steps from every state that a link or an interrupted move leaves. For each
 page in `NOTEBOOKS`, it also writes a notebook next to the page. `terminals.py` draws pictures of terminals.
+The numbers of benchmarks come from `bench/RESULTS.md`.
 
 Invariants
-- A part is a function of the code only. `--check` changes nothing, and exits with 1 if a page is stale.
+- A part is a function of the code and of `bench/RESULTS.md` only. `--check` changes nothing, and exits
+  with 1 if a page is stale.
 - A move may be interrupted after any step. The next move, in either direction, begins at step 1.
 """
 
@@ -171,11 +173,82 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
+RESULTS = PAGES.parent / "bench" / "RESULTS.md"
+_LIBRARIES: Mapping[str, str] = {"deltalake": "delta-rs", "pyiceberg": "PyIceberg", "lancedb": "LanceDB"}
+_ALL: Mapping[str, str] = {"ours": "Holdfast", **_LIBRARIES, "DuckDB in place": "DuckDB, no history"}
+_NUMBER = r"[\d,]*\d(?:\.\d+)?"
+_OTHERS: Mapping[str, Iterable[str]] = {
+    "append.py": ("append 10 rows / deltalake append", "append 10 rows / pyiceberg append"),
+    "bulk.py": ("bulk append 4M rows of 58 B / sort + write_table",),
+    "lookup.py": ("lookup of a key in 10M rows / pyarrow.dataset",),
+    "sql.py": (
+        "SQL, groups / DuckDB on Parquet",
+        "SQL, all columns / DuckDB on Parquet",
+        "SQL, a range of keys / DuckDB on Parquet",
+    ),
+}
+"""Results that the comparison shows, by the file of the benchmark."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row of `bench/RESULTS.md`."""
+
+    name: str
+    ours: str
+    peer: str
+    unit: str
+    note: str
+
+
+def results(benchmark: str) -> list[Result]:
+    """Return the rows of a benchmark. Raises `KeyError` if there are none."""
+    _, found, text = RESULTS.read_text().partition(f"\n## {benchmark}\n")
+    if not found:
+        raise KeyError(f"{RESULTS} has no {benchmark}")
+    lines = (
+        line.strip("| ").split(" | ") for line in text.partition("\n## ")[0].splitlines() if " | " in line
+    )
+    rows = [[cell.strip() for cell in cells] for cells in lines]
+    return [Result(*each[:4], each[-1]) for each in rows if re.fullmatch(_NUMBER, each[1])]
+
+
+def table_benchmark() -> str:
+    """Return the CPU time of each operation of `bench/tables.py`, with the least of each row in bold."""
+    found: dict[str, dict[str, str]] = {}
+    for each in results("tables.py"):
+        operation, _, peer = each.name.partition(" / ")
+        values = found.setdefault(operation, {"ours": each.ours})
+        values[peer] = each.peer
+        values |= re.findall(rf"\b({'|'.join(_LIBRARIES)}) ({_NUMBER})", each.note)
+    rows = []
+    for operation, values in found.items():
+        least = min(values.values(), key=_number)
+        cells = (values.get(name, "none") for name in _ALL)
+        rows.append((operation, *(f"**{cell}**" if cell == least else cell for cell in cells)))
+    return _table(("CPU time in ms", *_ALL.values()), rows)
+
+
+def other_benchmarks() -> str:
+    """Return the results of `_OTHERS`."""
+    rows = []
+    for benchmark, names in _OTHERS.items():
+        by_name = {each.name: each for each in results(benchmark)}
+        for each in map(by_name.__getitem__, names):
+            what, _, peer = each.name.partition(" / ")
+            rows.append((what, each.ours, peer, each.peer, each.unit))
+    return _table(("benchmark", "Holdfast", "compared with", "that one", "unit"), rows)
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     f"{name}-of-{strategy.name.lower().replace('_', '-')}": partial(make, strategy)
     for name, make in (("states", state_table), ("steps", step_tables), ("diagram", diagram))
     for strategy in Strategy
-}
+} | {"table-benchmark": table_benchmark, "other-benchmarks": other_benchmarks}
 
 
 _PICTURE = "images/terminal-"

@@ -79,6 +79,7 @@ def test_a_table_shows_only_what_users_may_call(orders: Table) -> None:
             "rename_column",
             "alter",
             "drop_column",
+            "revert",
             "export",
             "history",
             "diff",

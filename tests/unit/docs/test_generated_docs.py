@@ -127,3 +127,24 @@ def test_from_every_state_one_move_leads_to_its_target(generate: ModuleType, str
     for transition, target in product(generate.transitions(strategy), Backend):
         (*_, (_, end)) = generate.walk(strategy, target, transition.after)
         assert end.state(strategy).truth is target
+
+
+WHY = ROOT / "docs" / "explanation" / "why-and-when.md"
+GENERATED = re.compile(r"<!-- generated: ([a-z-]+) -->\n(.*?)<!-- end -->", re.DOTALL)
+
+
+def test_the_numbers_of_the_comparison_are_those_of_the_results() -> None:
+    text = WHY.read_text()
+    parts = dict(GENERATED.findall(text))
+    measured = (ROOT / "bench" / "RESULTS.md").read_text()
+    for name, columns in (("table-benchmark", slice(1, None)), ("other-benchmarks", slice(1, 4, 2))):
+        rows = [line.strip("| ").split(" | ") for line in parts[name].splitlines()[2:]]
+        assert len(rows) >= 7
+        for operation, *cells in rows:
+            lines = [line for line in measured.splitlines() if line.startswith(f"| {operation} / ")]
+            assert lines, operation
+            for cell in [operation, *cells][columns]:
+                number = cell.strip("*")
+                assert number == "none" or any(re.search(rf"[| ]{number}[ ,|]", f"{line} ") for line in lines)
+    # Prose has no measured numbers, which would go stale.
+    assert not re.search(r"\d (?:ms|s|times|%|rows/s|MB)\b", GENERATED.sub("", text))
