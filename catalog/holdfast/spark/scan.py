@@ -57,6 +57,8 @@ class Scan:
     columns: tuple[str, ...] | None
     conditions: tuple[Condition, ...]
     partitions: int
+    renamed: tuple[tuple[str, str], ...] = ()
+    """The columns that were renamed, as (stored name, name)."""
 
     @property
     def as_of(self) -> int:
@@ -124,6 +126,7 @@ def find(options: ReadOptions) -> Scan:
             name=info.name,
             schema=schema,
             comments=info.comments,
+            renamed=info.names.renamed,
             fixed=as_of,
             columns=options.columns,
             conditions=conditions(options.where, info.name, schema, options.zone),

@@ -238,3 +238,21 @@ def test_a_target_that_is_no_table_of_a_catalog_is_refused(target: str) -> None:
     with pytest.raises(BadInput, match="is not a table of an Iceberg catalog") as refused:
         table.export(target, format="iceberg")
     assert refused.value.hint == "write it as catalog.namespace.table, such as lake.shop.orders"
+
+
+def test_a_renamed_column_is_renamed_in_the_table_and_no_column_of_nulls_is_left(lake: Lake) -> None:
+    table = holdfast.table(Stores().open(), "t", columns={"id": "int64", "a": "string?"})
+    table.append([{"id": 1, "a": "x"}])
+    lake.export(table)
+    # Twice, with an export between, and the first name gets a new column.
+    for name in ("b", "c"):
+        table.rename_column(table.schema.names[1], name)
+        if name == "c":
+            table.alter(add={"a": "int32?"})
+        table.append([{"id": 2, name: "y"}])
+        lake.export(table)
+    twice = {"id": 2, "c": "y", "a": None}
+    assert lake.read() == [{"id": 1, "c": "x", "a": None}, twice, twice]
+    table.append([{"id": 3, "a": 5}])
+    lake.export(table)
+    assert lake.read()[-1] == {"id": 3, "c": None, "a": 5}

@@ -18,7 +18,7 @@ from holdfast.spark.jobs.spec import SnapshotSpec
 from holdfast.spark.jobs.target import Target
 from holdfast.tables.iceberg import commits, files
 from holdfast.tables.iceberg.files import IcebergFile, TableLocation
-from holdfast.tables.iceberg.schemas import evolve, make_table, open_catalog
+from holdfast.tables.iceberg.schemas import Renamed, evolve, make_table, open_catalog
 from holdfast.tables.iceberg.target import IcebergTarget
 
 
@@ -35,6 +35,7 @@ class IcebergTableTarget(Target):
         self._check_current = check_current
         self._catalog = open_catalog(target)
         self._comments = NO_COMMENTS
+        self._renamed: Renamed = ()
         self._place: TableLocation | None = None
         self._files: tuple[IcebergFile, ...] = ()
         self._table: Table | None = None
@@ -56,8 +57,8 @@ class IcebergTableTarget(Target):
             collection=found.name,
             as_of=found.as_of,
         )
-        self._comments = found.comments
-        written_as = evolve(table.transaction(), self._target, found.schema, found.comments)
+        self._comments, self._renamed = found.comments, found.renamed
+        written_as = evolve(table.transaction(), self._target, found.schema, found.comments, found.renamed)
         self._place = TableLocation.of(table, written_as, f"{self._job_id}/{self._run}")
         return None
 
@@ -77,7 +78,9 @@ class IcebergTableTarget(Target):
         assert self._place is not None
         # A later error may come after the commit. So discard only if certainly nothing was committed.
         place, self._place = self._place, None
-        wanted = commits.Replacement(manifest, self._run, self._files, place.schema, self._comments)
+        wanted = commits.Replacement(
+            manifest, self._run, self._files, place.schema, self._comments, self._renamed
+        )
         try:
             table, snapshot = commits.commit(self._catalog, self._target, wanted, self._check_current)
         except (BadInput, Fenced):

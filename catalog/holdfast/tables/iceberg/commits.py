@@ -33,7 +33,7 @@ from holdfast.collections.record.comments import Comments
 from holdfast.collections.snapshots.manifest import SnapshotManifest, checksum_text
 from holdfast.errors import BadInput, HoldfastError, Indeterminate
 from holdfast.tables.iceberg.files import IcebergFile
-from holdfast.tables.iceberg.schemas import evolve, load_table, unusable
+from holdfast.tables.iceberg.schemas import Renamed, evolve, load_table, unusable
 from holdfast.tables.iceberg.target import IcebergTarget
 
 _PREFIX: Final = "holdfast."
@@ -55,6 +55,7 @@ class Replacement:
     files: Sequence[IcebergFile]
     written_as: IcebergSchema
     comments: Comments = field(default_factory=dict)
+    renamed: Renamed = ()
 
 
 def committed_by(table: Table, job_id: str) -> Snapshot | None:
@@ -155,7 +156,8 @@ def check_replaceable(table: Table, target: IcebergTarget, *, key: str, collecti
 def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool:
     """Commit on top of the loaded metadata. Returns False if somebody else has changed it."""
     transaction = table.transaction()
-    if evolve(transaction, target, wanted.manifest.schema, wanted.comments) != wanted.written_as:
+    schema, comments = wanted.manifest.schema, wanted.comments
+    if evolve(transaction, target, schema, comments, wanted.renamed) != wanted.written_as:
         raise BadInput(
             f"the columns of the Iceberg table {target} were changed while its rows were written",
             hint="nothing was committed; run the snapshot again",

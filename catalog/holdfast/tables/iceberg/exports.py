@@ -50,7 +50,8 @@ def export_iceberg(
     try:
         if snapshot is None:
             raise BadInput(f"table {table.name} can't be exported: nothing has been written yet")
-        comments = table.describe().comments
+        info = table.describe()
+        comments, renamed = info.comments, info.names.renamed
         iceberg = make_table(catalog, target, snapshot.schema, comments)
         collection, as_of = table.info.collection_id, snapshot.as_of
         key = collection_key(table.client.location_id, collection)
@@ -59,7 +60,7 @@ def export_iceberg(
         if (before := committed_by(iceberg, job)) is not None:
             return _exported(target, iceberg, before)
         run = run_name(1)
-        written_as = evolve(iceberg.transaction(), target, snapshot.schema, comments)
+        written_as = evolve(iceberg.transaction(), target, snapshot.schema, comments, renamed)
         place = TableLocation.of(iceberg, written_as, f"{job}/{run}")
         try:
             files = tuple(_written(table, snapshot, place, progress))
@@ -74,7 +75,7 @@ def export_iceberg(
                 files=tuple(each.file for each in files),
                 created_ms=time.time_ns() // 1_000_000,
             )
-            wanted = Replacement(manifest, run, files, place.schema, comments)
+            wanted = Replacement(manifest, run, files, place.schema, comments, renamed)
             iceberg, found = commit(catalog, target, wanted, lambda: None)
         except Indeterminate:
             # The table may have the files.

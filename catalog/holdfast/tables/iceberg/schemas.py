@@ -5,12 +5,15 @@
   written.
 - Each column gets a type that holds all its values. `uint64` becomes decimal(20,0), a smaller unsigned
   integer becomes the next wider signed one, and `timestamp_utc` becomes timestamptz.
-- Columns of the table that the collection doesn't have stay, and are null.
+- Columns of the table that the collection doesn't have stay, and are null. A column that the collection has
+  renamed is renamed, and keeps its field id. Before, the table's column has the stored name, or is the one
+  that the table's property `holdfast.renamed` names, because an earlier export renamed it.
 - The comment of a column becomes the doc of the table's column. Without a comment, the doc stays as it is.
 """
 
-from collections.abc import Mapping
-from typing import Final
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from pyiceberg import types as t
@@ -24,6 +27,12 @@ from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 from holdfast.persist.rows.schema import Column, Schema
 from holdfast.tables.iceberg.target import IcebergTarget
 from holdfast.text import without_passwords
+
+Renamed: TypeAlias = tuple[tuple[str, str], ...]
+"""The columns of a collection that were renamed, as (stored name, name)."""
+
+_RENAMED: Final = "holdfast.renamed"
+"""The property of a table with the ids of the columns that were renamed, by their stored names, as JSON."""
 
 _TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
     pa.bool_(): t.BooleanType(),
@@ -120,12 +129,17 @@ def load_table(catalog: Catalog, target: IcebergTarget) -> Table:
 
 
 def evolve(
-    transaction: Transaction, target: IcebergTarget, schema: Schema, comments: Comments = NO_COMMENTS
+    transaction: Transaction,
+    target: IcebergTarget,
+    schema: Schema,
+    comments: Comments = NO_COMMENTS,
+    renamed: Renamed = (),
 ) -> IcebergSchema:
     """Give the table the columns of the collection. Returns the schema for data files, with column ids.
 
     The change becomes durable with the transaction. Raises `BadInput` for a change that the table can't make.
     """
+    _rename(transaction, [each for each in renamed if each[1] in schema.names])
     there = {field.name: field for field in transaction.table_metadata.schema().fields}
     names = {column.name for column in schema.columns}
     for field in there.values():
@@ -153,7 +167,28 @@ def evolve(
                 update.update_column(column.name, required=False)
             if comment is not None and found.doc != comment:
                 update.update_column(column.name, doc=comment)
-    return transaction.table_metadata.schema().select(*schema.names)
+    now = transaction.table_metadata.schema()
+    ids = {stored: now.find_field(name).field_id for stored, name in renamed if name in schema.names}
+    if ids != _renamed_before(transaction):
+        transaction.set_properties({_RENAMED: json.dumps(ids)})
+    return now.select(*schema.names)
+
+
+def _renamed_before(transaction: Transaction) -> Mapping[str, int]:
+    found: Mapping[str, int] = json.loads(transaction.table_metadata.properties.get(_RENAMED, "{}"))
+    return found
+
+
+def _rename(transaction: Transaction, renamed: Iterable[tuple[str, str]]) -> None:
+    """Rename the table's columns that the collection has renamed since the last export."""
+    fields = transaction.table_metadata.schema().fields
+    by_id, names = {field.field_id: field.name for field in fields}, {field.name for field in fields}
+    before = _renamed_before(transaction)
+    with transaction.update_schema() as update:
+        for stored, name in renamed:
+            old = by_id.get(before[stored]) if stored in before else stored
+            if old in names and name not in names:
+                update.rename_column(old, name)
 
 
 def unusable(error: Exception, what: str) -> BadInput | StoreUnreachable:
