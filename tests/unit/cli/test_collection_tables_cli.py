@@ -103,9 +103,9 @@ def test_rows_are_put_and_taken_by_key(orders: Shell) -> None:
 def test_how_many_rows_are_really_deleted_is_told(orders: Shell) -> None:
     orders.out("write", "orders", "-", "--format", "csv", stdin=b"id,note\n3,again\n")
     for keys, told in (
-        (b"id\n1\n3\n7\n7\n", "deleted 3 rows of 3 keys from orders: complete up to "),
-        (b"id\n7\n", "deleted 0 rows of 1 key from orders: complete up to "),
-        (b"id\n2\n", "deleted 1 row of 1 key from orders: complete up to "),
+        (b"id\n1\n3\n7\n7\n", "deleted 3 rows of 3 keys from orders, as of "),
+        (b"id\n7\n", "deleted 0 rows of 1 key from orders, as of "),
+        (b"id\n2\n", "deleted 1 row of 1 key from orders, as of "),
     ):
         result = orders.run("write", "orders", "-", "--format", "csv", "--delete", stdin=keys)
         assert (result.exit_code, result.stdout) == (0, "")

@@ -41,8 +41,5 @@ def revert(location: LocationUrls, name: str, as_of: int) -> None:
         ProgressLine(f"reverting {opened.name}", after_s=1),
     ):
         done = commit({opened: Revert(as_of)})
-    click.echo(
-        f"{opened.name} has the rows as of {shown_moment(as_of)} again:"
-        f" complete up to {shown_moment(done.time + 1)}",
-        err=True,
-    )
+    again = f"{opened.name} has the rows as of {shown_moment(as_of)} again"
+    click.echo(f"{again}, as of {shown_moment(done.time)}", err=True)

@@ -10,6 +10,7 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ from holdfast.cli.progress import ProgressLine
 from holdfast.cli.rows.text import FORMATS
 from holdfast.errors import BadInput, HoldfastError, WrittenBefore
 from holdfast.file_formats import check_file
+from holdfast.text import naming
 
 if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo, JobRecord
@@ -154,7 +156,8 @@ def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource",
 
     rows = whole(source)
     change = (tables.Delete if delete else tables.Upsert)(rows)
-    change.prepare(info.name, info.schema)  # raises on bad rows before anything is opened for writing
+    with naming(_what(info, source)):
+        change.prepare(info.name, info.schema)  # raises on bad rows before anything is opened for writing
     with (
         opened_table(location.open_to_write(create=False), info.collection_id) as table,
         ProgressLine(f"writing {count(rows.num_rows, 'row')} to {info.name}", after_s=1),
@@ -165,7 +168,7 @@ def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource",
         what = f"deleted {count(sum(done.taken), 'row')} of {count(keys, 'key')} from"
     else:
         what = f"put {count(rows.num_rows, 'row')} to"
-    click.echo(f"{what} {info.name}: {_complete(done.time + 1)}", err=True)
+    click.echo(f"{what} {info.name}{_as_of(done.time)}", err=True)
 
 
 def _append(
@@ -191,15 +194,16 @@ def _append(
         pieces = source.pieces(progress.part)
         first = next(pieces)
         # Raises on rows that don't fit before anything is opened for writing.
-        rows = prepare_updates(info.schema, first, default_time=times.now)
+        with naming(_what(info, source)):
+            rows = prepare_updates(info.schema, first, default_time=times.now)
         times.check(*(time_bounds(rows) or (times.upper, times.upper)))
         controller = stack.enter_context(controller_of(location.open_to_write(create=False)))
         writer = controller.writer(info.collection_id, purpose=controller.purpose_of("load"))
         # `load` checks the times.
         bulk = stack.enter_context(writer.bulk(far_ahead=True))
-        bulk.add(first)
-        for piece in pieces:
-            bulk.add(piece)
+        for piece in chain([first], pieces):
+            with naming(_what(info, source)):
+                bulk.add(piece)
         progress.begin(f"writing {count(bulk.rows, 'update')} to {info.name}")
 
         def commit(effects: Any) -> None:
@@ -233,11 +237,16 @@ def _append(
         except HoldfastError as error:
             # The write has succeeded. The next one applies it.
             click.echo(f"warning: can't apply the retention of {info.name}: {error}", err=True)
-    click.echo(f"wrote {told} to {info.name}: {_complete(reached)}", err=True)
+    click.echo(f"wrote {told} to {info.name}{_as_of(reached - 1)}", err=True)
 
 
-def _complete(upper: int) -> str:
-    return f"complete up to {shown_moment(upper)}"
+def _what(info: "CollectionInfo", source: "RowSource") -> str:
+    return f"{source.name} for collection {info.name}"
+
+
+def _as_of(time: int) -> str:
+    """The time at which the rows can be read. Nothing if no time is complete, as without rows."""
+    return "" if time < 0 else f", as of {shown_moment(time)}"
 
 
 def _before(info: "CollectionInfo", source: "RowSource", record: "JobRecord") -> WrittenBefore:
