@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.collections.complete_times import (
+    BEHIND_MS,
     LEAST_MS,
     Completeness,
     ReadSeal,
@@ -93,6 +94,17 @@ def complete_with(
             raise refused from None
         with client, StorageController(client) as writing:
             complete(writing, reader, time, what, instead)
+
+
+def begin_at_present(controller: StorageController, collection: str) -> None:
+    """Seal a collection that has no complete time up to a moment ago, so that its times are wall times.
+
+    Does nothing if it has one. Raises like `CollectionWriter.seal`.
+    """
+    if controller.frontiers(collection).upper:
+        return
+    now_ms = controller.client.store_or_host_ms()
+    controller.writer(collection, purpose=controller.purpose_of("create")).seal(now_ms - BEHIND_MS)
 
 
 def check_follow(client: PersistClient, reader: CollectionReader, time: int, what: str, instead: str) -> None:

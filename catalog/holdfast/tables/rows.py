@@ -131,7 +131,12 @@ def _arrow(schema: Schema, rows: object) -> Any:
         return rows
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
-    raise BadInput(f"rows must be {_FORMS}, not {type(rows).__name__}")
+    hint = ""
+    if type(rows).__name__ == "LazyFrame":
+        hint = "give rows.collect()"
+    elif isinstance(rows, Iterator):
+        hint = "give list(rows), or append the rows in pieces"
+    raise BadInput(f"rows must be {_FORMS}, not {type(rows).__name__}", hint=hint)
 
 
 def _with_dates(schema: Schema, rows: pa.Table) -> pa.Table:

@@ -172,3 +172,39 @@ def test_a_table_whose_time_was_moved_is_seen_and_repaired(orders: Orders) -> No
     assert abs(orders.upper() - orders.now) < HOUR
     rows = orders.out("read", "orders", "--format", "json").splitlines()
     assert sorted(json.loads(each)["id"] for each in rows) == [2, 3, 4]
+
+
+def test_a_table_without_writes_reads_as_empty_at_past_times_and_future_times_are_refused(
+    orders: Orders,
+) -> None:
+    with holdfast.table(orders.url, "none", columns={"id": "int64"}) as none:
+        assert orders.out("read", "none", "--as-of", "2026-01-01") == "id\n"
+        assert orders.out("read", "none", "--as-of", "2026-01-01", "--or-earlier") == "id\n"
+        assert orders.out("diff", "none", "--from", "2026-01-01", "--to", "2026-01-02") == "id  _diff\n"
+        assert "nothing has been written yet" in orders.fails("read", "none", "--as-of", "2999-01-01")
+        assert none.upper == 0
+
+
+def test_a_restored_table_has_the_times_of_the_clock(orders: Orders, tmp_path: Path) -> None:
+    folder = str(tmp_path / "export")
+    orders.out("export", "orders", folder)
+    assert "copy keeps its history: 7d" in orders.out("restore", "copy", folder, "--create", "--yes")
+    with holdfast.table(orders.url, "copy", mode="read") as copy:
+        assert copy.upper > orders.now - 60_000
+        assert copy.read()["id"].to_pylist() == [2]
+    # A restore that was interrupted after the creation continues in the same way.
+    holdfast.table(orders.url, "begun", columns={"id": "int64", "note": "string?"}, key=["id"]).close()
+    orders.out("restore", "begun", folder, "--create", "--yes")
+    with holdfast.table(orders.url, "begun", mode="read") as begun:
+        assert begun.upper > orders.now - 60_000
+
+
+@pytest.mark.parametrize("change", [(), ("--upsert",)])
+def test_an_error_about_a_column_names_the_file_and_the_table(
+    orders: Orders, change: tuple[str, ...]
+) -> None:
+    file = orders.file("note\na\n")
+    upper = orders.upper()
+    said = orders.fails("write", "orders", file, *change)
+    assert f"{file} for collection orders: column 'id' is missing (given: note)" in said
+    assert orders.upper() == upper

@@ -580,3 +580,15 @@ def test_dates_from_pandas_are_midnights(client: PersistClient) -> None:
     assert table.read()["day"].to_pylist() == [date(2026, 1, 4), None]
     with pytest.raises(BadInput, match="table days: column 'day' is a date, and has times of day"):
         table.append(pd.DataFrame({"day": days + pd.Timedelta(hours=1), "n": [1, 2]}))
+
+
+def test_rows_in_a_form_that_is_not_known_get_a_hint(client: PersistClient) -> None:
+    table = holdfast.table(client, "t", columns={"id": "int64"})
+    for rows, hint in (
+        (pl.LazyFrame({"id": [1]}), "rows.collect()"),
+        (({"id": n} for n in [1]), "list(rows)"),
+    ):
+        with pytest.raises(BadInput, match="table t: rows must be") as error:
+            table.append(rows)
+        assert hint in str(error.value.hint)
+    assert table.upper == 0

@@ -127,6 +127,8 @@ def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes:
     snapshot is of a collection that is.
     """
     from holdfast.collections import RestoreSource
+    from holdfast.collections.periods import shown_period
+    from holdfast.collections.read_seals import begin_at_present
 
     source = RestoreSource.open(snapshot if "://" in snapshot else Path(snapshot).absolute())
     opened = location.open_to_write(create=True) if create else location.open_to_look()
@@ -149,6 +151,9 @@ def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes:
         controller_of(location.open_to_write(create=False)) as controller,
         ProgressLine(f"restoring {info.name}") as progress,
     ):
+        if create and not info.holding.is_fed:
+            # So that the rows come at a moment, not at time 2. A pipeline chooses times by itself.
+            begin_at_present(controller, info.collection_id)
         progress("checking the files")
         restored = controller.restore_collection(
             info.collection_id, source, progress=lambda rows: progress.rows(rows, source.manifest.rows)
@@ -157,6 +162,8 @@ def restore(location: LocationUrls, name: str, snapshot: str, create: bool, yes:
         # A listener that follows the restore reads this difference instead of both renditions.
         controller.renditions.make_difference(info.collection_id)
     click.echo(f"{info.name} is {restored.id}, restored, from {shown_moment(restored.held_from)} on")
+    if is_new:
+        click.echo(f"{info.name} keeps its history: {shown_period(info.retain_ms)}")
     if restored.pipeline is not None:
         click.echo(f"its source continues from where the snapshot was: 'holdfast collection offsets {name}'")
 
@@ -342,14 +349,17 @@ def upkeep(location: LocationUrls, names: tuple[str, ...]) -> None:
 def _new_for(name: str, source: "RestoreSource") -> "CollectionSpec":
     """The spec of a new collection that a snapshot is restored into."""
     from holdfast.collections import CollectionSpec
+    from holdfast.collections.periods import NEW_TABLE, period_ms
 
     pipeline = source.manifest.pipeline
+    retain_ms = None if pipeline else period_ms(NEW_TABLE)
     return CollectionSpec(
         str(uuid.uuid4()),
         name,
         source.manifest.schema,
         source_fed=pipeline is not None,
         made_from="" if pipeline is None else pipeline.made_from,
+        retain_ms=retain_ms,
     )
 
 

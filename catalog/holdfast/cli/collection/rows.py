@@ -80,6 +80,10 @@ def read(
         controller_of(location.open_to_look()) as controller,
         controller.reader(name, purpose="holdfast collection read") as reader,
     ):
+        if as_of is not None and reader.upper() == 0 and _is_past(controller, as_of):
+            # No time is complete yet, so this promises nothing about later reads.
+            click.echo(f"{reader.info.name} is empty", err=True)
+            as_of = None
         if as_of is not None:
             as_of = _time_for(location, controller, reader, as_of, or_earlier=or_earlier)
         snapshot = None
@@ -159,7 +163,7 @@ def diff(
 
     with opened_table(location.open_to_look(), name) as opened:
         table = Table(opened)
-        if not table.upper and end is None:
+        if not table.upper and (end is None or _is_past(opened.controller, max(start, end))):
             from holdfast.cli.rows.show import show_rows
             from holdfast.persist.rows.stored import logical_schema
 
@@ -236,6 +240,13 @@ def tail(
                     click.echo(json.dumps({"progress": told}))
 
 
+def _is_past(controller: "StorageController", time: int) -> bool:
+    """Whether this is a moment in the past, and not a number that counts something."""
+    from holdfast.collections.complete_times import LEAST_MS
+
+    return LEAST_MS <= time <= controller.client.store_or_host_ms()
+
+
 def _time_for(
     location: LocationUrls,
     controller: "StorageController",
@@ -266,6 +277,7 @@ class _Changes:
     def __init__(self, form: str) -> None:
         self._form = form
         self._names: list[str] = []
+        self._widths: list[int] = []
         self._told: list[str] = []
 
     def show(self, updates: "pa.Table") -> None:
@@ -287,12 +299,15 @@ class _Changes:
         from holdfast.tables.cells import rows_of
 
         names = ["_time", "_diff", *(each for each in updates.column_names if not each.startswith("_"))]
+        rows = [[cell_of(value) for value in row.values()] for row in rows_of(updates.select(names))]
         if names != self._names:
-            # Columns may be added while this runs.
-            click.echo("  ".join(names))
+            # Columns may be added while this runs. Later rows keep the widths of the first ones.
+            self._widths = [max(map(len, cells)) for cells in zip(names, *rows, strict=True)]
             self._names = names
-        for row in rows_of(updates.select(names)):
-            click.echo("  ".join(map(cell_of, row.values())))
+            rows.insert(0, names)
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, self._widths, strict=True))
+            click.echo("  ".join(cells).rstrip())
 
     def _show_csv(self, updates: "pa.Table") -> None:
         from io import BytesIO
