@@ -701,7 +701,7 @@ def test_a_missing_pyiceberg_is_told(
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
     with pytest.raises(BadInput, match="pyiceberg, which is not installed"):
         snapshot.run(spec, say=str, spark=spark)
-    assert record_of(controller, spec).error.endswith("install holdfast[iceberg]")
+    assert record_of(controller, spec).error.endswith("pip install 'holdfast[iceberg]'")
 
 
 def test_a_catalog_that_can_not_be_had_is_told_without_its_password(

@@ -19,6 +19,7 @@ from holdfast.cli.facts import count, shown, shown_moment, size
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import is_quiet
 from holdfast.errors import CLOSED, BadInput
+from holdfast.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,7 +121,8 @@ def _show_step(step: "IngestStep", say: "Callable[[str], None]") -> None:
 
 def _read(file: Path) -> "tuple[str, Schema | None, IngestSpec]":
     """The collection, its schema if the file has one, and the spec."""
-    import yaml
+    with needs("ingest", "holdfast ingest"):
+        import yaml
 
     try:
         given = yaml.safe_load(file.read_text())

@@ -15,6 +15,7 @@ from holdfast.collections import CollectionInfo, CollectionSpec, Recipe, Storage
 from holdfast.collections.feeds import FedRendition
 from holdfast.collections.record.spec import FIRST_RENDITION
 from holdfast.errors import BadInput, CollectionNotFound, SourceStalled, UniquenessViolation
+from holdfast.extras import needs
 from holdfast.ingest.envelope import Envelope
 from holdfast.ingest.formats.debezium import DebeziumJson
 from holdfast.ingest.formats.decoded import Format
@@ -284,13 +285,8 @@ def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock, waits
 
 
 def _kafka(topic: KafkaSpec, reader: str, waits: Waits) -> Source:
-    try:
+    with needs("ingest", "source.kafka"):
         from holdfast.ingest.sources.kafka import Kafka
-    except ImportError as error:
-        raise BadInput(
-            f"source.kafka needs a package that is not installed: {error}",
-            hint="pip install 'holdfast[kafka]'",
-        ) from error
     return Kafka(topic, topic.group or f"holdfast-{reader}", waits)
 
 
@@ -327,13 +323,8 @@ def transactions_of(
 
 
 def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema, waits: Waits) -> Source:
-    try:
+    with needs("postgres", "source.postgres"):
         from holdfast.ingest.sources.postgres import Postgres, slot_of
-    except ImportError as error:
-        raise BadInput(
-            f"source.postgres needs a package that is not installed: {error}",
-            hint="pip install 'holdfast[postgres]'",
-        ) from error
     included = set(spec.include.values())
     columns = pa.schema([each for each in schema.arrow if each.name not in included])
     limits = (spec.max_rows, spec.max_transaction_bytes)
@@ -341,13 +332,8 @@ def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema
 
 
 def _bucket(place: S3Place, files: FilesSpec, waits: Waits, *, whole: bool, raw: bool) -> Source:
-    try:
+    with needs("s3", "an s3:// path"):
         from holdfast.ingest.sources.bucket import Bucket
-    except ImportError as error:
-        raise BadInput(
-            f"an s3:// path needs packages that are not installed: {error}",
-            hint="pip install 'holdfast[s3]'",
-        ) from error
     return Bucket(
         place,
         files.pattern,
@@ -367,14 +353,9 @@ def _json(spec: IngestSpec, columns: pa.Schema, schema: Schema, texts: SchemaTex
 
 
 def _avro(spec: IngestSpec, columns: pa.Schema, schema: Schema, texts: SchemaTexts) -> Format:
-    try:
+    with needs("ingest", "format avro"):
         from holdfast.ingest.formats.avro import Avro, AvroFiles
         from holdfast.ingest.formats.debezium_avro import DebeziumAvro
-    except ImportError as error:
-        raise BadInput(
-            f"format avro needs a package that is not installed: {error}",
-            hint="pip install 'holdfast[avro]'",
-        ) from error
     if isinstance(spec.source, FilesSpec):
         return AvroFiles(columns, most_bad=spec.error_limit)
     head = spec.avro.registry is not None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast import errors
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.extras import needs
 from holdfast.spark.interpreter import require_interpreters
 from holdfast.spark.java import require_java
 
@@ -41,9 +42,12 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     """Set what often goes wrong: worker interpreter, Arrow, filter push-down, time zone, local addresses.
 
     Settings that the builder already has are kept. Call this before `getOrCreate`. Raises `BadInput` if
-    there is no Java that Spark can start on. If all of Spark runs on this machine, also raises it if
-    `PYSPARK_PYTHON` or `PYSPARK_DRIVER_PYTHON` isn't a Python of this version with Holdfast installed.
+    there is no Java that Spark can start on, or if pandas isn't installed. If all of Spark runs on this
+    machine, also raises it if `PYSPARK_PYTHON` or `PYSPARK_DRIVER_PYTHON` isn't a Python of this version with
+    Holdfast installed.
     """
+    with needs("spark", "Spark"):
+        import pandas as pd  # noqa: F401 - PySpark needs it for Arrow, and would fail later
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     if not under_submit:
         require_java()
@@ -66,7 +70,8 @@ def register(spark: "SparkSession") -> None:
     Spark finds the format by itself if `pyspark_holdfast` is importable, which it is if Holdfast is
     installed. For writing, this works only in the thread that created the session; call this in any other.
     """
-    from holdfast.spark.datasource import HoldfastDataSource  # it needs pyspark, this module does not
+    with needs("spark", 'format("holdfast")'):
+        from holdfast.spark.datasource import HoldfastDataSource  # it needs pyspark, this module does not
 
     spark.dataSource.register(HoldfastDataSource)
     _activate(spark)

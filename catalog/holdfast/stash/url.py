@@ -1,14 +1,14 @@
 """Opens a stash by its URL. Messages show only scheme and path of a URL: the rest may hold secrets."""
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import BadInput
+from holdfast.extras import needs
 from holdfast.stash.sqlite import SqliteStash
 from holdfast.stash.stash import Stash
 
@@ -52,7 +52,7 @@ def check_url(url: str) -> str:
         given = "the stash" if any(each in url for each in ":@?") else f"stash {url!r}"
         raise BadInput(f"{given} is not a URL", hint=f"known forms: {_FORMS}")
     if scheme in _POSTGRES:
-        with _needs_psycopg():
+        with needs("postgres", "a postgresql:// URL"):
             from holdfast.pg_session import PostgresAddress
         return PostgresAddress.parse(url, default_schema=DEFAULT_SCHEMA).description
     if scheme == "sqlite":
@@ -61,22 +61,11 @@ def check_url(url: str) -> str:
 
 
 def _open_postgres(url: str, *, create: bool, read_only: bool, names: Mapping[int, str]) -> Stash:
-    with _needs_psycopg():
+    with needs("postgres", "a postgresql:// URL"):
         from holdfast.pg_session import PostgresAddress
         from holdfast.stash.postgres import PostgresStash
     address = PostgresAddress.parse(url, default_schema=DEFAULT_SCHEMA)
     return PostgresStash(address, create=create, read_only=read_only, names=names)
-
-
-@contextmanager
-def _needs_psycopg() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise BadInput(
-            f"a postgresql:// URL needs packages that are not installed: {error}",
-            hint="install holdfast[postgres]",
-        ) from error
 
 
 def _path(url: str) -> Path:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from holdfast.collections.snapshots.locate import local_folder
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.extras import needs
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.tables.exported import Exported
@@ -42,12 +43,9 @@ def export_delta(
     table: OpenTable, time_ms: int | None, target: str, progress: Callable[[int], object]
 ) -> Exported:
     """Make the rows at a time (None: the latest) the contents of a Delta table. See `Table.export`."""
-    try:
+    with needs("delta", "an export to Delta"):
         import deltalake
         from deltalake.exceptions import DeltaError
-    except ImportError:
-        hint = "pip install 'holdfast[delta]'"
-        raise BadInput("an export to Delta needs deltalake, which is not installed", hint=hint) from None
     where, options = _place(target)
     key = f"{table.client.location_id}/{table.info.collection_id}"
     _, snapshot = table.reading.begin(lambda reader: snapshot_of(reader, time_ms))

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.extras import needs
 
 if TYPE_CHECKING:
     import types
@@ -18,13 +19,13 @@ def import_duckdb(what: str) -> "types.ModuleType":
 
     Earlier versions would let Arrow evaluate conditions on floats, where NaN means something else to it.
     """
-    hint = "pip install 'holdfast[sql]'"
-    try:
+    with needs("sql", what):
         import duckdb
-    except ImportError:
-        raise BadInput(f"{what} needs DuckDB, which is not installed", hint=hint) from None
     if int(duckdb.__version__.partition(".")[0]) < _EARLIEST:
-        raise BadInput(f"{what} needs DuckDB {_EARLIEST}, and {duckdb.__version__} is installed", hint=hint)
+        raise BadInput(
+            f"{what} needs DuckDB {_EARLIEST}, and {duckdb.__version__} is installed",
+            hint="pip install 'holdfast[sql]'",
+        )
     return duckdb
 
 

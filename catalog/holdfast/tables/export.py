@@ -30,6 +30,7 @@ from holdfast.collections.snapshots.manifest import (
 )
 from holdfast.collections.snapshots.parquet import groups_of, write_groups
 from holdfast.errors import BadInput, StorageError
+from holdfast.extras import needs
 from holdfast.tables.exported import Exported
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.scan import snapshot_of, stored_rows_of_contents
@@ -67,15 +68,8 @@ def export_to(
                     hint="write it as catalog.namespace.table, such as lake.shop.orders",
                 )
             given = IcebergTarget(catalog=catalog, table=name, properties=properties)
-            try:
+            with needs("iceberg", "an Iceberg table"):
                 from holdfast.tables.iceberg.exports import export_iceberg
-            except ModuleNotFoundError as error:
-                if (error.name or "").partition(".")[0] not in ("pyiceberg", "sqlalchemy"):
-                    raise
-                hint = "pip install 'holdfast[iceberg]'"
-                raise BadInput(
-                    "an Iceberg table needs pyiceberg, which is not installed", hint=hint
-                ) from None
             return export_iceberg(table, time_ms, given, progress)
         case _:
             return export(table, time_ms, target, progress)

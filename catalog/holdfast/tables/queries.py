@@ -23,6 +23,7 @@ import pyarrow as pa
 from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.complete_times import at_or_before
 from holdfast.errors import BadInput
+from holdfast.extras import needs
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
@@ -111,7 +112,9 @@ class SqlResult:
         return self.scan().read_all()
 
     def to_pandas(self) -> "pd.DataFrame":
-        """All rows as a pandas data frame. Raises like `scan`."""
+        """All rows as a pandas data frame. Needs the extra `pandas`. Raises like `scan`."""
+        with needs("pandas", "to_pandas of a query"):
+            import pandas as pd
         frame: pd.DataFrame = self.read().to_pandas()
         return frame
 

@@ -19,6 +19,7 @@ from holdfast.collections.changes import net_changes
 from holdfast.collections.periods import Period, period_ms
 from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.errors import BadInput
+from holdfast.extras import needs
 from holdfast.persist import PersistClient
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.stored import logical_rows
@@ -214,7 +215,9 @@ class Table:
         return self._contents(as_of, None)
 
     def to_pandas(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-        """Like `read`, as a pandas data frame sorted by the key."""
+        """Like `read`, as a pandas data frame sorted by the key. Needs the extra `pandas`."""
+        with needs("pandas", f"to_pandas of table {self.name}"):
+            import pandas as pd
         rows = self.read(as_of, columns)
         by = [(name, "ascending") for name in self.key if name in rows.column_names]
         frame: pd.DataFrame = (rows.sort_by(by) if by else rows).to_pandas()

@@ -5,18 +5,17 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.collections.snapshots.folder import LocalFolder, SnapshotFolder
 from holdfast.errors import BadInput
+from holdfast.extras import needs
 from holdfast.persist.stores.s3_place import S3Place
-from holdfast.persist.stores.url import needs_boto3
 
 
 def folder_at(location: str | Path) -> SnapshotFolder:
-    """The folder at an absolute path, a `file://` or an `s3://` URL. Raises `BadInput` for anything else.
-
-    Raises `StoreUnreachable` if the package for S3 is not installed.
+    """The folder at an absolute path, a `file://` or an `s3://` URL. Raises `BadInput` for anything else,
+    or if the package for S3 is not installed.
     """
     if isinstance(location, Path) or not location.startswith("s3://"):
         return LocalFolder(local_folder(str(location)))
-    with needs_boto3():
+    with needs("s3", "an s3:// URL"):
         from holdfast.collections.snapshots.s3_folder import S3Folder
     return S3Folder(S3Place.of(urlsplit(location)))
 

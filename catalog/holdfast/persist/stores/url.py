@@ -4,14 +4,14 @@ Messages repeat only the scheme and path of a URL. The rest may contain secrets.
 """
 
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.errors import BadInput, LocationMismatch, StoreUnreachable
+from holdfast.extras import needs
 from holdfast.folders import check_usable
 from holdfast.forks import ForkLock, fork_count
 from holdfast.persist.stores.file import FileBlob
@@ -219,13 +219,8 @@ def open_consensus(
 
 
 def _open_postgres(url: str, *, create: bool, read_only: bool) -> Consensus:
-    try:
+    with needs("postgres", "a postgresql:// URL"):
         from holdfast.persist.stores.postgres import PostgresConsensus
-    except ImportError as error:
-        raise BadInput(
-            f"a postgresql:// URL needs packages that are not installed: {error}",
-            hint="install holdfast[postgres]",
-        ) from error
     return PostgresConsensus(url, create=create, read_only=read_only)
 
 
@@ -267,7 +262,7 @@ def _blob_opener(parts: SplitResult, *, create: bool, read_only: bool) -> Callab
 
 def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
     # Imported here, because it is an extra and its import takes longer than opening any other store.
-    with needs_boto3():
+    with needs("s3", "an s3:// URL"):
         from holdfast.persist.stores.s3 import S3Blob
     return S3Blob(place, read_only=read_only)
 
@@ -280,7 +275,7 @@ def _s3_log(
     for_recovery: bool = False,
     arguments: str = UNKNOWN_ARGUMENTS,
 ) -> Consensus:
-    with needs_boto3():
+    with needs("s3", "an s3:// URL"):
         from holdfast.persist.stores.s3_log import S3LogConsensus
         from holdfast.persist.stores.s3_objects import S3Objects
     objects = S3Objects(place)
@@ -291,19 +286,6 @@ def _s3_log(
     except BaseException:
         objects.close()
         raise
-
-
-@contextmanager
-def needs_boto3() -> Iterator[None]:
-    """For a block that imports what S3 needs: raise `StoreUnreachable` if that is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("boto3", "botocore"):
-            raise
-        raise StoreUnreachable(
-            "an s3:// URL needs boto3, which is not installed", hint="install holdfast[s3]"
-        ) from error
 
 
 def _check_apart(blob: S3Place, log: S3Place) -> None:

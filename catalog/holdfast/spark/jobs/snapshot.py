@@ -29,7 +29,8 @@ from pyspark.sql import SparkSession
 from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.frontiers import latest
 from holdfast.collections.snapshots.manifest import SnapshotManifest
-from holdfast.errors import AsOfTooEarly, BadInput, Fenced
+from holdfast.errors import AsOfTooEarly, Fenced
+from holdfast.extras import needs
 from holdfast.persist import PersistClient
 from holdfast.spark import scan
 from holdfast.spark.jobs import program
@@ -74,14 +75,8 @@ def run(spec: SnapshotSpec, *, say: Say, spark: SparkSession | None = None) -> N
 def _target(controller: StorageController, spec: SnapshotSpec) -> Target:
     if spec.iceberg is None:
         return FolderTarget(spec)
-    try:
+    with needs("iceberg", "an Iceberg table"):
         from holdfast.spark.jobs.iceberg_target import IcebergTableTarget
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("pyiceberg", "sqlalchemy"):
-            raise
-        raise BadInput(
-            "an Iceberg table needs pyiceberg, which is not installed", hint="install holdfast[iceberg]"
-        ) from None
     return IcebergTableTarget(spec, spec.iceberg, lambda: controller.check_attempt(spec.job_id, spec.attempt))
 
 

@@ -483,7 +483,7 @@ def test_what_is_not_installed_is_told() -> None:
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "psycopg" in done.stdout
-    assert "install holdfast[postgres]" in done.stdout
+    assert "pip install 'holdfast[postgres]'" in done.stdout
     assert "secret" not in done.stdout
 
 

@@ -14,7 +14,6 @@ from holdfast.errors import (
     CorruptBlob,
     LocationMismatch,
     StorageError,
-    StoreUnreachable,
     UnusablePath,
 )
 from holdfast.persist.stores import FileBlob, Location, MemoryBlob, MemoryConsensus, Put, SqliteConsensus
@@ -258,9 +257,9 @@ def test_a_missing_boto3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         {"blob": "s3://bucket/prefix", "consensus": f"memory://{uuid.uuid4()}"},
         {"blob": f"memory://{uuid.uuid4()}", "consensus": "s3://bucket/prefix"},
     ):
-        with pytest.raises(StoreUnreachable, match="needs boto3") as caught:
+        with pytest.raises(BadInput, match="needs botocore") as caught:
             Location.open(**arguments)
-        assert caught.value.hint == "install holdfast[s3]"
+        assert caught.value.hint == "pip install 'holdfast[s3]'"
 
 
 @pytest.mark.parametrize(
