@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -65,6 +66,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run([UV, "build", "--quiet", "--wheel", "--out-dir", folder, ROOT / "catalog"], check=True)
     (built,) = folder.glob("*.whl")
+    with ZipFile(built) as files:
+        assert "holdfast/py.typed" in files.namelist()
     return built
 
 
