@@ -157,7 +157,10 @@ class ReadOnlyCatalog(Getters):
 
 
 class Catalog(ReadOnlyCatalog, TargetedSetters):
-    """A catalog open for writing. After `Fenced`, every call raises it: the process must stop."""
+    """A catalog open for writing. Thread-safe.
+
+    After `Fenced`, every call raises it: the process must stop.
+    """
 
     upgrade_report: UpgradeReport | None = None
     """What this open did to upgrade the catalog. None if no upgrade was needed."""
@@ -205,7 +208,7 @@ class Catalog(ReadOnlyCatalog, TargetedSetters):
 
 
 class OpenableCatalog(ABC):
-    """A catalog that is not open. Its methods work at any version of its format."""
+    """A catalog that is not open. Thread-safe. Its methods work at any version of its format."""
 
     @property
     @abstractmethod

@@ -64,6 +64,8 @@ _ALLOCATOR_KEYS = {kind: encode_key(ID_ALLOCATORS, pb.IdAllocatorKey(name=kind))
 class Transaction:
     """Changes that become visible together, when the catalog that opened the transaction commits them.
 
+    Not thread-safe.
+
     `base` is the upper of the contents that it sees. `now_ms` is the time of all its audit events.
     """
 

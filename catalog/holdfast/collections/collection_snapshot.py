@@ -26,6 +26,8 @@ _THREADS: Final = 4
 class CollectionSnapshot:
     """The contents of a collection at `as_of`: each (key, value) once, with its count in `_diff`, never 0.
 
+    Thread-safe: each iteration reads anew. One iterator belongs to one thread.
+
     Iterate over it for record batches, with bounded memory: one shard after the other, each in the total
     order of its rows. Or read everything with `to_table`, which is faster but unordered. The columns are
     those of the schema and `_diff` (int64). Rows that differ only in hidden columns are not summed. `stored`

@@ -293,7 +293,7 @@ def _between(rows: R, lower: int, upper: int) -> R:
 
 
 class ReplicatedWriter(CollectionWriter):
-    """One of several identical writers of a collection. See `StorageController.writer`."""
+    """One of several identical writers of a collection. Thread-safe. See `StorageController.writer`."""
 
     def __init__(
         self,
@@ -329,7 +329,10 @@ class ReplicatedWriter(CollectionWriter):
 
 
 class ReplicatedRenditionWriter(RenditionWriter):
-    """One of several identical pipelines of a rendition. See `StorageController.rendition_writer`."""
+    """One of several identical pipelines of a rendition. Thread-safe.
+
+    See `StorageController.rendition_writer`.
+    """
 
     def __init__(
         self,

@@ -158,7 +158,7 @@ class _Work:
 class Ingestion:
     """Feeds a rendition of a collection: the current one, or `rendition`. The caller closes the source.
 
-    One thread uses it. The rendition stays the same for as long as this lives, also if another one takes
+    Not thread-safe. The rendition stays the same for as long as this lives, also if another one takes
     over. What a step does depends on the rendition:
 
     - If it is being filled, the step reads what the pipeline of the current rendition has bound

@@ -4,7 +4,7 @@ import time
 
 
 class Clock:
-    """The real clock."""
+    """The real clock. Thread-safe, and so must be the one that you give in its place."""
 
     def wall_ms(self) -> int:
         """Return the milliseconds since the Unix epoch."""

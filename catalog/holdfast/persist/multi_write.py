@@ -57,7 +57,7 @@ class InFlight:
 
 @dataclass(slots=True)
 class Prepared:
-    """A command that is ready to commit.
+    """A command that is ready to commit. Thread-safe: one of several threads commits it.
 
     Once an append is committed, its uploads belong to the shard. Once it is rejected, they are deleted. In
     both cases it can't be given to a multi-write again. An append that uploaded nothing, or that is kept,

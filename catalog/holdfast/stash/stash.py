@@ -83,7 +83,9 @@ class Past(NamedTuple):
 
 
 class KnownPast:
-    """The past of a stash that a caller knows. A call compares `past`, and may set it to what it has read.
+    """The past of a stash that a caller knows. Not thread-safe.
+
+    A call compares `past`, and may set it to what it has read.
 
     `past` is None if the caller knows nothing, or if the stash no longer has the digest of the last commit.
     """

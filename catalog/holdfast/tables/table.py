@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Table:
-    """A table over time, which any number of threads and processes may use. `holdfast.table` opens it.
+    """A table over time. Thread-safe; any number of processes may use it too. `holdfast.table` opens it.
 
     Times are milliseconds since 1970. You can also give a time as a `datetime`, a `date` or ISO 8601 text.
     Rows are an Arrow table or batch, a data frame (pandas or Polars), a list of dicts or a dict of lists.

@@ -87,7 +87,7 @@ def linked_catalog(
 
 
 class LinkedCatalog(StoredCatalog):
-    """Two stores that are one catalog, not open."""
+    """Two stores that are one catalog, not open. Thread-safe."""
 
     def __init__(self, stash: OneStoreCatalog, persist: OneStoreCatalog, linked: "LinkedStore") -> None:
         super().__init__(linked)

@@ -235,7 +235,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
 
 
 class ShadowCatalog(ShadowReader[Catalog], Catalog):
-    """An open shadow that writes, or a savepoint of one."""
+    """An open shadow that writes, or a savepoint of one. Thread-safe."""
 
     def __init__(
         self, primary: Catalog, side: ShadowSide[Catalog], attach: Callable[[Catalog], Catalog] | None

@@ -23,7 +23,10 @@ _BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 class Codec(ABC, Generic[K, V]):
-    """Encodes and decodes batches of keys and values. `name` and `version` (from 1) identify the codec."""
+    """Encodes and decodes batches of keys and values. `name` and `version` (from 1) identify the codec.
+
+    It must be thread-safe if threads share the handles that use it.
+    """
 
     name: str
     version: int
@@ -47,7 +50,10 @@ class Codec(ABC, Generic[K, V]):
 
 
 class ValueCodec(Codec[K, V]):
-    """A codec of single keys and values. It is simple to write, and slower than a codec of batches."""
+    """A codec of single keys and values. It is simple to write, and slower than a codec of batches.
+
+    It must be thread-safe if threads share the handles that use it.
+    """
 
     @abstractmethod
     def encode_key(self, key: K) -> bytes:

@@ -84,6 +84,8 @@ def _limit(value: Any) -> Key | None:
 class Snapshot:
     """The contents of a shard at `as_of`: each (key, value) once, with `_diff` copies of it, never 0.
 
+    Thread-safe: each iteration reads anew. One iterator belongs to one thread.
+
     With a time `after`, it is the difference to the contents at `after`. Then it reads only what was written
     since.
 

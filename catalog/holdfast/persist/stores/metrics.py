@@ -82,7 +82,7 @@ class _Tally:
 
 
 class StoreMetrics:
-    """Collects observations. Several stores may share it. It calls `observers` with each observation.
+    """Collects observations, and calls `observers` with each. Thread-safe. Several stores may share it.
 
     An observer runs in the thread of the call, so it should be fast. An exporter can use one to count.
     """
