@@ -11,9 +11,8 @@ from datetime import UTC, tzinfo
 from decimal import Decimal
 from functools import reduce
 from operator import and_
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +26,9 @@ from holdfast.persist.rows.row_filter import ColumnBounds
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.rows.values import canonical_floats, ordered_bits
 from holdfast.polars_forks import polars_works
+
+if TYPE_CHECKING:
+    import polars as pl
 
 OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "is", "is not")
 _SYNONYMS: Final = {"==": "=", "<>": "!="}
@@ -92,6 +94,8 @@ def mask_of(batch: pa.RecordBatch, wanted: Sequence[Condition]) -> pa.Array:
     if not polars_works():
         masks = [_mask(each, batch.column(each.column)) for each in wanted]
         return reduce(pc.and_, [mask.fill_null(False) for mask in masks])
+    import polars as pl
+
     frame = pl.DataFrame(pl.from_arrow(batch.select(names)))
     return frame.select(reduce(and_, map(_expression, wanted)).fill_null(False)).to_series().to_arrow()
 
@@ -157,7 +161,9 @@ def _between(column: str, operator: str, found: pa.Scalar) -> Condition:
             return Condition(column, "in", pa.array([], found.type))
 
 
-def _expression(condition: Condition) -> pl.Expr:
+def _expression(condition: Condition) -> "pl.Expr":
+    import polars as pl
+
     column = pl.col(condition.column)
     values = pl.lit(pl.Series(pl.from_arrow(condition.values)))
     value = values.first()

@@ -9,11 +9,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,6 +31,9 @@ from holdfast.polars_forks import polars_works
 from holdfast.tables.filters import ChosenBy, Where, evaluated, filter_of
 from holdfast.tables.moments import Moment, milliseconds
 from holdfast.tables.rows import check_counts, column_names, keys_of, repeated, updates_of
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _MATCHED: Final = ("update", "keep", "delete")
 _MISSING: Final = ("insert", "ignore")
@@ -382,7 +384,7 @@ def _places(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.integer[Any]]:
     return joined["_row"].to_numpy()
 
 
-def _mask(found: pl.DataFrame, rows: int) -> npt.NDArray[np.bool_]:
+def _mask(found: "pl.DataFrame", rows: int) -> npt.NDArray[np.bool_]:
     mask = np.zeros(rows, np.bool_)
     mask[found["_row"].to_numpy()] = True
     return mask
@@ -392,5 +394,7 @@ def _key(rows: pa.Table, index: int) -> str:
     return f"key ({shown_row(rows.column_names, rows, index)})"
 
 
-def _frame(rows: pa.Table) -> pl.DataFrame:
+def _frame(rows: pa.Table) -> "pl.DataFrame":
+    import polars as pl
+
     return pl.DataFrame(pl.from_arrow(rows))

@@ -17,7 +17,6 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-import polars as pl
 import pyarrow as pa
 
 from holdfast.collections import CollectionInfo, StorageController
@@ -37,6 +36,7 @@ from holdfast.text import with_date
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
+    import polars as pl
 
     from holdfast.tables.dataset import TableDataset
 
@@ -118,8 +118,10 @@ class SqlResult:
         frame: pd.DataFrame = self.read().to_pandas()
         return frame
 
-    def to_polars(self) -> pl.DataFrame:
+    def to_polars(self) -> "pl.DataFrame":
         """All rows as a Polars data frame. Raises like `scan`."""
+        import polars as pl
+
         return pl.DataFrame(pl.from_arrow(self.read()))
 
     def close(self) -> None:

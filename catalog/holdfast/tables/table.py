@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, Self, overload
 
-import polars as pl
 import pyarrow as pa
 
 from holdfast.collections import CollectionReader
@@ -41,6 +40,7 @@ from holdfast.tables.tail import Tail
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
+    import polars as pl
 
 
 class Table:
@@ -228,8 +228,10 @@ class Table:
         as_of: Moment | None = None,
         columns: Sequence[str] | None = None,
         where: Where | None = None,
-    ) -> pl.DataFrame:
+    ) -> "pl.DataFrame":
         """Like `read`, as a Polars data frame sorted by the key. `where` is as in `scan`."""
+        import polars as pl
+
         frame = pl.DataFrame(pl.from_arrow(self.scan(columns, where, as_of).read_all()))
         by = [name for name in self.key if name in frame.columns]
         return frame.sort(by) if by else frame

@@ -13,11 +13,10 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import CLOSED, BadInput
@@ -36,6 +35,9 @@ from holdfast.persist.rows.values import (
     values_of,
 )
 from holdfast.polars_forks import polars_works
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _UINT64 = pa.uint64()
 _INT64 = pa.int64()
@@ -154,6 +156,8 @@ def sort_updates(schema: Schema, table: R) -> R:
     if table.num_rows <= SMALL_ROWS:
         return table.take(pa.array(_order_small(table, names)))
     if polars_works():
+        import polars as pl
+
         # Polars sorts NaN last, and binary by its bytes.
         frame = pl.DataFrame(pl.from_arrow(table)).sort(names, nulls_last=False)
         result = from_polars(frame, table.schema)
@@ -172,11 +176,13 @@ def total_order(schema: Schema, table: Rows) -> npt.NDArray[np.integer[Any]]:
         return np.array(_order_small(table, names), np.int64)
     if not polars_works():
         return arrow_rows.in_order(_wide(table), names)
+    import polars as pl
+
     frame = pl.DataFrame(pl.from_arrow(table))
     return frame.select(pl.arg_sort_by(names, nulls_last=False)).to_series().to_numpy()
 
 
-def from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+def from_polars(frame: "pl.DataFrame", schema: pa.Schema) -> pa.Table:
     """Return the frame as a table of the schema. One chunk holds at most 2 GiB of text."""
     try:
         return frame.to_arrow().cast(schema)

@@ -13,11 +13,10 @@ Invariants:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -30,6 +29,9 @@ from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_parquet
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
 from holdfast.persist.rows.values import R, values_of
 from holdfast.polars_forks import polars_works
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ def consolidate_at(
         return _small_at(schema, _small(sources) or [], as_of, _small(less) or [])
     if not polars_works():
         return _arrow_at(schema, sources, as_of, less)
+    import polars as pl
+
     names = list(schema.names)
     pieces = [(piece, False) for piece in _pieces(schema, sources)]
     pieces += [(piece, True) for piece in _pieces(schema, less)]
@@ -96,6 +100,8 @@ def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -
         return sort_updates(schema, _small_updates(schema, tables, since))
     if not polars_works():
         return _arrow_updates(schema, sources, since)
+    import polars as pl
+
     names = [*schema.names, TIME]
     frames, bound = [], 0
     time = pl.max_horizontal(pl.col(TIME), pl.lit(since, pl.UInt64)).alias(TIME)
@@ -107,13 +113,15 @@ def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -
 
 
 class _Piece(NamedTuple):
-    frame: pl.LazyFrame
+    frame: "pl.LazyFrame"
     latest: int  # no update is later
     bound: int  # at least the sum of all absolute diffs
 
 
 def _pieces(schema: Schema, sources: Sequence[Source]) -> Iterator[_Piece]:
     """Yield the sources as few frames, because the engine's cost per frame is that of thousands of rows."""
+    import polars as pl
+
     tables = [pa.Table.from_batches([s]) if isinstance(s, pa.RecordBatch) else s for s in _in_memory(sources)]
     if tables:
         yield _table_piece(pa.concat_tables(tables).combine_chunks())
@@ -133,6 +141,8 @@ def _pieces(schema: Schema, sources: Sequence[Source]) -> Iterator[_Piece]:
 
 
 def _table_piece(table: pa.Table) -> _Piece:
+    import polars as pl
+
     latest = largest = 0
     for times, diffs in zip(table.column(TIME).chunks, table.column(DIFF).chunks, strict=True):
         if len(diffs):
@@ -162,14 +172,18 @@ def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int, int]:
     return earliest, latest, bound
 
 
-def _summed(updates: pl.LazyFrame, by: list[str], bound: int) -> pl.LazyFrame:
+def _summed(updates: "pl.LazyFrame", by: list[str], bound: int) -> "pl.LazyFrame":
+    import polars as pl
+
     total = pl.col(DIFF).sum()
     if bound > INT64_MAX:
         total = pl.col(DIFF).cast(pl.Int128).sum()
     return updates.group_by(by).agg(total).filter(pl.col(DIFF) != 0)
 
 
-def _to_arrow(frame: pl.LazyFrame, schema: pa.Schema, sources: Sequence[Source]) -> pa.Table:
+def _to_arrow(frame: "pl.LazyFrame", schema: pa.Schema, sources: Sequence[Source]) -> pa.Table:
+    import polars as pl
+
     try:
         result = frame.collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:

@@ -14,17 +14,19 @@ Invariants:
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import DiffOverflow
 from holdfast.persist.rows import arrow_rows
 from holdfast.persist.rows.order import RowKey, numbers
 from holdfast.polars_forks import polars_works
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
@@ -44,6 +46,8 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
         # A single run, or a sequence of runs.
         return np.arange(rows.num_rows), diffs
     if polars_works():
+        import polars as pl
+
         frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
         order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
     else:
@@ -76,6 +80,8 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
     places = np.flatnonzero(tied)
     order = np.arange(len(kept))
     if polars_works():
+        import polars as pl
+
         frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))[kept[places]]
         order[places] = places[_arg_sort(frame)]
     else:
@@ -99,7 +105,7 @@ def is_range(kept: Indices) -> bool:
     return len(kept) > 0 and bool((kept[1:] - kept[:-1] == 1).all())
 
 
-def _by_number(frame: pl.DataFrame, column: pa.Array) -> tuple[Indices, npt.NDArray[np.bool_]] | None:
+def _by_number(frame: "pl.DataFrame", column: pa.Array) -> tuple[Indices, npt.NDArray[np.bool_]] | None:
     """Return an order in which equal rows are neighbours, and which rows differ from the previous one.
 
     Rows with the same number are in no order. Return None if the column has no numbers, or hashes collide.
@@ -128,7 +134,7 @@ def _by_number(frame: pl.DataFrame, column: pa.Array) -> tuple[Indices, npt.NDAr
     return order, fresh
 
 
-def _by_all(frame: pl.DataFrame) -> tuple[Indices, npt.NDArray[np.bool_]]:
+def _by_all(frame: "pl.DataFrame") -> tuple[Indices, npt.NDArray[np.bool_]]:
     order = _arg_sort(frame)
     hashes = frame.hash_rows().to_numpy()[order]
     alike = np.flatnonzero(hashes[1:] == hashes[:-1])
@@ -137,12 +143,14 @@ def _by_all(frame: pl.DataFrame) -> tuple[Indices, npt.NDArray[np.bool_]]:
     return order, fresh
 
 
-def _arg_sort(frame: pl.DataFrame) -> Indices:
+def _arg_sort(frame: "pl.DataFrame") -> Indices:
+    import polars as pl
+
     order = frame.select(pl.arg_sort_by(frame.columns, nulls_last=False)).to_series()
     return order.to_numpy().astype(np.int64)
 
 
-def _equal(frame: pl.DataFrame, left: Indices, right: Indices) -> npt.NDArray[np.bool_]:
+def _equal(frame: "pl.DataFrame", left: Indices, right: Indices) -> npt.NDArray[np.bool_]:
     """Whether these pairs of rows are equal. Null equals null, and NaN equals NaN."""
     equal = np.ones(len(left), np.bool_)
     for column in frame:

@@ -18,8 +18,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
-import polars_hash as plh
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -52,6 +50,9 @@ def row_hash(table: Rows, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
     rows = canonical_bytes(table, columns)
     if len(rows) <= SMALL_ROWS or not polars_works():
         return np.fromiter(map(xxhash.xxh3_64_intdigest, _each(rows)), np.uint64, len(rows))
+    import polars as pl
+    import polars_hash as plh
+
     frame = pl.DataFrame({"row": pl.Series(pl.from_arrow(rows))})
     hashed = frame.select(plh.col("row").nchash.xxh3_64(seed=0))
     return hashed.to_series().to_numpy().astype(np.uint64, copy=False)
