@@ -2,10 +2,11 @@
 
 Invariants:
 
-- The result is that of a sort by all columns and a sum over equal neighbours. If the first column is a number
-  and distinguishes most rows, neither is done in full. Rows are sorted by that column alone (a chunk is a
-  sequence of sorted runs, which makes the sort fast). Equal rows are found by a hash and then compared. Of
-  the remaining rows, only those with the same number are sorted by the other columns.
+- The result is that of a sort by all columns and a sum over equal neighbours. If there are many rows, and
+  the first column is a number that distinguishes most of them, neither is done in full. Rows are sorted by
+  that column alone (a chunk is a sequence of sorted runs, which makes the sort fast). Equal rows are found by
+  a hash and then compared. Of the remaining rows, only those with the same number are sorted by the other
+  columns.
 - Rows are equal only if all of their columns are equal. A hash selects which rows to compare. It never
   decides.
 - Sums are exact, even beyond int64.
@@ -34,6 +35,8 @@ INT64_MAX: Final = 2**63 - 1
 _HIGH_HALF: Final = np.uint64(32)
 # Comparing this few rows one by one is faster than a query.
 _FEW_ROWS: Final = 4
+# Up to this many rows, Arrow takes less time than it takes to start Polars.
+_SMALL_ROWS: Final = 4096
 
 
 def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) -> tuple[Indices, Any]:
@@ -45,7 +48,7 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
     if _is_ascending(by, rows):
         # A single run, or a sequence of runs.
         return np.arange(rows.num_rows), diffs
-    if polars_works():
+    if rows.num_rows > _SMALL_ROWS and polars_works():
         import polars as pl
 
         frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
@@ -79,7 +82,7 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
     # Rows with the same number are neighbours, so each group stays where it is.
     places = np.flatnonzero(tied)
     order = np.arange(len(kept))
-    if polars_works():
+    if len(places) > _SMALL_ROWS and polars_works():
         import polars as pl
 
         frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))[kept[places]]
