@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
 from holdfast.persist.parts.part_store import PartGone, read_inline, within
-from holdfast.persist.parts.verified import KnownPart, forget, known_part, open_known
+from holdfast.persist.parts.verified import KnownPart, forget, known_part, open_known, small_rows
 from holdfast.persist.rows.canonical import sort_updates
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.fold import naming_shard
@@ -271,8 +271,12 @@ class _Reader:
                     else:
                         known = known_part(self.machine, part)
                         metadata, groups = known.metadata, self._known_groups(known, own)
-                        if not groups and not self.machine.config.audit_pushdown:
-                            return
+                        if not self.machine.config.audit_pushdown:
+                            if not groups:
+                                return
+                            if (rows := self._small(known, own)) is not None:
+                                yield rows.slice(given)
+                                return
                         file = stack.enter_context(open_known(self.machine, known))
                     for batch in self._batches(file, part, own, given, held, metadata, groups):
                         yield batch
@@ -289,6 +293,17 @@ class _Reader:
             except (Determinate, Indeterminate) as error:
                 if error.lasting or not patience.wait():
                     raise
+
+    def _small(self, known: KnownPart, own: Schema) -> pa.RecordBatch | None:
+        """All rows of a part with few rows, which was written under `own`. None if it has more."""
+        try:
+            rows = small_rows(self.machine, known)
+        except UNREADABLE as error:
+            raise read_error(error, str(known.part.blob_key)) from error
+        if rows is None:
+            return None
+        was = own.narrowed(self.seen.names) if self.is_narrow else own
+        return upgraded(rows.select(was.arrow_updates.names), was, self.seen)
 
     def _see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = self.view.apply(batch)

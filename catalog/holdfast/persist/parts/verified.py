@@ -7,6 +7,10 @@ lookup in a part that was read before costs a few blocks.
 
 The checksums of one part take 4 bytes per block. They are kept for the last parts of a shard, as long as its
 client is open.
+
+The decoded rows of a part with few rows are kept too: at most `_ROWS_BYTES` of a part, and at most
+`_ALL_ROWS_BYTES` in the process, those that were used last. They were verified when they were read, and a
+stored part never changes. So to look up a few keys again decodes no small part again.
 """
 
 import threading
@@ -35,9 +39,49 @@ from holdfast.persist.stores.random_input import RandomInput
 BLOCK_BYTES: Final = 16 * 1024
 _READ_BYTES: Final = 64 * BLOCK_BYTES
 _MOST_PARTS: Final = 1024
+_ROWS_BYTES: Final = 1024 * 1024
+_ALL_ROWS_BYTES: Final = 32 * 1024 * 1024
+_MOST_ROWS: Final = 16 * 1024
+# What is counted for a part in addition to its rows, so that the number of parts has a bound.
+_LEAST_BYTES: Final = 16 * 1024
 
 _lock: Final = threading.Lock()
 _kept: "WeakKeyDictionary[Machine, OrderedDict[str, KnownPart]]" = WeakKeyDictionary()
+
+
+class _KeptRows:
+    """The decoded rows of the parts that were used last. Thread-safe.
+
+    They are found by the identity of a known part, which no other one has while it is here too.
+    """
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[int, tuple[KnownPart, pa.RecordBatch | None]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, known: "KnownPart") -> tuple[bool, pa.RecordBatch | None]:
+        """Whether a part is here, and its rows, or None for a part whose rows are not kept."""
+        with _lock:
+            if id(known) not in self._found:
+                return False, None
+            self._found.move_to_end(id(known))
+            return True, self._found[id(known)][1]
+
+    def put(self, known: "KnownPart", rows: pa.RecordBatch | None) -> None:
+        with _lock:
+            if id(known) in self._found:
+                return
+            self._found[id(known)] = known, rows
+            self._bytes += _counted(rows)
+            while self._bytes > _ALL_ROWS_BYTES:
+                self._bytes -= _counted(self._found.popitem(last=False)[1][1])
+
+
+def _counted(rows: pa.RecordBatch | None) -> int:
+    return _LEAST_BYTES + (0 if rows is None else int(rows.nbytes))
+
+
+_rows: Final = _KeptRows()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +125,29 @@ def open_known(machine: Machine, known: KnownPart) -> Iterator[pa.NativeFile]:
         blocks = _BlockFile(file, known.part, known.blocks)
         with pa.PythonFile(blocks, mode="r") as verified:
             yield verified
+
+
+def small_rows(machine: Machine, known: KnownPart) -> pa.RecordBatch | None:
+    """Return all updates of a part with few rows, in its own schema; None if it has more than are kept.
+
+    Raises the errors of `open_known`, and those of Arrow for bytes that are not Parquet.
+    """
+    is_here, rows = _rows.get(known)
+    if is_here:
+        return rows
+    metadata = known.metadata
+    sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+    if metadata.num_rows > _MOST_ROWS or sum(sizes) > _ROWS_BYTES:
+        return None
+    with (
+        open_known(machine, known) as file,
+        pq.ParquetFile(file, metadata=metadata, pre_buffer=False) as parquet,
+    ):
+        table = parquet.read(use_threads=False).replace_schema_metadata()
+    # A dictionary may have hidden how large they are.
+    rows = pa.concat_batches(table.to_batches()) if 0 < table.nbytes <= _ROWS_BYTES else None
+    _rows.put(known, rows)
+    return rows
 
 
 def forget(machine: Machine, part: Part) -> bool:

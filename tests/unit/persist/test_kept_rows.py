@@ -1,0 +1,65 @@
+"""The decoded rows of small parts are kept after they were verified, within a bound."""
+
+import pytest
+
+from holdfast.errors import CorruptBlob
+from holdfast.persist import PersistClient
+from holdfast.persist.parts import verified
+from holdfast.persist.rows.row_filter import RowFilter
+from holdfast.tables.filters import filter_of
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
+
+CHOSEN: RowFilter = filter_of([("k", "=", 3)], SCHEMA)
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> verified._KeptRows:
+    found = verified._KeptRows()
+    monkeypatch.setattr(verified, "_rows", found)
+    return found
+
+
+def looked_up(client: PersistClient, as_of: int) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = (
+        client.reader(SHARD, purpose="t").snapshot(as_of).filtered(CHOSEN).to_table().to_pylist()
+    )
+    return found
+
+
+def test_a_small_part_is_not_read_again_until_it_is_forgotten() -> None:
+    stores = Stores()
+    client = stores.open(inline_max_bytes=0)
+    client.writer(SHARD, SCHEMA, purpose="t").compare_and_append(rows(*range(100)), 0, 1)
+    expected = [{"k": 3, "v": "x", "_diff": 1}]
+    assert looked_up(client, 0) == expected
+    (key,) = stores.parts()
+    stores.blob.put(key, bytes(len(stores.blob.get(key) or b"")))
+    assert looked_up(client, 0) == expected
+    machine = client.session.machine(SHARD)
+    (part,) = (part for batch in machine.state.batches for part in batch.parts)
+    assert verified.forget(machine, part)
+    with pytest.raises(CorruptBlob):
+        looked_up(client, 0)
+
+
+def test_the_bytes_of_all_kept_rows_have_a_bound(
+    kept: verified._KeptRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 3 * (verified._LEAST_BYTES + 2000)
+    monkeypatch.setattr(verified, "_ALL_ROWS_BYTES", most)
+    client = Stores().open(inline_max_bytes=0, compaction_fanin=100)
+    writer = client.writer(SHARD, SCHEMA, purpose="t")
+    for time in range(6):
+        writer.compare_and_append(rows(*range(20), value=str(time)), time, time + 1)
+        assert len(looked_up(client, time)) == time + 1
+    assert 0 < kept._bytes <= most
+    assert 0 < len(kept._found) < 6
+
+
+def test_rows_that_a_dictionary_made_small_are_not_kept(kept: verified._KeptRows) -> None:
+    client = Stores().open(inline_max_bytes=0)
+    wide = rows(*range(1000), value="x" * (verified._ROWS_BYTES // 500))
+    client.writer(SHARD, SCHEMA, purpose="t").compare_and_append(wide, 0, 1)
+    for _ in range(2):
+        assert len(looked_up(client, 0)) == 1
+    assert [found for _, found in kept._found.values()] == [None]
