@@ -25,6 +25,7 @@ from holdfast.persist.rows.casts import column_of, shown
 from holdfast.persist.rows.consolidate import consolidate_updates, negated
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.fold import shown_row
+from holdfast.persist.rows.key_filter import among
 from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.polars_forks import polars_works
@@ -356,19 +357,6 @@ def _is_first(keys: pa.Table) -> npt.NDArray[np.bool_]:
         return np.equal(first, np.arange(keys.num_rows))
     found = _frame(keys).with_row_index("_row").unique(keys.column_names, keep="first")
     return _mask(found, keys.num_rows)
-
-
-def among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
-    """For each row, which has the columns of the keys, whether it equals one of them."""
-    names = keys.column_names
-    if not polars_works():
-        columns = [[*keys.column(name).chunks, *rows.column(name).chunks] for name in names]
-        both = pa.table([pa.chunked_array(each) for each in columns], names)
-        first = arrow_rows.first_equal(arrow_rows.wide(both), names)
-        among: npt.NDArray[np.bool_] = first[keys.num_rows :] < keys.num_rows
-        return among
-    found = _frame(rows).with_row_index("_row").join(_frame(keys), on=names, how="semi", nulls_equal=True)
-    return _mask(found, rows.num_rows)
 
 
 def _places(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.integer[Any]]:

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from holdfast.persist.checks import check_columns
-from holdfast.tables.filters import Where, both, filter_of
+from holdfast.persist.rows.row_filter import both
+from holdfast.tables.filters import Where, filter_of
 from holdfast.tables.opened import OpenTable
 from holdfast.tables.scan import rows_of_contents, snapshot_of
 from holdfast.text import naming

@@ -61,11 +61,6 @@ def filter_of(where: Where, schema: Schema) -> RowFilter:
     return _ConditionsFilter(tuple(found), schema)
 
 
-def both(first: RowFilter, second: RowFilter) -> RowFilter:
-    """The filter that chooses what two filters of one schema choose."""
-    return _BothFilters(first, second)
-
-
 def _plain(value: Any) -> Any:
     """A value in the form of JSON, which conditions use."""
     match value:
@@ -77,25 +72,6 @@ def _plain(value: Any) -> Any:
             return value.isoformat()
         case _:
             return value
-
-
-class _BothFilters:
-    def __init__(self, first: RowFilter, second: RowFilter) -> None:
-        self.schema = first.schema
-        self._filters = (first, second)
-
-    @property
-    def columns(self) -> Sequence[str]:
-        needed = {name for each in self._filters for name in each.columns}
-        return [name for name in self.schema.names if name in needed]
-
-    def mask(self, rows: pa.RecordBatch) -> pa.Array:
-        first, second = (each.mask(rows) for each in self._filters)
-        return pc.and_(first, second)
-
-    def groups(self, bounds: PartBounds) -> Sequence[int]:
-        first, second = (each.groups(bounds) for each in self._filters)
-        return sorted(set(first) & set(second))
 
 
 class _ConditionsFilter:

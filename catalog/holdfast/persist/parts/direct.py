@@ -44,7 +44,7 @@ def direct(
         return None
     needed = {*columns, *(() if row_filter is None else row_filter.columns)}
     for part in parts:
-        if not _only_adds(known_part(machine, part)):
+        if not only_adds(known_part(machine, part)):
             return None
         if not needed.intersection(machine.schema_of(part).names):
             # Parquet needs a column to count rows.
@@ -94,8 +94,8 @@ def _beating(rows: Iterator[pa.RecordBatch], between: Callable[[], None]) -> Ite
             yield batch
 
 
-def _only_adds(known: KnownPart) -> bool:
-    """Whether each update of a part has a count above 0."""
+def only_adds(known: KnownPart) -> bool:
+    """Whether each update of a part has a count above 0. Its statistics say so, which were verified."""
     if _ONLY_ADDS not in known.bounds.derived:
         metadata = known.metadata
         place = metadata.schema.names.index(DIFF)

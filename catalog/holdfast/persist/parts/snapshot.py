@@ -11,7 +11,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ from holdfast.persist.parts.direct import after_copies, copies_of, direct
 from holdfast.persist.parts.part_store import PartGone, read_part
 from holdfast.persist.parts.runs import At, merged
 from holdfast.persist.parts.split import cuts
+from holdfast.persist.parts.unsummed import unsummed
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.consolidate import Source, consolidate_at
 from holdfast.persist.rows.evolution import lowered, newest, upgraded_range
@@ -92,7 +93,7 @@ class Snapshot:
     Iterate over it to get record batches in the total order of (key, value), with bounded memory. Or call
     `to_table` to get everything at once, which is faster and in no order. The columns are those of the schema
     and `_diff` (int64). With `columns` they are only these and `_diff`. Then nothing is summed that need not
-    be, so equal rows may come several times, and columns that no sum needs are not read.
+    be, so equal rows may come several times and in no order, and columns that no sum needs are not read.
     """
 
     def __init__(
@@ -194,14 +195,19 @@ class Snapshot:
         while True:
             try:
                 with self._pins.pin(state):
-                    rest = self._direct(state) if last is None else None
+                    is_first = last is None and left == self._wanted
+                    rest = self._direct(state) if is_first else None
                     is_direct, skip = rest is not None, copies
+                    if is_first and not is_direct and not copies and (some := self._unsummed(state)):
+                        for rows, before in some:
+                            yield from self._batches(rows)
+                            if before is not None:
+                                left = replace(self._wanted, lower=before)
+                            self._pins.beat()
+                        return
                     for rows in self._merged(state, left) if rest is None else rest:
                         wanted, skip = after_copies(rows, skip)
-                        for batch in self._project(wanted).to_batches(max_chunksize=BATCH_ROWS):
-                            yield batch
-                            # A forked child would move the parent's position in an open file.
-                            self._machine.owner.check("this snapshot")
+                        yield from self._batches(wanted)
                         if is_direct:
                             copies += copies_of(wanted)
                         else:
@@ -212,6 +218,12 @@ class Snapshot:
             except PartGone as gone:
                 state = self._replanned(state, gone)
                 left = left if last is None else left.beyond(last.key())
+
+    def _batches(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        for batch in self._project(rows).to_batches(max_chunksize=BATCH_ROWS):
+            yield batch
+            # A forked child would move the parent's position in an open file.
+            self._machine.owner.check("this snapshot")
 
     def _readable(self) -> ShardState:
         return check_readable(self._machine, self.as_of, self._after)
@@ -224,20 +236,20 @@ class Snapshot:
         state = self._readable()
         try:
             with self._pins.pin(state):
-                return self._direct(state) is not None
+                return self._direct(state) is not None or self._unsummed(state) is not None
         except PartGone:
             return False
 
     def _direct(self, state: ShardState) -> Iterator[pa.Table] | None:
         """The rows without a merge, if only some columns are needed and no row needs a sum."""
-        if self._columns is None or self._after is not None or self._wanted != EVERYTHING:
+        if (columns := self._narrow()) is None:
             return None
         found = direct(
             self._machine,
             state.schema,
             [run for batch in state.batches for run in batch.runs],
             self.as_of,
-            self._columns,
+            columns,
             row_filter=self._filter,
             buffer_bytes=self._buffer_bytes,
             between=self._pins.beat,
@@ -245,8 +257,34 @@ class Snapshot:
         if found is None:
             return None
         schema, batches = found
-        where, seen = f"a part of {self._machine.shard_id}", self.schema.narrowed(schema.names)
-        return (lowered(pa.Table.from_batches([each]), schema, seen, where=where) for each in batches)
+        return (self._lower_narrow(schema, pa.Table.from_batches([each])) for each in batches)
+
+    def _unsummed(self, state: ShardState) -> Iterator[tuple[pa.Table, Key | None]] | None:
+        """The rows with a merge of few of them, if only some columns are needed."""
+        if (columns := self._narrow()) is None:
+            return None
+        found = unsummed(
+            self._machine,
+            state.schema,
+            [run for batch in state.batches for run in batch.runs],
+            self.as_of,
+            columns,
+            row_filter=self._filter,
+            buffer_bytes=self._buffer_bytes,
+            between=self._pins.beat,
+        )
+        if found is None:
+            return None
+        schema, tables = found
+        return ((self._lower_narrow(schema, rows), before) for rows, before in tables)
+
+    def _narrow(self) -> Sequence[str] | None:
+        """The columns that are needed, if not all rows need a sum."""
+        return self._columns if self._after is None and self._wanted == EVERYTHING else None
+
+    def _lower_narrow(self, schema: Schema, rows: pa.Table) -> pa.Table:
+        where = f"a part of {self._machine.shard_id}"
+        return lowered(rows, schema, self.schema.narrowed(schema.names), where=where)
 
     def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
         runs = [run for batch in state.batches for run in batch.runs]

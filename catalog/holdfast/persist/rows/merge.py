@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.persist.rows.fold import INT64_MAX, Indices, first_beyond, fold, is_range, overflow, sort_ties
-from holdfast.persist.rows.order import RowKey, rows_up_to
+from holdfast.persist.rows.order import Key, RowKey, rows_before, rows_up_to
 from holdfast.persist.rows.schema import DIFF
 from holdfast.persist.rows.sizes import pieces_of
 from holdfast.persist.rows.spill import Spill
@@ -79,6 +79,35 @@ def merge_runs(
     given = list(runs)
     live = [_Run(by, run, MERGE_BYTES // 4 // max(1, len(given))) for run in given]
     return _merged(by, live, between, _with_sums)
+
+
+def interleaved(
+    key: Sequence[str], runs: Iterable[Iterator[pa.RecordBatch]], between: Callable[[], None] = lambda: None
+) -> Iterator[tuple[pa.Table, Key | None]]:
+    """Yield the rows of all runs as they are, in the order of the columns `key`, which they have first.
+
+    Each table comes with a key: all rows before it have been yielded, and no others. None for the last table.
+    Rows of one table are in no order. In memory are one or two batches of each run, and the rows of one key.
+    """
+    given = list(runs)
+    live = [_Run(key, run, MERGE_BYTES // 4 // max(1, len(given))) for run in given]
+    waiting: list[pa.RecordBatch] = []
+    while live := [run for run in live if run.fill()]:
+        between()
+        bound = min((run.last for run in live if not run.ended), default=None)
+        pieces = [*waiting, *(piece for run in live for piece in run.take(bound))]
+        if bound is None:
+            waiting = pieces
+            continue
+        # The next batch may have more rows of the last key.
+        place = bound.key()
+        counts = [rows_before(key, piece, place) for piece in pieces]
+        waiting = [p.slice(count) for p, count in zip(pieces, counts, strict=True) if count < p.num_rows]
+        if any(counts):
+            done = [p.slice(0, count) for p, count in zip(pieces, counts, strict=True) if count]
+            yield pa.Table.from_batches(done), place
+    if waiting:
+        yield pa.Table.from_batches(waiting), None
 
 
 _Sums = Callable[

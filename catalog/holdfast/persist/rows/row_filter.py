@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.persist.rows.evolution import evolution_fault, fitted, lowered, widens
@@ -81,6 +82,30 @@ class RowFilter(Protocol):
 
     def groups(self, bounds: PartBounds) -> Sequence[int]:
         """The row groups that can have chosen rows, ascending."""
+
+
+def both(first: RowFilter, second: RowFilter) -> RowFilter:
+    """The filter that chooses what two filters of one schema choose."""
+    return _BothFilters(first, second)
+
+
+class _BothFilters:
+    def __init__(self, first: RowFilter, second: RowFilter) -> None:
+        self.schema = first.schema
+        self._filters = (first, second)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        needed = {name for each in self._filters for name in each.columns}
+        return [name for name in self.schema.names if name in needed]
+
+    def mask(self, rows: pa.RecordBatch) -> pa.Array:
+        first, second = (each.mask(rows) for each in self._filters)
+        return pc.and_(first, second)
+
+    def groups(self, bounds: PartBounds) -> Sequence[int]:
+        first, second = (each.groups(bounds) for each in self._filters)
+        return sorted(set(first) & set(second))
 
 
 def chosen(rows: pa.RecordBatch, schema: Schema, wanted: RowFilter) -> pa.RecordBatch:

@@ -1,0 +1,130 @@
+"""Chooses the rows that have one of some keys, or all other rows.
+
+Statistics of the first column show which row groups have none of the keys. If the first column has numbers in
+order, as in a sorted run, the keys are looked up in it. Otherwise each row is compared with the keys by hash.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.persist.rows import arrow_rows
+from holdfast.persist.rows.canonical import python_values
+from holdfast.persist.rows.order import numbers
+from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds
+from holdfast.persist.rows.schema import Schema
+from holdfast.polars_forks import polars_works
+
+_KEYS: Final = "keys"
+
+
+def among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
+    """For each row, which has the columns of the keys, whether it equals one of them."""
+    names = keys.column_names
+    if not polars_works():
+        columns = [[*keys.column(name).chunks, *rows.column(name).chunks] for name in names]
+        both = pa.table([pa.chunked_array(each) for each in columns], names)
+        first = arrow_rows.first_equal(arrow_rows.wide(both), names)
+        among: npt.NDArray[np.bool_] = first[keys.num_rows :] < keys.num_rows
+        return among
+    given, wanted = (pl.DataFrame(pl.from_arrow(each)) for each in (rows, keys))
+    found = given.with_row_index("_row").join(wanted, on=names, how="semi", nulls_equal=True)
+    mask = np.zeros(rows.num_rows, np.bool_)
+    mask[found["_row"].to_numpy()] = True
+    return mask
+
+
+class KeyFilter:
+    """Chooses the rows that have one of the keys, or with `others` the rows that have none of them.
+
+    The keys are a table of the first columns of the schema, or of some of them.
+    """
+
+    def __init__(self, schema: Schema, keys: pa.Table, *, others: bool = False) -> None:
+        self.schema = schema
+        self._keys = keys
+        self._others = others
+        first = keys.column(0).unique()
+        self._first = first.combine_chunks() if isinstance(first, pa.ChunkedArray) else first
+        # Arrow's comparisons of floats with NaN are not relied on.
+        self._by_first = not pa.types.is_floating(self._first.type)
+        known = numbers(self._first) if self._by_first else None
+        self._numbers = None if known is None else np.sort(known)
+        values = python_values(self._first)
+        self._nulls = None in values
+        # NaN has no place in an order. A group that may have it has no known bounds.
+        self._values = sorted(value for value in values if value is not None and value == value)
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """See `RowFilter`."""
+        return list(self._keys.column_names)
+
+    def mask(self, rows: pa.RecordBatch) -> pa.Array:
+        """See `RowFilter`."""
+        found = self._among(rows)
+        return pc.invert(found) if self._others else found
+
+    def _among(self, rows: pa.RecordBatch) -> pa.Array:
+        names = self._keys.column_names
+        given = pa.Table.from_batches([rows]).select(names)
+        if not self._by_first:
+            return pa.array(among(given, self._keys))
+        column = rows.column(names[0])
+        found = self._found(column)
+        maybe = pc.is_in(column, value_set=self._first) if found is None else pa.array(found)
+        if len(names) == 1 or not maybe.true_count:
+            return maybe
+        return pc.replace_with_mask(maybe, maybe, pa.array(among(given.filter(maybe), self._keys)))
+
+    def _found(self, column: pa.Array) -> npt.NDArray[np.bool_] | None:
+        """Which values are among the first column of the keys. None if they are not numbers in order."""
+        wanted = self._numbers
+        if wanted is None or (values := numbers(column)) is None or values.dtype != wanted.dtype:
+            return None
+        if not (values[1:] >= values[:-1]).all():
+            return None
+        starts, ends = np.searchsorted(values, wanted), np.searchsorted(values, wanted, "right")
+        there = starts < ends
+        # Equal values are next to each other: each key begins them, and ends them.
+        steps = np.zeros(len(values) + 1, np.int8)
+        steps[starts[there]] += 1
+        steps[ends[there]] -= 1
+        return np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
+
+    def groups(self, bounds: PartBounds) -> Sequence[int]:
+        """See `RowFilter`."""
+        if self._others:
+            return range(bounds.groups)
+        column = self.schema.columns[0]
+        if (_KEYS, column) not in bounds.derived:
+            bounds.derived[_KEYS, column] = [_limits(each) for each in bounds.of(column)]
+        known: list[tuple[Any, Any, bool]] = bounds.derived[_KEYS, column]
+        return [index for index, each in enumerate(known) if self._may_meet(*each)]
+
+    def _may_meet(self, least: Any, greatest: Any, has_nulls: bool) -> bool:
+        if self._nulls and has_nulls:
+            return True
+        if least is None:
+            return greatest is None
+        place = bisect_left(self._values, least)
+        return place < len(self._values) and bool(self._values[place] <= greatest)
+
+
+def _limits(bounds: ColumnBounds) -> tuple[Any, Any, bool]:
+    """The least and the greatest value of a row group, and whether it may have nulls.
+
+    The greatest is False if there are no values, and both are None if they are not known.
+    """
+    if not bounds.has_values:
+        return None, False, True
+    if bounds.values is None:
+        return None, None, bounds.has_nulls
+    least, greatest = python_values(bounds.values)
+    return least, greatest, bounds.has_nulls
