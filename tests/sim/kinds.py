@@ -16,7 +16,7 @@ FOLLOW: Final = "follow"
 SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 150, FOLLOW: 60}
 """Hunts for planted bugs run the worlds of the seeds below this."""
 
-TESTED: Final = {**SEEDS, PERSIST: 900, INGEST: 100}
+TESTED: Final = {**SEEDS, PERSIST: 700, INGEST: 60, FOLLOW: 36}
 """So many of them are run as tests."""
 
 _CLASSES: Final = {
