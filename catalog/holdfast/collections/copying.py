@@ -390,14 +390,16 @@ def copy_all(
     """Copy all collections of a location to another one, or continue that. Returns the copies.
 
     All have the uppers of one moment, so a write of several tables is in all of the copies or in none.
-    Collections that were created after that moment are not copied. `on_gone` is called with the id of a
-    collection that was dropped before it was copied. Raises like `copy_collection`.
+    Collections that were created after that moment are copied by the next run. `on_gone` is called with the
+    id of a collection that was dropped before it was copied. Raises like `copy_collection`.
     """
     if source.client.location_id == target.client.location_id:
         raise BadInput("the target is the location itself", hint="give another location")
     ids = [each.collection_id for each in source.list_collections() if not each.dropped]
     location = str(source.client.location_id)
-    job = target.start_job(location, COPY, location, spec={"uppers": source.uppers(ids)})
+    job = _run(target, location) or target.start_job(
+        location, COPY, str(len(_runs(target, location)) + 1), spec={"uppers": source.uppers(ids)}
+    )
     copies = []
     names = {each.collection_id: each.name for each in source.list_collections()}
     for id_, upper in sorted(job.spec["uppers"].items(), key=lambda each: names.get(each[0], "")):
@@ -423,6 +425,16 @@ def copy_all(
         with suppress(Fenced):
             target.finish_job(job.job_id, job.attempt, {"tables": len(copies)})
     return copies
+
+
+def _runs(target: StorageController, location: str) -> list[JobRecord]:
+    """The runs that copied this location, oldest first."""
+    return [each for each in target.jobs(location) if each.kind == COPY]
+
+
+def _run(target: StorageController, location: str) -> JobRecord | None:
+    """The run that isn't finished."""
+    return next((each for each in _runs(target, location) if each.state is JobState.RUNNING), None)
 
 
 def _with_name(on_rows: OnRows, name: str, what: str, rows: int) -> None:

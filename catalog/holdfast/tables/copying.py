@@ -3,13 +3,22 @@
 import os
 from collections.abc import Callable
 
+from holdfast.collections import StorageController
 from holdfast.collections.copying import CopiedTable, OnRows, copy_all, copy_collection
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, UnusablePath
 from holdfast.persist import PersistClient
 from holdfast.tables.listing import refuse_dropped
 from holdfast.tables.opening import enter
 
 Url = str | os.PathLike[str] | PersistClient
+
+
+def _enter_source(url: Url, consensus: str | None) -> tuple[StorageController, Callable[[], None]]:
+    """The location to copy from. If it can't be written, nothing holds its history meanwhile."""
+    try:
+        return enter(url, "write", consensus=consensus)
+    except UnusablePath:
+        return enter(url, "read", consensus=consensus)
 
 
 def copy_table(
@@ -39,7 +48,7 @@ def copy_table(
         BadInput: the source has given up history that an unfinished copy still needs.
         CorruptBlob: the check found that the copy differs.
     """
-    source, leave = enter(url, "write", consensus=consensus)
+    source, leave = _enter_source(url, consensus)
     try:
         info = source.describe(name)
         refuse_dropped(info)
@@ -71,11 +80,11 @@ def copy_tables(
     """Copy all tables of a location to another one, with their history. See `copy_table`.
 
     All copies have the uppers of one moment, which the target records. So a write of several tables is in all
-    copies or in none. Tables that are created later are not copied, and `on_gone` is called with the id of a
-    table that is dropped before its turn. If it is interrupted, call this again. `on_table` is called with
-    each finished copy. Catalogs, and shards that are no tables, are not copied.
+    copies or in none. The next run copies tables that were created later. If it is interrupted, call this
+    again. `on_table` is called with each finished copy, and `on_gone` with the id of a table that was dropped
+    before its turn. Catalogs, and shards that are no tables, are not copied.
     """
-    source, leave = enter(url, "write", consensus=consensus)
+    source, leave = _enter_source(url, consensus)
     try:
         target, leave_target = enter(to, "write", create=True, consensus=to_consensus)
         try:

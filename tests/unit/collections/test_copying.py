@@ -1,6 +1,7 @@
 """`copy_table` and `copy_tables`: history, kills, writers meanwhile, and the check."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -171,6 +172,14 @@ def test_a_location_is_copied_at_one_moment_and_says_what_is_gone() -> None:
     assert [(each.name, each.rows) for each in copies] == [("a", 3), ("b", 3), ("empty", 0)]
     assert len(gone) == 1
     assert [each.name for each in holdfast.list_tables(others.open())] == ["a", "b", "empty"]
+    holdfast.table(client, "later", columns={"id": "int64"}).append([{"id": 1}])
+    again = holdfast.copy_tables(client, others.open())
+    assert [(each.name, each.rows, each.was_there) for each in again] == [
+        ("a", 3, True),
+        ("b", 3, True),
+        ("empty", 0, True),
+        ("later", 1, False),
+    ]
     with pytest.raises(BadInput, match="is the location itself"):
         holdfast.copy_tables(client, stores.open())
 
@@ -218,3 +227,17 @@ def test_rows_count_as_often_as_their_diff_says() -> None:
     assert copied.rows == 4
     found: Counter[str] = Counter(map(str, holdfast.table(other, "t").read()["x"].to_pylist()))
     assert found == {"nan": 3, "0.0": 1}
+
+
+def test_several_runs_of_a_copy_make_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.collections.copying._CHUNK_ROWS", 3)
+    stores, others = Stores(), Stores()
+    table = holdfast.table(stores.open(), "t", columns={"id": "int64", "x": "int64?"}, key="id")
+    for number in range(12):
+        table.upsert({"id": [number, number + 1], "x": [number, number]})
+    with ThreadPoolExecutor(3) as threads:
+        runs = [threads.submit(holdfast.copy_table, stores.open(), "t", others.open()) for _ in range(3)]
+        found = [run.result() for run in runs]
+    assert {(each.id, each.rows, each.checksum) for each in found} == {(found[0].id, 13, found[0].checksum)}
+    assert [each.name for each in holdfast.list_tables(others.open())] == ["t"]
+    assert holdfast.table(others.open(), "t").read().equals(table.read())

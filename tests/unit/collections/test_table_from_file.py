@@ -82,11 +82,12 @@ def test_a_table_of_a_file_has_its_columns_and_rows(tmp_path: Path) -> None:
 
 
 def test_json_parquet_and_arrow_keep_their_types(tmp_path: Path) -> None:
-    rows = [{"id": 1, "tags": ["a"], "p": {"x": 1.5}}, {"id": 2, "note": "2026-01-01"}]
+    rows = [{"id": 1, "tags": ["a"], "p": {"x": 1.5}}, {"id": 2, "note": "2026-01-01", "big": 2**100}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = holdfast.create_table(tmp_path / "loc", "a", tmp_path / "a.jsonl", key="id", shards=2)
     found = made.read().sort_by("id")
     assert found["tags"].to_pylist() == [["a"], None]
+    assert found["big"].to_pylist() == [None, 2**100]
     assert found["note"].to_pylist() == [None, "2026-01-01"]
     parquet.write_table(found, tmp_path / "a.parquet")
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as out, pa.ipc.new_file(out, found.schema) as writer:

@@ -1,8 +1,9 @@
 """Finds the columns of a file and their types.
 
-- All rows count, not only the first ones, with bounded memory.
-- A type is chosen only if every value of the column has it and no value loses anything by it. So a column
-  with 007, or with whole numbers that no int64 has, is text.
+- All rows count, not only the first ones, with bounded memory. A file of JSON is mapped into memory.
+- In CSV, a type is chosen only if every value of the column has it and no value loses anything by it. So a
+  column with 007, or with whole numbers that no int64 has, is text.
+- JSON has types of its own: texts stay text, and a column with whole numbers and fractions is float64.
 - A column without a value is text. All columns may be null, except for key columns.
 """
 
@@ -139,8 +140,12 @@ def _of_json(file: Path) -> Iterator[pa.Field]:
         raise BadInput(
             f"it is not JSON lines: {str(error).splitlines()[0]}", hint="give one object per line"
         ) from None
-    for field in pl.DataFrame(schema=schema).to_arrow().schema:
-        yield pa.field(field.name, _plain(field.type))
+    for name, type_ in schema.items():
+        if type_ == pl.Int128:
+            # Whole numbers that no int64 has.
+            yield pa.field(name, pa.decimal128(38, 0))
+        else:
+            yield pa.field(name, _plain(pl.Series(name, [], type_).to_arrow().type))
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
