@@ -111,16 +111,26 @@ def copy_collection(
     frontiers = source.frontiers(collection_id)
     info = source.describe(collection_id)
     wanted = {"location": str(source.client.location_id), "collection": info.collection_id}
-    if (done := _finished(target, name, wanted)) is not None:
-        return done
     times = {"since": frontiers.since, "upper": frontiers.upper if upper is None else upper}
-    if 0 < times["upper"] <= times["since"]:
-        raise BadInput(
-            f"the source has given up the history of {info.name!r} before {times['since']}, and the copy was"
-            f" to end before {times['upper']}",
-            hint="copy to another location, which begins with the times of now",
-        )
-    made = _made(target, info, name, wanted)
+    while True:
+        if (done := _finished(target, name, wanted)) is not None:
+            return done
+        if (made := _unfinished(target, info, name, wanted)) is not None:
+            break
+        if 0 < times["upper"] <= times["since"]:
+            raise BadInput(
+                f"the source has given up the history of {info.name!r} before {times['since']}, and the copy"
+                f" was to end before {times['upper']}",
+                hint="copy to another location, which begins with the times of now",
+            )
+        # If another run creates it just now, this one finds it.
+        with suppress(UniquenessViolation):
+            made = target.create_collection(_spec(info, name + _SUFFIX))
+            if (done := _finished(target, name, wanted)) is None:
+                break
+            # The other run had ended between the two looks.
+            target.drop_collection(made.collection_id)
+            return done
     job = target.start_job(made.collection_id, COPY, _SLOT, spec={**wanted, **times})
     if job.state is not JobState.DONE:
         with source.reader(info.collection_id, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S) as reader:
@@ -145,25 +155,27 @@ def _finished(target: StorageController, name: str, wanted: Json) -> CopiedTable
     return CopiedTable(name, info.collection_id, **job.result, was_there=True)
 
 
-def _made(target: StorageController, info: CollectionInfo, name: str, wanted: Json) -> CollectionInfo:
-    """The unfinished copy, created now if there is none."""
+def _spec(info: CollectionInfo, name: str) -> CollectionSpec:
+    """A new collection with the columns and policies of a collection."""
+    return CollectionSpec(
+        str(uuid.uuid4()),
+        name,
+        info.schema,
+        len(info.holding.shards),
+        info.holding.hash_columns,
+        comments=info.comments,
+        retain_ms=info.retain_ms,
+        names=info.names,
+    )
+
+
+def _unfinished(
+    target: StorageController, info: CollectionInfo, name: str, wanted: Json
+) -> CollectionInfo | None:
+    """The unfinished copy, if there is one. Raises `UniquenessViolation` if its name is that of another."""
     known = _named(target, name + _SUFFIX)
     if known is None:
-        spec = CollectionSpec(
-            str(uuid.uuid4()),
-            name + _SUFFIX,
-            info.schema,
-            len(info.holding.shards),
-            info.holding.hash_columns,
-            comments=info.comments,
-            retain_ms=info.retain_ms,
-            names=info.names,
-        )
-        try:
-            return target.create_collection(spec)
-        except UniquenessViolation:
-            # Another run has created it just now.
-            return _made(target, info, name, wanted)
+        return None
     job = _job(target, known)
     if job is not None and not _is_of(job, wanted):
         raise UniquenessViolation(
@@ -215,21 +227,21 @@ class _Copy:
         """Copy what is missing, check all of it, and record the result."""
         id_ = self._made.collection_id
         writer = self._target.writer(id_, purpose=self._target.purpose_of("load"))
-        while (reached := writer.upper()) < self._upper:
-            try:
-                self._step(writer, reached)
-            except AsOfTooEarly as error:
-                raise BadInput(
-                    f"the unfinished copy {self._made.name!r} ends before {reached}, but the source has given"
-                    f" up its history before {error.since}",
-                    hint=f"drop it, and copy again: holdfast drop {self._made.name!r} --force",
-                ) from None
-            except UpperMismatch:
-                continue  # Another run of this copy was faster.
-        if self._upper:
-            # Times before it would be shown as empty.
-            self._target.set_retention_hold(id_, self._since)
-        result = self._checked()
+        try:
+            while (reached := writer.upper()) < self._upper:
+                # If another run of this copy was faster, the next look shows how far it is.
+                with suppress(UpperMismatch):
+                    self._step(writer, reached)
+            if self._upper:
+                # Times before it would be shown as empty.
+                self._target.set_retention_hold(id_, self._since)
+            result = self._checked()
+        except AsOfTooEarly as error:
+            raise BadInput(
+                f"the unfinished copy {self._made.name!r} can't be finished: the source has given up its"
+                f" history before {error.since}",
+                hint=f"drop it, and copy again: holdfast drop {self._made.name!r} --force",
+            ) from None
         try:
             self._target.finish_job(self._job.job_id, self._job.attempt, result)
         except Fenced:

@@ -241,3 +241,27 @@ def test_several_runs_of_a_copy_make_one_copy(monkeypatch: pytest.MonkeyPatch) -
     assert {(each.id, each.rows, each.checksum) for each in found} == {(found[0].id, 13, found[0].checksum)}
     assert [each.name for each in holdfast.list_tables(others.open())] == ["t"]
     assert holdfast.table(others.open(), "t").read().equals(table.read())
+
+
+def test_an_unfinished_copy_whose_history_is_gone_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.collections.copying._CHUNK_ROWS", 1)
+    stores, others = Stores(), Stores()
+    client = stores.open()
+    with holdfast.table(client, "t", columns={"id": "int64"}) as table:
+        times = [table.append([{"id": number}]) for number in range(4)]
+
+    class Killed(Exception):
+        pass
+
+    def kill(what: str, rows: int) -> None:
+        if rows > 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        holdfast.copy_table(client, "t", others.open(), on_rows=kill)
+    StorageController(client).set_retention_hold("t", times[3])
+    with pytest.raises(BadInput, match="has given up its history before") as refused:
+        holdfast.copy_table(client, "t", others.open())
+    assert refused.value.hint == "drop it, and copy again: holdfast drop 't.copying' --force"
+    assert holdfast.drop_table(others.open(), "t.copying", force=True)
+    assert holdfast.copy_table(client, "t", others.open()).rows == 4
