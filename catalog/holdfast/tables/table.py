@@ -176,14 +176,23 @@ class Table:
         """
         return commit({self._opened: Revert(as_of)}).time
 
-    def read(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows as of a time, or the latest, in no order. `columns` selects some of the columns.
+    def read(
+        self,
+        as_of: Moment | None = None,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> pa.Table:
+        """Return the rows as of a time, or the latest, in no order.
+
+        `columns` selects some of the columns, and `where` some of the rows, as in `scan`.
 
         You can read at every time that is at least a minute past. If nobody has written since then, the first
         such read completes the table up to a minute ago. Later times, and times that this table may not
         complete, raise `AsOfNotYetAvailable` with the latest complete time: see `latest_time`. Raises
         `AsOfTooEarly` if `as_of < since`, and `BadInput` for a number in another unit than milliseconds.
         """
+        if where is not None:
+            return self.scan(columns, where, as_of).read_all()
         rows = repeated(self._contents(as_of, columns))
         return rows if columns is None else rows.select(list(columns))
 
@@ -214,11 +223,16 @@ class Table:
         """Like `read`, but each row once, with its count in `_diff`. A negative count is a writer's error."""
         return self._contents(as_of, None)
 
-    def to_pandas(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+    def to_pandas(
+        self,
+        as_of: Moment | None = None,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> "pd.DataFrame":
         """Like `read`, as a pandas data frame sorted by the key. Needs the extra `pandas`."""
         with needs("pandas", f"to_pandas of table {self.name}"):
             import pandas as pd
-        rows = self.read(as_of, columns)
+        rows = self.read(as_of, columns, where)
         by = [(name, "ascending") for name in self.key if name in rows.column_names]
         frame: pd.DataFrame = (rows.sort_by(by) if by else rows).to_pandas()
         return frame
@@ -354,7 +368,7 @@ class Table:
         """Return who wrote what, and when: the last `limit` entries (up to 1,000,000), oldest first.
 
         The columns are `when` (the moment), `time` (the time of a write), `what` (append, upsert, delete,
-        update, merge, load, or a command such as "evolve collection" or "hand over"), `added` and `removed`
+        update, merge, load, revert, or a command such as "evolve collection" or "hand over"), `added` and `removed`
         (rows; an updated row counts in both), `who`, `host` and `detail` (the result of a command, as JSON).
 
         The writes begin after `since`: earlier ones are merged. A write that changed no row is not shown.

@@ -611,3 +611,15 @@ def test_a_table_shows_what_it_is(orders: Table) -> None:
     orders.close()
     assert "is closed" in orders._repr_html_()
     assert repr(orders) == "<Table orders: id int64, note string?>"
+
+
+def test_read_and_pandas_choose_rows_as_a_scan_does(client: PersistClient) -> None:
+    table = holdfast.table(client, "chosen", columns={"id": "int64", "note": "string?"}, key="id")
+    first = table.append([{"id": n, "note": "a" if n % 2 else None} for n in (3, 1, 2, 2)])
+    table.delete([1])
+    even: list[tuple[str, str, object]] = [("note", "is", None)]
+    assert table.read(where=even)["id"].to_pylist() == [2, 2]
+    assert table.read(first, ["note"], pc.field("id") < 3).to_pylist().count({"note": None}) == 2
+    assert table.to_pandas(first, ["id"], pc.field("note") == "a")["id"].tolist() == [1, 3]
+    with pytest.raises(BadInput, match="nothing"):
+        table.read(where=[("nothing", "=", 1)])
