@@ -368,8 +368,9 @@ class Table:
         """Return who wrote what, and when: the last `limit` entries (up to 1,000,000), oldest first.
 
         The columns are `when` (the moment), `time` (the time of a write), `what` (append, upsert, delete,
-        update, merge, load, revert, or a command such as "evolve collection" or "hand over"), `added` and `removed`
-        (rows; an updated row counts in both), `who`, `host` and `detail` (the result of a command, as JSON).
+        update, merge, load, revert, or a command such as "evolve collection" or "hand over"), `added` and
+        `removed` (rows; an updated row counts in both), `who`, `host` and `detail` (the result of a command,
+        as JSON).
 
         The writes begin after `since`: earlier ones are merged. A write that changed no row is not shown.
         Commands are kept for 30 days. If it is not known who wrote rows, they are shown as a "write" without

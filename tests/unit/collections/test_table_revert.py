@@ -34,6 +34,7 @@ def test_a_table_has_the_rows_of_an_earlier_time_again(client: PersistClient) ->
     table = holdfast.table(client, "t", columns=columns, key="id", shards=2)
     first = table.append([{"id": 1, "a": "x", "b": "gone"}, {"id": 2, "a": "y"}, {"id": 3, "a": "z"}])
     table.delete([1])
+    table.append([{"id": 6, "a": "u", "b": "to be removed with its value"}])
     table.rename_column("a", "name")
     table.drop_column("b")
     table.alter(add={"n": "int32?"})
