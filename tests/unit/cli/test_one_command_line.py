@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli import main
-from holdfast.cli.rows.text import cell_of, kept_whole
+from holdfast.cli.rows.text import cell_of, kept_whole, without_spare
 from holdfast.tables.duckdb_extra import telling
 from unit.cli.terminals import DEADLINE_S, HOLDFAST, at_a_terminal, lines_of
 
@@ -75,9 +75,21 @@ def test_a_list_has_the_same_formats_everywhere(folder: Path, words: tuple[str, 
 
 def test_numbers_and_moments_are_not_folded_while_the_rest_has_room() -> None:
     columns, rows = ["when", "note"], [["2026-01-01 12:00:00.000Z", "some words " * 9]]
-    # 24 and 12 characters, and 7 for the lines.
-    assert kept_whole(columns, rows, 43) == [True, False]
-    assert kept_whole(columns, rows, 42) == [False, False]
+    # 24 and 10 characters, and 7 for the lines.
+    assert kept_whole(columns, rows, 41) == [True, False]
+    assert kept_whole(columns, rows, 40) == [False, False]
+
+
+def test_a_narrow_terminal_leaves_out_what_can_be_spared(folder: Path, tmp_path: Path) -> None:
+    rows = [["a", "0123456789", "b"]]
+    assert without_spare(["x", "id", "y"], rows, ["id"], 22) == (["x", "id", "y"], rows, [])
+    assert without_spare(["x", "id", "y"], rows, ["id"], 21) == (["x", "y"], [["a", "b"]], ["id"])
+    _, shown = at_a_terminal(["ls", "--url", str(folder)], columns=80, home=tmp_path)
+    head, *lines = [line for line in lines_of(shown) if "─" not in line and "━" not in line]
+    tables = json.loads(run(folder, "ls", "--format", "json").stdout)
+    assert head.replace("┃", " ").split() == ["NAME", "STATE", "SHARDS", "SINCE", "UPPER"]
+    assert [line.replace("│", " ").split()[0] for line in lines[:-1]] == [each["name"] for each in tables]
+    assert lines[-1] == "this terminal is too narrow for ID (--format json)"
 
 
 def test_a_table_shows_nested_values_and_truths_as_json() -> None:

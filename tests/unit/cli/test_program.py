@@ -48,6 +48,12 @@ def test_the_help_of_a_command_imports_nothing_heavy() -> None:
     assert not {"pyarrow", "polars", "numpy", "holdfast.persist"} & set(done.stdout.split())
 
 
+def test_a_command_imports_no_polars_until_rows_are_sorted() -> None:
+    code = "import sys, holdfast.collections.controller, holdfast.tables.table; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"polars", "polars_hash", "duckdb", "boto3"} & set(done.stdout.split())
+
+
 def test_the_program_is_what_is_installed() -> None:
     (script,) = entry_points(group="console_scripts", name="holdfast")
     assert script.value == "holdfast.cli.program:run"

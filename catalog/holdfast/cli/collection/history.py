@@ -1,8 +1,10 @@
 """`holdfast collection history`: show who wrote what to a collection, and when."""
 
 import json
+import shutil
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,6 +15,9 @@ from holdfast.cli.rows.text import FORMATS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_WIDE: Final = 100
+"""A terminal with fewer columns than this shows moments in seconds."""
 
 
 @click.command(short_help="Show who wrote what, and when.")
@@ -48,17 +53,19 @@ def history(location: LocationUrls, name: str, limit: int, form: str | None, out
         told = f"the last {limit:,} entries"
     click.echo(told, err=True)
     if output is None and form in {None, "table"}:
-        found = _for_people(found)
-    show_rows(found.to_batches(), found.schema, form, output, limit=limit, diff=True)
+        wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= _WIDE
+        found = _for_people(found, "ms" if wide else "s")
+    spare = ("host", "time")
+    show_rows(found.to_batches(), found.schema, form, output, limit=limit, diff=True, spare=spare)
 
 
-def _for_people(found: "pa.Table") -> "pa.Table":
-    """The history with moments in milliseconds, however many digits they need, and details as text."""
+def _for_people(found: "pa.Table", unit: str) -> "pa.Table":
+    """The history with moments in a unit, however many digits they need, and details as text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     # Arrow's own text has the digits of the unit, as in CSV.
-    moments = found["when"].cast(pa.timestamp("ms")).cast(pa.string())
+    moments = found["when"].cast(pa.timestamp(unit), safe=False).cast(pa.string())
     details = pa.array([_detail(each) for each in found["detail"].to_pylist()], pa.string())
     names = found.column_names
     found = found.set_column(names.index("when"), "when", pc.binary_join_element_wise(moments, "Z", ""))

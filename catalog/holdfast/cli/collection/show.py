@@ -60,7 +60,7 @@ def list_(location: LocationUrls, form: str) -> None:
     if emit_list(form, found, columns):
         return
     rows = [[shown(fact[column]) for column in columns] for fact in found]
-    click.echo(render([column.upper() for column in columns], rows), nl=False)
+    click.echo(render([column.upper() for column in columns], rows, spare=["ID"]), nl=False)
     for fact in found:
         if "problem" in fact:
             click.echo(fact["problem"], err=True)

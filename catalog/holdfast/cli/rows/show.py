@@ -1,6 +1,6 @@
 """Show rows at the terminal as a table, or write them to a file."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,13 +25,15 @@ def show_rows(
     *,
     limit: int | None,
     diff: bool,
+    spare: Sequence[str] = (),
 ) -> None:
     """Show or write contents, with `_diff` as their last column.
 
-    A row is shown as often as its count says, or with `diff` once, with its count.
+    A row is shown as often as its count says, or with `diff` once, with its count. A narrow terminal leaves
+    out the columns in `spare`.
     """
     if output is None and form in {None, "table"}:
-        _show_table(batches, columns, limit=limit, diff=diff)
+        _show_table(batches, columns, limit=limit, diff=diff, spare=spare)
         return
     if form == "table":
         raise BadInput("the format table can't be written to a file", hint=f"give --format {FORMATS_SHOWN}")
@@ -42,7 +44,12 @@ def show_rows(
 
 
 def _show_table(
-    batches: Iterable[pa.RecordBatch], columns: pa.Schema, *, limit: int | None, diff: bool
+    batches: Iterable[pa.RecordBatch],
+    columns: pa.Schema,
+    *,
+    limit: int | None,
+    diff: bool,
+    spare: Sequence[str],
 ) -> None:
     names = [name for name in columns.names if diff or name != "_diff"]
     most = _SHOWN_ROWS if limit is None else limit
@@ -55,7 +62,7 @@ def _show_table(
             hidden += piece.num_rows - len(shown)
             progress.rows(len(rows) + hidden)
     numbers = {field.name for field in columns if _is_number(field.type)}
-    text = render(names, rows, numbers)
+    text = render(names, rows, numbers, spare)
     click.echo(text + (f"... and {hidden:,} more rows (--limit, --format)\n" if hidden else ""), nl=False)
 
 

@@ -24,6 +24,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _COMPARES: Final = ("=", "==", "!=", "<>", "<", "<=", ">", ">=")
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _HINT: Final = "such as --where \"id >= 3 and name in ('a', 'b') and note is not null\""
 
 Token = tuple[str, str]
@@ -59,31 +60,36 @@ class _Parser:
             if not self._is_word("null"):
                 self._refuse("'null'")
             return column, operator, None
-        is_bool = pa.types.is_boolean(self._schema.arrow.field(column).type)
         if self._is_word("in"):
-            return column, "in", self._values(is_bool=is_bool)
+            return column, "in", self._values(column)
         kind, operator = self._next()
         if kind != "sign" or operator not in _COMPARES:
             self._refuse(f"one of {' '.join(_COMPARES)}, in, is", back=True)
-        return column, operator, self._value(is_bool=is_bool)
+        return column, operator, self._value(column)
 
-    def _values(self, *, is_bool: bool) -> list[Any]:
+    def _values(self, column: str) -> list[Any]:
         if self._next() != ("sign", "("):
             self._refuse("'('", back=True)
-        found = [self._value(is_bool=is_bool)]
+        found = [self._value(column)]
         while (token := self._next()) == ("sign", ","):
-            found.append(self._value(is_bool=is_bool))
+            found.append(self._value(column))
         if token != ("sign", ")"):
             self._refuse("',' or ')'", back=True)
         return found
 
-    def _value(self, *, is_bool: bool) -> Any:
+    def _value(self, column: str) -> Any:
         kind, text = self._next()
         if kind not in ("word", "text"):
             self._refuse("a value", back=True)
         if kind == "word" and text.lower() == "null":
             raise BadInput("--where: nothing equals null", hint="write 'is null' or 'is not null'")
-        if is_bool and text.lower() in ("true", "false"):
+        type_ = self._schema.arrow.field(column).type
+        if kind == "word" and pa.types.is_string(type_) and _NUMBER.fullmatch(text):
+            raise BadInput(
+                f"--where: column {column!r} is text, and {text} is a number",
+                hint=f"for the text, write '{text}' in quotes",
+            )
+        if pa.types.is_boolean(type_) and text.lower() in ("true", "false"):
             return text.lower() == "true"
         return text
 
