@@ -1,16 +1,18 @@
 """CPU time of this tree compared with another commit: `bench/builds.py COMMIT [WORK ...]`.
 
 Each pair is two processes, one with this tree's library and one with the library of COMMIT. Each opens a
-new location. They work in turns of 100 calls, so that load on a shared machine slows both alike. The result
-is the CPU time of the process (user and system, all threads, including background upkeep), not the wall
-clock and not a server's time. The program prints the median of the pairs' ratios and its 95 % interval by
-order statistics (the interval of a sign test), which assumes nothing about the distribution of the ratios,
-and the ratio of the least times of both sides. `--noise` compares COMMIT with itself. TMPDIR=/dev/shm
-avoids the disk.
+new location. They work in turns of 100 calls (10 for tables), so that load on a shared machine slows both
+alike. The result is the CPU time of the process (user and system, all threads, including background upkeep),
+not the wall clock and not a server's time. The program prints the median of the pairs' ratios and its 95 %
+interval by order statistics (the interval of a sign test), which assumes nothing about the distribution of
+the ratios, and the ratio of the least times of both sides. `--noise` compares COMMIT with itself.
+TMPDIR=/dev/shm avoids the disk.
 
 Work: `append` is a `compare_and_append` of 10 rows, as in `append.py`. `head` is `recent_upper` of a shard
 that nobody else writes. Blobs are files. Consensus is a SQLite file, or with `-postgres` and `-s3` a server
 of the test bed. `stash-append` is an `append` of one row to a stash in SQLite, `stash-append-20` of 20 rows.
+`table-scan` is a scan of 2 of the 4 columns of a table of 100,000 rows, to which 10 rows were appended later.
+`table-upsert` is an upsert of 10 random keys into a table of 4,000 rows.
 """
 
 import argparse
@@ -34,10 +36,14 @@ from testbed.postgres import PostgresServer
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 STASH_WORK: Final = ("stash-append", "stash-append-20")
-WORK: Final = ("append", "head", "append-postgres", "head-postgres", "append-s3", "head-s3", *STASH_WORK)
+TABLE_WORK: Final = ("table-scan", "table-upsert")
+STORE_WORK: Final = ("append", "head", "append-postgres", "head-postgres", "append-s3", "head-s3")
+WORK: Final = (*STORE_WORK, *STASH_WORK, *TABLE_WORK)
 CONFIDENCE: Final = 0.95
 TURN: Final = 100
 WARMUP: Final = 200
+# What is done with a table takes much longer.
+TABLE_TURN: Final = 10
 
 
 def main() -> None:
@@ -83,14 +89,15 @@ def checkout(commit: str) -> Iterator[Path]:
 def measure(work: str, trees: tuple[Path, Path], pairs: int, times: int) -> tuple[list[float], list[float]]:
     """Return the CPU seconds of each tree for the work done `times` times, in pairs."""
     seconds: tuple[list[float], list[float]] = ([], [])
-    kind, _, store = (work, "", "") if work in STASH_WORK else work.partition("-")
+    kind, _, store = (work, "", "") if work not in STORE_WORK else work.partition("-")
     with consensus(store) as new_consensus, Library(trees[0]) as ours, Library(trees[1]) as theirs:
         for pair in range(pairs):
             with scratch() as folder:
                 for side, library in enumerate((ours, theirs)):
                     scheme = "sqlite" if work in STASH_WORK else "file"
                     library.ask(f"{kind} {scheme}://{folder}/{side} {new_consensus()}")
-                found = take_turns((ours, theirs), times, first=pair % 2)
+                turn, warmup = (TABLE_TURN, TABLE_TURN) if work in TABLE_WORK else (TURN, WARMUP)
+            found = take_turns((ours, theirs), times, first=pair % 2, turn=turn, warmup=warmup)
             for side_seconds, one in zip(seconds, found, strict=True):
                 side_seconds.append(one)
             latest = " ".join(f"{one / times * 1e6:.0f}" for one in found)
@@ -98,14 +105,16 @@ def measure(work: str, trees: tuple[Path, Path], pairs: int, times: int) -> tupl
     return seconds
 
 
-def take_turns(libraries: "Sequence[Library]", times: int, first: int) -> list[float]:
+def take_turns(
+    libraries: "Sequence[Library]", times: int, *, first: int, turn: int, warmup: int
+) -> list[float]:
     """Return the CPU seconds of each process for `times` of its work, after a warm-up."""
-    begun = [each.work(WARMUP) for each in libraries]
+    begun = [each.work(warmup) for each in libraries]
     ended = list(begun)
-    for turn in range(times // TURN):
+    for number in range(times // turn):
         for step in range(len(libraries)):
-            which = (first + turn + step) % len(libraries)
-            ended[which] = libraries[which].work(TURN)
+            which = (first + number + step) % len(libraries)
+            ended[which] = libraries[which].work(turn)
     for each in libraries:
         each.end()
     return [end - begin for begin, end in zip(begun, ended, strict=True)]

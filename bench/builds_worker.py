@@ -5,8 +5,9 @@ The library is the one that PYTHONPATH leads to. To import it takes longer than 
 
 import io
 import os
+import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 
@@ -20,6 +21,7 @@ from holdfast.stash import open_stash
 # An earlier library names it Update.
 _StashUpdate = getattr(stash, "StashUpdate", None) or stash.Update
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string", "price": "float64", "at": "timestamp_utc"})
+COLUMNS = {"id": "int64", "name": "string", "price": "float64", "count": "int64"}
 TEN = range(10)
 ROWS = pa.table(
     {
@@ -74,6 +76,27 @@ def work_of(kind: str, client: PersistClient) -> Callable[[], object]:
     return append if kind == "append" else lambda: client.recent_upper(shard_id)
 
 
+@contextmanager
+def table_work(kind: str, url: str) -> Iterator[Callable[[], object]]:
+    """Scans of a table whose last rows are not in its sorted run, or upserts of a few keys."""
+    scans = kind == "table-scan"
+    size = 100_000 if scans else 4_000
+    with holdfast.table(url, "rows", columns=COLUMNS, key="id") as table:
+        table.append(table_rows(range(size)))
+        table.append(table_rows(range(size, size + 10)))
+        chosen = random.Random(1)
+        if scans:
+            yield lambda: table.scan(["id", "price"]).read_all()
+        else:
+            yield lambda: table.upsert(table_rows(sorted(chosen.sample(range(size), 10)), chosen.random()))
+
+
+def table_rows(ids: Sequence[int], price: float = 0.0) -> pa.Table:
+    """Rows with these keys."""
+    names = [f"name {number % 500}" for number in ids]
+    return pa.table({"id": ids, "name": names, "price": [price + number for number in ids], "count": ids})
+
+
 def main() -> None:
     """Start a process for each line with work and place. It reads further lines, until an empty one."""
     print(holdfast.__file__, flush=True)
@@ -86,7 +109,8 @@ def main() -> None:
 
 def run(kind: str, *urls: str) -> None:
     """Do the work as often as each line says, and print the CPU seconds so far after each line."""
-    with (stash_work if kind.startswith("stash") else persist_work)(kind, *urls) as work:
+    of = {"stash": stash_work, "table": table_work}.get(kind.partition("-")[0], persist_work)
+    with of(kind, *urls) as work:
         while times := _line():
             for _ in range(int(times)):
                 work()
