@@ -64,6 +64,7 @@ def by_sign(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Counte
     """How often rows of these columns are there, apart from how often they are there less than not at all."""
     found: Counter[tuple[object, ...]] = Counter()
     for batch in batches:
+        assert batch.num_rows
         for row in batch.to_pylist():
             found[(*(row[name] for name in columns), row["_diff"] > 0)] += row["_diff"]
     return found
@@ -100,7 +101,7 @@ def test_it_has_the_rows_of_a_full_read(
     assert any(reads)
 
 
-@pytest.mark.parametrize("seen", [0, 1, 2])
+@pytest.mark.parametrize("seen", [0, 1, 12])
 def test_it_goes_on_after_its_parts_were_replaced(
     seen: int, reads: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +109,7 @@ def test_it_goes_on_after_its_parts_were_replaced(
     client = stores.open(**SMALL, inline_max_bytes=0)
     other = stores.open(**{**SMALL, "part_target_bytes": 900, "compaction_fanin": 2}, inline_max_bytes=0)
     first: list[Row] = [(key // 3, "a", "xy"[key % 2], key, 0, 1) for key in range(300)]
-    second: list[Row] = [(key // 3, "a", "xy"[key % 2], key, 1, -1) for key in range(0, 300, 7)]
+    second: list[Row] = [(key // 3, "a", "xy"[key % 2], key, 1, -1) for key in range(1, 300, 7)]
     writer = client.writer(SHARD, WIDE, purpose="t")
     writer.compare_and_append(updates(first), 0, 1)
     writer.compare_and_append(updates(second), 1, 2)

@@ -118,7 +118,7 @@ def _summed(
         if pieces:
             with naming_shard(machine.shard_id):
                 found.append(consolidate_chunk(schema.names, pieces))
-        yield pa.Table.from_batches(found, table.schema), before
+        yield pa.Table.from_batches([rows for rows in found if rows.num_rows], table.schema), before
 
 
 def _plan(
