@@ -12,8 +12,9 @@ COLLECTIONS: Final = "collections"
 FAILOVER: Final = "failover"
 INGEST: Final = "ingest"
 FOLLOW: Final = "follow"
+COPY: Final = "copy"
 
-SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 150, FOLLOW: 60}
+SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST: 150, FOLLOW: 60, COPY: 40}
 """Hunts for planted bugs run the worlds of the seeds below this."""
 
 TESTED: Final = {**SEEDS, PERSIST: 700, INGEST: 60, FOLLOW: 36}
@@ -26,6 +27,7 @@ _CLASSES: Final = {
     FAILOVER: ("sim.failoverworld", "FailoverWorld"),
     INGEST: ("sim.ingestworld", "IngestWorld"),
     FOLLOW: ("sim.followworld", "FollowWorld"),
+    COPY: ("sim.copyworld", "CopyWorld"),
 }
 
 
