@@ -265,6 +265,7 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "merge": lambda t: t.merge(ROW),
         "delete": lambda t: t.delete([1]),
         "update": lambda t: t.update([1], lambda rows: rows),
+        "revert": lambda t: t.revert(time),
         "read": lambda t: t.read(),
         "scan": lambda t: t.scan(),
         "count": lambda t: t.count(),
