@@ -87,6 +87,7 @@ class Collection:
         return reasons
 
 
+@pytest.mark.long
 def test_a_handover_waits_for_its_time(
     module_world: Any, controller: StorageController, make_collection: Make
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_catalog_that_is_only_looked_at_is_kept_too(
     world.delete("coll/flights", "catalog/demo")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("access", ["Managed", "Observed"])
 def test_a_collection_that_becomes_doomed_never_waits_for_a_catalog_that_went_first(
     world: Any, api: FaultyApi, make_catalog: Make, make_collection: Make, access: str

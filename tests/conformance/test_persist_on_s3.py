@@ -44,6 +44,7 @@ def large() -> pa.Table:
     return pa.table({"k": pa.array(range(1000, 1000 + count), pa.int64()), "v": values})
 
 
+@pytest.mark.long
 def test_appends_large_parts_compaction_and_garbage(minio: Minio, bucket: str, tmp_path: Path) -> None:
     def opened(mode: Mode = "write") -> PersistClient:
         return PersistClient.open(

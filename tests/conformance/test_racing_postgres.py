@@ -39,6 +39,7 @@ def _end(postgres_url: str, claims: Sequence[Put], keys: Sequence[str], *, uncla
     store.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keys", [["a"], KEYS], ids=["one key", "two keys"])
 def test_killed_processes_lose_nothing_that_they_were_told(postgres_url: str, keys: list[str]) -> None:
     """One is killed after the other, each after a seeded number of appends."""

@@ -83,6 +83,7 @@ def test_an_older_copy_of_a_log_of_objects(url: str, minio: Minio, bucket: str) 
     check(url, 12)
 
 
+@pytest.mark.long
 def test_a_process_that_knows_the_log_from_before_is_told(url: str) -> None:
     with PersistClient.open(url, config=CONFIG) as client:
         write(client, 0, 6)
@@ -130,6 +131,7 @@ def test_a_client_whose_newest_objects_are_gone_ends(url: str, minio: Minio, buc
     check(url, 8)
 
 
+@pytest.mark.long
 def test_a_gap_in_a_log_of_objects(url: str, minio: Minio, bucket: str) -> None:
     """An append over a gap is not acknowledged; recovery goes on from before the gap, and says so."""
     with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:

@@ -213,6 +213,7 @@ def test_conditions_keep_the_rows_that_a_filter_keeps(spark: SparkSession, url: 
     assert ids(read) == [1, 7]
 
 
+@pytest.mark.long
 def test_a_time_without_a_zone_is_in_the_sessions(spark: SparkSession, url: str, fill: Fill) -> None:
     hours = [dt.datetime(2026, 3, 28, 12, tzinfo=dt.UTC) + dt.timedelta(hours=number) for number in range(40)]
     schema = Schema.of(key={"at": "timestamp_utc"}, value={"local": "timestamp?"})

@@ -48,6 +48,7 @@ def environment(home: Path) -> dict[str, str]:
     return {**others, **ours}
 
 
+@pytest.mark.long
 def test_bash_completes(home: Path) -> None:
     cases = {
         "holdfast re": "read",

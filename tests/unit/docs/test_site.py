@@ -40,6 +40,9 @@ class Links(HTMLParser):
             self.loads.append(target)
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
@@ -66,7 +69,6 @@ def pages(site: Path) -> dict[str, Links]:
     }
 
 
-@pytest.mark.long
 def test_every_link_leads_to_something_of_the_site(site: Path, pages: dict[str, Links]) -> None:
     broken = []
     for address, page in pages.items():

@@ -133,6 +133,7 @@ def test_kills_of_instances_lose_and_repeat_nothing(tmp_path: Path, table: PgTab
     check(tmp_path, table, transfers, told)
 
 
+@pytest.mark.long
 def test_a_killed_server_loses_and_repeats_nothing(tmp_path: Path, table: PgTable) -> None:
     seed = random.randrange(2**32)
     location(tmp_path, table)

@@ -111,6 +111,7 @@ def histories(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
     return history
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=histories(),

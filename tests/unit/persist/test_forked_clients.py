@@ -34,7 +34,7 @@ FREE = {
     PersistClient: {"clock", "close", "config", "location", "location_id", "mode", "new_shard_id"},
     Session: {"begin_close", "close_stores", "new_handle"},
     WriteHandle: {"shard_id", "cached_upper", "close"},
-    ReadHandle: {"shard_id", "schema", "pin", "too_early", "close"},
+    ReadHandle: {"shard_id", "schema", "lease_s", "pin", "too_early", "close"},
     Listen: {"begin_with", "begin_at_once"},
     Snapshot: {"stored_bytes", "filtered", "narrowed"},
     CriticalSince: {
@@ -128,6 +128,7 @@ class Opened:
             "give_up": lambda c: c.give_up(self.ticket),
             "discard": lambda c: c.discard([self.upload]),
             "maintain": lambda c: c.maintain(shard),
+            "end_silent_leases": lambda c: c.end_silent_leases(shard),
             "compactions": lambda c: c.compactions,
             "tell_changes": lambda c: c.tell_changes("tcp://127.0.0.1:0"),
             "follow_changes": lambda c: c.follow_changes("tcp://127.0.0.1:1"),

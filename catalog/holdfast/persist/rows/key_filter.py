@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,6 +32,8 @@ def among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
         first = arrow_rows.first_equal(arrow_rows.wide(both), names)
         among: npt.NDArray[np.bool_] = first[keys.num_rows :] < keys.num_rows
         return among
+    import polars as pl
+
     given, wanted = (pl.DataFrame(pl.from_arrow(each)) for each in (rows, keys))
     found = given.with_row_index("_row").join(wanted, on=names, how="semi", nulls_equal=True)
     mask = np.zeros(rows.num_rows, np.bool_)

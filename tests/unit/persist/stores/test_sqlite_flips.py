@@ -229,6 +229,7 @@ def test_no_flipped_bit_of_a_stash_gives_a_wrong_answer(tmp_path: Path) -> None:
     assert outcomes["CorruptBlob"] > 300, outcomes
 
 
+@pytest.mark.long
 def test_no_flipped_bit_of_an_open_stash_gives_a_wrong_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
