@@ -362,6 +362,9 @@ def _is_first(keys: pa.Table) -> npt.NDArray[np.bool_]:
 def _places(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.integer[Any]]:
     """For each row, the index of its key among `keys`. All of them are there, and each once."""
     names = keys.column_names
+    if keys.num_rows == 1:
+        # Polars finds no match if a table of one row with NaN is joined with another one.
+        return np.zeros(rows.num_rows, np.int64)
     if not polars_works():
         columns = [[*keys.column(name).chunks, *rows.column(name).chunks] for name in names]
         both = pa.table([pa.chunked_array(each) for each in columns], names)

@@ -245,3 +245,12 @@ def test_after_an_unknown_outcome_the_table_goes_on(number: int) -> None:
     found = [id_ for id_ in table.read()["id"].to_pylist() if id_ >= 100]
     assert len(set(found)) == len(found)
     assert acknowledged <= set(found) <= acknowledged | doubtful
+
+
+def test_a_merge_of_some_columns_finds_a_key_that_is_nan() -> None:
+    table = holdfast.table(
+        Stores().open(), "t", columns={"x": "float64", "a": "int64?", "b": "int64?"}, key="x"
+    )
+    table.append({"x": [float("nan"), 1.0], "a": [1, 1], "b": [2, 2]})
+    table.merge([{"x": float("nan"), "a": 3}])
+    assert sorted(zip(*table.read(columns=["a", "b"]).to_pydict().values(), strict=True)) == [(1, 2), (3, 2)]
