@@ -107,16 +107,37 @@ def copy_collection(
         BadInput: the source has given up history that an unfinished copy still needs.
         CorruptBlob: the copy differs from the source.
     """
-    # The record is read after the upper, so it has every column that rows below the upper have.
-    frontiers = source.frontiers(collection_id)
     info = source.describe(collection_id)
     wanted = {"location": str(source.client.location_id), "collection": info.collection_id}
-    times = {"since": frontiers.since, "upper": frontiers.upper if upper is None else upper}
+    if (done := _finished(target, name, wanted)) is not None:
+        return done
+    with source.reader(info.collection_id, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S) as reader:
+        # The reader holds the history before its since is read. The record is read after the upper, so it has
+        # every column that rows below the upper have.
+        frontiers = source.frontiers(info.collection_id)
+        info = source.describe(info.collection_id)
+        times = {"since": frontiers.since, "upper": frontiers.upper if upper is None else upper}
+        found = _begun(target, info, name, wanted, times)
+        if isinstance(found, CopiedTable):
+            return found
+        job = target.start_job(found.collection_id, COPY, _SLOT, spec={**wanted, **times})
+        if job.state is not JobState.DONE:
+            _Copy(reader, target, found, job, on_rows).run()
+    target.rename(found.collection_id, name)
+    finished = _finished(target, name, wanted)
+    assert finished is not None
+    return replace(finished, was_there=False)
+
+
+def _begun(
+    target: StorageController, info: CollectionInfo, name: str, wanted: Json, times: dict[str, int]
+) -> CollectionInfo | CopiedTable:
+    """The unfinished copy, which is created if there is none; or the finished one of another run."""
     while True:
         if (done := _finished(target, name, wanted)) is not None:
             return done
         if (made := _unfinished(target, info, name, wanted)) is not None:
-            break
+            return made
         if 0 < times["upper"] <= times["since"]:
             raise BadInput(
                 f"the source has given up the history of {info.name!r} before {times['since']}, and the copy"
@@ -127,18 +148,10 @@ def copy_collection(
         with suppress(UniquenessViolation):
             made = target.create_collection(_spec(info, name + _SUFFIX))
             if (done := _finished(target, name, wanted)) is None:
-                break
+                return made
             # The other run had ended between the two looks.
             target.drop_collection(made.collection_id)
             return done
-    job = target.start_job(made.collection_id, COPY, _SLOT, spec={**wanted, **times})
-    if job.state is not JobState.DONE:
-        with source.reader(info.collection_id, purpose=_PURPOSE, stored=True, lease_s=_LEASE_S) as reader:
-            _Copy(reader, target, made, job, on_rows).run()
-    target.rename(made.collection_id, name)
-    finished = _finished(target, name, wanted)
-    assert finished is not None
-    return replace(finished, was_there=False)
 
 
 def _finished(target: StorageController, name: str, wanted: Json) -> CopiedTable | None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast.collections import StorageController
+from holdfast.collections import CollectionInfo, StorageController
 from holdfast.collections.copying import _Copy, copy_all, copy_collection
 from holdfast.errors import BadInput, CorruptBlob, StorageError, UniquenessViolation
 from holdfast.persist import PersistClient
@@ -265,3 +265,24 @@ def test_an_unfinished_copy_whose_history_is_gone_says_what_to_do(monkeypatch: p
     assert refused.value.hint == "drop it, and copy again: holdfast drop 't.copying' --force"
     assert holdfast.drop_table(others.open(), "t.copying", force=True)
     assert holdfast.copy_table(client, "t", others.open()).rows == 4
+
+
+def test_a_source_that_gives_up_history_as_a_copy_begins_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, other = Stores().open(), Stores().open()
+    with holdfast.table(client, "t", columns={"id": "int64"}) as table:
+        times = [table.append([{"id": number}]) for number in range(4)]
+    source = StorageController(client)
+    create = StorageController.create_collection
+
+    def with_retention(target: StorageController, *given: Any, **named: Any) -> CollectionInfo:
+        source.set_retention_hold("t", times[2])
+        return create(target, *given, **named)
+
+    monkeypatch.setattr(StorageController, "create_collection", with_retention)
+    copied = holdfast.copy_table(client, "t", other)
+    assert copied.rows == 4
+    with holdfast.table(other, "t") as copy:
+        assert [copy.count(as_of=time) for time in times] == [1, 2, 3, 4]
+    # The copy has ended, and its hold with it.
+    source.set_retention_hold("t", times[2])
+    assert source.frontiers("t").since == times[2]
