@@ -33,10 +33,16 @@ from unit.collections.test_collection_faults import at_every_write
         (["1", "2.5"], "float64"),
         (["1e5", "0.25"], "float64"),
         (["12345678901234567", "0.5"], "string"),
+        (["1234567890123456.5", "0.5"], "string"),
+        (["0.12345678901234568", "-1.7976931348623157e308", "0.0e9", "5e-324"], "float64"),
+        (["0.5", "0.123456789012345678"], "string"),
+        (["0.5", "1.5e999"], "string"),
+        (["0.5", "1.5e-999"], "string"),
         (["true", "false"], "bool"),
         (["true", "1"], "string"),
         (["2026-01-31"], "date32"),
         (["2026-02-31"], "string"),
+        (["2026-01-31", "0000-01-01"], "string"),
         (["2026-01-31T10:00:00", "2026-01-31 10:00:00.25"], "timestamp"),
         (["2026-01-31T10:00:00Z", "2026-01-31T10:00:00+02:00"], "timestamp_utc"),
         (["2026-01-31T10:00:00Z", "2026-01-31T10:00:00"], "string"),
@@ -111,6 +117,8 @@ def test_json_parquet_and_arrow_keep_their_types(tmp_path: Path) -> None:
         ("a.csv", "id,x\n1,y\n", ["--column", "x:int64"], "column 'x': 'y' is not a valid int64"),
         ("a.csv", "id,id\n1,2\n", [], "column 'id' is given twice"),
         ("a.csv", "", [], "a.csv: it is empty"),
+        ("a.csv", "caf\udce9,x\n1,2\n", [], "a.csv: column name 'caf\ufffd' is not UTF-8"),
+        ("a.csv", f"{'x' * 200_000}\n1\n", [], "a.csv: can't read the names of its columns"),
         ("a.csv", "_time,id\n1,2\n", [], "a table can't have a column '_time'"),
         ("a.json", '{"a": 1}\n[2]\n', [], "a.json"),
         ("a.json", '{"a": 1}\n{"a": "x"}\n', [], "a.json"),
@@ -121,7 +129,7 @@ def test_json_parquet_and_arrow_keep_their_types(tmp_path: Path) -> None:
 def test_a_bad_file_is_one_line_and_leaves_nothing(
     tmp_path: Path, name: str, text: str, arguments: list[str], said: str
 ) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
     result = holdfast_create(tmp_path, "t", "--from", str(tmp_path / name), *arguments)
     assert result.exit_code == 2, result.output
     first, *hints = result.stderr.splitlines()

@@ -23,15 +23,18 @@ from holdfast.persist.rows.schema import DIFF, TIME, Column
 from holdfast.text import naming
 
 _BLOCK_BYTES: Final = 1 << 20
-_DATE: Final = r"\d{4}-\d\d-\d\d"
+# Python has no year 0.
+_DATE: Final = r"(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d"
 _CLOCK: Final = rf"{_DATE}[T ]\d\d:\d\d:\d\d(\.\d{{1,6}})?"
+_MOST_DIGITS: Final = 17
+_WHOLE_DIGITS: Final = 15
 _WHOLE: Final = r"(0|-?[1-9][0-9]{0,18})"
 
 # In the order of preference. Text that has the pattern must also convert.
 _PATTERNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
     "bool": (r"^(true|false)$", pa.bool_()),
     "int64": (rf"^{_WHOLE}$", pa.int64()),
-    # A whole number beyond 15 digits may lose some as a float.
+    # A whole number beyond 15 digits may lose some as a float. `_is_exact` looks at fractions.
     "float64": (
         r"^(0|-?[1-9][0-9]{0,14}|-?(0|[1-9][0-9]*)\.[0-9]+([eE][+-]?[0-9]+)?|-?[1-9][eE][+-]?[0-9]+)$",
         pa.float64(),
@@ -90,7 +93,7 @@ def _of_csv(file: Path) -> Iterator[pa.Field]:
         head = stream.read(_BLOCK_BYTES)
     if not head:
         raise BadInput("it is empty: not even the names of columns are there")
-    names = next(csv.reader(io.StringIO(head.decode("utf-8-sig", errors="replace"))))
+    names = _names_of_csv(head)
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadInput(f"column {twice!r} is given twice")
@@ -120,15 +123,41 @@ def _of_csv(file: Path) -> Iterator[pa.Field]:
         yield pa.field(name, _PATTERNS[fitting[0]][1] if fitting else pa.string())
 
 
+def _names_of_csv(head: bytes) -> list[str]:
+    """The names of the columns of a CSV file that begins like this."""
+    # The rest of a character may be in the next block.
+    text = head.decode("utf-8-sig", errors="replace")
+    try:
+        names = next(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise BadInput(f"can't read the names of its columns: {error}") from None
+    for name in names:
+        if "\ufffd" in name:
+            raise BadInput(f"column name {name!r} is not UTF-8", hint="convert the file to UTF-8")
+    return names
+
+
 def _has_type(values: pa.Array, type_: str) -> bool:
     pattern, arrow = _PATTERNS[type_]
     if not pc.all(pc.match_substring_regex(values, pattern)).as_py():
         return False
     try:
-        pc.cast(values, arrow)
+        found = pc.cast(values, arrow)
     except pa.ArrowException:
         return False
-    return True
+    return type_ != "float64" or _is_exact(values, found)
+
+
+def _is_exact(texts: pa.Array, floats: pa.Array) -> bool:
+    """Whether floats have all significant digits of their texts, up to 17. No float has more of its own."""
+    digits = pc.utf8_trim(pc.replace_substring_regex(texts, r"[eE].*|[-.]", ""), "0")
+    # A number beyond the range of floats became infinite, or 0.
+    is_there = pc.and_(pc.is_finite(floats), pc.equal(pc.equal(digits, ""), pc.equal(floats, 0.0)))
+    whole = pc.utf8_length(pc.extract_regex(texts, r"^-?(?P<whole>[0-9]*)").field("whole"))
+    is_short = pc.and_(
+        pc.less_equal(pc.utf8_length(digits), _MOST_DIGITS), pc.less_equal(whole, _WHOLE_DIGITS)
+    )
+    return bool(pc.all(pc.and_(is_there, is_short)).as_py())
 
 
 def _of_json(file: Path) -> Iterator[pa.Field]:
