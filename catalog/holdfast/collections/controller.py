@@ -111,9 +111,9 @@ class StorageController(JobCommands):
     ) -> CollectionInfo:
         """Create a collection, or find the one that was created from the same spec with the same id.
 
-        With `rows`, which must be uploaded, they are its first append, in the same commit. An existing
-        collection keeps its comments. Raises `BadInput` if the id has another spec or was dropped, and
-        `UniquenessViolation` if the name is taken.
+        With `rows`, which must be uploaded, they are its first append, in the same commit. So is the record
+        of the file that they come from. An existing collection keeps its comments. Raises `BadInput` if the
+        id has another spec or was dropped, and `UniquenessViolation` if the name is taken.
         """
         new_id = self.client.new_shard_id
         shards = (
@@ -126,6 +126,8 @@ class StorageController(JobCommands):
             else rows.shards
         )
         origin = self._origin(command_id)
+        file = None if rows is None else rows.file
+        jobs = () if file is None else (self._done_at_once(spec.collection_id, *file),)
 
         def created() -> list[Prepared]:
             client, purpose = self.client, _CREATION_PURPOSE
@@ -143,7 +145,7 @@ class StorageController(JobCommands):
             ]
 
         return self._log.commit(
-            lambda state: transitions.create_collection(state, spec, shards, origin), effects
+            lambda state: transitions.create_collection(state, spec, shards, origin, *jobs), effects
         )
 
     def describe(self, id_or_name: str) -> CollectionInfo:

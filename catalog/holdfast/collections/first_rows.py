@@ -12,6 +12,7 @@ from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.frontiers import promise_for
 from holdfast.collections.metadata import METADATA_SCHEMA, first_rendition
 from holdfast.collections.record.column_names import PLAIN_NAMES
+from holdfast.collections.record.jobs import Json
 from holdfast.collections.record.spec import FIRST_RENDITION, CollectionSpec, RenditionInfo
 from holdfast.collections.record.transitions import ShardIds
 from holdfast.collections.sharded_append import Position, PreparedAppend, Route
@@ -28,6 +29,8 @@ class FirstRows:
         new_id = client.new_shard_id
         self.shards = ShardIds(new_id(), tuple(new_id() for _ in range(spec.shards)))
         self.spec = spec
+        self.file: tuple[str, str, Json, Json] | None = None
+        """Records the file that the rows come from: kind, slot, spec and result of a job that is done."""
         self._purpose = purpose
         writers = tuple(client.writer(each, spec.schema, purpose=purpose) for each in self.shards.data)
         rendition = RenditionInfo(FIRST_RENDITION, self.shards.data, 0, spec.hash_columns)

@@ -17,6 +17,7 @@ from holdfast.errors import BadInput, NoLocation, UniquenessViolation
 from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.tables.files.inference import schema_of_file
 from holdfast.tables.files.source import RowSource, Told
+from holdfast.tables.files.written import WRITE, record_of_file
 from holdfast.tables.opening import enter, table
 from holdfast.tables.table import Table
 from holdfast.text import naming
@@ -82,8 +83,12 @@ def create(
         given.source() as source,
         FirstRows(client, given.spec, purpose=controller.purpose_of("load")) as rows,
     ):
+        contents = source.fingerprint()
         for piece in source.pieces(told):
             rows.bulk.add(piece)
+        if contents is not None and rows.bulk.rows:
+            record = record_of_file(source, rows.bulk.rows, client.config.hostname)
+            rows.file = (WRITE, contents, *record)
         rows.upload(client.now_ms())
         return controller.create_collection(given.spec, rows=rows), rows.bulk.rows
 

@@ -149,6 +149,27 @@ def test_the_command_says_what_it_made(tmp_path: Path) -> None:
     assert holdfast_create(tmp_path, "u", "--format", "csv").exit_code == 2
 
 
+def test_the_file_that_made_a_table_is_not_added_twice(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("id,x\n1,2\n")
+    assert holdfast_create(tmp_path, "t", "--from", str(file), "--key", "id").exit_code == 0
+    holdfast.create_table(tmp_path / "loc", "u", file, key="id").close()
+
+    def write(name: str, *arguments: str) -> Result:
+        return CliRunner().invoke(
+            main, ["write", name, str(file), "--url", str(tmp_path / "loc"), *arguments]
+        )
+
+    for name in ("t", "u"):
+        refused = write(name)
+        assert refused.exit_code == 1
+        assert f"{file} was written to {name} before, 1 update on " in refused.stderr
+        assert write(name, "--once").exit_code == 0
+        assert holdfast.table(tmp_path / "loc", name).count() == 1
+        assert write(name, "--again").exit_code == 0
+        assert holdfast.table(tmp_path / "loc", name).count() == 2
+
+
 def holdfast_create(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["create", *arguments, "--url", str(folder / "loc")])
 

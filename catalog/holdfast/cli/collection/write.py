@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo, JobRecord
     from holdfast.collections.complete_times import ReadSeal
     from holdfast.tables.files.source import RowSource
-
-WRITE: Final = "write"
-"""The kind of the jobs that record which files were written. The slot is the XXH3-128 of the contents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +178,7 @@ def _append(
     again: bool,
 ) -> None:
     from holdfast.persist.rows.canonical import prepare_updates, time_bounds
+    from holdfast.tables.files.written import WRITE, record_of_file
     from holdfast.tables.loading import load
 
     file_name = Path(source.name).name
@@ -210,13 +208,9 @@ def _append(
             if contents is None or records or not bulk.rows:
                 controller.client.multi_write(effects())
                 return
+            spec, result = record_of_file(source, bulk.rows, controller.client.config.hostname)
             record, is_ours = controller.record_job(
-                info.collection_id,
-                WRITE,
-                contents,
-                spec={"file": file_name, "bytes": source.size_bytes},
-                result={"updates": bulk.rows, "host": controller.client.config.hostname},
-                effects=effects,
+                info.collection_id, WRITE, contents, spec=spec, result=result, effects=effects
             )
             if not is_ours:
                 raise _before(info, source, record)

@@ -70,9 +70,10 @@ class ShardIds:
 
 
 def create_collection(
-    state: ControllerState, spec: CollectionSpec, shards: ShardIds, origin: Origin
+    state: ControllerState, spec: CollectionSpec, shards: ShardIds, origin: Origin, *jobs: JobRecord
 ) -> Outcome[CollectionInfo]:
-    """Record the collection. Its shards and their holds are created in the same commit.
+    """Record the collection, and jobs that are done by creating it. Its shards and their holds are created
+    in the same commit.
 
     A collection with this id that was created from the same spec is returned unchanged, even if the comments
     of its columns have changed.
@@ -130,7 +131,7 @@ def create_collection(
     )
     told = {"shards": spec.shards}
     command = origin.record(CommandKind.CREATE_COLLECTION, spec.collection_id, told)
-    return RecordCommit(info, (info, command), expired(state, origin.at_ms))
+    return RecordCommit(info, (info, command, *jobs), expired(state, origin.at_ms))
 
 
 def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Outcome[CollectionInfo]:
