@@ -244,6 +244,10 @@ def _refuse_missing(controller: StorageController, name: str) -> NoReturn:
 def _schema(columns: Columns, key: Sequence[str]) -> Schema:
     if isinstance(key, str):
         key = [key]
+    if not isinstance(key, Sequence) or not all(isinstance(each, str) for each in key):
+        raise BadInput(f"key must be a column name or a list of column names, not {key!r}")
+    if twice := [name for name in key if list(key).count(name) > 1]:
+        raise BadInput(f"key column {twice[0]!r} is given twice")
     if isinstance(columns, pa.Schema):
         return Schema.from_arrow(columns, list(key))
     if not isinstance(columns, Mapping):

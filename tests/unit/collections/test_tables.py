@@ -470,6 +470,8 @@ def test_a_table_goes_on_when_it_evolves() -> None:
         (lambda t: holdfast.write([t]), "a dict of tables"),
         (lambda t: holdfast.table(t.client, "x", key="id"), "a key without columns"),
         (lambda t: holdfast.table(t.client, "x", columns={"id": "int64"}, key="k"), "key column 'k'"),
+        (lambda t: holdfast.table(t.client, "x", columns={"id": "int64"}, key=5), "key must be a column"),
+        (lambda t: holdfast.table(t.client, "x", columns={"id": "int64"}, key=["id"] * 2), "is given twice"),
         (lambda t: holdfast.table(t.client, "x", columns={"id": "int6"}), "unknown column type"),
         (lambda t: holdfast.table(t.client, "x", columns=["id"]), "a dict of names and types"),
         (lambda t: holdfast.table(5, "x"), "a URL or a path"),
@@ -486,6 +488,15 @@ def test_what_is_wrong_is_one_line_and_changes_nothing(
     assert "\n" not in str(refused.value)
     assert rows(orders) == [(1, "a")]
     assert orders.upper == time + 1
+
+
+def test_moments_without_a_zone_are_told_how_to_get_one(orders: Table) -> None:
+    moments = pa.array([0], pa.timestamp("us"))
+    table = holdfast.table(orders.client, "x", columns={"at": "timestamp_utc"})
+    with pytest.raises(BadInput, match="column 'at' is timestamp") as refused:
+        table.append(pa.table({"at": moments}))
+    assert "dt.tz_localize" in refused.value.hint
+    assert table.count() == 0
 
 
 def test_a_time_that_is_not_complete_is_no_answer(orders: Table) -> None:

@@ -79,6 +79,15 @@ def becomes(given: pa.DataType, want: pa.DataType) -> bool:
     return _kind(given) in _CASTS.get(_kind(want), ())
 
 
+def _another_kind(name: str, given: pa.DataType, want: pa.DataType) -> BadInput:
+    hint = ""
+    if pa.types.is_timestamp(given) and pa.types.is_timestamp(want):
+        hint = "remove the time zone"
+        if want.tz is not None:
+            hint = "give them a time zone: dt.tz_localize in pandas, dt.replace_time_zone in Polars"
+    return BadInput(f"column {name!r} is {given}, which can't be converted to {want} without loss", hint=hint)
+
+
 def cast_column(
     name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
@@ -88,7 +97,7 @@ def cast_column(
         if given.type == want:
             return given
     if not becomes(given.type, want):
-        raise BadInput(f"column {name!r} is {given.type}, which can't be converted to {want} without loss")
+        raise _another_kind(name, given.type, want)
     try:
         if pa.types.is_decimal(want) and pa.types.is_integer(given.type):
             # Arrow requires room for every integer of the type, so check the values themselves.
