@@ -27,8 +27,11 @@ def milliseconds(given: Any) -> int:
     try:
         found = _milliseconds(given)
     except (ValueError, OverflowError, TypeError):
+        hint = (
+            f"multiply seconds by 1000 and round: {given * 1000:.0f}" if isinstance(given, float) else _HINT
+        )
         raise BadInput(
-            f"{_short(given)} is neither a number of milliseconds since 1970 nor an ISO date", hint=_HINT
+            f"{_short(given)} is neither a number of milliseconds since 1970 nor an ISO date", hint=hint
         ) from None
     if not 0 <= found < CLOSED:
         raise BadInput(

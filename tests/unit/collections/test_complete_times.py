@@ -37,6 +37,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.state.codec import decode_diff
 from holdfast.persist.state.state import AppendBatch, ExtendUpper
 from holdfast.tables import Table, table
+from holdfast.tables.moments import milliseconds
 from testbed.minio import Minio
 from unit.collections.stores import SPEC, Stores
 from unit.persist.open_stores import HandClock
@@ -165,6 +166,12 @@ def test_a_hint_has_the_time_in_milliseconds() -> None:
         with pytest.raises(BadInput) as raised:
             seal_first(wrong, known(), "table t", "")
         assert raised.value.hint == f"give {NINE} (2026-03-02T09:00:00.000+00:00)"
+
+
+def test_a_float_is_refused_with_what_time_gives_in_milliseconds() -> None:
+    with pytest.raises(BadInput, match=r"'1795957277\.86' is neither") as refused:
+        milliseconds(1795957277.86)
+    assert "1795957277860" in refused.value.hint
 
 
 @given(
