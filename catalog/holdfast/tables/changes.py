@@ -25,7 +25,7 @@ from holdfast.persist.rows.casts import column_of, shown
 from holdfast.persist.rows.consolidate import consolidate_updates, negated
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.fold import shown_row
-from holdfast.persist.rows.key_filter import among
+from holdfast.persist.rows.key_filter import among, marked
 from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.polars_forks import polars_works
@@ -356,7 +356,7 @@ def _is_first(keys: pa.Table) -> npt.NDArray[np.bool_]:
         first = arrow_rows.first_equal(arrow_rows.wide(keys), keys.column_names)
         return np.equal(first, np.arange(keys.num_rows))
     found = _frame(keys).with_row_index("_row").unique(keys.column_names, keep="first")
-    return _mask(found, keys.num_rows)
+    return marked(found, keys.num_rows)
 
 
 def _places(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.integer[Any]]:
@@ -373,12 +373,6 @@ def _places(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.integer[Any]]:
     indexed = _frame(keys).with_row_index("_row")
     joined = _frame(rows).join(indexed, on=names, how="left", nulls_equal=True, maintain_order="left")
     return joined["_row"].to_numpy()
-
-
-def _mask(found: "pl.DataFrame", rows: int) -> npt.NDArray[np.bool_]:
-    mask = np.zeros(rows, np.bool_)
-    mask[found["_row"].to_numpy()] = True
-    return mask
 
 
 def _key(rows: pa.Table, index: int) -> str:

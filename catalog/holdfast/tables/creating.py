@@ -18,6 +18,7 @@ from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.tables.files.inference import schema_of_file
 from holdfast.tables.files.source import RowSource, Told
 from holdfast.tables.files.written import WRITE, record_of_file
+from holdfast.tables.listing import list_tables
 from holdfast.tables.opening import enter, table
 from holdfast.tables.table import Table
 from holdfast.text import naming
@@ -131,8 +132,6 @@ def create_table(
     """
     if isinstance(key, str):
         key = [key]
-    from holdfast.tables.listing import list_tables
-
     refuse_taken(lambda: [each.name for each in list_tables(url, consensus=consensus)], name)
     given = table_of_file(
         name, Path(file), format, key=key, columns=columns, shards=shards, comments=comments, retain=retain

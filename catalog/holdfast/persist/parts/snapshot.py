@@ -9,11 +9,11 @@
   not verified. Bad statistics can only make the pieces uneven.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -41,6 +41,8 @@ from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Part, ShardState, live_keys
 
 BATCH_ROWS = 64 * 1024
+
+_T = TypeVar("_T")
 
 
 class Pins(Protocol):
@@ -242,18 +244,7 @@ class Snapshot:
 
     def _direct(self, state: ShardState) -> Iterator[pa.Table] | None:
         """The rows without a merge, if only some columns are needed and no row needs a sum."""
-        if (columns := self._narrow()) is None:
-            return None
-        found = direct(
-            self._machine,
-            state.schema,
-            [run for batch in state.batches for run in batch.runs],
-            self.as_of,
-            columns,
-            row_filter=self._filter,
-            buffer_bytes=self._buffer_bytes,
-            between=self._pins.beat,
-        )
+        found = self._narrow(direct, state)
         if found is None:
             return None
         schema, batches = found
@@ -261,26 +252,28 @@ class Snapshot:
 
     def _unsummed(self, state: ShardState) -> Iterator[tuple[pa.Table, Key | None]] | None:
         """The rows with a merge of few of them, if only some columns are needed."""
-        if (columns := self._narrow()) is None:
-            return None
-        found = unsummed(
-            self._machine,
-            state.schema,
-            [run for batch in state.batches for run in batch.runs],
-            self.as_of,
-            columns,
-            row_filter=self._filter,
-            buffer_bytes=self._buffer_bytes,
-            between=self._pins.beat,
-        )
+        found = self._narrow(unsummed, state)
         if found is None:
             return None
         schema, tables = found
         return ((self._lower_narrow(schema, rows), before) for rows, before in tables)
 
-    def _narrow(self) -> Sequence[str] | None:
-        """The columns that are needed, if not all rows need a sum."""
-        return self._columns if self._after is None and self._wanted == EVERYTHING else None
+    def _narrow(
+        self, read: Callable[..., tuple[Schema, Iterator[_T]] | None], state: ShardState
+    ) -> tuple[Schema, Iterator[_T]] | None:
+        """What `direct` or `unsummed` reads, if only some columns of all rows at one time are needed."""
+        if self._columns is None or self._after is not None or self._wanted != EVERYTHING:
+            return None
+        return read(
+            self._machine,
+            state.schema,
+            [run for batch in state.batches for run in batch.runs],
+            self.as_of,
+            self._columns,
+            row_filter=self._filter,
+            buffer_bytes=self._buffer_bytes,
+            between=self._pins.beat,
+        )
 
     def _lower_narrow(self, schema: Schema, rows: pa.Table) -> pa.Table:
         where = f"a part of {self._machine.shard_id}"

@@ -6,7 +6,7 @@ order, as in a sorted run, the keys are looked up in it. Otherwise each row is c
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from holdfast.persist.rows.order import numbers
 from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds
 from holdfast.persist.rows.schema import Schema
 from holdfast.polars_forks import polars_works
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _KEYS: Final = "keys"
 
@@ -36,7 +39,12 @@ def among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
 
     given, wanted = (pl.DataFrame(pl.from_arrow(each)) for each in (rows, keys))
     found = given.with_row_index("_row").join(wanted, on=names, how="semi", nulls_equal=True)
-    mask = np.zeros(rows.num_rows, np.bool_)
+    return marked(found, rows.num_rows)
+
+
+def marked(found: "pl.DataFrame", rows: int) -> npt.NDArray[np.bool_]:
+    """For each of this number of rows, whether its index is in the column `_row`."""
+    mask = np.zeros(rows, np.bool_)
     mask[found["_row"].to_numpy()] = True
     return mask
 
