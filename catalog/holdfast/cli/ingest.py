@@ -4,7 +4,6 @@ The spec is a YAML file with the `source` block of a StorageCollection, the name
 columns if the command may create it. The command can be killed and repeated at any time, and several may run.
 """
 
-import functools
 import gc
 import signal
 import threading
@@ -17,12 +16,12 @@ import click
 from holdfast.cli.collection.place import controller_of, location_options
 from holdfast.cli.facts import count, shown, shown_moment, size
 from holdfast.cli.location import LocationUrls
-from holdfast.cli.progress import is_quiet
+from holdfast.cli.progress import note
 from holdfast.errors import CLOSED, BadInput
 from holdfast.extras import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from holdfast.ingest import IngestSpec, IngestStep
     from holdfast.persist import Schema
@@ -69,22 +68,21 @@ def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, 
     from holdfast.ingest.ingestion import IngestTotal
     from holdfast.ingest.waits import Waits
 
-    say: Callable[[str], None] = (lambda _: None) if is_quiet() else functools.partial(click.echo, err=True)
     with (
         controller_of(location.open_to_write(create=schema is not None)) as controller,
         ingestion_of(
-            controller, name, spec, schema, rendition=rendition, anew=anew, waits=Waits(say)
+            controller, name, spec, schema, rendition=rendition, anew=anew, waits=Waits(note)
         ) as ingestion,
         _told_to_end() as ended,
     ):
         # The garbage collector runs often while messages come. It need not look at all that was imported.
         gc.freeze()
         total = IngestTotal()
-        say(f"feeding {name} from {ingestion.source_name}")
+        note(f"feeding {name} from {ingestion.source_name}")
 
         def told(step: "IngestStep") -> None:
             total.add(step)
-            _show_step(step, say)
+            _show_step(step)
 
         ingestion.run(once=once, stopped=ended.wait, told=told)
         fed = ingestion.rendition
@@ -110,13 +108,13 @@ def _told_to_end() -> "Iterator[threading.Event]":
             signal.signal(number, handler)
 
 
-def _show_step(step: "IngestStep", say: "Callable[[str], None]") -> None:
+def _show_step(step: "IngestStep") -> None:
     if step.messages:
         bad = f", {count(step.errors, 'bad record')}" if step.errors else ""
         what = f"{count(step.messages, 'message')} ({size(step.bytes)}), {count(step.updates, 'update')}"
         upper = " of those there were before" if step.fills else f": complete up to {shown(step.upper)}"
         behind = f", {count(step.behind, 'message')} behind" if step.behind else ""
-        say(f"{what}{bad}{upper}{behind}")
+        note(f"{what}{bad}{upper}{behind}")
 
 
 def _read(file: Path) -> "tuple[str, Schema | None, IngestSpec]":

@@ -1,7 +1,8 @@
-"""The progress of long work, for people at a terminal.
+"""The progress of long work, for people at a terminal, and lines about its result.
 
 Invariants
-- Nothing is written unless stderr is a terminal, nor with `--quiet`, and nothing is ever written to stdout.
+- Nothing is written with `--quiet`, and nothing is ever written to stdout.
+- Progress is written only if stderr is a terminal.
 - The line disappears when the work ends, even by an error: use it in a `with` block. A command writes its
   result after that.
 """
@@ -31,7 +32,11 @@ def quiet_option(command: _F) -> _F:
             context.meta[_QUIET] = True
 
     return click.option(
-        "--quiet", is_flag=True, expose_value=False, callback=hush, help="Don't show progress."
+        "--quiet",
+        is_flag=True,
+        expose_value=False,
+        callback=hush,
+        help="Show neither progress nor what was done.",
     )(command)
 
 
@@ -39,6 +44,12 @@ def is_quiet() -> bool:
     """Return whether the command that runs was given `--quiet`."""
     context = click.get_current_context(silent=True)
     return context is not None and _QUIET in context.meta
+
+
+def note(text: str) -> None:
+    """Write a line about the result to stderr, such as how many rows were written. Not with `--quiet`."""
+    if not is_quiet():
+        click.echo(text, err=True)
 
 
 class ProgressLine:

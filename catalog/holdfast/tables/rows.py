@@ -11,10 +11,12 @@ from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.persist.rows.casts import column_of, shown
+from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.schema import DIFF, TIME, Column
 
 _PIECE_ROWS: Final = 64 * 1024
 _MANY: Final = 1 << 32
+_MOST: Final = 10**12
 _FORMS: Final = "an Arrow table or batch, a data frame, a list of dicts, or a dict of lists"
 
 
@@ -29,7 +31,28 @@ def updates_of(schema: Schema, rows: object, *, counted: bool = True) -> pa.Reco
     for name in own:
         if name in names:
             raise BadInput(f"column {name!r} can't be given: the table sets it", hint=f"leave out {name}")
-    return prepare_updates(schema, given, default_time=0)
+    rows = prepare_updates(schema, given, default_time=0)
+    check_diffs(rows)
+    return rows
+
+
+def check_diffs(updates: pa.RecordBatch | pa.Table) -> None:
+    """Raise `BadInput` if an update adds or removes a row very many times. The updates fit their schema.
+
+    The counts of a row add up, and a sum that doesn't fit int64 can't be read. With this bound it takes nine
+    million writes of one row to get there.
+    """
+    if DIFF not in updates.schema.names:
+        return
+    diffs = updates.column(DIFF).cast(pa.int64()).to_numpy()
+    beyond = np.flatnonzero((diffs > _MOST) | (diffs < -_MOST))
+    if len(beyond):
+        index = beyond[0]
+        names = [name for name in updates.schema.names if name not in (TIME, DIFF)]
+        raise BadInput(
+            f"the row ({shown_row(names, updates, index)}) has _diff {diffs[index]}:"
+            f" one write adds or removes a row at most {_MOST:,} times"
+        )
 
 
 def column_names(schema: Schema, rows: object) -> set[str]:

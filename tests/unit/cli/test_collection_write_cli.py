@@ -199,3 +199,11 @@ def test_no_rows_are_a_piece_with_columns(tmp_path: Path, form: str) -> None:
     with RowSource(file, None, SCHEMA) as source:
         (piece,) = source.pieces()
     assert (piece.num_rows, piece.column_names) == (0, ["id", "name"])
+
+
+def test_a_row_that_is_added_too_often_is_refused(place: Place) -> None:
+    many = place.file("many.csv", "id,name,_diff\n1,a,1\n2,b,9223372036854775807\n")
+    refused = place.write(many)
+    assert refused.exit_code == 2
+    assert "the row (id=2, name='b') has _diff 9223372036854775807" in refused.stderr
+    assert place.ids() == []

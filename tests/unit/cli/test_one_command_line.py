@@ -13,10 +13,12 @@ from pathlib import Path
 import duckdb
 import pytest
 from click.testing import CliRunner, Result
+from pyarrow import parquet
 
 import holdfast
 from holdfast.cli import main
 from holdfast.cli.rows.text import cell_of, kept_whole, without_spare
+from holdfast.errors import BadInput
 from holdfast.tables.duckdb_extra import telling
 from unit.cli.terminals import DEADLINE_S, HOLDFAST, at_a_terminal, lines_of
 
@@ -104,6 +106,21 @@ def test_json_has_whole_decimals_as_numbers(folder: Path) -> None:
     assert summed.stdout == '{"ids": 3, "price": "3.50"}\n'
 
 
+def test_a_limit_of_0_shows_no_rows_here_and_in_python(folder: Path, tmp_path: Path) -> None:
+    with holdfast.table(folder, "orders", mode="read") as orders:
+        assert orders.scan(limit=0).read_all().num_rows == 0
+        with pytest.raises(BadInput, match="limit must be"):
+            orders.scan(limit=-1)
+    for words in (["read", "orders"], ["diff", "orders", "--from", "0"], ["sql", "SELECT id FROM orders"]):
+        shown = run(folder, *words, "--limit", "0")
+        assert (shown.exit_code, len(shown.stdout.splitlines())) == (0, 1)
+        assert run(folder, *words, "--limit", "0", "--format", "json").stdout == ""
+        assert run(folder, *words, "--limit", "-1").exit_code == 2
+    out = tmp_path / "none.parquet"
+    assert run(folder, "read", "orders", "--limit", "0", "--output", str(out)).exit_code == 0
+    assert parquet.read_table(out).num_rows == 0
+
+
 def test_rows_come_from_standard_input(tmp_path: Path) -> None:
     holdfast.table(tmp_path, "orders", columns={"id": "int64"}).close()
     assert run(tmp_path, "write", "orders", "--format", "csv", stdin=b"id\n1\n").exit_code == 0
@@ -120,13 +137,23 @@ def test_a_terminal_is_no_file_of_rows(folder: Path, tmp_path: Path) -> None:
     assert "standard input is a terminal" in shown
 
 
-def test_quiet_hushes_progress(folder: Path, tmp_path: Path) -> None:
+def test_quiet_hushes_progress_and_what_was_done(folder: Path, tmp_path: Path) -> None:
     words = ["read", "orders", "--output", str(tmp_path / "out.csv"), "--url", str(folder)]
     _, shown = at_a_terminal(words, columns=100, home=tmp_path)
     assert "\x1b[?25l" in shown
     code, hushed = at_a_terminal([*words, "--quiet"], columns=100, home=tmp_path)
-    assert (code, lines_of(hushed)) == (0, [f"wrote 2 rows to {tmp_path}/out.csv"])
-    assert "\x1b" not in hushed
+    assert (code, hushed) == (0, "")
+
+    more = tmp_path / "more.csv"
+    more.write_text("id\n5\n")
+    shop = tmp_path / "shop"
+    holdfast.table(shop, "t", columns={"id": "int64"}).close()
+    for told in (["write", "t", str(more), "--again"], ["sql", "FROM t"], ["persist", "names"]):
+        assert run(shop, *told).stderr
+        quiet = run(shop, *told, "--quiet")
+        assert (quiet.exit_code, quiet.stderr) == (0, "")
+    # An error is always shown.
+    assert run(shop, "write", "t", str(more), "--quiet").stderr.startswith("holdfast: ")
 
 
 def test_the_former_word_is_refused_with_the_new_one(folder: Path) -> None:

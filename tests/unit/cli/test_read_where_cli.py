@@ -134,3 +134,25 @@ def test_the_conditions_are_those_of_a_list() -> None:
         "\"id\" in (1, '2') and on = True and note = true", SCHEMA
     )
     assert found == [("id", "in", ["1", "2"]), ("on", "=", True), ("note", "=", "true")]
+
+
+@pytest.mark.parametrize(
+    ("where", "told", "hint"),
+    [
+        ('note = "it\'s"', "in double quotes is a column", "write 'it''s' in single quotes"),
+        ("id = 1.5", "column 'id' has whole numbers (int64), so it never equals 1.5", "id > 1.5"),
+        ("id != -.5", "never equals -.5", "id > -.5"),
+        ("id in (1, 2e-1)", "never equals 2e-1", "id > 2e-1"),
+    ],
+)
+def test_a_comparison_that_can_find_nothing_is_refused(url: str, where: str, told: str, hint: str) -> None:
+    result = read(url, "--where", where)
+    assert result.exit_code == 2
+    message, hinted = result.stderr.splitlines()
+    assert told in message
+    assert hint in hinted
+
+
+def test_whole_numbers_may_have_a_point(url: str) -> None:
+    for where in ("id = 3.0", "id in (3e0)", "id > 2.5 and id < 3.5"):
+        assert json.loads(read(url, "--where", where).stdout)["id"] == 3

@@ -560,7 +560,10 @@ def test_count_and_len_count_the_rows(orders: Table) -> None:
     assert orders.count() == len(orders) == 4
     assert orders.count(FIELD("note") == "a", before) == orders.count([("note", "=", "a")], before) == 2
     assert orders.count([]) == 4
-    orders.append([{"id": 7, "note": None, "_diff": 1 << 62}, {"id": 8, "note": None, "_diff": 1 << 62}])
+    at = orders.upper
+    with StorageController(orders.client) as controller:
+        many = [{"id": number, "note": None, "_diff": 1 << 62} for number in (7, 8)]
+        controller.writer("orders", purpose="test").append(many, at, at + 1)
     assert orders.count() == 4 + (1 << 63)
     with pytest.raises(BadInput, match="too many"):
         len(orders)

@@ -455,6 +455,9 @@ def test_a_table_goes_on_when_it_evolves() -> None:
         (lambda t: t.append({"note": ["a"]}), "'id' is missing"),
         (lambda t: t.append([{"note": "a"}]), "not nullable"),
         (lambda t: t.append([{"id": 1, "_time": 5}]), "'_time' can't be given"),
+        (lambda t: t.append([{"id": 1, "_diff": 2**63 - 1}]), "at most 1,000,000,000,000 times"),
+        (lambda t: t.append({"id": [1, 2], "_diff": [1, -(10**12) - 1]}), r"the row \(id=2, note=None\) has"),
+        (lambda t: t.alter(add=["x"]), "a dict of columns"),
         (lambda t: t.upsert([{"id": 1, "_diff": 5}]), "'_diff' can't be given"),
         (lambda t: t.upsert([{"id": 1}, {"id": 1}]), r"key \(id=1\) more than once"),
         (lambda t: t.delete(["a"]), "^table orders: column 'id', row 0: 'a' is a string"),
@@ -603,3 +606,28 @@ def test_rows_in_a_form_that_is_not_known_get_a_hint(client: PersistClient) -> N
             table.append(rows)
         assert hint in str(error.value.hint)
     assert table.upper == 0
+
+
+def test_a_refused_type_is_told_in_the_words_of_the_user(orders: Table) -> None:
+    orders.alter(add={"n": "int64?", "price": "decimal128(10,2)?"})
+    for types, told in [
+        ({"n": "int32?"}, "orders: column 'n' can't become int32: not every int64 fits into it"),
+        ({"n": "int64"}, "orders: column 'n' can't become int64: it may have nulls, so write int64?"),
+        ({"note": "int64?"}, "orders: column 'note' can't become int64: not every string fits into it"),
+        (
+            {"price": "decimal128(9,2)?"},
+            "orders: column 'price' can't become decimal128(9,2): not every decimal128(10,2) fits into it",
+        ),
+        ({"id": "uint64"}, "orders: column 'id' can't become uint64: a key column keeps its type"),
+    ]:
+        with pytest.raises(errors.CodecMismatch) as refused:
+            orders.alter(types=types)
+        assert str(refused.value) == told
+        assert "shard" not in refused.value.hint
+    orders.append([{"id": 1, "n": 2**40}])
+
+
+def test_a_row_may_be_added_a_trillion_times(orders: Table) -> None:
+    orders.append([{"id": 1, "_diff": 10**12}])
+    orders.append([{"id": 1, "_diff": 1 - 10**12}])
+    assert orders.read().to_pylist() == [{"id": 1, "note": None}]

@@ -8,6 +8,7 @@ from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.catalog.place import CatalogPlace, catalog_options
 from holdfast.cli.facts import count, emit_list, list_option
 from holdfast.cli.numbers import u64
+from holdfast.cli.progress import note
 from holdfast.cli.rows.text import render
 from holdfast.errors import BadInput, Uninitialized
 
@@ -59,4 +60,4 @@ def _show(found: "list[Kept]", form: str) -> None:
     if found:
         rows = [[str(each.version), str(each.time)] for each in found]
         click.echo(render(["VERSION", "AS OF"], rows), nl=False)
-    click.echo(count(len(found), "kept time"), err=True)
+    note(count(len(found), "kept time"))

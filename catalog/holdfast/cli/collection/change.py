@@ -23,7 +23,7 @@ from holdfast.cli.collection.place import (
 from holdfast.cli.completing import forget_tables
 from holdfast.cli.facts import count, shown_moment
 from holdfast.cli.location import LocationUrls
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 from holdfast.errors import BadInput, CollectionNotFound, NotCaughtUp, UniquenessViolation
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def handover(
             found = controller.renditions.create(
                 id_, shards=shards, hash_columns=hash_columns, rendition_id=rendition_id or ""
             )
-            click.echo(f"rendition {found.id} with {count(shards, 'shard')} is being filled", err=True)
+            note(f"rendition {found.id} with {count(shards, 'shard')} is being filled")
         with ProgressLine(f"filling {found.id}") as progress:
             taken = _hand_over(controller, id_, found, at, progress)
             progress.begin("finding differences")

@@ -44,7 +44,7 @@ from holdfast.cli.collection.write import write
 from holdfast.cli.completing import forget_tables
 from holdfast.cli.facts import count
 from holdfast.cli.location import LocationUrls, formerly, keep_garbage_option
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 from holdfast.errors import (
     BadInput,
     HoldfastError,
@@ -200,7 +200,7 @@ def _create_from(
         with controller_of(location.open_to_write(create=True)) as controller:
             info, rows = create(controller, given, progress.part)
     forget_tables(location.url, location.consensus)
-    click.echo(f"{given.spec.schema}: {count(rows, 'row')} of {file}", err=True)
+    note(f"{given.spec.schema}: {count(rows, 'row')} of {file}")
     _show_created(info)
 
 

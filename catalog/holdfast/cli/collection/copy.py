@@ -8,7 +8,7 @@ from holdfast.cli.collection.place import location_options
 from holdfast.cli.completing import complete_tables, forget_tables
 from holdfast.cli.facts import count, shown_moment
 from holdfast.cli.location import LocationUrls, complete_names, located
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 from holdfast.errors import BadInput
 from holdfast.locations import is_name
 
@@ -76,7 +76,7 @@ def copy(
     forget_tables(target.url, target.consensus)
     if everything:
         total = sum(each.rows for each in found)
-        click.echo(f"{count(len(found), 'collection')} with {count(total, 'row')}", err=True)
+        note(f"{count(len(found), 'collection')} with {count(total, 'row')}")
 
 
 def _show(copied: "CopiedTable") -> None:

@@ -5,7 +5,7 @@ import click
 from holdfast.cli.collection.place import location_options, name_argument, opened_table, time
 from holdfast.cli.facts import count
 from holdfast.cli.location import LocationUrls
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 from holdfast.errors import BadInput
 
 
@@ -66,6 +66,4 @@ def export(
         if isinstance(found, SnapshotManifest)
         else f"version {found.version}"
     )
-    click.echo(
-        f"{target} has {count(found.rows, 'row')} of {name} as of {with_date(found.as_of)}, {last}", err=True
-    )
+    note(f"{target} has {count(found.rows, 'row')} of {name} as of {with_date(found.as_of)}, {last}")

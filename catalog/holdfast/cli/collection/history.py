@@ -11,6 +11,7 @@ import click
 from holdfast.cli.collection.place import location_options, opened_table
 from holdfast.cli.facts import shown_moment, shown_result
 from holdfast.cli.location import LocationUrls
+from holdfast.cli.progress import note
 from holdfast.cli.rows.text import FORMATS
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def history(location: LocationUrls, name: str, limit: int, form: str | None, out
     told = f"the writes begin after {shown_moment(since)}" if since else "all writes are shown"
     if found.num_rows == limit:
         told = f"the last {limit:,} entries"
-    click.echo(told, err=True)
+    note(told)
     if output is None and form in {None, "table"}:
         wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= _WIDE
         found = _for_people(found, "ms" if wide else "s")

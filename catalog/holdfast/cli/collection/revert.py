@@ -7,7 +7,7 @@ import click
 from holdfast.cli.collection.place import location_options, name_argument, opened_table, time
 from holdfast.cli.facts import shown_moment
 from holdfast.cli.location import LocationUrls
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 
 
 @click.command(short_help="Make the rows those of an earlier time.")
@@ -42,4 +42,4 @@ def revert(location: LocationUrls, name: str, as_of: int) -> None:
     ):
         done = commit({opened: Revert(as_of)})
     again = f"{opened.name} has the rows as of {shown_moment(as_of)} again"
-    click.echo(f"{again}, as of {shown_moment(done.time)}", err=True)
+    note(f"{again}, as of {shown_moment(done.time)}")

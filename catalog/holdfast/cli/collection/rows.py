@@ -14,7 +14,7 @@ import click
 
 from holdfast.cli.collection.place import controller_of, location_options, name_argument, opened_table, time
 from holdfast.cli.location import LocationUrls
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 from holdfast.cli.rows.text import FORMATS, cell_of
 from holdfast.errors import AsOfNotYetAvailable, BadInput
 from holdfast.text import naming
@@ -32,7 +32,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 _AS_OF = "Milliseconds or an ISO date. Default: the latest time."
 _WHERE = "Show rows for which conditions hold, joined by 'and': \"id >= 3 and note is not null\"."
 _FOR = "End after this long, counted from the start, or with --snapshot from the end of the snapshot."
-_LIMIT = click.IntRange(1, (1 << 63) - 1)
+_LIMIT = click.IntRange(0, (1 << 63) - 1)
 _INSTEAD = "give --or-earlier, to use the latest complete time before it"
 _OR_EARLIER = "If a TIME is not complete, use the latest complete time before it, and show it on stderr."
 _TAIL_FORMATS = ("table", "csv", "json")
@@ -82,7 +82,7 @@ def read(
     ):
         if as_of is not None and reader.upper() == 0 and _is_past(controller, as_of):
             # No time is complete yet, so this promises nothing about later reads.
-            click.echo(f"{reader.info.name} is empty", err=True)
+            note(f"{reader.info.name} is empty")
             as_of = None
         if as_of is not None:
             as_of = _time_for(location, controller, reader, as_of, or_earlier=or_earlier)
@@ -167,7 +167,7 @@ def diff(
             from holdfast.cli.rows.show import show_rows
             from holdfast.persist.rows.stored import logical_schema
 
-            click.echo(f"{name} is empty", err=True)
+            note(f"{name} is empty")
             schema = opened.info.schema
             show_rows((), logical_schema(schema.arrow_diff, schema), form, output, limit=limit, diff=True)
             return
@@ -267,7 +267,7 @@ def _time_for(
         return time
     upper = reader.upper()
     found = at_or_before(time, reader.since(), upper, what)
-    click.echo(f"as of {with_date(found)}", err=True)
+    note(f"as of {with_date(found)}")
     return found
 
 

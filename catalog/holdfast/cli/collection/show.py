@@ -27,6 +27,7 @@ from holdfast.cli.facts import (
     size,
 )
 from holdfast.cli.location import LocationUrls
+from holdfast.cli.progress import note
 from holdfast.cli.rows.text import cell_of, render
 from holdfast.text import one_line
 
@@ -152,7 +153,7 @@ def _show_all(
         return
     if found:
         click.echo(table(found), nl=False)
-    click.echo(count(len(found), what), err=True)
+    note(count(len(found), what))
 
 
 def _job(record: "JobRecord") -> dict[str, Any]:

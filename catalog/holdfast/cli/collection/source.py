@@ -9,6 +9,7 @@ import click
 from holdfast.cli.collection.place import controller_of, location_options, name_argument, time
 from holdfast.cli.facts import shown
 from holdfast.cli.location import LocationUrls
+from holdfast.cli.progress import note
 from holdfast.cli.rows.text import FORMATS
 from holdfast.errors import AsOfNotYetAvailable
 
@@ -94,7 +95,7 @@ def _show(
         except AsOfNotYetAvailable as error:
             if error.upper or as_of is not None or form not in {None, "table", "json"}:
                 raise
-            click.echo(f"no {what}: nothing has been fed yet", err=True)
+            note(f"no {what}: nothing has been fed yet")
             return
     if not found.num_rows and form in {None, "table"}:
         click.echo(f"no {what} at {shown(found_at)}")

@@ -7,6 +7,7 @@ import click
 from holdfast.cli.collection.place import location_options, time
 from holdfast.cli.files import text_argument
 from holdfast.cli.location import LocationUrls
+from holdfast.cli.progress import note
 from holdfast.cli.rows.text import FORMATS
 
 
@@ -24,7 +25,7 @@ from holdfast.cli.rows.text import FORMATS
 @click.option(
     "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write to FILE."
 )
-@click.option("--limit", metavar="N", type=click.IntRange(1, (1 << 63) - 1), help="Show at most N rows.")
+@click.option("--limit", metavar="N", type=click.IntRange(0, (1 << 63) - 1), help="Show at most N rows.")
 def sql(
     location: LocationUrls,
     query: str,
@@ -52,6 +53,6 @@ def sql(
 
     with location.open_to_look() as client, sql(client, query, as_of=as_of, or_earlier=or_earlier) as result:
         for name, at in result.times.items():
-            click.echo(f"{name} {'is empty' if at is None else f'as of {with_date(at)}'}", err=True)
+            note(f"{name} {'is empty' if at is None else f'as of {with_date(at)}'}")
         with result.scan() as rows:
             show_rows(rows, rows.schema, form, output, limit=limit, diff=True)

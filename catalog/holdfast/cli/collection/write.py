@@ -26,7 +26,7 @@ from holdfast.cli.collection.place import (
 )
 from holdfast.cli.facts import count, moment, shown_moment
 from holdfast.cli.location import LocationUrls
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 from holdfast.cli.rows.text import FORMATS
 from holdfast.errors import BadInput, HoldfastError, WrittenBefore
 from holdfast.file_formats import check_file
@@ -130,7 +130,7 @@ def write(
         except WrittenBefore as error:
             if not once:
                 raise
-            click.echo(f"nothing to do: {error}", err=True)
+            note(f"nothing to do: {error}")
 
 
 def _check_options(*, upsert: bool, delete: bool, timed: bool, once: bool, again: bool) -> None:
@@ -165,7 +165,7 @@ def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource",
         what = f"deleted {count(sum(done.taken), 'row')} of {count(keys, 'key')} from"
     else:
         what = f"put {count(rows.num_rows, 'row')} to"
-    click.echo(f"{what} {info.name}{_as_of(done.time)}", err=True)
+    note(f"{what} {info.name}{_as_of(done.time)}")
 
 
 def _append(
@@ -180,6 +180,7 @@ def _append(
     from holdfast.persist.rows.canonical import prepare_updates, time_bounds
     from holdfast.tables.files.written import WRITE, record_of_file
     from holdfast.tables.loading import load
+    from holdfast.tables.rows import check_diffs
 
     file_name = Path(source.name).name
     with ExitStack() as stack:
@@ -202,6 +203,7 @@ def _append(
         for piece in chain([first], pieces):
             with naming(_what(info, source)):
                 bulk.add(piece)
+                check_diffs(piece)
         progress.begin(f"writing {count(bulk.rows, 'update')} to {info.name}")
 
         def commit(effects: Any) -> None:
@@ -231,7 +233,7 @@ def _append(
         except HoldfastError as error:
             # The write has succeeded. The next one applies it.
             click.echo(f"warning: can't apply the retention of {info.name}: {error}", err=True)
-    click.echo(f"wrote {told} to {info.name}{_as_of(reached - 1)}", err=True)
+    note(f"wrote {told} to {info.name}{_as_of(reached - 1)}")
 
 
 def _what(info: "CollectionInfo", source: "RowSource") -> str:

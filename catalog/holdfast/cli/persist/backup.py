@@ -8,7 +8,7 @@ import click
 from holdfast.cli.facts import count, emit_json, json_option, size
 from holdfast.cli.location import located, url_option
 from holdfast.cli.persist.arguments import ShardCommand, location_arguments
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -70,6 +70,4 @@ def _show(copied: "Copied", what: str, as_json: bool) -> None:
         emit_json(copied)
         return
     shards, blobs = count(copied.shards, "shard"), count(copied.blobs, "blob")
-    click.echo(
-        f"{what}: location {copied.location_id}, {shards}, {blobs}, {size(copied.size_bytes)}", err=True
-    )
+    note(f"{what}: location {copied.location_id}, {shards}, {blobs}, {size(copied.size_bytes)}")

@@ -18,6 +18,7 @@ from holdfast.cli.persist.names import names
 from holdfast.cli.persist.recover import recover
 from holdfast.cli.persist.upkeep import compact, gc, sweep
 from holdfast.cli.persist.verify import verify
+from holdfast.cli.progress import note
 from holdfast.cli.rows.text import render, table_width
 from holdfast.text import one_line
 
@@ -49,7 +50,7 @@ def inspect(url: str, consensus: str | None, shard: str | None, form: str) -> No
         click.echo(_one(shards[0]), nl=False)
     else:
         click.echo(_all(shards), nl=False)
-        click.echo(f"{count(len(shards), 'shard')} in location {location_id}", err=True)
+        note(f"{count(len(shards), 'shard')} in location {location_id}")
 
 
 def _all(shards: "list[ShardInfo]") -> str:

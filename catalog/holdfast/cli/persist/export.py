@@ -6,6 +6,7 @@ import click
 
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist.arguments import ShardCommand, location_arguments
+from holdfast.cli.progress import note
 from holdfast.errors import AsOfNotYetAvailable
 
 FORMATS = ("parquet", "arrow", "csv", "json")
@@ -44,4 +45,4 @@ def export(
         columns = logical_schema(schema.arrow_diff, schema)
         contents = (logical_rows(batch, schema) for batch in snapshot)
         rows = write_batches(contents, columns, target, form, diff=diff)
-    click.echo(f"wrote {rows:,} rows as of {as_of} to {file if target else 'standard output'}", err=True)
+    note(f"wrote {rows:,} rows as of {as_of} to {file if target else 'standard output'}")

@@ -5,6 +5,7 @@ import click
 from holdfast.cli.facts import age, count, emit_list, frontier, list_option
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist.arguments import ShardCommand, chosen, location_arguments
+from holdfast.cli.progress import note
 from holdfast.cli.rows.text import render
 from holdfast.errors import CLOSED
 
@@ -55,4 +56,4 @@ def holds(url: str, consensus: str | None, shard: str | None, form: str) -> None
     ]
     if rows:
         click.echo(render(["SHARD", "HELD AT", "BEHIND", "FOR", "BY", "ENDS", "TOKEN"], rows), nl=False)
-    click.echo(f"{count(len(rows), 'hold')} on {count(len(found), 'shard')}", err=True)
+    note(f"{count(len(rows), 'hold')} on {count(len(found), 'shard')}")

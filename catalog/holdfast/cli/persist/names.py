@@ -7,6 +7,7 @@ import click
 from holdfast.cli.facts import count, emit_list, list_option
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist.arguments import ShardCommand, location_arguments
+from holdfast.cli.progress import note
 from holdfast.cli.rows.text import render
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def names(url: str, consensus: str | None, form: str) -> None:
     rows = [[name, info.shard_id, "finalized" if info.finalized else _newest(info)] for name, info in found]
     if rows:
         click.echo(render(["NAME", "SHARD", "HAS"], rows), nl=False)
-    click.echo(count(len(rows), "name"), err=True)
+    note(count(len(rows), "name"))
 
 
 def _newest(info: "ShardInfo") -> str:

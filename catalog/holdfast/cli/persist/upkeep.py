@@ -5,7 +5,7 @@ import click
 from holdfast.cli.facts import age, count, emit_json, json_option, size
 from holdfast.cli.location import formerly, keep_garbage_option, open_to_look, open_to_write
 from holdfast.cli.persist.arguments import ShardCommand, chosen, location_arguments
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 from holdfast.cli.rows.text import render
 from holdfast.text import one_line
 
@@ -53,7 +53,7 @@ def gc(
         click.echo(render(["SHARD", "DELETED", "WAITING", "CUT OFF THE LOG"], rows), nl=False)
     deleted = sum(each.deleted for each in done)
     waiting = sum(each.waiting for each in done)
-    click.echo(f"deleted {count(deleted, 'blob')} of {count(len(done), 'shard')}; {waiting:,} wait", err=True)
+    note(f"deleted {count(deleted, 'blob')} of {count(len(done), 'shard')}; {waiting:,} wait")
     if kept := [each for each in done if each.kept]:
         click.echo(
             f"nothing of {count(len(kept), 'shard')} is deleted, such as {kept[0].shard_id}:", err=True
@@ -88,7 +88,7 @@ def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_j
     ]
     if rows:
         click.echo(render(["SHARD", "BATCHES", "ROWS", "BYTES"], rows), nl=False)
-    click.echo(f"compacted {len(changed):,} of {count(len(done), 'shard')}", err=True)
+    note(f"compacted {len(changed):,} of {count(len(done), 'shard')}")
 
 
 @click.command(cls=ShardCommand, short_help="Find blobs that crashes left behind.")
@@ -137,6 +137,6 @@ def sweep(
     total = size(sum(orphan.size_bytes for orphan in orphans))
     young = sum(each.young for each in found)
     what = f"{count(len(orphans), 'orphan')} of {total} in {count(len(found), 'shard')}"
-    click.echo(f"{'released' if delete else 'found'} {what}; {young:,} too young to tell", err=True)
+    note(f"{'released' if delete else 'found'} {what}; {young:,} too young to tell")
     if orphans and not delete:
         click.echo("nothing was deleted: pass --delete to delete", err=True)

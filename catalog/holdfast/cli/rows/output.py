@@ -69,6 +69,8 @@ def pieces_of(batches: Iterable[pa.RecordBatch], *, diff: bool, limit: int | Non
     With `diff`, each row occurs once, with its count in `_diff`. Otherwise it is repeated by its count.
     """
     left = limit
+    if left == 0:
+        return
     for batch in batches:
         table = pa.Table.from_batches([batch])
         for piece in (table,) if diff else repeated_pieces(table):

@@ -7,7 +7,7 @@ from typing import Final
 import click
 import pyarrow as pa
 
-from holdfast.cli.progress import ProgressLine
+from holdfast.cli.progress import ProgressLine, note
 from holdfast.cli.rows.output import check_output, pieces_of, write_batches
 from holdfast.cli.rows.text import cell_of, render
 from holdfast.errors import BadInput
@@ -40,7 +40,7 @@ def show_rows(
     target, form = check_output(output, form)
     rows = write_batches(batches, columns, target, form, diff=diff, limit=limit)
     if target is not None:
-        click.echo(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {output}", err=True)
+        note(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {output}")
 
 
 def _show_table(

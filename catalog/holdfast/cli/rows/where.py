@@ -6,6 +6,7 @@ for one quote). A column whose name is not one word is in double quotes.
 """
 
 import re
+from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -23,7 +24,8 @@ _TOKEN: Final = re.compile(
     )""",
     re.VERBOSE,
 )
-_COMPARES: Final = ("=", "==", "!=", "<>", "<", "<=", ">", ">=")
+_EQUALS: Final = ("=", "==", "!=", "<>")
+_COMPARES: Final = (*_EQUALS, "<", "<=", ">", ">=")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _HINT: Final = "such as --where \"id >= 3 and name in ('a', 'b') and note is not null\""
 
@@ -65,7 +67,10 @@ class _Parser:
         kind, operator = self._next()
         if kind != "sign" or operator not in _COMPARES:
             self._refuse(f"one of {' '.join(_COMPARES)}, in, is", back=True)
-        return column, operator, self._value(column)
+        value = self._value(column)
+        if operator in _EQUALS:
+            self._check_whole(column, value)
+        return column, operator, value
 
     def _values(self, column: str) -> list[Any]:
         if self._next() != ("sign", "("):
@@ -75,10 +80,27 @@ class _Parser:
             found.append(self._value(column))
         if token != ("sign", ")"):
             self._refuse("',' or ')'", back=True)
+        for each in found:
+            self._check_whole(column, each)
         return found
+
+    def _check_whole(self, column: str, value: Any) -> None:
+        """Refuse a fraction as the value of a column of whole numbers: it would find nothing, or all."""
+        type_ = self._schema.arrow.field(column).type
+        if pa.types.is_integer(type_) and _NUMBER.fullmatch(value) and Decimal(value) % 1:
+            raise BadInput(
+                f"--where: column {column!r} has whole numbers ({type_}), so it never equals {value}",
+                hint=f"compare with < or >, such as {column} > {value}",
+            )
 
     def _value(self, column: str) -> Any:
         kind, text = self._next()
+        if kind == "name":
+            quoted = text.replace("'", "''")
+            raise BadInput(
+                f'--where: "{text}" in double quotes is a column, and a column is compared with a value',
+                hint=f"for the text, write '{quoted}' in single quotes",
+            )
         if kind not in ("word", "text"):
             self._refuse("a value", back=True)
         if kind == "word" and text.lower() == "null":
