@@ -46,9 +46,11 @@ from holdfast.ingest.spec import (
 )
 from holdfast.ingest.waits import Waits
 from holdfast.ingest.whole import Transactions
-from holdfast.persist import PersistClient, Schema
+from holdfast.persist import Schema
 from holdfast.persist.clock import Clock
+from holdfast.persist.rows.schema import Column
 from holdfast.persist.stores.s3_place import S3Place
+from holdfast.tables.opening import Columns, open_client, schema_of
 
 _INCLUDE_TYPES = {
     "partition": (pa.string(),),
@@ -64,7 +66,10 @@ def ingest_source(
     name: str,
     source: Mapping[str, object],
     *,
+    columns: Columns | None = None,
+    key: Sequence[str] | Mapping[str, Column | str] = (),
     schema: Schema | None = None,
+    consensus: str | None = None,
     rendition: str = "",
     anew: bool = False,
     once: bool = False,
@@ -73,8 +78,14 @@ def ingest_source(
 ) -> None:
     """Feed a collection from a source until the source's current end (`once`), or until `stopped`.
 
-    `source` is the block that docs/how-to/ingest-files.md, ingest-kafka.md, ingest-postgres.md and
-    ingest-from-a-collection.md describe. With `schema`, a collection that doesn't exist is created.
+    `url` and `consensus` are as for `holdfast.table`. `source` is the block that docs/how-to/ingest-files.md,
+    ingest-kafka.md, ingest-postgres.md and ingest-from-a-collection.md describe.
+
+    With `columns`, a collection that doesn't exist is created. `columns` and `key` are as for
+    `holdfast.table`, or as in the file of `holdfast ingest`: there `key` has the types of the key columns,
+    and `columns` has the other columns. A `schema` may stand for both. An existing collection must have these
+    columns.
+
     `stopped(seconds)` waits so long or less, and returns True to end. By default it sleeps. `told` is called
     after each step.
 
@@ -87,17 +98,35 @@ def ingest_source(
     on without losing something.
     """
     spec = parse(source)
-    if schema is not None and not isinstance(schema, Schema):
-        raise BadInput(
-            f"the schema must be a Schema, not {type(schema).__name__}",
-            hint="write Schema.of(key={'id': 'int64'}, value={'name': 'string?'}); it is in holdfast.persist",
-        )
+    wanted = _wanted(columns, key, schema)
     with (
-        PersistClient.open(url) as client,
+        open_client(url, "write", create=wanted is not None, consensus=consensus) as client,
         StorageController(client, who="holdfast.ingest") as controller,
-        ingestion_of(controller, name, spec, schema, rendition=rendition, anew=anew) as ingestion,
+        ingestion_of(controller, name, spec, wanted, rendition=rendition, anew=anew) as ingestion,
     ):
         ingestion.run(once=once, stopped=stopped, told=told)
+
+
+def _wanted(
+    columns: Columns | None, key: Sequence[str] | Mapping[str, Column | str], schema: Schema | None
+) -> Schema | None:
+    """The schema of the collection to create, or None if it must exist."""
+    if schema is not None:
+        if not isinstance(schema, Schema):
+            raise BadInput(
+                f"the schema must be a Schema, not {type(schema).__name__}",
+                hint="write Schema.of(key={'id': 'int64'}, value={'name': 'string?'}), from holdfast.persist",
+            )
+        if columns is not None or key:
+            raise BadInput("a schema and columns can't be used together", hint="give one of them")
+        return schema
+    if not isinstance(key, Mapping):
+        if columns is None and key:
+            raise BadInput("a key without columns", hint="also give columns={...}")
+        return None if columns is None else schema_of(columns, key)
+    if isinstance(columns, pa.Schema):
+        raise BadInput("key can't have types if columns is an Arrow schema", hint="give a list of names")
+    return Schema.of(key=key, value=columns) if key or columns else None
 
 
 @contextmanager

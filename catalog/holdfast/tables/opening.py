@@ -79,7 +79,7 @@ def table(
         new = CollectionSpec(
             str(uuid.uuid4()),
             name,
-            _schema(columns, key),
+            schema_of(columns, key),
             shards,
             comments=comments or {},
             retain_ms=period_ms(NEW_TABLE if retain is None else retain),
@@ -129,15 +129,13 @@ _places: dict[_Key, _Place] = {}
 
 
 def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool, consensus: str | None) -> _Place:
-    where = location_url(url)
-    if not isinstance(where, str):
-        raise BadInput(f"a location must be a URL or a path, not {type(url).__name__}")
+    where = _where(url)
     # A forked child can't use what its parent has open.
     key = (where, consensus, mode, fork_count())
     with _lock:
         place = _places.get(key)
         if place is None:
-            place = _places[key] = _Place(_open(where, mode, create=create, consensus=consensus), key)
+            place = _places[key] = _Place(open_client(where, mode, create=create, consensus=consensus), key)
         place.tables += 1
         return place
 
@@ -152,7 +150,18 @@ def _leave(place: _Place) -> None:
     place.client.close()
 
 
-def _open(url: str, mode: Mode, *, create: bool, consensus: str | None) -> PersistClient:
+def _where(url: str | os.PathLike[str]) -> str:
+    where = location_url(url)
+    if not isinstance(where, str):
+        raise BadInput(f"a location must be a URL or a path, not {type(url).__name__}")
+    return where
+
+
+def open_client(
+    url: str | os.PathLike[str], mode: Mode, *, create: bool, consensus: str | None
+) -> PersistClient:
+    """A client of a location, which is not shared. Raises like `table`."""
+    url = _where(url)
     whole, blob = (url, None) if consensus is None or is_name(url) else (None, url)
     try:
         if mode == "write" and not create:
@@ -241,7 +250,8 @@ def _refuse_missing(controller: StorageController, name: str) -> NoReturn:
     )
 
 
-def _schema(columns: Columns, key: Sequence[str]) -> Schema:
+def schema_of(columns: Columns, key: Sequence[str]) -> Schema:
+    """The schema that `columns` and `key` of `table` give. Raises `BadInput` if they don't fit together."""
     if isinstance(key, str):
         key = [key]
     if not isinstance(key, Sequence) or not all(isinstance(each, str) for each in key):

@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 import holdfast
-from holdfast import BadInput
+from holdfast import BadInput, NoLocation
 from holdfast.cli import main
 from holdfast.persist import Schema
 
@@ -123,3 +123,52 @@ def test_a_schema_that_is_none_is_bad_input(place: Place) -> None:
     block = {"files": {"path": str(place.folder)}, "format": {"json": {}}}
     with pytest.raises(BadInput, match="must be a Schema, not dict"):
         holdfast.ingest_source(place.url, "x", block, schema={"id": "int64"}, once=True)  # type: ignore[arg-type]
+
+
+def test_python_creates_a_collection_as_the_command_does(place: Place) -> None:
+    place.file("a.jsonl", '{"id": 1, "page": "/"}\n')
+    block = {"files": {"path": str(place.folder)}, "format": {"json": {}}}
+    assert place.fed("command", {"id": "int64", "page": "string"}, **block).exit_code == 0
+    types = {"id": "int64", "page": "string"}
+    given: list[tuple[str, dict[str, Any]]] = [
+        ("as_table", {"columns": types, "key": "id"}),
+        ("as_names", {"columns": types, "key": ["id"]}),
+        ("as_file", {"columns": {"page": "string"}, "key": {"id": "int64"}}),
+        ("as_schema", {"schema": Schema.of({"id": "int64"}, {"page": "string"})}),
+    ]
+    for name, columns in given:
+        holdfast.ingest_source(Path(place.url), name, block, **columns, once=True)
+        # Once more, with and without the columns.
+        holdfast.ingest_source(place.url, name, block, **columns, once=True)
+        holdfast.ingest_source(place.url, name, block, once=True)
+        assert place.rows(name) == place.rows("command") == [{"id": 1, "page": "/"}]
+    found = {each.name: (each.columns, each.key) for each in holdfast.list_tables(place.url)}
+    assert set(map(str, found.values())) == {str(found["command"])}
+    with pytest.raises(BadInput, match="has other columns"):
+        holdfast.ingest_source(place.url, "as_table", block, columns={"id": "int64"}, key="id", once=True)
+
+
+def test_columns_that_make_no_collection_are_refused(place: Place) -> None:
+    block = {"files": {"path": str(place.folder)}, "format": {"json": {}}}
+    given: list[tuple[dict[str, Any], str]] = [
+        ({"key": "id"}, "a key without columns"),
+        ({"columns": {"id": "int64"}, "schema": ORDERS}, "can't be used together"),
+        ({"columns": ORDERS.arrow, "key": {"id": "int64"}}, "can't have types"),
+        ({"columns": {"id": "int64"}, "key": "k"}, "key column 'k'"),
+    ]
+    for columns, told in given:
+        with pytest.raises(BadInput, match=told):
+            holdfast.ingest_source(place.url, "x", block, **columns, once=True)
+    with pytest.raises(NoLocation, match="does not exist"):
+        holdfast.ingest_source(place.url, "x", block, once=True)
+    assert not Path(place.url).exists()
+
+
+def test_the_consensus_store_may_be_apart(place: Place) -> None:
+    place.file("a.jsonl", '{"id": 1}\n')
+    block = {"files": {"path": str(place.folder)}, "format": {"json": {}}}
+    stores = {"consensus": f"sqlite://{place.url}.db"}
+    blobs = f"file://{place.url}-blobs"
+    holdfast.ingest_source(blobs, "x", block, columns={"id": "int64"}, key="id", once=True, **stores)
+    with holdfast.table(blobs, "x", mode="read", **stores) as table:
+        assert table.count() == 1
