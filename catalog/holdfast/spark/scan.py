@@ -30,6 +30,7 @@ from holdfast.collections.complete_times import at_or_before
 from holdfast.collections.conditions import Condition, kept, narrowed
 from holdfast.collections.frontiers import check_forward, latest
 from holdfast.collections.read_seals import complete_with
+from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.comments import Comments
 from holdfast.forks import kept_in_process
 from holdfast.persist import PersistClient
@@ -57,8 +58,8 @@ class Scan:
     columns: tuple[str, ...] | None
     conditions: tuple[Condition, ...]
     partitions: int
-    renamed: tuple[tuple[str, str], ...] = ()
-    """The columns that were renamed, as (stored name, name)."""
+    names: ColumnNames = PLAIN_NAMES
+    """The names of the columns, at the time of the rows."""
 
     @property
     def as_of(self) -> int:
@@ -126,7 +127,7 @@ def find(options: ReadOptions) -> Scan:
             name=info.name,
             schema=schema,
             comments=info.comments,
-            renamed=info.names.renamed,
+            names=info.names.at(as_of) if is_snapshot and as_of is not None else info.names,
             fixed=as_of,
             columns=options.columns,
             conditions=conditions(options.where, info.name, schema, options.zone),

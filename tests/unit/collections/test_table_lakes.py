@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
+from pyiceberg.types import StringType
 
 import holdfast
 from holdfast.cli import main
@@ -256,3 +257,49 @@ def test_a_renamed_column_is_renamed_in_the_table_and_no_column_of_nulls_is_left
     table.append([{"id": 3, "a": 5}])
     lake.export(table)
     assert lake.read()[-1] == {"id": 3, "c": None, "a": 5}
+
+
+def test_a_dropped_column_is_dropped_and_one_with_its_name_is_another_one(lake: Lake) -> None:
+    columns = {"id": "int64", "a": "string?", "b": "string?"}
+    table = holdfast.table(Stores().open(), "t", columns=columns, key="id")
+    table.append([{"id": 1, "a": "x", "b": "y"}])
+    lake.export(table)
+    before = table.drop_column("a") - 1
+    table.append([{"id": 2, "b": "z"}])
+    # A time before the drop still has the column.
+    lake.export(table, before)
+    assert lake.read() == [{"id": 1, "a": "x", "b": "y"}]
+    lake.export(table)
+    assert lake.read() == [{"id": 1, "b": "y"}, {"id": 2, "b": "z"}]
+    # A new column with the name, of another type. One is dropped and added between two exports.
+    table.alter(add={"a": "int32?"})
+    table.rename_column("b", "c")
+    table.append([{"id": 3, "a": 5, "c": "w"}])
+    lake.export(table)
+    table.drop_column("a")
+    table.drop_column("c")
+    table.alter(add={"a": "float64?"})
+    table.append([{"id": 4, "a": 1.5}])
+    lake.export(table)
+    assert lake.read() == [{"id": id_, "a": 1.5 if id_ == 4 else None} for id_ in (1, 2, 3, 4)]
+    if lake.form == "iceberg":
+        found = load_catalog("lake", **lake.properties).load_table("shop.orders")
+        first, *_, last = found.metadata.snapshots
+        old = found.scan(snapshot_id=first.snapshot_id).to_arrow().to_pylist()
+        assert old == [{"id": 1, "a": "x", "b": "y"}]
+        fields = {each.schema_id: each for each in found.metadata.schemas}
+        ids = [fields[each.schema_id].find_field("a").field_id for each in (first, last)]
+        assert len(set(ids)) == 2
+
+
+def test_a_column_that_others_added_stays(tmp_path: Path) -> None:
+    lake = Lake("iceberg", tmp_path)
+    table = holdfast.table(Stores().open(), "t", columns={"id": "int64", "a": "string?"}, key="id")
+    table.append([{"id": 1, "a": "x"}])
+    lake.export(table)
+    with load_catalog("lake", **lake.properties).load_table("shop.orders").update_schema() as update:
+        update.add_column("theirs", StringType())
+    table.drop_column("a")
+    table.append([{"id": 2}])
+    lake.export(table)
+    assert lake.read() == [{"id": 1, "theirs": None}, {"id": 2, "theirs": None}]

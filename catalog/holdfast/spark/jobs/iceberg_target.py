@@ -7,6 +7,7 @@ from typing import Any
 from pyiceberg.table import Table
 from pyspark import SparkContext
 
+from holdfast.collections.record.column_names import PLAIN_NAMES
 from holdfast.collections.record.comments import NO_COMMENTS
 from holdfast.collections.record.jobs import one_line
 from holdfast.collections.snapshots.manifest import SnapshotFile, SnapshotManifest
@@ -18,7 +19,7 @@ from holdfast.spark.jobs.spec import SnapshotSpec
 from holdfast.spark.jobs.target import Target
 from holdfast.tables.iceberg import commits, files
 from holdfast.tables.iceberg.files import IcebergFile, TableLocation
-from holdfast.tables.iceberg.schemas import Renamed, evolve, make_table, open_catalog
+from holdfast.tables.iceberg.schemas import evolve, make_table, open_catalog
 from holdfast.tables.iceberg.target import IcebergTarget
 
 
@@ -35,7 +36,7 @@ class IcebergTableTarget(Target):
         self._check_current = check_current
         self._catalog = open_catalog(target)
         self._comments = NO_COMMENTS
-        self._renamed: Renamed = ()
+        self._names = PLAIN_NAMES
         self._place: TableLocation | None = None
         self._files: tuple[IcebergFile, ...] = ()
         self._table: Table | None = None
@@ -57,8 +58,8 @@ class IcebergTableTarget(Target):
             collection=found.name,
             as_of=found.as_of,
         )
-        self._comments, self._renamed = found.comments, found.renamed
-        written_as = evolve(table.transaction(), self._target, found.schema, found.comments, found.renamed)
+        self._comments, self._names = found.comments, found.names
+        written_as = evolve(table.transaction(), self._target, found.schema, found.comments, found.names)
         self._place = TableLocation.of(table, written_as, f"{self._job_id}/{self._run}")
         return None
 
@@ -79,7 +80,7 @@ class IcebergTableTarget(Target):
         # A later error may come after the commit. So discard only if certainly nothing was committed.
         place, self._place = self._place, None
         wanted = commits.Replacement(
-            manifest, self._run, self._files, place.schema, self._comments, self._renamed
+            manifest, self._run, self._files, place.schema, self._comments, self._names
         )
         try:
             table, snapshot = commits.commit(self._catalog, self._target, wanted, self._check_current)

@@ -29,11 +29,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.table.update import AssertTableUUID
 
+from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.comments import Comments
 from holdfast.collections.snapshots.manifest import SnapshotManifest, checksum_text
 from holdfast.errors import BadInput, HoldfastError, Indeterminate
 from holdfast.tables.iceberg.files import IcebergFile
-from holdfast.tables.iceberg.schemas import Renamed, evolve, load_table, unusable
+from holdfast.tables.iceberg.schemas import evolve, load_table, unusable
 from holdfast.tables.iceberg.target import IcebergTarget
 
 _PREFIX: Final = "holdfast."
@@ -55,7 +56,7 @@ class Replacement:
     files: Sequence[IcebergFile]
     written_as: IcebergSchema
     comments: Comments = field(default_factory=dict)
-    renamed: Renamed = ()
+    names: ColumnNames = PLAIN_NAMES
 
 
 def committed_by(table: Table, job_id: str) -> Snapshot | None:
@@ -157,7 +158,7 @@ def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool
     """Commit on top of the loaded metadata. Returns False if somebody else has changed it."""
     transaction = table.transaction()
     schema, comments = wanted.manifest.schema, wanted.comments
-    if evolve(transaction, target, schema, comments, wanted.renamed) != wanted.written_as:
+    if evolve(transaction, target, schema, comments, wanted.names) != wanted.written_as:
         raise BadInput(
             f"the columns of the Iceberg table {target} were changed while its rows were written",
             hint="nothing was committed; run the snapshot again",

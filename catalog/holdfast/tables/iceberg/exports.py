@@ -51,7 +51,7 @@ def export_iceberg(
         if snapshot is None:
             raise BadInput(f"table {table.name} can't be exported: nothing has been written yet")
         info = table.describe()
-        comments, renamed = info.comments, info.names.renamed
+        comments, names = info.comments, info.names.at(snapshot.as_of)
         iceberg = make_table(catalog, target, snapshot.schema, comments)
         collection, as_of = table.info.collection_id, snapshot.as_of
         key = collection_key(table.client.location_id, collection)
@@ -60,7 +60,7 @@ def export_iceberg(
         if (before := committed_by(iceberg, job)) is not None:
             return _exported(target, iceberg, before)
         run = run_name(1)
-        written_as = evolve(iceberg.transaction(), target, snapshot.schema, comments, renamed)
+        written_as = evolve(iceberg.transaction(), target, snapshot.schema, comments, names)
         place = TableLocation.of(iceberg, written_as, f"{job}/{run}")
         try:
             files = tuple(_written(table, snapshot, place, progress))
@@ -75,7 +75,7 @@ def export_iceberg(
                 files=tuple(each.file for each in files),
                 created_ms=time.time_ns() // 1_000_000,
             )
-            wanted = Replacement(manifest, run, files, place.schema, comments, renamed)
+            wanted = Replacement(manifest, run, files, place.schema, comments, names)
             iceberg, found = commit(catalog, target, wanted, lambda: None)
         except Indeterminate:
             # The table may have the files.

@@ -5,15 +5,17 @@
   written.
 - Each column gets a type that holds all its values. `uint64` becomes decimal(20,0), a smaller unsigned
   integer becomes the next wider signed one, and `timestamp_utc` becomes timestamptz.
-- Columns of the table that the collection doesn't have stay, and are null. A column that the collection has
-  renamed is renamed, and keeps its field id. Before, the table's column has the stored name, or is the one
-  that the table's property `holdfast.renamed` names, because an earlier export renamed it.
+- A column that the collection has renamed is renamed, and keeps its field id. A column that the collection
+  has dropped is dropped, and a new one with its name gets another field id. Before, the table's column has
+  the stored name, or is the one that the table's property `holdfast.renamed` names, because an earlier export
+  renamed it.
+- Other columns of the table that the collection doesn't have stay, and are null.
 - The comment of a column becomes the doc of the table's column. Without a comment, the doc stays as it is.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyiceberg import types as t
@@ -22,14 +24,12 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import Table, Transaction
 
+from holdfast.collections.record.column_names import PLAIN_NAMES, ColumnNames
 from holdfast.collections.record.comments import NO_COMMENTS, Comments
 from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 from holdfast.persist.rows.schema import Column, Schema
 from holdfast.tables.iceberg.target import IcebergTarget
 from holdfast.text import without_passwords
-
-Renamed: TypeAlias = tuple[tuple[str, str], ...]
-"""The columns of a collection that were renamed, as (stored name, name)."""
 
 _RENAMED: Final = "holdfast.renamed"
 """The property of a table with the ids of the columns that were renamed, by their stored names, as JSON."""
@@ -133,17 +133,19 @@ def evolve(
     target: IcebergTarget,
     schema: Schema,
     comments: Comments = NO_COMMENTS,
-    renamed: Renamed = (),
+    names: ColumnNames = PLAIN_NAMES,
 ) -> IcebergSchema:
     """Give the table the columns of the collection. Returns the schema for data files, with column ids.
 
+    `names` are those of the columns at the time of the rows.
     The change becomes durable with the transaction. Raises `BadInput` for a change that the table can't make.
     """
-    _rename(transaction, [each for each in renamed if each[1] in schema.names])
+    renamed = [each for each in names.renamed if each[1] in schema.names]
+    _drop(transaction, [each.column.name for each in names.hidden])
+    _rename(transaction, renamed)
     there = {field.name: field for field in transaction.table_metadata.schema().fields}
-    names = {column.name for column in schema.columns}
     for field in there.values():
-        if field.required and field.name not in names:
+        if field.required and field.name not in schema.names:
             raise BadInput(
                 f"the Iceberg table {target} requires column {field.name!r}, which the collection lacks",
                 hint="make it optional, or name another table",
@@ -168,7 +170,7 @@ def evolve(
             if comment is not None and found.doc != comment:
                 update.update_column(column.name, doc=comment)
     now = transaction.table_metadata.schema()
-    ids = {stored: now.find_field(name).field_id for stored, name in renamed if name in schema.names}
+    ids = {stored: now.find_field(name).field_id for stored, name in renamed}
     if ids != _renamed_before(transaction):
         transaction.set_properties({_RENAMED: json.dumps(ids)})
     return now.select(*schema.names)
@@ -179,16 +181,33 @@ def _renamed_before(transaction: Transaction) -> Mapping[str, int]:
     return found
 
 
-def _rename(transaction: Transaction, renamed: Iterable[tuple[str, str]]) -> None:
-    """Rename the table's columns that the collection has renamed since the last export."""
-    fields = transaction.table_metadata.schema().fields
-    by_id, names = {field.field_id: field.name for field in fields}, {field.name for field in fields}
+def _names_now(transaction: Transaction, stored: Sequence[str]) -> Mapping[str, str]:
+    """The names that columns of the collection have in the table, by their stored names, as far as there."""
+    fields = {field.field_id: field.name for field in transaction.table_metadata.schema().fields}
     before = _renamed_before(transaction)
+    unnamed = {name for id_, name in fields.items() if id_ not in before.values()}
+    found = {each: fields.get(before[each]) if each in before else each for each in stored}
+    return {each: name for each, name in found.items() if name and (each in before or name in unnamed)}
+
+
+def _drop(transaction: Transaction, dropped: Sequence[str]) -> None:
+    """Drop the table's columns that the collection has dropped since the last export."""
+    if transaction.table_metadata.current_snapshot_id is None:
+        # A new table has no such column. One with its name is another one.
+        return
+    with transaction.update_schema() as update:
+        for name in _names_now(transaction, dropped).values():
+            update.delete_column(name)
+
+
+def _rename(transaction: Transaction, renamed: Sequence[tuple[str, str]]) -> None:
+    """Rename the table's columns that the collection has renamed since the last export."""
+    taken = {field.name for field in transaction.table_metadata.schema().fields}
+    old = _names_now(transaction, [stored for stored, _ in renamed])
     with transaction.update_schema() as update:
         for stored, name in renamed:
-            old = by_id.get(before[stored]) if stored in before else stored
-            if old in names and name not in names:
-                update.rename_column(old, name)
+            if stored in old and name not in taken:
+                update.rename_column(old[stored], name)
 
 
 def unusable(error: Exception, what: str) -> BadInput | StoreUnreachable:
