@@ -311,7 +311,7 @@ def test_a_collection_becomes_what_a_snapshot_in_a_bucket_has(
         (["alter", "orders"], b"", "nothing to alter"),
         (["alter", "orders", "--add", "qty:int32"], b"", "must be nullable"),
         (["alter", "orders", "--add", "note:int32?"], b"", "already has a column 'note'"),
-        (["alter", "orders", "--type", "id:int8"], b"", "can't follow"),
+        (["alter", "orders", "--type", "id:int8"], b"", "a key column keeps its type"),
         (["comment", "orders", "nope", "x"], b"", "no column 'nope' to comment on (id, note)"),
         (["comment", "orders", "id", "\x1b[31m"], b"", "without control characters"),
         (["comment", "nope", "id", "x"], b"", "no collection"),

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,22 @@ def test_an_error_of_the_store_leaves_no_shard(tmp_path: Path) -> None:
         create(StorageController(client), given)
     added = set(client.shards()) - before
     assert all(client.inspect(each).finalized for each in added)
+
+
+def test_a_whole_number_of_json_never_changes_silently(tmp_path: Path) -> None:
+    file = tmp_path / "mixed.jsonl"
+    file.write_text('{"id": 1, "n": 9007199254740993}\n{"id": 2, "n": 1.5}\n')
+    with pytest.raises(BadInput, match="column 'n': the whole number 9007199254740993 in row 0") as refused:
+        holdfast.create_table(tmp_path / "shop", "t", file, key="id")
+    assert "decimal128(38,9)" in refused.value.hint
+    with holdfast.create_table(
+        tmp_path / "shop", "t", file, key="id", columns={"n": "decimal128(38,9)?"}
+    ) as table:
+        assert sorted(table.read()["n"].to_pylist()) == [Decimal("1.5"), 2**53 + 1]
+    # Those that a float has stay numbers.
+    file.write_text(f'{{"n": {2**53}}}\n{{"n": {10**20}}}\n{{"n": -{2**60}}}\n{{"n": 1.5}}\n')
+    with holdfast.create_table(tmp_path / "shop", "u", file) as table:
+        assert sorted(table.read()["n"].to_pylist()) == [-(2.0**60), 1.5, 2.0**53, 1e20]
+    file.write_text('{"n": [{"x": 9007199254740993}, {"x": 0.5}]}\n')
+    with pytest.raises(BadInput, match="would change as a float"):
+        holdfast.create_table(tmp_path / "shop", "v", file)

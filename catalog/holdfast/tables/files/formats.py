@@ -219,11 +219,20 @@ def _objects(stream: BinaryIO) -> Iterator[dict[str, Any]]:
         yield row
 
 
+class _ChangedError(Exception):
+    """A whole number is none of the values of a float."""
+
+
 def _read(read: Callable[[Any], Any], name: str, value: Any, row: int) -> Any:
     if value is None:
         return None
     try:
         return read(value)
+    except _ChangedError as error:
+        raise BadInput(
+            f"column {name!r}: the whole number {error} in row {row} would change as a float",
+            hint="choose another type for the column, such as decimal128(38,9)",
+        ) from None
     except (ValueError, TypeError, InvalidOperation, OverflowError):
         raise BadInput(
             f"column {name!r}: {shown(value)} in row {row} is not a valid {_meant(read)}"
@@ -335,7 +344,10 @@ def _decimal(value: Any) -> Decimal:
 def _float(value: Any) -> float:
     if isinstance(value, bool) or (isinstance(value, str) and value not in ("NaN", "Infinity", "-Infinity")):
         raise TypeError
-    return float(value)
+    found = float(value)
+    if isinstance(value, int) and int(found) != value:
+        raise _ChangedError(value)
+    return found
 
 
 def _as_is(value: Any) -> Any:

@@ -3,7 +3,8 @@
 - All rows count, not only the first ones, with bounded memory. A file of JSON is mapped into memory.
 - In CSV, a type is chosen only if every value of the column has it and no value loses anything by it. So a
   column with 007, or with whole numbers that no int64 has, is text.
-- JSON has types of its own: texts stay text, and a column with whole numbers and fractions is float64.
+- JSON has types of its own: texts stay text, and a column with whole numbers and fractions is float64. The
+  rows are refused if that would change a whole number.
 - A column without a value is text. All columns may be null, except for key columns.
 """
 
