@@ -157,7 +157,9 @@ class SqlResult:
             for name, rows in self._rows.items():
                 connection.register(name.view, rows)
             connection.execute(_MACRO)
-            yield connection.sql(self._query, params=self._parameters)
+            relation = connection.sql(self._query, params=self._parameters)
+            _check_types(relation)
+            yield relation
 
     def _batches(self, found: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         with closing(found), self._telling():
@@ -186,6 +188,16 @@ class SqlResult:
                 raise rows.error from None
 
 
+def _check_types(relation: "duckdb.DuckDBPyRelation") -> None:
+    """Refuse a type that DuckDB passes on as a decimal with other values."""
+    for name, type_ in zip(relation.columns, relation.types, strict=True):
+        if "UHUGEINT" in str(type_):
+            raise BadInput(
+                f"sql: column {name!r} is {type_}, which Arrow has no type for",
+                hint=f"cast it, for example {name}::DECIMAL(38,0) or {name}::VARCHAR",
+            )
+
+
 def sql(
     url: str | os.PathLike[str] | PersistClient,
     query: str,
@@ -201,6 +213,9 @@ def sql(
     of several tables is seen as a whole or not at all. With `as_of`, all tables are read at that time. In
     the query, `as_of('orders', '2026-01-01T12:00')` reads one table at another time. With `or_earlier`, a
     table that is not complete at such a time is read at its latest complete time before it.
+
+    A sum of whole numbers is a decimal without fraction, decimal128(38, 0), because it may be greater than an
+    int64. Cast it for another type: `sum(count)::BIGINT`.
 
     Only the columns that the query needs are passed on, and only rows that its conditions may choose are
     read. `url` and `consensus` are as in `holdfast.table`. `parameters` are the values of `?` (a list) or

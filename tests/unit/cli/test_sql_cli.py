@@ -64,3 +64,14 @@ def test_a_refusal_is_one_line_and_a_hint(url: str, arguments: list[str], told: 
     assert told in refused.stderr
     assert len(refused.stderr.splitlines()) <= 2
     assert "orders as of" in sql(url, "SELECT * FROM orders", "--as-of", "2099-01-01", "--or-earlier").stderr
+
+
+def test_a_sum_is_a_whole_number_in_every_format(url: str, tmp_path: Path) -> None:
+    query = "SELECT sum(count) AS n, [sum(count)] AS l, sum(count * 2305843009213693951) AS big FROM lines"
+    big = 7 * 2305843009213693951
+    assert sql(url, query).stdout.splitlines()[1].split() == ["7", "[7]", str(big)]
+    assert sql(url, query, "--format", "csv").stdout.splitlines()[1] == f'7,"[7]",{big}'
+    assert sql(url, query, "--format", "json").stdout == f'{{"n": 7, "l": [7], "big": {big}}}\n'
+    file = tmp_path / "sum.parquet"
+    assert sql(url, query, "--output", str(file)).exit_code == 0
+    assert pq.read_table(file)["big"].to_pylist() == [big]

@@ -405,3 +405,27 @@ def test_a_result_in_a_forked_child_is_refused(tables: tuple[PersistClient, Tabl
     in_child(child)
     assert result.read().num_rows == 1
     result.close()
+
+
+def test_a_sum_of_whole_numbers_is_exact_and_an_int_if_it_is_cast() -> None:
+    with Stores().open() as client, holdfast.table(client, "t", columns={"n": "int64"}) as table:
+        table.append({"n": [2**63 - 1, 2**63 - 1]})
+        with holdfast.sql(client, "SELECT sum(n) AS total, sum(1)::BIGINT AS small FROM t") as found:
+            assert found.schema == pa.schema([("total", pa.decimal128(38, 0)), ("small", pa.int64())])
+            rows = found.read().to_pylist()
+        assert rows == [{"total": Decimal(2**64 - 2), "small": 2}]
+        assert type(rows[0]["small"]) is int
+        with (
+            holdfast.sql(client, "SELECT sum(n)::BIGINT FROM t") as found,
+            pytest.raises(HoldfastError, match="out of range"),
+        ):
+            found.read()
+
+
+@pytest.mark.parametrize("value", ["x::UHUGEINT", "[x::UHUGEINT]", "{'x': x::UHUGEINT}"])
+def test_a_type_that_would_change_values_is_refused(value: str) -> None:
+    query = f"SELECT {value} AS n FROM (SELECT 340282366920938463463374607431768211455 AS x)"
+    with Stores().open() as client:
+        with pytest.raises(BadInput, match=r"column 'n' is .*UHUGEINT") as refused:
+            holdfast.sql(client, query)
+        assert "n::VARCHAR" in refused.value.hint
