@@ -1,7 +1,13 @@
-"""The state of an open table: its reader, its writer, and the position of its next append."""
+"""The state of an open table: its reader, its writer, and the position of its next append.
 
+A process that ends without closing its tables releases their holds at its end, if it ends normally. A forked
+child releases none: they belong to its parent. Otherwise a hold ends with its lease.
+"""
+
+import atexit
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,7 +23,14 @@ from holdfast.collections import (
 from holdfast.collections.complete_times import LEAST_MS, at_or_before
 from holdfast.collections.read_seals import check_follow, complete
 from holdfast.collections.retention import retention_since
-from holdfast.errors import CLOSED, AsOfNotYetAvailable, BadInput, HoldfastError, NotWritable
+from holdfast.errors import (
+    CLOSED,
+    AsOfNotYetAvailable,
+    BadInput,
+    HoldfastError,
+    NotWritable,
+    StorageError,
+)
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.persist.checks import check_columns
@@ -30,9 +43,30 @@ from holdfast.text import naming
 
 PURPOSE = "table"
 LEASE_S: Final = 60.0
-"""The lease of a table's reader, in seconds. A process that ended without close holds the table so long."""
+"""The lease of a table's reader, in seconds. A process that was killed holds the table so long."""
 _RETAIN_S: Final = 60.0
 log = logging.getLogger(__name__)
+_readers: Final[weakref.WeakSet[CollectionReader]] = weakref.WeakSet()
+"""Readers of this process that may not be closed."""
+
+
+def leased_reader(controller: StorageController, collection_id: str, purpose: str) -> CollectionReader:
+    """Open a reader. Its hold ends when it is closed, at the normal end of the process, or with its lease."""
+    reader = controller.reader(collection_id, purpose=purpose, lease_s=LEASE_S)
+    _readers.add(reader)
+    return reader
+
+
+@atexit.register
+def _close_readers() -> None:
+    for reader in list(_readers):
+        try:
+            reader.close()
+        except StorageError:
+            # The store can't be reached. Don't let the process wait for it once more: the leases end.
+            return
+        except Exception:
+            log.debug("can't release the hold of a table that was not closed", exc_info=True)
 
 
 class OpenTable:
@@ -61,7 +95,7 @@ class OpenTable:
         self._complete_below = 0
 
     def _reader(self) -> CollectionReader:
-        return self.controller.reader(self.info.collection_id, purpose=PURPOSE, lease_s=LEASE_S)
+        return leased_reader(self.controller, self.info.collection_id, PURPOSE)
 
     @property
     def name(self) -> str:

@@ -31,7 +31,7 @@ from holdfast.tables.exported import Exported, check_format
 from holdfast.tables.filters import Where
 from holdfast.tables.history import history
 from holdfast.tables.moments import Moment, dated, milliseconds
-from holdfast.tables.opened import LEASE_S, PURPOSE, OpenTable
+from holdfast.tables.opened import PURPOSE, OpenTable, leased_reader
 from holdfast.tables.rows import repeated
 from holdfast.tables.scan import count, scan
 from holdfast.tables.show import columns_shown, page
@@ -359,7 +359,7 @@ class Table:
         self._opened.check_open()
         time = None if as_of is None else self._opened.past(as_of)
         collection = self._opened.info.collection_id
-        reader = self._opened.controller.reader(collection, purpose=f"{PURPOSE} tail", lease_s=LEASE_S)
+        reader = leased_reader(self._opened.controller, collection, f"{PURPOSE} tail")
         with dated(f"table {self.name}"):
             holds = self.client.mode == "write"
             return Tail.begin(reader, time, self._opened.describe, snapshot=snapshot, holds=holds)

@@ -631,3 +631,38 @@ def test_a_row_may_be_added_a_trillion_times(orders: Table) -> None:
     orders.append([{"id": 1, "_diff": 10**12}])
     orders.append([{"id": 1, "_diff": 1 - 10**12}])
     assert orders.read().to_pylist() == [{"id": 1, "note": None}]
+
+
+ENDS = """
+import os, sys, threading
+import holdfast
+from holdfast.collections import StorageController
+
+table = holdfast.table(sys.argv[1], "t", columns={"id": "int64"}, key="id")
+table.append([{"id": 1}])
+assert table.count() == 1
+tail = table.tail()
+scan = table.scan()
+with StorageController(table.client) as controller:
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+    # The end of a child releases nothing of its parent.
+    held = [each.purpose for each in controller.holds("t") if not each.own]
+    assert held == ["table", "table tail"], held
+threading.Thread(target=tail.next, daemon=True).start()
+%s
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("1 / 0", 1), ("table.close(); tail.close()", 0)])
+def test_the_end_of_a_process_releases_what_it_did_not_close(tmp_path: Path, end: str, code: int) -> None:
+    url = str(tmp_path / "location")
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS % end, url], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert ("ZeroDivisionError" in done.stderr) is (code == 1)
+    assert "ignored" not in done.stderr
+    with PersistClient.open(url) as client, StorageController(client) as controller:
+        assert [each for each in controller.holds("t") if not each.own] == []
