@@ -25,10 +25,10 @@ from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.errors import BadInput
+from holdfast.text import SECRET_OPTION
 
 VARIABLE: Final = "HOLDFAST_CONFIG"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_SECRET_OPTION: Final = re.compile(".*(password|secret).*|scram_(client|server)_key", re.IGNORECASE)
 _FIELDS: Final = ("url", "consensus")
 _AT: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
@@ -186,7 +186,7 @@ def _has_secret(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.password is not None or any(
-            _SECRET_OPTION.fullmatch(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)
+            SECRET_OPTION.fullmatch(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)
         )
     except ValueError:
         # What is no URL is refused where it is opened, without its text.

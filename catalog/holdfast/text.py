@@ -12,6 +12,10 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
 
 
+SECRET_OPTION: Final = re.compile(".*(password|secret).*|scram_(client|server)_key", re.IGNORECASE)
+"""The options in a URL of libpq that are secrets."""
+
+
 def cut(text: str, most: int) -> str:
     """Return `text` with at most `most` characters. A longer text is cut, and ends with an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from holdfast.collections.literals import floor
 from holdfast.errors import BadInput
 from holdfast.persist import SnapshotPart
-from holdfast.persist.rows.canonical import python_values
+from holdfast.persist.rows.canonical import python_values, to_polars
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.order import following
 from holdfast.persist.rows.row_filter import ColumnBounds
@@ -94,9 +94,8 @@ def mask_of(batch: pa.RecordBatch, wanted: Sequence[Condition]) -> pa.Array:
     if not polars_works():
         masks = [_mask(each, batch.column(each.column)) for each in wanted]
         return reduce(pc.and_, [mask.fill_null(False) for mask in masks])
-    import polars as pl
 
-    frame = pl.DataFrame(pl.from_arrow(batch.select(names)))
+    frame = to_polars(batch.select(names))
     return frame.select(reduce(and_, map(_expression, wanted)).fill_null(False)).to_series().to_arrow()
 
 

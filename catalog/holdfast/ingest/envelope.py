@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.persist import Schema
+from holdfast.persist.rows.canonical import to_polars
 from holdfast.persist.rows.schema import DIFF
 
 ORDER: Final = ("_timestamp", "_partition", "_position")
@@ -44,11 +45,11 @@ class UpsertState:
     rows: pl.DataFrame = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rows = _frame(self.schema.arrow.empty_table())
+        self.rows = to_polars(self.schema.arrow.empty_table())
 
     def load(self, contents: pa.Table) -> None:
         """Begin with these contents."""
-        self.rows = _frame(contents.select(self.schema.arrow.names))
+        self.rows = to_polars(contents.select(self.schema.arrow.names))
 
     def changes(self, records: pa.Table, *, clears: bool = False) -> tuple[pa.Table, pl.DataFrame]:
         """The updates that the records of a step make, and the rows after the step.
@@ -58,7 +59,7 @@ class UpsertState:
         """
         keys = list(self.schema.key_names)
         names = self.schema.arrow.names
-        last = _frame(records).sort(list(ORDER)).unique(subset=keys, keep="last", maintain_order=True)
+        last = to_polars(records).sort(list(ORDER)).unique(subset=keys, keep="last", maintain_order=True)
         new = last.filter(~pl.col(DELETES)).select(names)
         on = [pl.col(each) for each in keys]
         replaced = (
@@ -86,13 +87,7 @@ def later_than(records: pa.Table, order: tuple[int, str, int]) -> pa.Table:
     is_later = (
         (at > timestamp) | (same & (in_ > partition)) | (same & (in_ == partition) & (offset > position))
     )
-    return records.filter(_frame(records).select(is_later).to_series().to_arrow())
-
-
-def _frame(table: pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return records.filter(to_polars(records).select(is_later).to_series().to_arrow())
 
 
 def _table(updates: pl.DataFrame, schema: Schema) -> pa.Table:

@@ -15,6 +15,7 @@ from holdfast.errors import BadInput
 from holdfast.ingest.credentials import SecretPlace, SecretRef
 from holdfast.ingest.envelope import Envelope
 from holdfast.persist.stores.s3_place import FORM, S3Place
+from holdfast.text import SECRET_OPTION
 
 FORMATS: Final[tuple[str, ...]] = ("json", "csv", "avro", "parquet", "raw", "rows")
 INCLUDES: Final[tuple[str, ...]] = ("partition", "position", "timestamp", "key", "record")
@@ -38,8 +39,6 @@ _SLOT: Final = re.compile(rf"[a-z0-9_]{{1,{SLOT_CHARS}}}")
 _HOW_TO_NAME: Final = (
     "put it into an environment variable or a file, and name that with passwordEnv or passwordFile"
 )
-_SECRET_OPTION: Final = re.compile(".*(password|secret).*|scram_(client|server)_key")
-"""Options of libpq that are secrets."""
 KAFKA_KEYS: Final = {
     "username": "sasl.username",
     "password": "sasl.password",
@@ -388,7 +387,7 @@ def _check_no_secret(where: str, url: str, hint: str) -> None:
         raise BadInput(f"{where} can't be parsed", hint="percent-encode special characters") from None
     if parts.password is not None or "password" in options:
         raise BadInput(f"{where} has a password, which is a secret that a spec may not have", hint=hint)
-    if found := [each for each in options if _SECRET_OPTION.fullmatch(each)]:
+    if found := [each for each in options if SECRET_OPTION.fullmatch(each)]:
         raise BadInput(
             f"{where} has {found[0]}, which is a secret that a spec may not have",
             hint="put it into a service file of libpq, and name that with ?service= and $PGSERVICEFILE",

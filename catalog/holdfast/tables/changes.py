@@ -9,7 +9,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.checks import check_columns
 from holdfast.persist.rows import arrow_rows
+from holdfast.persist.rows.canonical import to_polars
 from holdfast.persist.rows.casts import column_of, shown
 from holdfast.persist.rows.consolidate import consolidate_updates, negated
 from holdfast.persist.rows.evolution import fitted
@@ -32,9 +33,6 @@ from holdfast.polars_forks import polars_works
 from holdfast.tables.filters import ChosenBy, Where, evaluated, filter_of
 from holdfast.tables.moments import Moment, milliseconds
 from holdfast.tables.rows import check_counts, column_names, keys_of, repeated, updates_of
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _MATCHED: Final = ("update", "keep", "delete")
 _MISSING: Final = ("insert", "ignore")
@@ -355,7 +353,7 @@ def _is_first(keys: pa.Table) -> npt.NDArray[np.bool_]:
     if not polars_works():
         first = arrow_rows.first_equal(arrow_rows.wide(keys), keys.column_names)
         return np.equal(first, np.arange(keys.num_rows))
-    found = _frame(keys).with_row_index("_row").unique(keys.column_names, keep="first")
+    found = to_polars(keys).with_row_index("_row").unique(keys.column_names, keep="first")
     return marked(found, keys.num_rows)
 
 
@@ -370,16 +368,10 @@ def _places(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.integer[Any]]:
         both = pa.table([pa.chunked_array(each) for each in columns], names)
         first: npt.NDArray[np.integer[Any]] = arrow_rows.first_equal(arrow_rows.wide(both), names)
         return first[keys.num_rows :]
-    indexed = _frame(keys).with_row_index("_row")
-    joined = _frame(rows).join(indexed, on=names, how="left", nulls_equal=True, maintain_order="left")
+    indexed = to_polars(keys).with_row_index("_row")
+    joined = to_polars(rows).join(indexed, on=names, how="left", nulls_equal=True, maintain_order="left")
     return joined["_row"].to_numpy()
 
 
 def _key(rows: pa.Table, index: int) -> str:
     return f"key ({shown_row(rows.column_names, rows, index)})"
-
-
-def _frame(rows: pa.Table) -> "pl.DataFrame":
-    import polars as pl
-
-    return pl.DataFrame(pl.from_arrow(rows))

@@ -25,6 +25,7 @@ from holdfast.errors import BadInput
 from holdfast.extras import needs
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
+from holdfast.persist.rows.canonical import to_polars
 from holdfast.persist.rows.casts import shown
 from holdfast.tables.duckdb_extra import first_line, import_duckdb, telling
 from holdfast.tables.moments import Moment, dated, milliseconds
@@ -120,9 +121,7 @@ class SqlResult:
 
     def to_polars(self) -> "pl.DataFrame":
         """All rows as a Polars data frame. Raises like `scan`."""
-        import polars as pl
-
-        return pl.DataFrame(pl.from_arrow(self.read()))
+        return to_polars(self.read())
 
     def close(self) -> None:
         """Release the tables. Does nothing in a forked child."""

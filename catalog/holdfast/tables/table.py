@@ -20,6 +20,7 @@ from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.errors import BadInput
 from holdfast.extras import needs
 from holdfast.persist import PersistClient
+from holdfast.persist.rows.canonical import to_polars
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.altering import altered
@@ -244,9 +245,7 @@ class Table:
         where: Where | None = None,
     ) -> "pl.DataFrame":
         """Like `read`, as a Polars data frame sorted by the key. `where` is as in `scan`."""
-        import polars as pl
-
-        frame = pl.DataFrame(pl.from_arrow(self.scan(columns, where, as_of).read_all()))
+        frame = to_polars(self.scan(columns, where, as_of).read_all())
         by = [name for name in self.key if name in frame.columns]
         return frame.sort(by) if by else frame
 

@@ -9,11 +9,11 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import pyarrow as pa
 
@@ -51,9 +51,10 @@ from holdfast.persist.state.command import (
     RegisterReader,
 )
 from holdfast.persist.state.machine import Machine, commit
-from holdfast.persist.state.state import ShardState
+from holdfast.persist.state.state import Part, ShardState
 from holdfast.persist.stores import Watch
 
+T = TypeVar("T")
 _BEAT_AGAIN_S: Final = 1.0
 """The longest time between a heartbeat that failed and the next."""
 
@@ -393,36 +394,40 @@ class ReadHandle:
         If updates of several times are stored together, it reads their times. Raises the same errors as
         `changes`.
         """
-        state = self._readable(until, after)
-        while True:
-            counts = TimeCounts(after + 1, until, most)
-            parts = (part for batch in state.batches for part in batch.parts)
-            try:
-                with self.pin(state):
-                    # The counts of the first parts show how much of the others is needed.
-                    for part in sorted(parts, key=lambda part: part.lower):
-                        count_part(self._machine, part, counts)
-                        self.beat()
-                return counts
-            except PartGone as gone:
-                state = replan_at(self._machine, self, state, gone, after)
+        # The counts of the first parts show how much of the others is needed.
+        return self._over_parts(
+            lambda: TimeCounts(after + 1, until, most), count_part, lambda part: part.lower, until, after
+        )
 
     def sum_changes(self, after: int, until: int, most: int) -> TimeSums:
         """Add up the rows added and removed at each of the last `most` times after `after` and up to `until`.
 
         Reads only times and counts, with bounded memory. Raises the same errors as `changes`.
         """
+        # The times of the last parts show how much of the others is needed.
+        return self._over_parts(
+            lambda: TimeSums(after + 1, until, most), sum_part, lambda part: -part.upper, until, after
+        )
+
+    def _over_parts(
+        self,
+        begin: Callable[[], T],
+        add: Callable[[Machine, Part, T], object],
+        order: Callable[[Part], int],
+        until: int,
+        after: int,
+    ) -> T:
+        """Add all parts to what `begin` makes, in this order. If one is gone, begin again with others."""
         state = self._readable(until, after)
         while True:
-            sums = TimeSums(after + 1, until, most)
+            found = begin()
             parts = (part for batch in state.batches for part in batch.parts)
             try:
                 with self.pin(state):
-                    # The times of the last parts show how much of the others is needed.
-                    for part in sorted(parts, key=lambda part: part.upper, reverse=True):
-                        sum_part(self._machine, part, sums)
+                    for part in sorted(parts, key=order):
+                        add(self._machine, part, found)
                         self.beat()
-                return sums
+                return found
             except PartGone as gone:
                 state = replan_at(self._machine, self, state, gone, after)
 

@@ -156,10 +156,8 @@ def sort_updates(schema: Schema, table: R) -> R:
     if table.num_rows <= SMALL_ROWS:
         return table.take(pa.array(_order_small(table, names)))
     if polars_works():
-        import polars as pl
-
         # Polars sorts NaN last, and binary by its bytes.
-        frame = pl.DataFrame(pl.from_arrow(table)).sort(names, nulls_last=False)
+        frame = to_polars(table).sort(names, nulls_last=False)
         result = from_polars(frame, table.schema)
     else:
         rows = _wide(table)
@@ -178,8 +176,15 @@ def total_order(schema: Schema, table: Rows) -> npt.NDArray[np.integer[Any]]:
         return arrow_rows.in_order(_wide(table), names)
     import polars as pl
 
-    frame = pl.DataFrame(pl.from_arrow(table))
+    frame = to_polars(table)
     return frame.select(pl.arg_sort_by(names, nulls_last=False)).to_series().to_numpy()
+
+
+def to_polars(rows: Rows) -> "pl.DataFrame":
+    """Return the rows as a frame of Polars."""
+    import polars as pl
+
+    return pl.DataFrame(pl.from_arrow(rows))
 
 
 def from_polars(frame: "pl.DataFrame", schema: pa.Schema) -> pa.Table:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob
 from holdfast.persist.rows import arrow_rows
-from holdfast.persist.rows.canonical import SMALL_ROWS, from_polars, python_values, sort_updates
+from holdfast.persist.rows.canonical import SMALL_ROWS, from_polars, python_values, sort_updates, to_polars
 from holdfast.persist.rows.fold import INT64_MAX, first_beyond, fold, overflow
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_parquet
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
@@ -141,14 +141,13 @@ def _pieces(schema: Schema, sources: Sequence[Source]) -> Iterator[_Piece]:
 
 
 def _table_piece(table: pa.Table) -> _Piece:
-    import polars as pl
 
     latest = largest = 0
     for times, diffs in zip(table.column(TIME).chunks, table.column(DIFF).chunks, strict=True):
         if len(diffs):
             latest = max(latest, int(values_of(times).max()))
             largest = max(largest, -int(values_of(diffs).min()), int(values_of(diffs).max()))
-    return _Piece(pl.DataFrame(pl.from_arrow(table)).lazy(), latest, largest * table.num_rows)
+    return _Piece(to_polars(table).lazy(), latest, largest * table.num_rows)
 
 
 def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int, int]:

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from holdfast.errors import DiffOverflow
 from holdfast.persist.rows import arrow_rows
+from holdfast.persist.rows.canonical import to_polars
 from holdfast.persist.rows.order import RowKey, numbers
 from holdfast.polars_forks import polars_works
 
@@ -49,9 +50,7 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
         # A single run, or a sequence of runs.
         return np.arange(rows.num_rows), diffs
     if rows.num_rows > _SMALL_ROWS and polars_works():
-        import polars as pl
-
-        frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
+        frame = to_polars(rows.select(list(by)))
         order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
     else:
         order = arrow_rows.in_order(rows, by)
@@ -83,9 +82,7 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
     places = np.flatnonzero(tied)
     order = np.arange(len(kept))
     if len(places) > _SMALL_ROWS and polars_works():
-        import polars as pl
-
-        frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))[kept[places]]
+        frame = to_polars(rows.select(list(by)))[kept[places]]
         order[places] = places[_arg_sort(frame)]
     else:
         order[places] = places[arrow_rows.in_order(rows.take(pa.array(kept[places])), by)]

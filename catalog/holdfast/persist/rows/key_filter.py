@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.persist.rows import arrow_rows
-from holdfast.persist.rows.canonical import python_values
+from holdfast.persist.rows.canonical import python_values, to_polars
 from holdfast.persist.rows.order import numbers
 from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds
 from holdfast.persist.rows.schema import Schema
@@ -35,10 +35,9 @@ def among(rows: pa.Table, keys: pa.Table) -> npt.NDArray[np.bool_]:
         first = arrow_rows.first_equal(arrow_rows.wide(both), names)
         among: npt.NDArray[np.bool_] = first[keys.num_rows :] < keys.num_rows
         return among
-    import polars as pl
-
-    given, wanted = (pl.DataFrame(pl.from_arrow(each)) for each in (rows, keys))
-    found = given.with_row_index("_row").join(wanted, on=names, how="semi", nulls_equal=True)
+    found = (
+        to_polars(rows).with_row_index("_row").join(to_polars(keys), on=names, how="semi", nulls_equal=True)
+    )
     return marked(found, rows.num_rows)
 
 
