@@ -127,7 +127,7 @@ def test_a_schema_that_is_none_is_bad_input(place: Place) -> None:
 
 def test_python_creates_a_collection_as_the_command_does(place: Place) -> None:
     place.file("a.jsonl", '{"id": 1, "page": "/"}\n')
-    block = {"files": {"path": str(place.folder)}, "format": {"json": {}}}
+    block: dict[str, Any] = {"files": {"path": str(place.folder)}, "format": {"json": {}}}
     assert place.fed("command", {"id": "int64", "page": "string"}, **block).exit_code == 0
     types = {"id": "int64", "page": "string"}
     given: list[tuple[str, dict[str, Any]]] = [
@@ -167,7 +167,7 @@ def test_columns_that_make_no_collection_are_refused(place: Place) -> None:
 def test_the_consensus_store_may_be_apart(place: Place) -> None:
     place.file("a.jsonl", '{"id": 1}\n')
     block = {"files": {"path": str(place.folder)}, "format": {"json": {}}}
-    stores = {"consensus": f"sqlite://{place.url}.db"}
+    stores: dict[str, Any] = {"consensus": f"sqlite://{place.url}.db"}
     blobs = f"file://{place.url}-blobs"
     holdfast.ingest_source(blobs, "x", block, columns={"id": "int64"}, key="id", once=True, **stores)
     with holdfast.table(blobs, "x", mode="read", **stores) as table:
