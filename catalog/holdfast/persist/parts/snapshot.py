@@ -27,6 +27,7 @@ from holdfast.errors import (
 from holdfast.persist.checks import check_time
 from holdfast.persist.parts.direct import after_copies, copies_of, direct
 from holdfast.persist.parts.part_store import PartGone, read_part
+from holdfast.persist.parts.picked import picked
 from holdfast.persist.parts.runs import At, merged
 from holdfast.persist.parts.split import cuts
 from holdfast.persist.parts.unsummed import unsummed
@@ -153,6 +154,8 @@ class Snapshot:
             DiffOverflow: the updates add up to more copies of a row than int64 holds; the error names the
                 row.
         """
+        if (few := self._picked(few=False)) is not None:
+            return few
         streams = self._wanted != EVERYTHING or self._after is not None or self._filter is not None
         if streams or self._is_direct():
             empty = self._project(self.schema.arrow_diff.empty_table())
@@ -190,6 +193,9 @@ class Snapshot:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches in order. Raises the same errors as `to_table`, maybe after some batches."""
+        if self._columns is not None and (few := self._picked(few=True)) is not None:
+            yield from self._batches(few)
+            return
         state = self._readable()
         left, last = self._wanted, None
         # How many rows direct reads have yielded, counted with their copies: the first ones of the contents.
@@ -223,6 +229,8 @@ class Snapshot:
 
     def _batches(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         for batch in self._project(rows).to_batches(max_chunksize=BATCH_ROWS):
+            if not batch.num_rows:
+                continue
             yield batch
             # A forked child would move the parent's position in an open file.
             self._machine.owner.check("this snapshot")
@@ -233,6 +241,20 @@ class Snapshot:
     def _replanned(self, state: ShardState, gone: PartGone) -> ShardState:
         earliest = self.as_of if self._after is None else self._after
         return replan_at(self._machine, self._pins, state, gone, earliest)
+
+    def _picked(self, *, few: bool) -> pa.Table | None:
+        """The rows that the filter chooses, if they are few. `few` is as for `picked`."""
+        if self._filter is None or self._after is not None or self._wanted != EVERYTHING:
+            return None
+        state = self._readable()
+        while True:
+            try:
+                with self._pins.pin(state):
+                    runs = [run for batch in state.batches for run in batch.runs]
+                    rows = picked(self._machine, state.schema, runs, self.as_of, self._filter, few=few)
+                return None if rows is None else self._project(self._lower(state.schema, rows))
+            except PartGone as gone:
+                state = self._replanned(state, gone)
 
     def _is_direct(self) -> bool:
         state = self._readable()

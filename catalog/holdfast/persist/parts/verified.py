@@ -8,16 +8,17 @@ lookup in a part that was read before costs a few blocks.
 The checksums of one part take 4 bytes per block. They are kept for the last parts of a shard, as long as its
 client is open.
 
-The decoded rows of a part with few rows are kept too: at most `_ROWS_BYTES` of a part, and at most
-`_ALL_ROWS_BYTES` in the process, those that were used last. They were verified when they were read, and a
-stored part never changes. So to look up a few keys again decodes no small part again.
+The decoded rows of a part with few rows are kept too, and those of row groups in which rows were looked up:
+at most `_ROWS_BYTES` of a part and `_GROUP_BYTES` of a row group, and at most `_ALL_ROWS_BYTES` in the
+process, those that were used last. They were verified when they were read, and a stored part never changes.
+So to look up a few keys again decodes nothing again.
 """
 
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -40,38 +41,42 @@ BLOCK_BYTES: Final = 16 * 1024
 _READ_BYTES: Final = 64 * BLOCK_BYTES
 _MOST_PARTS: Final = 1024
 _ROWS_BYTES: Final = 1024 * 1024
-_ALL_ROWS_BYTES: Final = 32 * 1024 * 1024
+_GROUP_BYTES: Final = 4 * 1024 * 1024
+_ALL_ROWS_BYTES: Final = 64 * 1024 * 1024
 _MOST_ROWS: Final = 16 * 1024
 # What is counted for a part in addition to its rows, so that the number of parts has a bound.
 _LEAST_BYTES: Final = 16 * 1024
+_WHOLE: Final = -1
 
 _lock: Final = threading.Lock()
 _kept: "WeakKeyDictionary[Machine, OrderedDict[str, KnownPart]]" = WeakKeyDictionary()
 
 
 class _KeptRows:
-    """The decoded rows of the parts that were used last. Thread-safe.
+    """The decoded rows of the parts and row groups that were used last. Thread-safe.
 
     They are found by the identity of a known part, which no other one has while it is here too.
     """
 
     def __init__(self) -> None:
-        self._found: OrderedDict[int, tuple[KnownPart, pa.RecordBatch | None]] = OrderedDict()
+        self._found: OrderedDict[tuple[int, int], tuple[KnownPart, pa.RecordBatch | None]] = OrderedDict()
         self._bytes = 0
 
-    def get(self, known: "KnownPart") -> tuple[bool, pa.RecordBatch | None]:
-        """Whether a part is here, and its rows, or None for a part whose rows are not kept."""
+    def get(self, known: "KnownPart", group: int = _WHOLE) -> tuple[bool, pa.RecordBatch | None]:
+        """Whether a part or row group is here, and its rows, or None for one whose rows are not kept."""
+        place = id(known), group
         with _lock:
-            if id(known) not in self._found:
+            if place not in self._found:
                 return False, None
-            self._found.move_to_end(id(known))
-            return True, self._found[id(known)][1]
+            self._found.move_to_end(place)
+            return True, self._found[place][1]
 
-    def put(self, known: "KnownPart", rows: pa.RecordBatch | None) -> None:
+    def put(self, known: "KnownPart", rows: pa.RecordBatch | None, group: int = _WHOLE) -> None:
+        place = id(known), group
         with _lock:
-            if id(known) in self._found:
+            if place in self._found:
                 return
-            self._found[id(known)] = known, rows
+            self._found[place] = known, rows
             self._bytes += _counted(rows)
             while self._bytes > _ALL_ROWS_BYTES:
                 self._bytes -= _counted(self._found.popitem(last=False)[1][1])
@@ -148,6 +153,28 @@ def small_rows(machine: Machine, known: KnownPart) -> pa.RecordBatch | None:
     rows = pa.concat_batches(table.to_batches()) if 0 < table.nbytes <= _ROWS_BYTES else None
     _rows.put(known, rows)
     return rows
+
+
+def rows_of_groups(machine: Machine, known: KnownPart, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Yield all updates of these row groups of a part, in its own schema: one batch for each.
+
+    Raises the errors of `open_known`, and those of Arrow for bytes that are not Parquet.
+    """
+    with ExitStack() as stack:
+        parquet: pq.ParquetFile | None = None
+        for group in groups:
+            rows = _rows.get(known, group)[1]
+            if rows is None:
+                if parquet is None:
+                    file = stack.enter_context(open_known(machine, known))
+                    parquet = stack.enter_context(
+                        pq.ParquetFile(file, metadata=known.metadata, pre_buffer=False)
+                    )
+                table = parquet.read_row_group(group, use_threads=False).replace_schema_metadata()
+                rows = pa.concat_batches(table.to_batches())
+                if rows.nbytes <= _GROUP_BYTES:
+                    _rows.put(known, rows, group)
+            yield rows
 
 
 def forget(machine: Machine, part: Part) -> bool:

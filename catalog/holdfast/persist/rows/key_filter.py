@@ -91,8 +91,37 @@ class KeyFilter:
             return maybe
         return pc.replace_with_mask(maybe, maybe, pa.array(among(given.filter(maybe), self._keys)))
 
+    def places(self, rows: pa.RecordBatch) -> pa.Array | None:
+        """Return the places of the chosen rows, ascending. None if `mask` must find them.
+
+        It takes a small part of the time of `mask` for rows in order, of which few are chosen.
+        """
+        if self._others or len(self._keys.column_names) > 1:
+            return None
+        spans = self._spans(rows.column(self._keys.column_names[0]))
+        if spans is None:
+            return None
+        starts, ends = spans
+        if (ends - starts == 1).all():
+            return pa.array(starts)
+        return pa.array(np.concatenate([np.arange(*span) for span in zip(starts, ends, strict=True)]))
+
     def _found(self, column: pa.Array) -> npt.NDArray[np.bool_] | None:
         """Which values are among the first column of the keys. None if they are not numbers in order."""
+        spans = self._spans(column)
+        if spans is None:
+            return None
+        # Equal values are next to each other: each key begins them, and ends them.
+        steps = np.zeros(len(column) + 1, np.int8)
+        steps[spans[0]] += 1
+        steps[spans[1]] -= 1
+        return np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
+
+    def _spans(self, column: pa.Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | None:
+        """Where the values that are among the first column of the keys begin and end, ascending.
+
+        None if they are not numbers in order.
+        """
         wanted = self._numbers
         if wanted is None or (values := numbers(column)) is None or values.dtype != wanted.dtype:
             return None
@@ -100,11 +129,7 @@ class KeyFilter:
             return None
         starts, ends = np.searchsorted(values, wanted), np.searchsorted(values, wanted, "right")
         there = starts < ends
-        # Equal values are next to each other: each key begins them, and ends them.
-        steps = np.zeros(len(values) + 1, np.int8)
-        steps[starts[there]] += 1
-        steps[ends[there]] -= 1
-        return np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
+        return starts[there], ends[there]
 
     def groups(self, bounds: PartBounds) -> Sequence[int]:
         """See `RowFilter`."""

@@ -1,0 +1,116 @@
+"""Reads the few rows that a filter chooses, all at once: no merge of runs, and no row group decoded twice.
+
+- Each row group that may have chosen rows is decoded as a whole, once: its rows are kept in memory for the
+  next read (`holdfast.persist.parts.verified`). Of the groups only the chosen rows are copied.
+- A filter chooses equal rows alike. So the sums of the chosen rows are those of the contents.
+- What can't be read here is left to the merge, which tries again, or raises the right error.
+
+In memory are the chosen rows, at most `_MOST_BYTES` of them, and one row group in addition to those that are
+kept.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast.errors import CorruptBlob, Determinate, Indeterminate
+from holdfast.persist.parts.part_store import read_inline, within
+from holdfast.persist.parts.runs import At, Run
+from holdfast.persist.parts.verified import known_part, rows_of_groups, small_rows
+from holdfast.persist.rows.canonical import SMALL_ROWS
+from holdfast.persist.rows.consolidate import consolidate_at
+from holdfast.persist.rows.evolution import upgraded
+from holdfast.persist.rows.fold import naming_shard
+from holdfast.persist.rows.key_filter import KeyFilter
+from holdfast.persist.rows.merge import consolidate_chunk
+from holdfast.persist.rows.order import EVERYTHING
+from holdfast.persist.rows.part import UNREADABLE
+from holdfast.persist.rows.row_filter import RowFilter
+from holdfast.persist.rows.schema import Schema
+from holdfast.persist.state.machine import Machine
+from holdfast.persist.state.state import Part
+
+# A filter by something else than keys may choose most rows of the groups that it reads.
+_FEW_ROWS: Final = 64 * 1024
+_FEW_BYTES: Final = 4 * 1024 * 1024
+_MOST_BYTES: Final = 16 * 1024 * 1024
+
+
+def picked(
+    machine: Machine, schema: Schema, runs: Sequence[Run], as_of: int, row_filter: RowFilter, *, few: bool
+) -> pa.Table | None:
+    """Return the contents at a time that a filter chooses, in no order. None: there may be too many of them.
+
+    `few` allows few row groups only. Without it, a filter by keys may read any number of row groups. Raises
+    `PartGone`, and `DiffOverflow` for a sum that does not fit int64.
+    """
+    if row_filter.schema != schema or machine.config.audit_pushdown:
+        return None
+    parts = [part for run in runs for part in run if part.lower <= as_of]
+    try:
+        found = _chosen(machine, schema, parts, as_of, row_filter, few or not isinstance(row_filter, KeyFilter))
+    except (*UNREADABLE, CorruptBlob, Determinate, Indeterminate):
+        return None
+    if found is None:
+        return None
+    with naming_shard(machine.shard_id):
+        if sum(rows.num_rows for rows in found) <= SMALL_ROWS:
+            return consolidate_at(schema, found, as_of)
+        contents = consolidate_chunk(schema.names, [At(as_of).apply(rows) for rows in found])
+        return pa.Table.from_batches([contents])
+
+
+def _chosen(
+    machine: Machine, schema: Schema, parts: Sequence[Part], as_of: int, row_filter: RowFilter, few: bool
+) -> list[pa.RecordBatch] | None:
+    """The updates of some parts that a filter chooses. None if there are too many of them."""
+    plan: list[tuple[Part, list[int]]] = []
+    rows = size = 0
+    for part in parts:
+        if part.inline is not None:
+            continue
+        known = known_part(machine, part)
+        groups = known.groups_through(schema, machine.schema_of(part))
+        met = [i for i in row_filter.groups(known.bounds) if groups[i].may_meet(EVERYTHING, 0, as_of)]
+        if few:
+            rows += sum(groups[i].rows for i in met)
+            size += sum(known.metadata.row_group(i).total_byte_size for i in met)
+            if rows > _FEW_ROWS or size > _FEW_BYTES:
+                return None
+        if met:
+            plan.append((part, met))
+    found: list[pa.RecordBatch] = []
+    total = 0
+    for batch, part in _updates(machine, schema, parts, plan):
+        chosen = _picked_rows(batch, row_filter)
+        if not chosen.num_rows:
+            continue
+        if part is not None:
+            chosen = within(chosen, part)
+        found.append(chosen)
+        total += chosen.nbytes
+        if total > _MOST_BYTES:
+            return None
+    return found
+
+
+def _updates(
+    machine: Machine, schema: Schema, parts: Sequence[Part], plan: Sequence[tuple[Part, list[int]]]
+) -> Iterator[tuple[pa.RecordBatch, Part | None]]:
+    """The updates of all inline parts, and of some row groups of the others with their part."""
+    inline = [read_inline(machine, schema, part) for part in parts if part.inline is not None]
+    batches = [batch for rows in inline for batch in rows.to_batches()]
+    if batches:
+        # One look at all of them costs little more than one at each.
+        yield pa.concat_batches(batches), None
+    for part, groups in plan:
+        own, known = machine.schema_of(part), known_part(machine, part)
+        small = small_rows(machine, known)
+        for rows in rows_of_groups(machine, known, groups) if small is None else [small]:
+            yield upgraded(rows, own, schema), part
+
+
+def _picked_rows(rows: pa.RecordBatch, row_filter: RowFilter) -> pa.RecordBatch:
+    places = row_filter.places(rows) if isinstance(row_filter, KeyFilter) else None
+    return rows.filter(row_filter.mask(rows)) if places is None else rows.take(places)
