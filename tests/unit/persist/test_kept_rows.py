@@ -58,7 +58,7 @@ def test_the_bytes_of_all_kept_rows_have_a_bound(
 
 def test_rows_that_a_dictionary_made_small_are_not_kept(kept: verified._KeptRows) -> None:
     client = Stores().open(inline_max_bytes=0)
-    wide = rows(*range(1000), value="x" * (verified._ROWS_BYTES // 500))
+    wide = rows(*range(1000), value="x" * (verified._GROUP_BYTES // 500))
     client.writer(SHARD, SCHEMA, purpose="t").compare_and_append(wide, 0, 1)
     for _ in range(2):
         assert len(looked_up(client, 0)) == 1

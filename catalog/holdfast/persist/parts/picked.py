@@ -3,14 +3,19 @@
 - Each row group that may have chosen rows is decoded as a whole, once: its rows are kept in memory for the
   next read (`holdfast.persist.parts.verified`). Of the groups only the chosen rows are copied.
 - A filter chooses equal rows alike. So the sums of the chosen rows are those of the contents.
+- Inline parts are decoded once too. Each commit adds one, and their rows together are kept for each shard, up
+  to `_INLINE_BYTES`.
 - What can't be read here is left to the merge, which tries again, or raises the right error.
 
 In memory are the chosen rows, at most `_MOST_BYTES` of them, and one row group in addition to those that are
 kept.
 """
 
+import operator
+import threading
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -35,6 +40,19 @@ from holdfast.persist.state.state import Part
 _FEW_ROWS: Final = 64 * 1024
 _FEW_BYTES: Final = 4 * 1024 * 1024
 _MOST_BYTES: Final = 16 * 1024 * 1024
+_INLINE_BYTES: Final = 1024 * 1024
+
+
+class _Inline(NamedTuple):
+    """The rows of some inline parts of a shard, as updates of a schema."""
+
+    schema: Schema
+    parts: tuple[Part, ...]
+    rows: pa.RecordBatch
+
+
+_lock: Final = threading.Lock()
+_inline: Final["WeakKeyDictionary[Machine, _Inline]"] = WeakKeyDictionary()
 
 
 def picked(
@@ -99,16 +117,36 @@ def _updates(
     machine: Machine, schema: Schema, parts: Sequence[Part], plan: Sequence[tuple[Part, list[int]]]
 ) -> Iterator[tuple[pa.RecordBatch, Part | None]]:
     """The updates of all inline parts, and of some row groups of the others with their part."""
-    inline = [read_inline(machine, schema, part) for part in parts if part.inline is not None]
-    batches = [batch for rows in inline for batch in rows.to_batches()]
-    if batches:
+    inline = tuple(part for part in parts if part.inline is not None)
+    if inline:
         # One look at all of them costs little more than one at each.
-        yield pa.concat_batches(batches), None
+        yield _inline_rows(machine, schema, inline), None
     for part, groups in plan:
         own, known = machine.schema_of(part), known_part(machine, part)
         small = small_rows(machine, known)
         for rows in rows_of_groups(machine, known, groups) if small is None else [small]:
             yield upgraded(rows, own, schema), part
+
+
+def _inline_rows(machine: Machine, schema: Schema, parts: tuple[Part, ...]) -> pa.RecordBatch:
+    """The updates of some inline parts, which are in one batch for the next read."""
+    with _lock:
+        known = _inline.get(machine)
+    batches: list[pa.RecordBatch] = []
+    there = 0
+    if known is not None and known.schema == schema and len(known.parts) <= len(parts):
+        # A part is never changed, so the same object has the same rows.
+        if all(map(operator.is_, known.parts, parts)):
+            batches, there = [known.rows], len(known.parts)
+    for part in parts[there:]:
+        batches += read_inline(machine, schema, part).to_batches()
+    if len(batches) == 1:
+        return batches[0]
+    rows = pa.concat_batches(batches)
+    if rows.nbytes <= _INLINE_BYTES:
+        with _lock:
+            _inline[machine] = _Inline(schema, parts, rows)
+    return rows
 
 
 def _picked_rows(rows: pa.RecordBatch, row_filter: RowFilter) -> pa.RecordBatch:
