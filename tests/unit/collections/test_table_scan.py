@@ -266,9 +266,12 @@ def counting() -> Iterator[tuple[CountingBlob, Table]]:
     ids=str,
 )
 def test_a_filtered_scan_reads_only_what_statistics_allow(
-    counting: tuple[CountingBlob, Table], where: Any
+    counting: tuple[CountingBlob, Table], where: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob, table = counting
+    # No decoded rows are kept.
+    monkeypatch.setattr(verified, "_rows", verified._KeptRows())
+    monkeypatch.setattr(verified, "_GROUP_BYTES", 0)
     whole = sum(each.size for each in blob.list("") if "/p" in each.key)
     table.scan(where=where).read_all()
     blob.read_bytes = 0
@@ -339,7 +342,9 @@ def test_only_the_columns_of_a_consolidated_table_that_are_needed_are_read(
     assert blob.read_bytes <= most < sum(sizes.values())
 
 
-def test_a_damaged_block_is_found_by_the_scan_that_reads_it() -> None:
+def test_a_damaged_block_is_found_by_the_scan_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No decoded rows are kept.
+    monkeypatch.setattr(verified, "_GROUP_BYTES", 0)
     blob = MemoryBlob()
     client = PersistClient(Location.of(blob, MemoryConsensus()), config=PersistConfig(maintenance="off"))
     with client, holdfast.table(client, "t", columns=COLUMNS, key="id") as table:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import polars_forks
-from holdfast.persist.rows import fold as folding
+from holdfast.persist.rows import arrow_rows
 from holdfast.persist.rows.fold import fold, sort_ties
 from holdfast.persist.rows.values import values_of
 from unit.persist.rows import strategies
@@ -21,7 +21,7 @@ HUGE = 2**63 - 1
 def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polars_forks, "_lost", request.param == "arrow")
     if request.param == "polars":
-        monkeypatch.setattr(folding, "_SMALL_ROWS", 0)
+        monkeypatch.setattr(arrow_rows, "FEW_ROWS", 0)
 
 
 def folded(names: list[str], rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:

@@ -22,14 +22,14 @@ import pyarrow as pa
 from holdfast.errors import CorruptBlob, Determinate, Indeterminate
 from holdfast.persist.parts.part_store import read_inline, within
 from holdfast.persist.parts.runs import At, Run
-from holdfast.persist.parts.verified import known_part, rows_of_groups, small_rows
+from holdfast.persist.parts.verified import KnownPart, known_part, rows_of_groups, small_rows
 from holdfast.persist.rows.canonical import SMALL_ROWS
 from holdfast.persist.rows.consolidate import consolidate_at
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.fold import naming_shard
-from holdfast.persist.rows.key_filter import KeyFilter
+from holdfast.persist.rows.key_filter import KeyFilter, ascends
 from holdfast.persist.rows.merge import consolidate_chunk
-from holdfast.persist.rows.order import EVERYTHING
+from holdfast.persist.rows.order import EVERYTHING, numbers
 from holdfast.persist.rows.part import UNREADABLE
 from holdfast.persist.rows.row_filter import RowFilter
 from holdfast.persist.rows.schema import Schema
@@ -41,6 +41,7 @@ _FEW_ROWS: Final = 64 * 1024
 _FEW_BYTES: Final = 4 * 1024 * 1024
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _INLINE_BYTES: Final = 1024 * 1024
+_SORTED: Final = "numbers in order"
 
 
 class _Inline(NamedTuple):
@@ -51,8 +52,17 @@ class _Inline(NamedTuple):
     rows: pa.RecordBatch
 
 
+class _Contents(NamedTuple):
+    """The contents of a shard whose updates are all in these inline parts, as rows of a schema."""
+
+    schema: Schema
+    parts: tuple[Part, ...]
+    rows: pa.Table
+
+
 _lock: Final = threading.Lock()
 _inline: Final["WeakKeyDictionary[Machine, _Inline]"] = WeakKeyDictionary()
+_contents: Final["WeakKeyDictionary[Machine, _Contents]"] = WeakKeyDictionary()
 
 
 def picked(
@@ -79,6 +89,32 @@ def picked(
         return pa.Table.from_batches([contents])
 
 
+def inline_contents(machine: Machine, schema: Schema, runs: Sequence[Run], as_of: int) -> pa.Table | None:
+    """Return the contents at a time, if all updates of a shard are up to it, inline and few. None if not.
+
+    They are kept until another update comes. Raises `CorruptBlob` and `DiffOverflow`.
+    """
+    parts = tuple(part for run in runs for part in run)
+    if any(part.inline is None or part.upper > as_of + 1 for part in parts):
+        return None
+    if sum(part.rows for part in parts) > SMALL_ROWS:
+        return None
+    with _lock:
+        known = _contents.get(machine)
+    if known is not None and known.schema == schema and _are_same(known.parts, parts):
+        return known.rows
+    rows = consolidate_at(schema, [read_inline(machine, schema, part) for part in parts], as_of)
+    if rows.nbytes <= _INLINE_BYTES:
+        with _lock:
+            _contents[machine] = _Contents(schema, parts, rows)
+    return rows
+
+
+def _are_same(some: Sequence[Part], others: Sequence[Part]) -> bool:
+    """Whether these are the same objects. A part is never changed, so it then has the same rows."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
 def _chosen(
     machine: Machine, schema: Schema, parts: Sequence[Part], as_of: int, row_filter: RowFilter, few: bool
 ) -> list[pa.RecordBatch] | None:
@@ -100,8 +136,8 @@ def _chosen(
             plan.append((part, met))
     found: list[pa.RecordBatch] = []
     total = 0
-    for batch, part in _updates(machine, schema, parts, plan):
-        chosen = _picked_rows(batch, row_filter)
+    for batch, part, is_sorted in _updates(machine, schema, parts, plan):
+        chosen = _picked_rows(batch, row_filter, is_sorted=is_sorted)
         if not chosen.num_rows:
             continue
         if part is not None:
@@ -115,17 +151,31 @@ def _chosen(
 
 def _updates(
     machine: Machine, schema: Schema, parts: Sequence[Part], plan: Sequence[tuple[Part, list[int]]]
-) -> Iterator[tuple[pa.RecordBatch, Part | None]]:
-    """The updates of all inline parts, and of some row groups of the others with their part."""
+) -> Iterator[tuple[pa.RecordBatch, Part | None, bool]]:
+    """The updates of all inline parts, and of some row groups of the others with their part.
+
+    The last value says whether the first column is known to have numbers in order.
+    """
     inline = tuple(part for part in parts if part.inline is not None)
     if inline:
         # One look at all of them costs little more than one at each.
-        yield _inline_rows(machine, schema, inline), None
+        yield _inline_rows(machine, schema, inline), None, False
     for part, groups in plan:
         own, known = machine.schema_of(part), known_part(machine, part)
         small = small_rows(machine, known)
-        for rows in rows_of_groups(machine, known, groups) if small is None else [small]:
-            yield upgraded(rows, own, schema), part
+        if small is not None:
+            yield upgraded(small, own, schema), part, _is_sorted(known, None, small)
+            continue
+        for group, rows in zip(groups, rows_of_groups(machine, known, groups), strict=True):
+            yield upgraded(rows, own, schema), part, _is_sorted(known, group, rows)
+
+
+def _is_sorted(known: KnownPart, group: int | None, rows: pa.RecordBatch) -> bool:
+    """Whether the first column of a row group, or of a part, has numbers in order. Found out once."""
+    if (_SORTED, group) not in known.bounds.derived:
+        values = numbers(rows.column(0))
+        known.bounds.derived[_SORTED, group] = values is not None and ascends(values)
+    return bool(known.bounds.derived[_SORTED, group])
 
 
 def _inline_rows(machine: Machine, schema: Schema, parts: tuple[Part, ...]) -> pa.RecordBatch:
@@ -134,9 +184,8 @@ def _inline_rows(machine: Machine, schema: Schema, parts: tuple[Part, ...]) -> p
         known = _inline.get(machine)
     batches: list[pa.RecordBatch] = []
     there = 0
-    if known is not None and known.schema == schema and len(known.parts) <= len(parts):
-        # A part is never changed, so the same object has the same rows.
-        if all(map(operator.is_, known.parts, parts)):
+    if known is not None and known.schema == schema:
+        if _are_same(known.parts, parts[: len(known.parts)]):
             batches, there = [known.rows], len(known.parts)
     for part in parts[there:]:
         batches += read_inline(machine, schema, part).to_batches()
@@ -149,6 +198,6 @@ def _inline_rows(machine: Machine, schema: Schema, parts: tuple[Part, ...]) -> p
     return rows
 
 
-def _picked_rows(rows: pa.RecordBatch, row_filter: RowFilter) -> pa.RecordBatch:
-    places = row_filter.places(rows) if isinstance(row_filter, KeyFilter) else None
+def _picked_rows(rows: pa.RecordBatch, row_filter: RowFilter, *, is_sorted: bool) -> pa.RecordBatch:
+    places = row_filter.places(rows, is_sorted=is_sorted) if isinstance(row_filter, KeyFilter) else None
     return rows.filter(row_filter.mask(rows)) if places is None else rows.take(places)

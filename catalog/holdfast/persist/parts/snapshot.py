@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.persist.checks import check_time
 from holdfast.persist.parts.direct import after_copies, copies_of, direct
 from holdfast.persist.parts.part_store import PartGone, read_part
-from holdfast.persist.parts.picked import picked
+from holdfast.persist.parts.picked import inline_contents, picked
 from holdfast.persist.parts.runs import At, merged
 from holdfast.persist.parts.split import cuts
 from holdfast.persist.parts.unsummed import unsummed
@@ -160,6 +160,11 @@ class Snapshot:
         if streams or self._is_direct():
             empty = self._project(self.schema.arrow_diff.empty_table())
             return pa.Table.from_batches(self, empty.schema)
+        state = self._readable()
+        runs = [run for batch in state.batches for run in batch.runs]
+        with naming_shard(self._machine.shard_id):
+            if (few := inline_contents(self._machine, state.schema, runs, self.as_of)) is not None:
+                return self._project(self._lower(state.schema, few))
         schema, sources = self.sources()
         with naming_shard(self._machine.shard_id):
             contents = consolidate_at(schema, sources, self.as_of)

@@ -1,11 +1,13 @@
-"""Sorts and compares rows with Arrow alone, for a process in which Polars would hang (`polars_forks`).
+"""Sorts and compares rows with Arrow alone: few rows, or in a process in which Polars would hang.
+
+`holdfast.polars_forks` has the reason for the second one.
 
 The order is the total order of `canonical`, in which floats are canonical. Two values are equal if their bits
 are equal, and null equals null.
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Indices: TypeAlias = npt.NDArray[np.int64]
+
+FEW_ROWS: Final = 4096
+"""Up to this many rows, Arrow takes less time than it takes to start Polars."""
 
 
 def wide(rows: pa.Table) -> pa.RecordBatch:

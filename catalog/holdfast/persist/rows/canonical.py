@@ -155,13 +155,16 @@ def sort_updates(schema: Schema, table: R) -> R:
         return table
     if table.num_rows <= SMALL_ROWS:
         return table.take(pa.array(_order_small(table, names)))
-    if polars_works():
+    if table.num_rows > arrow_rows.FEW_ROWS and polars_works():
         # Polars sorts NaN last, and binary by its bytes.
         frame = to_polars(table).sort(names, nulls_last=False)
         result = from_polars(frame, table.schema)
     else:
         rows = _wide(table)
-        result = arrow_rows.taken(rows, arrow_rows.in_order(rows, names), table.schema)
+        order = arrow_rows.in_order(rows, names)
+        if (order[1:] > order[:-1]).all():
+            return table
+        result = arrow_rows.taken(rows, order, table.schema)
     if isinstance(table, pa.Table):
         return result
     return pa.RecordBatch.from_arrays([_one_array(c) for c in result.columns], schema=table.schema)
@@ -172,7 +175,7 @@ def total_order(schema: Schema, table: Rows) -> npt.NDArray[np.integer[Any]]:
     names = [*schema.names, TIME]
     if table.num_rows <= SMALL_ROWS:
         return np.array(_order_small(table, names), np.int64)
-    if not polars_works():
+    if table.num_rows <= arrow_rows.FEW_ROWS or not polars_works():
         return arrow_rows.in_order(_wide(table), names)
     import polars as pl
 

@@ -13,7 +13,7 @@ Invariants:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob
 from holdfast.persist.rows import arrow_rows
-from holdfast.persist.rows.canonical import SMALL_ROWS, from_polars, python_values, sort_updates, to_polars
+from holdfast.persist.rows.canonical import SMALL_ROWS, from_polars, python_values, to_polars
 from holdfast.persist.rows.fold import INT64_MAX, first_beyond, fold, overflow
+from holdfast.persist.rows.merge import consolidate_chunk
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_parquet
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
 from holdfast.persist.rows.values import R, values_of
@@ -50,6 +51,8 @@ class ParquetSource:
 
 
 _LAST_TIME = CLOSED - 1
+# One array holds at most 2 GiB of text.
+_FEW_BYTES: Final = 64 * 1024 * 1024
 
 Source: TypeAlias = pa.Table | pa.RecordBatch | ParquetSource
 
@@ -64,6 +67,10 @@ def consolidate_at(
     """
     if _small([*sources, *less]) is not None:
         return _small_at(schema, _small(sources) or [], as_of, _small(less) or [])
+    if not less and (few := _few(sources)) is not None:
+        last = pa.scalar(min(as_of, _LAST_TIME), pa.uint64())
+        rows = few.filter(pc.less_equal(few.column(TIME), last))
+        return pa.Table.from_batches([consolidate_chunk(schema.names, [rows.drop_columns([TIME])])])
     if not polars_works():
         return _arrow_at(schema, sources, as_of, less)
     import polars as pl
@@ -97,7 +104,11 @@ def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -
     """
     since = min(since, _LAST_TIME)
     if (tables := _small(sources)) is not None:
-        return sort_updates(schema, _small_updates(schema, tables, since))
+        return _small_updates(schema, tables, since)
+    if (few := _few(sources)) is not None:
+        times = pc.max_element_wise(few.column(TIME), pa.scalar(since, pa.uint64()))
+        rows = few.set_column(len(schema.names), schema.arrow_updates.field(TIME), times)
+        return pa.Table.from_batches([consolidate_chunk([*schema.names, TIME], [rows])])
     if not polars_works():
         return _arrow_updates(schema, sources, since)
     import polars as pl
@@ -210,6 +221,21 @@ def _small(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch] | None:
     return [table for table in tables if table.num_rows]
 
 
+def _few(sources: Sequence[Source]) -> pa.RecordBatch | None:
+    """Return the sources as one batch if all are in memory, and Arrow is faster than to start Polars."""
+    tables = _in_memory(sources)
+    if len(tables) < len(sources) or sum(table.num_rows for table in tables) > arrow_rows.FEW_ROWS:
+        return None
+    if sum(table.nbytes for table in tables) > _FEW_BYTES:
+        return None
+    batches = [batch for table in tables for batch in _batches(table) if batch.num_rows]
+    return pa.concat_batches(batches) if batches else None
+
+
+def _batches(table: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
+    return list(table.to_batches()) if isinstance(table, pa.Table) else [table]
+
+
 def _small_at(
     schema: Schema,
     tables: list[pa.Table | pa.RecordBatch],
@@ -233,7 +259,8 @@ def _small_at(
 
 def _small_updates(schema: Schema, tables: list[pa.Table | pa.RecordBatch], since: int) -> pa.Table:
     updates = _concat(schema, tables)
-    times = [max(since, time) for time in updates.column(TIME).to_pylist()]
+    given = updates.column(TIME).to_pylist()
+    times = [max(since, time) for time in given]
     diffs = updates.column(DIFF).to_pylist()
     sums: dict[tuple[object, ...], int] = {}
     first: dict[tuple[object, ...], int] = {}
@@ -241,10 +268,17 @@ def _small_updates(schema: Schema, tables: list[pa.Table | pa.RecordBatch], sinc
     for index, row in enumerate(zip(*columns, times, strict=True)):
         sums[row] = sums.get(row, 0) + diffs[index]
         first.setdefault(row, index)
-    moved = updates.set_column(
-        len(schema.names), schema.arrow_updates.field(TIME), pa.array(times, pa.uint64())
-    )
-    return _picked(moved, [*schema.names, TIME], sums, first, schema.arrow_updates)
+    if times != given:
+        field = schema.arrow_updates.field(TIME)
+        updates = updates.set_column(len(schema.names), field, pa.array(times, pa.uint64()))
+    order = _placed if any(updates.column(name).null_count for name in schema.names) else None
+    in_order = dict(sorted(sums.items(), key=order))
+    return _picked(updates, [*schema.names, TIME], in_order, first, schema.arrow_updates)
+
+
+def _placed(row: tuple[tuple[Any, ...], int]) -> tuple[tuple[bool, Any], ...]:
+    """The place of a row in the total order: nulls are first."""
+    return tuple((value is not None, value) for value in row[0])
 
 
 def _arrow_at(schema: Schema, sources: Sequence[Source], as_of: int, less: Sequence[Source]) -> pa.Table:
@@ -308,13 +342,15 @@ def _picked(
         totals = pa.array(found, pa.int64())
     except (OverflowError, pa.ArrowInvalid):
         raise overflow(names, updates, first[kept[first_beyond(found)]]) from None
-    rows = pa.array([first[row] for row in kept], pa.int64())
-    arrays = [updates.column(name).take(rows) for name in names]
-    return pa.Table.from_arrays([*arrays, totals], schema=schema)
+    places = [first[row] for row in kept]
+    rows = updates.select(names)
+    if places != list(range(updates.num_rows)):
+        rows = rows.take(pa.array(places, pa.int64()))
+    return pa.Table.from_arrays([*rows.columns, totals], schema=schema)
 
 
 def _concat(schema: Schema, tables: list[pa.Table | pa.RecordBatch]) -> pa.RecordBatch:
-    batches = [b for t in tables for b in (t.to_batches() if isinstance(t, pa.Table) else [t])]
+    batches = [batch for table in tables for batch in _batches(table)]
     if not batches:
         return pa.RecordBatch.from_arrays(
             [pa.array([], field.type) for field in schema.arrow_updates], schema=schema.arrow_updates

@@ -36,8 +36,6 @@ INT64_MAX: Final = 2**63 - 1
 _HIGH_HALF: Final = np.uint64(32)
 # Comparing this few rows one by one is faster than a query.
 _FEW_ROWS: Final = 4
-# Up to this many rows, Arrow takes less time than it takes to start Polars.
-_SMALL_ROWS: Final = 4096
 
 
 def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) -> tuple[Indices, Any]:
@@ -49,7 +47,7 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
     if _is_ascending(by, rows):
         # A single run, or a sequence of runs.
         return np.arange(rows.num_rows), diffs
-    if rows.num_rows > _SMALL_ROWS and polars_works():
+    if rows.num_rows > arrow_rows.FEW_ROWS and polars_works():
         frame = to_polars(rows.select(list(by)))
         order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
     else:
@@ -81,7 +79,7 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
     # Rows with the same number are neighbours, so each group stays where it is.
     places = np.flatnonzero(tied)
     order = np.arange(len(kept))
-    if len(places) > _SMALL_ROWS and polars_works():
+    if len(places) > arrow_rows.FEW_ROWS and polars_works():
         frame = to_polars(rows.select(list(by)))[kept[places]]
         order[places] = places[_arg_sort(frame)]
     else:

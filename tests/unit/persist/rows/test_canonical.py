@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import polars_forks
 from holdfast.errors import CLOSED, BadInput
-from holdfast.persist.rows import canonical
+from holdfast.persist.rows import arrow_rows, canonical
 from holdfast.persist.rows.canonical import prepare_updates, sort_updates, time_bounds
 from holdfast.persist.rows.part import encode_inline
 from holdfast.persist.rows.schema import Schema
@@ -201,9 +201,10 @@ def test_sorted_updates_are_in_the_total_order(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     batch = data.draw(batches(schema))
     expected = sorted(zip(comparable(schema, batch), batch.column("_time").to_pylist(), strict=True))
-    for small, lost in ((0, False), (0, True), (1000, False)):
+    for small, few, lost in ((0, 0, False), (0, 0, True), (0, 4096, False), (1000, 4096, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(canonical, "SMALL_ROWS", small)
+            patch.setattr(arrow_rows, "FEW_ROWS", few)
             patch.setattr(polars_forks, "_lost", lost)
             for table in (batch, pa.Table.from_batches([batch])):
                 result = sort_updates(schema, table)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast import polars_forks
 from holdfast.errors import CLOSED, CorruptBlob, DiffOverflow, VersionTooNew
-from holdfast.persist.rows import consolidate
+from holdfast.persist.rows import arrow_rows, consolidate
 from holdfast.persist.rows.canonical import empty_updates, prepare_updates, sort_updates
 from holdfast.persist.rows.consolidate import ParquetSource, Source, consolidate_at, consolidate_updates
 from holdfast.persist.rows.part import encode_parquet
@@ -15,6 +15,8 @@ from holdfast.persist.rows.schema import Schema
 from unit.persist.rows.strategies import batches, comparable, contents, schemas
 
 WORDS = Schema.of(key={"word": "string"})
+# The rows up to which Python is used, and then Arrow, and whether Polars can't be used.
+ENGINES = ((0, 0, False), (0, 0, True), (0, 4096, False), (1000, 4096, False))
 TIMES = st.integers(0, 7) | st.just(2**64 - 1)
 
 
@@ -42,9 +44,10 @@ def test_contents_at_a_time_are_the_sums_up_to_it(data: st.DataObject) -> None:
     as_of = data.draw(TIMES)
     times = updates.column("_time").to_pylist()
     expected = contents(schema, updates.filter(pa.array([time <= as_of for time in times], pa.bool_())))
-    for small, lost in ((0, False), (0, True), (1000, False)):
+    for small, few, lost in ENGINES:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(consolidate, "SMALL_ROWS", small)
+            patch.setattr(arrow_rows, "FEW_ROWS", few)
             patch.setattr(polars_forks, "_lost", lost)
             result = consolidate_at(schema, pieces, as_of)
         assert result.schema.equals(schema.arrow_diff)
@@ -64,9 +67,10 @@ def test_consolidated_updates_keep_all_contents_from_since_on(data: st.DataObjec
         moved = (row, max(time, since))
         expected[moved] = expected.get(moved, 0) + diff
     ordered = [(*moved, diff) for moved, diff in sorted(expected.items()) if diff]
-    for small, lost in ((0, False), (0, True), (1000, False)):
+    for small, few, lost in ENGINES:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(consolidate, "SMALL_ROWS", small)
+            patch.setattr(arrow_rows, "FEW_ROWS", few)
             patch.setattr(polars_forks, "_lost", lost)
             result = consolidate_updates(schema, pieces, since)
         assert result.schema.equals(schema.arrow_updates)
@@ -74,10 +78,11 @@ def test_consolidated_updates_keep_all_contents_from_since_on(data: st.DataObjec
         assert list(zip(*found, strict=True)) == ordered
 
 
-@pytest.fixture(params=[(0, False), (0, True), (1000, False)], ids=["query engine", "arrow", "small"])
+@pytest.fixture(params=ENGINES, ids=["query engine", "arrow", "arrow, for few rows", "small"])
 def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    small, lost = request.param
+    small, few, lost = request.param
     monkeypatch.setattr(consolidate, "SMALL_ROWS", small)
+    monkeypatch.setattr(arrow_rows, "FEW_ROWS", few)
     monkeypatch.setattr(polars_forks, "_lost", lost)
 
 
