@@ -200,4 +200,6 @@ def _inline_rows(machine: Machine, schema: Schema, parts: tuple[Part, ...]) -> p
 
 def _picked_rows(rows: pa.RecordBatch, row_filter: RowFilter, *, is_sorted: bool) -> pa.RecordBatch:
     places = row_filter.places(rows, is_sorted=is_sorted) if isinstance(row_filter, KeyFilter) else None
-    return rows.filter(row_filter.mask(rows)) if places is None else rows.take(places)
+    if places is None:
+        return rows.filter(row_filter.mask(rows))
+    return rows.take(places) if len(places) else rows.slice(0, 0)

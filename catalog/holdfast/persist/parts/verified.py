@@ -171,7 +171,8 @@ def rows_of_groups(machine: Machine, known: KnownPart, groups: Sequence[int]) ->
                         pq.ParquetFile(file, metadata=known.metadata, pre_buffer=False)
                     )
                 table = parquet.read_row_group(group, use_threads=False).replace_schema_metadata()
-                rows = pa.concat_batches(table.to_batches())
+                batches = table.to_batches()
+                rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
                 if rows.nbytes <= _GROUP_BYTES:
                     _rows.put(known, rows, group)
             yield rows
