@@ -73,7 +73,10 @@ def net_changes(
     Also returns the collection's schema as of now. Only the difference is in memory, not the contents. Raises
     like `CollectionReader.changes`.
     """
-    changes = reader.changes(after, until)
-    schema = describe().schema
-    tables = [pa.Table.from_batches([seen_through(rows, schema)]) for rows in at_time(changes, until)]
-    return schema, consolidate_updates(schema, tables, until)
+    found = list(at_time(reader.changes(after, until), until))
+    info = describe()
+    tables = [pa.Table.from_batches([seen_through(rows, info.schema)]) for rows in found]
+    if len(tables) == 1 and info.names.is_plain:
+        # Each batch has each row once, except for rows that differ in hidden columns only.
+        return info.schema, tables[0].select(info.schema.arrow_updates.names)
+    return info.schema, consolidate_updates(info.schema, tables, until)

@@ -31,6 +31,7 @@ from holdfast.errors import (
 from holdfast.persist import Prepared
 from holdfast.persist.rows.evolution import evolution_fault, fitted
 from holdfast.persist.rows.schema import DIFF
+from holdfast.persist.rows.values import values_of
 from holdfast.tables.changes import Append, Change, Chosen, PreparedChange, Revert
 from holdfast.tables.opened import OpenTable
 from holdfast.text import naming
@@ -185,8 +186,8 @@ def _taken(updates: pa.Table | None) -> int:
     """The number of rows that the updates remove."""
     if updates is None:
         return 0
-    diffs = updates.column(DIFF).to_numpy()
-    return -int(sum(diffs[diffs < 0].tolist()))
+    chunks = map(values_of, updates.column(DIFF).chunks)
+    return -sum(diff for diffs in chunks for diff in diffs[diffs < 0].tolist())
 
 
 class _RefusedError(Exception):

@@ -143,7 +143,7 @@ def _chosen(
         if part is not None:
             chosen = within(chosen, part)
         found.append(chosen)
-        total += chosen.nbytes
+        total += chosen.get_total_buffer_size()
         if total > _MOST_BYTES:
             return None
     return found

@@ -47,7 +47,7 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
     if _is_ascending(by, rows):
         # A single run, or a sequence of runs.
         return np.arange(rows.num_rows), diffs
-    if rows.num_rows > arrow_rows.FEW_ROWS and polars_works():
+    if not _is_small(rows):
         frame = to_polars(rows.select(list(by)))
         order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
     else:
@@ -65,7 +65,12 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
 
 
 def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices | None:
-    """Return the order of `kept` by all columns, if it is sorted only by the first; None if it is right."""
+    """Return the order of `kept` by all columns, if it is sorted only by the first; None if it is right.
+
+    `kept` is what `fold` returned for the rows.
+    """
+    if _is_small(rows):
+        return None
     first = numbers(rows.column(by[0]))
     if first is None:
         return None
@@ -85,6 +90,11 @@ def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices
     else:
         order[places] = places[arrow_rows.in_order(rows.take(pa.array(kept[places])), by)]
     return order
+
+
+def _is_small(rows: pa.RecordBatch) -> bool:
+    """Whether rows are sorted by all columns with Arrow."""
+    return rows.num_rows <= arrow_rows.FEW_ROWS or not polars_works()
 
 
 def _is_ascending(by: Sequence[str], rows: pa.RecordBatch) -> bool:
