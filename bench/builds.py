@@ -12,7 +12,10 @@ Work: `append` is a `compare_and_append` of 10 rows, as in `append.py`. `head` i
 that nobody else writes. Blobs are files. Consensus is a SQLite file, or with `-postgres` and `-s3` a server
 of the test bed. `stash-append` is an `append` of one row to a stash in SQLite, `stash-append-20` of 20 rows.
 `table-scan` is a scan of 2 of the 4 columns of a table of 100,000 rows, to which 10 rows were appended later.
-`table-upsert` is an upsert of 10 random keys into a table of 4,000 rows.
+`table-upsert` is an upsert of 10 random keys into a table of 4,000 rows, and `table-append` an append of 10
+rows to it. With a table of 1,000,000 rows, `table-upsert-1` and `table-upsert-1000` are upserts of so many
+random keys, `table-delete-1` and `table-lookup` delete and look up one key, and `table-diff` is the
+difference that an upsert of 1,000 keys made.
 """
 
 import argparse
@@ -36,7 +39,16 @@ from testbed.postgres import PostgresServer
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 STASH_WORK: Final = ("stash-append", "stash-append-20")
-TABLE_WORK: Final = ("table-scan", "table-upsert")
+TABLE_WORK: Final = (
+    "table-scan",
+    "table-append",
+    "table-upsert",
+    "table-upsert-1",
+    "table-upsert-1000",
+    "table-delete-1",
+    "table-lookup",
+    "table-diff",
+)
 STORE_WORK: Final = ("append", "head", "append-postgres", "head-postgres", "append-s3", "head-s3")
 WORK: Final = (*STORE_WORK, *STASH_WORK, *TABLE_WORK)
 CONFIDENCE: Final = 0.95

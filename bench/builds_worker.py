@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import count
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import holdfast
 from holdfast import stash
@@ -78,17 +79,34 @@ def work_of(kind: str, client: PersistClient) -> Callable[[], object]:
 
 @contextmanager
 def table_work(kind: str, url: str) -> Iterator[Callable[[], object]]:
-    """Scans of a table whose last rows are not in its sorted run, or upserts of a few keys."""
-    scans = kind == "table-scan"
-    size = 100_000 if scans else 4_000
+    """Reads and writes of a table whose last rows are not in its sorted run."""
+    size = {"table-scan": 100_000, "table-append": 4_000, "table-upsert": 4_000}.get(kind, 1_000_000)
     with holdfast.table(url, "rows", columns=COLUMNS, key="id") as table:
         table.append(table_rows(range(size)))
         table.append(table_rows(range(size, size + 10)))
-        chosen = random.Random(1)
-        if scans:
-            yield lambda: table.scan(["id", "price"]).read_all()
+        chosen, following = random.Random(1), count(size + 10, 10)
+
+        def upsert(keys: int) -> int:
+            return table.upsert(table_rows(sorted(chosen.sample(range(size), keys)), chosen.random()))
+
+        def append() -> None:
+            first = next(following)
+            table.append(table_rows(range(first, first + 10)))
+
+        work: dict[str, Callable[[], object]] = {
+            "table-scan": lambda: table.scan(["id", "price"]).read_all(),
+            "table-append": append,
+            "table-upsert": lambda: upsert(10),
+            "table-upsert-1": lambda: upsert(1),
+            "table-upsert-1000": lambda: upsert(1000),
+            "table-delete-1": lambda: table.delete([chosen.randrange(size)]),
+            "table-lookup": lambda: table.scan(where=pc.field("id") == chosen.randrange(size)).read_all(),
+        }
+        if kind == "table-diff":
+            times = upsert(1000), upsert(1000)
+            yield lambda: table.diff(*times)
         else:
-            yield lambda: table.upsert(table_rows(sorted(chosen.sample(range(size), 10)), chosen.random()))
+            yield work[kind]
 
 
 def table_rows(ids: Sequence[int], price: float = 0.0) -> pa.Table:

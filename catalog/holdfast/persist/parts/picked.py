@@ -41,6 +41,7 @@ _FEW_ROWS: Final = 64 * 1024
 _FEW_BYTES: Final = 4 * 1024 * 1024
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _INLINE_BYTES: Final = 1024 * 1024
+_CONTENTS_BYTES: Final = 64 * 1024
 _SORTED: Final = "numbers in order"
 
 
@@ -77,7 +78,9 @@ def picked(
         return None
     parts = [part for run in runs for part in run if part.lower <= as_of]
     try:
-        found = _chosen(machine, schema, parts, as_of, row_filter, few or not isinstance(row_filter, KeyFilter))
+        found = _chosen(
+            machine, schema, parts, as_of, row_filter, few or not isinstance(row_filter, KeyFilter)
+        )
     except (*UNREADABLE, CorruptBlob, Determinate, Indeterminate):
         return None
     if found is None:
@@ -104,7 +107,7 @@ def inline_contents(machine: Machine, schema: Schema, runs: Sequence[Run], as_of
     if known is not None and known.schema == schema and _are_same(known.parts, parts):
         return known.rows
     rows = consolidate_at(schema, [read_inline(machine, schema, part) for part in parts], as_of)
-    if rows.nbytes <= _INLINE_BYTES:
+    if rows.nbytes <= _CONTENTS_BYTES:
         with _lock:
             _contents[machine] = _Contents(schema, parts, rows)
     return rows
@@ -184,9 +187,8 @@ def _inline_rows(machine: Machine, schema: Schema, parts: tuple[Part, ...]) -> p
         known = _inline.get(machine)
     batches: list[pa.RecordBatch] = []
     there = 0
-    if known is not None and known.schema == schema:
-        if _are_same(known.parts, parts[: len(known.parts)]):
-            batches, there = [known.rows], len(known.parts)
+    if known is not None and known.schema == schema and _are_same(known.parts, parts[: len(known.parts)]):
+        batches, there = [known.rows], len(known.parts)
     for part in parts[there:]:
         batches += read_inline(machine, schema, part).to_batches()
     if len(batches) == 1:
