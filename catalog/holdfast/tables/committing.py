@@ -187,7 +187,7 @@ def _taken(updates: pa.Table | None) -> int:
     if updates is None:
         return 0
     chunks = map(values_of, updates.column(DIFF).chunks)
-    return -sum(diff for diffs in chunks for diff in diffs[diffs < 0].tolist())
+    return -sum(int(diff) for diffs in chunks for diff in diffs[diffs < 0].tolist())
 
 
 class _RefusedError(Exception):

@@ -139,12 +139,12 @@ def _chosen(
             plan.append((part, met))
     found: list[pa.RecordBatch] = []
     total = 0
-    for batch, part, is_sorted in _updates(machine, schema, parts, plan):
+    for batch, source, is_sorted in _updates(machine, schema, parts, plan):
         chosen = _picked_rows(batch, row_filter, is_sorted=is_sorted)
         if not chosen.num_rows:
             continue
-        if part is not None:
-            chosen = within(chosen, part)
+        if source is not None:
+            chosen = within(chosen, source)
         found.append(chosen)
         total += chosen.get_total_buffer_size()
         if total > _MOST_BYTES:
