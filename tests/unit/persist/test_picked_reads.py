@@ -1,6 +1,7 @@
 """A read of the rows that a filter chooses has the rows of a full read, also the second time."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,7 @@ from holdfast.persist.rows.key_filter import KeyFilter, among
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
 from unit.persist.rows.strategies import batches, contents, schemas
 
-SMALL = {"part_target_bytes": 600, "compaction_fanin": 2}
+SMALL: dict[str, Any] = {"part_target_bytes": 600, "compaction_fanin": 2}
 
 
 @pytest.fixture
@@ -131,3 +132,20 @@ def test_a_sum_beyond_int64_names_the_shard_and_the_row() -> None:
     snapshot = client.reader(SHARD, purpose="t").snapshot(1)
     with pytest.raises(DiffOverflow, match=rf"k=1, v=.* of shard {SHARD}"):
         snapshot.filtered(KeyFilter(SCHEMA, pa.table({"k": [1]}))).to_table()
+
+
+def test_many_keys_are_merged_and_few_ones_renew_the_lease_between_row_groups(
+    reads: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Stores().open(inline_max_bytes=0)
+    client.writer(SHARD, SCHEMA, purpose="t").compare_and_append(rows(*range(70_000)), 0, 1)
+    keys = KeyFilter(SCHEMA, pa.table({"k": [1, 40_000, 69_999]}))
+    snapshot = client.reader(SHARD, purpose="t").snapshot(0)
+    beats: list[bool] = []
+    monkeypatch.setattr(snapshot._pins, "beat", lambda: beats.append(True))
+    assert sorted(snapshot.filtered(keys).to_table()["k"].to_pylist()) == [1, 40_000, 69_999]
+    assert reads == [True]
+    assert len(beats) > 2
+    monkeypatch.setattr(picked_reads, "_FEW_ROWS", 2)
+    assert sorted(snapshot.filtered(keys).to_table()["k"].to_pylist()) == [1, 40_000, 69_999]
+    assert reads == [True, False]

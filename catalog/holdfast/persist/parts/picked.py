@@ -13,7 +13,7 @@ kept.
 
 import operator
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -67,20 +67,27 @@ _contents: Final["WeakKeyDictionary[Machine, _Contents]"] = WeakKeyDictionary()
 
 
 def picked(
-    machine: Machine, schema: Schema, runs: Sequence[Run], as_of: int, row_filter: RowFilter, *, few: bool
+    machine: Machine,
+    schema: Schema,
+    runs: Sequence[Run],
+    as_of: int,
+    row_filter: RowFilter,
+    *,
+    few: bool,
+    between: Callable[[], None] = lambda: None,
 ) -> pa.Table | None:
     """Return the contents at a time that a filter chooses, in no order. None: there may be too many of them.
 
-    `few` allows few row groups only. Without it, a filter by keys may read any number of row groups. Raises
-    `PartGone`, and `DiffOverflow` for a sum that does not fit int64.
+    `few` allows few row groups only. Without it, a filter by not too many keys may read any number of row
+    groups. `between` is called from time to time. Raises `PartGone`, and `DiffOverflow` for a sum that does
+    not fit int64.
     """
     if row_filter.schema != schema or machine.config.audit_pushdown:
         return None
     parts = [part for run in runs for part in run if part.lower <= as_of]
+    few = few or not isinstance(row_filter, KeyFilter) or row_filter.keys > _FEW_ROWS
     try:
-        found = _chosen(
-            machine, schema, parts, as_of, row_filter, few or not isinstance(row_filter, KeyFilter)
-        )
+        found = _chosen(machine, schema, parts, as_of, row_filter, few, between)
     except (*UNREADABLE, CorruptBlob, Determinate, Indeterminate):
         return None
     if found is None:
@@ -119,7 +126,13 @@ def _are_same(some: Sequence[Part], others: Sequence[Part]) -> bool:
 
 
 def _chosen(
-    machine: Machine, schema: Schema, parts: Sequence[Part], as_of: int, row_filter: RowFilter, few: bool
+    machine: Machine,
+    schema: Schema,
+    parts: Sequence[Part],
+    as_of: int,
+    row_filter: RowFilter,
+    few: bool,
+    between: Callable[[], None],
 ) -> list[pa.RecordBatch] | None:
     """The updates of some parts that a filter chooses. None if there are too many of them."""
     plan: list[tuple[Part, list[int]]] = []
@@ -140,6 +153,7 @@ def _chosen(
     found: list[pa.RecordBatch] = []
     total = 0
     for batch, source, is_sorted in _updates(machine, schema, parts, plan):
+        between()
         chosen = _picked_rows(batch, row_filter, is_sorted=is_sorted)
         if not chosen.num_rows:
             continue

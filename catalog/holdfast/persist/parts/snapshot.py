@@ -256,7 +256,15 @@ class Snapshot:
             try:
                 with self._pins.pin(state):
                     runs = [run for batch in state.batches for run in batch.runs]
-                    rows = picked(self._machine, state.schema, runs, self.as_of, self._filter, few=few)
+                    rows = picked(
+                        self._machine,
+                        state.schema,
+                        runs,
+                        self.as_of,
+                        self._filter,
+                        few=few,
+                        between=self._pins.beat,
+                    )
                 return None if rows is None else self._project(self._lower(state.schema, rows))
             except PartGone as gone:
                 state = self._replanned(state, gone)

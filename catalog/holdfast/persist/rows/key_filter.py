@@ -74,6 +74,11 @@ class KeyFilter:
         """See `RowFilter`."""
         return list(self._keys.column_names)
 
+    @property
+    def keys(self) -> int:
+        """The number of keys."""
+        return int(self._keys.num_rows)
+
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
         """See `RowFilter`."""
         found = self._among(rows)
