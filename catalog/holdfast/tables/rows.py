@@ -11,6 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.persist.rows.casts import column_of, shown
+from holdfast.persist.rows.constants import are_ones
 from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.schema import DIFF, TIME, Column
 
@@ -100,11 +101,11 @@ def repeated(contents: pa.Table) -> pa.Table:
 
 def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
     """Like `repeated`, in pieces of bounded size even for large counts."""
-    counts = contents[DIFF].to_numpy()
     rows = contents.drop_columns([DIFF])
-    if not len(counts) or counts.min() == counts.max() == 1:
+    if are_ones(contents[DIFF]):
         yield rows
         return
+    counts = contents[DIFF].to_numpy()
     check_counts(counts)
     for start in range(0, len(counts), _PIECE_ROWS):
         block = counts[start : start + _PIECE_ROWS]

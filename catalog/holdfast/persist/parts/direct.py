@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.persist.parts.runs import At, Run, open_runs
 from holdfast.persist.parts.verified import KnownPart, known_part
+from holdfast.persist.rows.constants import are_ones
 from holdfast.persist.rows.row_filter import RowFilter
 from holdfast.persist.rows.schema import DIFF, Schema
 from holdfast.persist.state.machine import Machine
@@ -46,9 +47,6 @@ def direct(
     for part in parts:
         if not only_adds(known_part(machine, part)):
             return None
-        if not needed.intersection(machine.schema_of(part).names):
-            # Parquet needs a column to count rows.
-            needed.add(schema.names[0])
     (rows,) = open_runs(
         machine,
         schema,
@@ -63,10 +61,10 @@ def direct(
 
 def copies_of(rows: pa.Table) -> int:
     """The number of rows, counted with their copies. All counts are above 0."""
+    if are_ones(rows.column(DIFF)):
+        return int(rows.num_rows)
     diffs = rows.column(DIFF).to_numpy()
     most = int(diffs.max(initial=1))
-    if most == 1:
-        return int(rows.num_rows)
     if most > _MANY:
         # A sum of many large counts may exceed int64.
         return sum(diffs.tolist())

@@ -15,12 +15,11 @@ Invariants:
   column. A row group that is one batch is read as a whole, without buffers afterwards.
 """
 
-import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -29,8 +28,10 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
 from holdfast.persist.parts.part_store import PartGone, read_inline, within
+from holdfast.persist.parts.row_groups import Sizes, least_width, sizes, sizes_of, times_and_diff
 from holdfast.persist.parts.verified import KnownPart, forget, known_part, open_known, small_rows
-from holdfast.persist.rows.canonical import sort_updates
+from holdfast.persist.rows.canonical import empty_updates, sort_updates
+from holdfast.persist.rows.constants import repeated
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.groups import GroupBounds, bounds_through
@@ -224,9 +225,8 @@ class _Reader:
             rows = pa.Table.from_batches(
                 [each.filter(self.row_filter.mask(each)) for each in rows.to_batches()], rows.schema
             )
-        yield from (
-            self._see(batch) for batch in sort_updates(self.schema, rows).combine_chunks().to_batches()
-        )
+        for batch in sort_updates(self.schema, rows).combine_chunks().to_batches():
+            yield self._chosen(self.view.apply(batch))
 
     def stored(self, run: Run) -> HeldRows:
         """Read the parts of a run one after the other."""
@@ -242,7 +242,7 @@ class _Reader:
         last: RowKey | None = None
         for part in run:
             for batch in self._part(part, held):
-                rows = self._see(within(batch, part))
+                rows = self._see(batch, part)
                 if not rows.num_rows:
                     continue
                 if last is not None and RowKey(names, rows, 0) < last:
@@ -252,7 +252,7 @@ class _Reader:
                 last = RowKey(names, rows, rows.num_rows - 1)
                 yield rows
 
-    def _part(self, part: Part, held: Buffered) -> Iterator[pa.RecordBatch]:
+    def _part(self, part: Part, held: Buffered) -> Iterator["_Read"]:
         """Yield the batches of a part that may have wanted rows.
 
         If the store fails during the read, the read is retried until the retry deadline after the last batch.
@@ -265,22 +265,22 @@ class _Reader:
         while True:
             try:
                 with ExitStack() as stack:
-                    metadata = groups = None
+                    known = groups = None
                     if self.row_filter is None and not self.is_narrow:
                         file = stack.enter_context(open_part(self.machine, part, self.buffer_bytes))
                     else:
                         known = known_part(self.machine, part)
-                        metadata, groups = known.metadata, self._known_groups(known, own)
+                        groups = self._known_groups(known, own)
                         if not self.machine.config.audit_pushdown:
                             if not groups:
                                 return
                             if (rows := self._small(known, own)) is not None:
-                                yield rows.slice(given)
+                                yield _Read(rows.slice(given), rows.num_rows - given)
                                 return
                         file = stack.enter_context(open_known(self.machine, known))
-                    for batch in self._batches(file, part, own, given, held, metadata, groups):
-                        yield batch
-                        given += batch.num_rows
+                    for read in self._batches(file, part, own, given, held, known, groups):
+                        yield read
+                        given += read.count
                         patience = Patience(self.machine.config, clock)
                 return
             except CorruptBlob:
@@ -305,8 +305,13 @@ class _Reader:
         was = own.narrowed(self.seen.names) if self.is_narrow else own
         return upgraded(rows.select(was.arrow_updates.names), was, self.seen)
 
-    def _see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = self.view.apply(batch)
+    def _see(self, read: "_Read", part: Part) -> pa.RecordBatch:
+        rows = read.rows
+        if TIME in rows.schema.names:
+            rows = self.view.apply(within(rows, part))
+        return rows if read.is_chosen else self._chosen(rows)
+
+    def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.row_filter is not None:
             rows = chosen(rows, self.seen, self.row_filter)
         return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
@@ -318,30 +323,31 @@ class _Reader:
         own: Schema,
         given: int,
         held: Buffered,
-        metadata: pq.FileMetaData | None,
+        known: KnownPart | None,
         groups: list[int] | None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator["_Read"]:
         """Yield the row groups that may have wanted rows, of a part that was written under `own`, in batches.
 
-        The first `given` rows are left out. `metadata` is the footer, and `groups` are those row groups, if
-        they are known already.
+        The first `given` rows are left out. `known` is what is known of the part, and `groups` are those row
+        groups, if they are known already.
         """
         key = str(part.blob_key)
         try:
+            metadata = None if known is None else known.metadata
             with pq.ParquetFile(file, metadata=metadata, pre_buffer=False) as parquet:
                 check_footer(parquet.metadata, own, key=key)
                 if groups is None:
                     groups = self._met(bounds_through(self.schema, own, parquet.metadata))
                 if self.machine.config.audit_pushdown:
                     others = [i for i in range(parquet.metadata.num_row_groups) if i not in groups]
-                    self._audit(file, parquet, part, own, others)
+                    self._audit(file, parquet, part, own, known, others)
                 while groups and given >= (skipped := parquet.metadata.row_group(groups[0]).num_rows):
                     given -= skipped
                     del groups[0]
-                for rows in self._decode(file, parquet, own, groups, held):
-                    if given < rows.num_rows:
-                        yield rows.slice(given)
-                    given = max(0, given - rows.num_rows)
+                for read in self._decode(file, parquet, part, own, known, groups, held):
+                    if given < read.count:
+                        yield read.after(given)
+                    given = max(0, given - read.count)
         except UNREADABLE as error:
             raise read_error(error, key) from error
 
@@ -359,11 +365,17 @@ class _Reader:
         return [i for i in met if i in wanted]
 
     def _audit(
-        self, file: pa.NativeFile, parquet: pq.ParquetFile, part: Part, own: Schema, skipped: Sequence[int]
+        self,
+        file: pa.NativeFile,
+        parquet: pq.ParquetFile,
+        part: Part,
+        own: Schema,
+        known: KnownPart | None,
+        skipped: Sequence[int],
     ) -> None:
         for group in skipped:
-            rows = self._decode(file, parquet, own, [group], Buffered())
-            if found := sum(self._see(within(batch, part)).num_rows for batch in rows):
+            reads = self._decode(file, parquet, part, own, known, [group], Buffered())
+            if found := sum(self._see(read, part).num_rows for read in reads):
                 what = f"no wanted row in row group {group}"
                 raise CorruptBlob(str(part.blob_key), what, f"{found}")
 
@@ -371,25 +383,35 @@ class _Reader:
         self,
         file: pa.NativeFile,
         parquet: pq.ParquetFile,
+        part: Part,
         own: Schema,
+        known: KnownPart | None,
         groups: Sequence[int],
         held: Buffered,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator["_Read"]:
         buffered: pq.ParquetFile | None = None
         was = own.narrowed(self.seen.names) if self.is_narrow else own
-        for span in self._spans(parquet.metadata, file.size(), groups, was):
-            source, size = parquet, span.batch_rows
+        names = was.arrow_updates.names
+        found = sizes(parquet.metadata, file.size()) if known is None else sizes_of(known, names)
+        first = [] if known is None else self._first_names(known, own, was)
+        for span in self._spans(found, groups):
+            columns = self._columns(known, part, was, span.groups)
+            if not columns.read:
+                yield _Read(columns.rows(None, span.rows), span.rows)
+                continue
+            source = parquet
             if span.is_buffered:
                 source = buffered = buffered or pq.ParquetFile(
                     file, metadata=parquet.metadata, buffer_size=_COLUMN_BUFFER, pre_buffer=False
                 )
-            left = span.rows
-            names, constants = None, None
-            if self.needs_no_sums:
-                constants = _constants(parquet.metadata, span.groups)
-                names = was.names if constants is not None else was.arrow_updates.names
             threads = self.threads and span.raw_bytes >= _THREADS_COLUMN_BYTES * len(was.columns)
-            batches = source.iter_batches(size, row_groups=span.groups, columns=names, use_threads=threads)
+            if first and span.batch_rows == span.rows:
+                yield self._chosen_first(source, columns, span, first, threads)
+                continue
+            left = span.rows
+            batches = source.iter_batches(
+                span.batch_rows, row_groups=span.groups, columns=columns.read, use_threads=threads
+            )
             for batch in batches:
                 left -= batch.num_rows
                 held.size = span.held_bytes
@@ -397,23 +419,78 @@ class _Reader:
                     # Free the reader's buffers before the last batch is used.
                     held.size = 0
                     batches.close()
-                # The columns are those of the schema, because the footer says so.
-                rows = batch.replace_schema_metadata()
-                if constants is not None:
-                    rows = _with_constants(rows, was, constants)
-                yield upgraded(rows, was, self.seen)
+                rows = upgraded(columns.rows(batch, batch.num_rows), was, self.seen)
+                yield _Read(rows, rows.num_rows)
 
-    def _spans(
-        self, metadata: pq.FileMetaData, size: int, groups: Sequence[int], was: Schema
-    ) -> Iterator["_Span"]:
+    def _columns(self, known: KnownPart | None, part: Part, was: Schema, groups: Sequence[int]) -> "_Columns":
+        """Which columns to read of some row groups. The footer may make times and diffs unnecessary."""
+        if known is None or not self.needs_no_sums:
+            return _Columns(was.arrow_updates.names, was.arrow_updates, None)
+        times, diff = times_and_diff(known, groups)
+        least, greatest = max(part.lower, self.view.earliest), min(part.upper - 1, self.view.latest)
+        are_wanted = times is not None and least <= times[0] and times[1] <= greatest
+        schema = was.arrow_diff if are_wanted else was.arrow_updates
+        read = schema.names if diff is None else schema.names[:-1]
+        return _Columns(read, schema, diff)
+
+    def _first_names(self, known: KnownPart, own: Schema, was: Schema) -> list[str]:
+        """The columns to read before the others, which are then read only where rows are chosen."""
+        if self.row_filter is None or not self.needs_no_sums or self.wanted != EVERYTHING:
+            return []
+        if not own == self.schema == self.row_filter.schema:
+            return []
+        first = [name for name in was.names if name in self.row_filter.columns]
+        others = [name for name in was.names if name not in first]
+        # Two reads cost more than one, so the others must be most of the bytes.
+        weights = [sum(each.raw_bytes for each in sizes_of(known, names)) for names in (first, others)]
+        return first if weights[0] <= weights[1] else []
+
+    def _chosen_first(
+        self,
+        source: pq.ParquetFile,
+        columns: "_Columns",
+        span: "_Span",
+        first: Sequence[str],
+        threads: bool,
+    ) -> "_Read":
+        """Read the columns `first`, and the others only of row groups that have chosen rows."""
+        assert self.row_filter is not None
+
+        def read(groups: Sequence[int], names: Sequence[str]) -> pa.RecordBatch:
+            batches = source.iter_batches(span.rows, row_groups=groups, columns=names, use_threads=threads)
+            return pa.concat_batches(list(batches))
+
+        seen = read(span.groups, first)
+        mask = self.row_filter.mask(seen)
+        groups, places, start = [], [], 0
+        for group in span.groups:
+            rows = source.metadata.row_group(group).num_rows
+            if mask.slice(start, rows).true_count:
+                groups.append(group)
+                places.append((start, rows))
+            start += rows
+        if not groups:
+            return _Read(empty_updates(self.seen), span.rows, is_chosen=True)
+        if len(groups) < len(span.groups):
+            seen = pa.concat_batches([seen.slice(*place) for place in places])
+            mask = pa.concat_arrays([mask.slice(*place) for place in places])
+        others = [name for name in columns.read if name not in first]
+        arrays = {name: seen.column(name) for name in first}
+        if others:
+            rest = read(groups, others)
+            arrays |= {name: rest.column(name) for name in others}
+        found = pa.RecordBatch.from_pydict(arrays).filter(mask)
+        return _Read(columns.rows(found, found.num_rows), span.rows, is_chosen=True)
+
+    def _spans(self, sizes: Sequence[Sizes], groups: Sequence[int]) -> Iterator["_Span"]:
         """Yield the row groups as they are read: several that make a batch, or one that exceeds a batch."""
         waiting: list[int] = []
         waiting_rows = waiting_bytes = 0
-        least_width = _least_width(self.seen)
+        least = least_width(self.seen)
         for index in groups:
-            group = _sizes(metadata, index, size, was if self.is_narrow else None)
+            group = sizes[index]
             # Dictionaries and bit packing save space only in the file, not in memory.
-            rows, width = group.rows, max(least_width, group.raw_bytes // max(1, group.rows))
+            rows, width = group.rows, max(least, group.raw_bytes // max(1, group.rows))
             full = waiting_bytes + rows * width > self._share(width) or waiting_rows + rows > ROW_GROUP_ROWS
             if waiting and full:
                 yield _Span(waiting, waiting_rows, waiting_rows, waiting_bytes)
@@ -427,7 +504,7 @@ class _Reader:
         if waiting:
             yield _Span(waiting, waiting_rows, waiting_rows, waiting_bytes)
 
-    def _large(self, group: "_Sizes", index: int, width: int) -> "_Span":
+    def _large(self, group: Sizes, index: int, width: int) -> "_Span":
         """Plan a large row group: read it page by page, or as a whole if that takes no more memory."""
         rows, columns, raw_bytes, stored_bytes = group
         batch_rows = self._batch_rows(width)
@@ -452,74 +529,6 @@ class _Reader:
         return max(1, min(ROW_GROUP_ROWS, self._share(width) // width))
 
 
-def _constants(metadata: pq.FileMetaData, groups: Sequence[int]) -> tuple[int, int] | None:
-    """The time and the diff that all updates of these row groups have; None if they differ."""
-    found: tuple[int, int] | None = None
-    for index in groups:
-        group = metadata.row_group(index)
-        time, diff = (group.column(group.num_columns - back).statistics for back in (2, 1))
-        if time is None or diff is None or not time.has_min_max or not diff.has_min_max:
-            return None
-        values = (time.min, diff.min)
-        if values != (time.max, diff.max) or values != (found or values):
-            return None
-        found = values
-    return found
-
-
-def _with_constants(rows: pa.RecordBatch, schema: Schema, constants: tuple[int, int]) -> pa.RecordBatch:
-    """The updates with these columns, and one time and diff for all."""
-    time, diff = constants
-    arrays = [rows.column(name) for name in schema.names]
-    arrays += [_repeated(time, pa.uint64(), rows.num_rows), _repeated(diff, pa.int64(), rows.num_rows)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
-
-
-def _repeated(value: int, type_: pa.DataType, rows: int) -> pa.Array:
-    """A value for each of some rows."""
-    block = _block(value, type_)
-    return block.slice(0, rows) if rows <= len(block) else pa.repeat(pa.scalar(value, type_), rows)
-
-
-@functools.lru_cache(maxsize=4)
-def _block(value: int, type_: pa.DataType) -> pa.Array:
-    # Of all that a batch needs, to fill the memory anew takes longest.
-    return pa.repeat(pa.scalar(value, type_), ROW_GROUP_ROWS)
-
-
-def _least_width(schema: Schema) -> int:
-    """Estimate the fewest bytes that a row takes in memory. A text takes an offset and a few bytes."""
-    return sum(
-        16
-        if pa.types.is_binary(field.type) or pa.types.is_string(field.type)
-        else field.type.bit_width // 8 + 1
-        for field in schema.arrow_updates
-    )
-
-
-class _Sizes(NamedTuple):
-    """A row group's rows, and the columns of it that are read, with their bytes in memory and in the file."""
-
-    rows: int
-    columns: int
-    raw_bytes: int
-    stored_bytes: int
-
-
-def _sizes(metadata: pq.FileMetaData, index: int, size: int, was: Schema | None) -> _Sizes:
-    """The sizes of a row group of a file of `size` bytes. The columns of `was` are read (None: all)."""
-    group = metadata.row_group(index)
-    rows = group.num_rows
-    if was is None:
-        return _Sizes(
-            rows, group.num_columns, group.total_byte_size, size * rows // max(1, metadata.num_rows)
-        )
-    wanted = set(was.arrow_updates.names)
-    columns = [group.column(place) for place, name in enumerate(metadata.schema.names) if name in wanted]
-    raw_bytes = sum(column.total_uncompressed_size for column in columns)
-    return _Sizes(rows, len(columns), raw_bytes, sum(column.total_compressed_size for column in columns))
-
-
 @dataclass(frozen=True, slots=True)
 class _Span:
     """Row groups that are read together, their rows per batch, and the bytes held between two batches."""
@@ -530,6 +539,46 @@ class _Span:
     raw_bytes: int
     held_bytes: int = 0
     is_buffered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Rows that were read, and how many rows of the part they stand for.
+
+    They have no `_time` if all of their times are wanted. They stand for more rows if the filter has chosen
+    them already.
+    """
+
+    rows: pa.RecordBatch
+    count: int
+    is_chosen: bool = False
+
+    def after(self, given: int) -> "_Read":
+        """The same without the first rows."""
+        if not given:
+            return self
+        # A read goes on in the middle only of a row group that is read in several batches.
+        assert not self.is_chosen
+        return _Read(self.rows.slice(given), self.count - given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns that are read of some row groups, and the schema and the one diff of their rows.
+
+    If `diff` is None, it is read. `_time` is neither read nor in the rows if all times are wanted.
+    """
+
+    read: Sequence[str]
+    schema: pa.Schema
+    diff: int | None
+
+    def rows(self, batch: pa.RecordBatch | None, count: int) -> pa.RecordBatch:
+        """The rows of a batch of the columns that are read. None if these are no columns."""
+        arrays = [] if batch is None else [batch.column(name) for name in self.read]
+        if self.diff is not None:
+            arrays.append(repeated(self.diff, pa.int64(), count))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def open_part(machine: Machine, part: Part, memory_bytes: int = 0) -> "closing[pa.NativeFile]":

@@ -105,7 +105,10 @@ def newest(schemas: Iterable[Schema]) -> Schema:
 
 
 def upgraded(rows: R, old: Schema, new: Schema) -> R:
-    """Convert updates of `old` to `new`, which follows it: nulls in new columns, values in wider types."""
+    """Convert updates of `old` to `new`, which follows it: nulls in new columns, values in wider types.
+
+    They may have no times.
+    """
     if old == new or old.arrow_updates.equals(new.arrow_updates):
         return rows
     arrays: list[Any] = []
@@ -114,8 +117,9 @@ def upgraded(rows: R, old: Schema, new: Schema) -> R:
             arrays.append(rows.column(column.name).cast(column.stored.type))
         else:
             arrays.append(pa.nulls(rows.num_rows, column.stored.type))
-    arrays += [rows.column(TIME), rows.column(DIFF)]
-    return type(rows).from_arrays(arrays, schema=new.arrow_updates)
+    has_times = TIME in rows.schema.names
+    arrays += [rows.column(name) for name in ([TIME, DIFF] if has_times else [DIFF])]
+    return type(rows).from_arrays(arrays, schema=new.arrow_updates if has_times else new.arrow_diff)
 
 
 def lowered(contents: pa.Table, new: Schema, old: Schema, *, where: str) -> pa.Table:

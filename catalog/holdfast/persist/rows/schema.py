@@ -14,7 +14,7 @@ import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
@@ -210,16 +210,27 @@ class Schema:
         return bytes(self.arrow_updates.serialize().to_pybytes())
 
     def narrowed(self, names: Collection[str]) -> "Schema":
-        """The schema with only those of its columns that have one of these names."""
+        """The schema with only those of its columns that have one of these names, maybe without any."""
         key, value = (
             tuple(column for column in columns if column.name in names) for columns in (self.key, self.value)
         )
+        if not key and not value:
+            return _WITHOUT_COLUMNS
         return self if len(key) + len(value) == len(self.columns) else Schema(key, value)
 
     def __str__(self) -> str:
         text = f"key ({', '.join(map(str, self.key))}), value ({', '.join(map(str, self.value))})"
         return f"{text}, codec {self.codec[0]} v{self.codec[1]}" if self.codec else text
 
+
+class _WithoutColumns(Schema):
+    """The schema of rows that only have counts. No shard has it."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+_WITHOUT_COLUMNS: Final = _WithoutColumns(())
 
 _shared: WeakValueDictionary[object, Schema] = WeakValueDictionary()
 # Keyed by its contents and not by the schema, because a key that is the schema would keep it for ever.
