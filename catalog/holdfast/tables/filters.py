@@ -6,6 +6,8 @@
 - A filter depends on the values of one row only, so it chooses equal rows alike.
 """
 
+import functools
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +44,8 @@ _MASK: Final = "mask"
 _PLACE: Final = "FieldPath("
 _RANDOM: Final = "random("
 _UNKNOWN: Final = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
+# Few enough blocks, and few enough pieces in each.
+_BLOCK: Final = 16
 _NAN: Final = re.compile(r"\bnan\b")
 
 
@@ -123,8 +127,10 @@ class _ExpressionFilter:
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
         there = [name for name in self.schema.names if name in rows.schema.names]
         seen = logical_rows(pa.Table.from_batches([rows]).select(there), self.schema)
-        found = _evaluated(self._expression, seen)
-        return found.cast(pa.bool_()).combine_chunks().fill_null(False)
+        found = _evaluated(self._expression, seen).combine_chunks()
+        # A condition may be of the type of null. Each step would copy the mask.
+        mask = found if pa.types.is_boolean(found.type) else found.cast(pa.bool_())
+        return mask.fill_null(False) if mask.null_count else mask
 
     def groups(self, bounds: PartBounds) -> Sequence[int]:
         if self._has_nan or not self._columns:
@@ -163,19 +169,35 @@ def _evaluated(expression: pc.Expression, rows: pa.Table) -> pa.ChunkedArray:
 def _pieces(schema: Schema, columns: Sequence[Column], bounds: PartBounds) -> "dataset.FileSystemDataset":
     """A data set with one piece per row group, which promises its bounds. The pieces are never opened.
 
-    Arrow finds the pieces that an expression excludes: the same code prunes the files of its data sets.
+    Arrow finds the pieces that an expression excludes: the same code prunes the files of its data sets. Each
+    piece first promises the bounds of its block of pieces, and Arrow excludes the pieces of a block at once.
     """
     from pyarrow import dataset, fs
 
     nowhere, form = fs.LocalFileSystem(), dataset.ParquetFileFormat()
     known = {column: bounds.of(column) for column in columns}
     pieces = []
-    for index in range(bounds.groups):
-        promise = pc.scalar(True)
-        for column, each in known.items():
-            promise = promise & _promise(column, each[index])
-        pieces.append(form.make_fragment(str(index), filesystem=nowhere, partition_expression=promise))
+    for start in range(0, bounds.groups, _BLOCK):
+        end = min(start + _BLOCK, bounds.groups)
+        of_all = [_promise(column, _joined(each[start:end])) for column, each in known.items()]
+        for index in range(start, end):
+            own = [_promise(column, each[index]) for column, each in known.items()]
+            promise = functools.reduce(operator.and_, [*of_all, *own])
+            pieces.append(form.make_fragment(str(index), filesystem=nowhere, partition_expression=promise))
     return dataset.FileSystemDataset(pieces, schema.arrow, form, nowhere)
+
+
+def _joined(bounds: Sequence[ColumnBounds]) -> ColumnBounds:
+    """The bounds of a column in several row groups together."""
+    has_nulls = any(each.has_nulls for each in bounds)
+    known = [each for each in bounds if each.has_values]
+    if not known:
+        return bounds[0]
+    values = [each.values for each in known if each.values is not None]
+    if len(values) < len(known):
+        return ColumnBounds(None, has_nulls)
+    limits = pc.min_max(pa.concat_arrays(values))
+    return ColumnBounds(pa.array([limits["min"], limits["max"]], values[0].type), has_nulls)
 
 
 def _promise(of: Column, bounds: ColumnBounds) -> pc.Expression:
