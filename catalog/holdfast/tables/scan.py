@@ -18,6 +18,7 @@ from holdfast.errors import AsOfNotYetAvailable, BadInput
 from holdfast.persist import Schema
 from holdfast.persist.checks import check_columns
 from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.constants import are_ones
 from holdfast.persist.rows.schema import DIFF
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.tables.filters import Where, filter_of
@@ -96,6 +97,9 @@ def count(table: OpenTable, time: int | None, where: Where | None) -> int:
     try:
         total = 0
         for batch in contents:
+            if are_ones(batch.column(DIFF)):
+                total += batch.num_rows
+                continue
             counts = batch.column(DIFF).to_numpy()
             check_counts(counts)
             total += _total(counts)

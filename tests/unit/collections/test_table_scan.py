@@ -4,12 +4,14 @@ import datetime as dt
 import gc
 import io
 import math
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 
 import duckdb
 import numpy as np
@@ -27,14 +29,15 @@ from holdfast.collections import StorageController
 from holdfast.collections.conditions import condition, kept
 from holdfast.errors import BadInput, CorruptBlob
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.parts import verified
+from holdfast.persist.parts import unsummed, verified
+from holdfast.persist.rows import part
 from holdfast.persist.rows.canonical import prepare_updates, sort_updates
 from holdfast.persist.rows.evolution import upgraded
 from holdfast.persist.rows.part import KEYED_GROUP_ROWS, encode_parquet
 from holdfast.persist.rows.row_filter import PartBounds
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.layer import BlobLayer
-from holdfast.tables import Table
+from holdfast.tables import Table, filters
 from holdfast.tables.filters import filter_of
 from testbed.forking import in_child
 from unit.collections.stores import Stores
@@ -181,10 +184,14 @@ SCHEMA = Schema.of({"id": "int64"}, {"f": "float64?", "s": "string?", "n": "int1
 
 @settings(max_examples=60)
 @given(
-    rows=st.lists(ROW, min_size=1, max_size=8), expression=EXPRESSIONS, where=CONDITIONS, seen=st.booleans()
+    rows=st.lists(ROW, min_size=1, max_size=8),
+    expression=EXPRESSIONS,
+    where=CONDITIONS,
+    seen=st.booleans(),
+    block=st.sampled_from([2, 16]),
 )
 def test_what_statistics_exclude_has_no_wanted_row(
-    rows: list[dict[str, Any]], expression: pc.Expression, where: Any, seen: bool
+    rows: list[dict[str, Any]], expression: pc.Expression, where: Any, seen: bool, block: int
 ) -> None:
     updates = pa.Table.from_batches([sort_updates(SCHEMA, prepare_updates(SCHEMA, rows, default_time=0))])
     metadata = pq.read_metadata(pa.BufferReader(encode_parquet(SCHEMA, 1, updates, row_group_rows=2)))
@@ -194,7 +201,54 @@ def test_what_statistics_exclude_has_no_wanted_row(
     for each in (filter_of(expression, schema), filter_of(where, schema)):
         wanted = each.mask(batch).to_pylist()
         needed = {index // 2 for index, is_wanted in enumerate(wanted) if is_wanted}
-        assert needed <= set(each.groups(bounds)) <= set(range(bounds.groups))
+        with mock.patch.object(filters, "_BLOCK", block):
+            assert needed <= set(each.groups(bounds)) <= set(range(bounds.groups))
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_scan_of_parts_with_many_row_groups_finds_what_a_filter_finds(
+    runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "KEYED_GROUP_ROWS", 3)
+    monkeypatch.setattr(unsummed, "_LEAST_ROWS", 0)
+    # The audit also keeps small parts from being read as a whole.
+    client = Stores().open(inline_max_bytes=0, audit_pushdown=True)
+    chosen = random.Random(1)
+    with client, holdfast.table(client, "t", columns=COLUMNS, key="id") as table:
+        for run in range(runs):
+            rows = [
+                {
+                    "id": chosen.randrange(30) if run else number,
+                    "f": chosen.choice(FLOATS),
+                    "s": chosen.choice(TEXTS),
+                    # Statistics exclude few row groups, and most of them have no 1.
+                    "n": 1 if number // 9 == 2 else chosen.choice([None, -1, 0, 32767]),
+                    "_diff": chosen.choice([1, 1, 2]) if number > 20 else 1,
+                }
+                for number in range(40)
+            ]
+            table.append(rows)
+        everything = table.read()
+        if runs > 1:
+            gone = table.counts().slice(3, 5)
+            table.append(gone.set_column(gone.num_columns - 1, "_diff", pa.array([-1] * 5, pa.int64())))
+            everything = table.read()
+
+        @settings(max_examples=15 if runs == 1 else 4)
+        @given(
+            expression=EXPRESSIONS | st.just(FIELD("n") == 1),
+            where=CONDITIONS,
+            names=st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, unique=True),
+        )
+        def check(expression: pc.Expression, where: Any, names: list[str]) -> None:
+            chosen_rows = everything.filter(expression)
+            same_rows(table.scan(names, expression).read_all(), chosen_rows.select(names))
+            assert table.count(expression) == chosen_rows.num_rows
+            found = table.scan(names, where).read_all()
+            same_rows(found, plainly(everything, where, everything.schema).select(names))
+
+        check()
+        assert table.count(pc.scalar(True)) == table.count() == everything.num_rows  # noqa: FBT003
 
 
 class CountingBlob(BlobLayer):
@@ -299,8 +353,8 @@ def consolidated() -> Iterator[tuple[CountingBlob, Table, dict[str, int]]]:
         numbers = rng.random(ROWS // 2)
         rows = {"id": range(ROWS // 2), "f": numbers, "s": numbers.astype(str), "n": numbers * 1000 // 1}
         table.append({**rows, "n": rows["n"].astype("int16")})
-        (part,) = (each.key for each in blob.list("") if "/p" in each.key)
-        metadata = pq.read_metadata(pa.BufferReader(blob.get(part)))
+        (key,) = (each.key for each in blob.list("") if "/p" in each.key)
+        metadata = pq.read_metadata(pa.BufferReader(blob.get(key)))
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         sizes = Counter[str]()
         for column in (group.column(place) for group in groups for place in range(group.num_columns)):
@@ -336,10 +390,59 @@ def test_only_the_columns_of_a_consolidated_table_that_are_needed_are_read(
             needed = set()
             rows = table.count()
     assert rows == ROWS // 2
-    # To count rows takes the first column. Each column of a row group is read in whole blocks.
+    # To count rows, DuckDB asks for the first column. Each column of a row group is read in whole blocks.
+    needed = needed or ({"id"} if reads == "to_duckdb" else set())
     groups = -(-ROWS // 2 // KEYED_GROUP_ROWS)
-    most = sum(sizes[name] + 2 * groups * verified.BLOCK_BYTES for name in needed or {"id"})
+    most = sum(sizes[name] + 2 * groups * verified.BLOCK_BYTES for name in needed)
     assert blob.read_bytes <= most < sum(sizes.values())
+
+
+@pytest.mark.parametrize("reads", ["scan", "to_duckdb", "count"])
+def test_other_columns_are_read_only_of_row_groups_with_chosen_rows(reads: str) -> None:
+    blob = CountingBlob(MemoryBlob())
+    client = PersistClient(Location.of(blob, MemoryConsensus()), config=PersistConfig(maintenance="off"))
+    with client, holdfast.table(client, "t", columns=COLUMNS, key="id") as table:
+        rng = np.random.default_rng(1)
+        count = 8 * KEYED_GROUP_ROWS
+        numbers = rng.random(count)
+        # The statistics of each row group allow 7. Only the fifth has it.
+        few = rng.integers(0, 2, count).astype("int16") * 10
+        few[4 * KEYED_GROUP_ROWS + 100 : 4 * KEYED_GROUP_ROWS + 103] = 7
+        table.append({"id": range(count), "f": numbers, "s": numbers.astype(str), "n": few})
+        table.count(FIELD("n") == 7)
+        blob.read_bytes = 0
+        expected = numbers[few == 7].astype(str).tolist()
+        match reads:
+            case "scan":
+                found = table.scan(["s"], FIELD("n") == 7).read_all()["s"].to_pylist()
+            case "to_duckdb":
+                with duckdb.connect() as connection:
+                    rows = table.to_duckdb(connection=connection).filter("n = 7").project("s").fetchall()
+                found = [text for (text,) in rows]
+            case _:
+                found, expected = [table.count(FIELD("n") == 7)], [3]
+        assert found == expected
+        # One row group of about a megabyte of texts, and a few bits of each row.
+        whole = sum(each.size for each in blob.list("") if "/p" in each.key)
+        assert 0 < blob.read_bytes < whole / 4
+
+
+def test_times_are_not_read_if_all_of_them_are_wanted() -> None:
+    blob = CountingBlob(MemoryBlob())
+    client = PersistClient(Location.of(blob, MemoryConsensus()), config=PersistConfig(maintenance="off"))
+    with client:
+        shard = client.new_shard_id()
+        times = np.random.default_rng(1).integers(0, 1 << 40, ROWS // 4)
+        rows = pa.table({"id": range(len(times)), "s": ["x"] * len(times), "_time": times.astype("uint64")})
+        writer = client.writer(shard, Schema.of({"id": "int64"}, {"s": "string"}), purpose="t")
+        writer.compare_and_append(rows, 0, 1 << 40)
+        reader = client.reader(shard, purpose="t")
+        middle = int(np.median(times))
+        for as_of, few in (((1 << 40) - 1, True), (middle, False)):
+            assert reader.snapshot(as_of, columns=["s"]).to_table().num_rows == (times <= as_of).sum()
+            blob.read_bytes = 0
+            assert reader.snapshot(as_of, columns=["s"]).to_table().num_rows == (times <= as_of).sum()
+            assert (blob.read_bytes < len(times)) == few
 
 
 def test_a_damaged_block_is_found_by_the_scan_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:

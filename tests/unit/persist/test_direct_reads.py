@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pytest
 
+from holdfast.persist import Schema
 from holdfast.persist.parts import snapshot as snapshots
 from holdfast.persist.parts.direct import direct
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, Update, updates
@@ -107,3 +108,15 @@ def test_a_direct_read_goes_on_after_its_parts_were_replaced(
         stores.blob.delete(key)
     assert counted([*read, *batches], ["v"]) == expected(given, 4, ["v"])
     assert direct_reads == [True, not deletes]
+
+
+def test_a_column_that_a_part_does_not_have_is_null(direct_reads: list[bool]) -> None:
+    client = Stores().open(**SMALL, audit_pushdown=True)
+    given = adds()
+    client.writer(SHARD, SCHEMA, purpose="t").compare_and_append(updates(given), 0, 5)
+    client.evolve(SHARD, Schema.of({"k": "int64"}, {"v": "string", "w": "int64?"}))
+    reader = client.reader(SHARD, purpose="t")
+    rows = expected(given, 4, [])[()]
+    assert counted(reader.snapshot(4, columns=["w"]), ["w"]) == {(None,): rows}
+    assert counted(reader.snapshot(4, columns=[]), []) == {(): rows}
+    assert direct_reads == [True] * 2

@@ -397,7 +397,8 @@ class _Reader:
         for span in self._spans(found, groups):
             columns = self._columns(known, part, was, span.groups)
             if not columns.read:
-                yield _Read(columns.rows(None, span.rows), span.rows)
+                rows = upgraded(columns.rows(None, span.rows), was, self.seen)
+                yield _Read(rows, span.rows)
                 continue
             source = parquet
             if span.is_buffered:
@@ -405,7 +406,8 @@ class _Reader:
                     file, metadata=parquet.metadata, buffer_size=_COLUMN_BUFFER, pre_buffer=False
                 )
             threads = self.threads and span.raw_bytes >= _THREADS_COLUMN_BYTES * len(was.columns)
-            if first and span.batch_rows == span.rows:
+            # A condition may raise an error for a row that is not there at these times.
+            if first and span.batch_rows == span.rows and TIME not in columns.schema.names:
                 yield self._chosen_first(source, columns, span, first, threads)
                 continue
             left = span.rows
