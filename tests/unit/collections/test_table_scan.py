@@ -248,7 +248,7 @@ def test_a_scan_of_parts_with_many_row_groups_finds_what_a_filter_finds(
             same_rows(found, plainly(everything, where, everything.schema).select(names))
 
         check()
-        assert table.count(pc.scalar(True)) == table.count() == everything.num_rows  # noqa: FBT003
+        assert table.count(pc.scalar(True)) == table.count() == everything.num_rows
 
 
 class CountingBlob(BlobLayer):

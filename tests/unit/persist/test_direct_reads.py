@@ -110,9 +110,11 @@ def test_a_direct_read_goes_on_after_its_parts_were_replaced(
     assert direct_reads == [True, not deletes]
 
 
-def test_a_column_that_a_part_does_not_have_is_null(direct_reads: list[bool]) -> None:
+@pytest.mark.parametrize("one_time", [True, False])
+def test_a_column_that_a_part_does_not_have_is_null(one_time: bool, direct_reads: list[bool]) -> None:
+    """With one time and one diff, the footer has all that a read of such a column needs."""
     client = Stores().open(**SMALL, audit_pushdown=True)
-    given = adds()
+    given: list[Update] = [(key, "a", 0, 1) for key in range(100)] if one_time else adds()
     client.writer(SHARD, SCHEMA, purpose="t").compare_and_append(updates(given), 0, 5)
     client.evolve(SHARD, Schema.of({"k": "int64"}, {"v": "string", "w": "int64?"}))
     reader = client.reader(SHARD, purpose="t")

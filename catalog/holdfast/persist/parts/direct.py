@@ -44,9 +44,6 @@ def direct(
     if any(part.inline is not None for part in parts):
         return None
     needed = {*columns, *(() if row_filter is None else row_filter.columns)}
-    if row_filter is not None and not needed:
-        # A condition without columns is evaluated for each row of a table, which needs a column.
-        needed.add(schema.names[0])
     if not all(only_adds(known_part(machine, part)) for part in parts):
         return None
     (rows,) = open_runs(
