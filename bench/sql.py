@@ -1,16 +1,26 @@
-"""SQL by DuckDB on a consolidated table of 4,000,000 rows on files, and on plain Parquet with the same rows.
+"""SQL by DuckDB on tables of 4,000,000 rows on files, and on plain Parquet with the same rows.
 
-The table has 4 columns (int64 key, text, float64, int32), one shard and one part, sorted by the key. The peer
-is DuckDB on one Parquet file with the same rows in the same order, in row groups of 131,072 rows. Both get
-the same queries on one connection, in turns: `groups` sums a column for each of 100 values of another one,
-`all columns` counts distinct hashes of whole rows, and `a range of keys` reads 1 % of the rows. The goal is
-1.3 times DuckDB's time.
+A table has 4 columns (int64 key, text, float64, int32) and one shard. One table is consolidated: it has one
+run of two parts, sorted by the key. The other one got 5 appends more, of 2,000 rows and of 20, which nobody
+has compacted. The peer is DuckDB on one Parquet file with the rows of the first table in the same order, in
+row groups of 131,072 rows. All get the same queries on one connection, in turns: `groups` sums a column for
+each of 100 values of another one, `all columns` counts distinct hashes of whole rows, `a range of keys` reads
+1 % of the rows, and `a value` those with one of 100 values. The times are those of the clock. The note has
+the CPU time of the process. The goal is 1.3 times DuckDB's time for the consolidated table.
 
 Holdfast verifies what it reads. Both read only the columns that a query needs. DuckDB checks no bytes.
+
+What Holdfast adds: DuckDB reads its own files with all of its threads. It takes the rows of a table as a
+stream of Arrow, from one thread at a time, and Python makes each batch of it. In a row group, DuckDB decodes
+only the rows for which a condition holds. Arrow's reader decodes whole row groups. So `a value` is further
+from the goal than the others. The table of several runs also reads the key for each query: if an interrupted
+read has to continue with other parts, it goes on after a key.
 """
 
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 os.environ["POLARS_MAX_THREADS"] = "2"
 
@@ -24,53 +34,67 @@ import holdfast
 from holdfast.persist.rows.part import ROW_GROUP_ROWS
 
 ROWS = 4_000_000
+MORE = (2000, 2000, 2000, 20, 20)
 COLUMNS = {"id": "int64", "name": "string", "value": "float64", "count": "int32"}
 QUERIES = {
     "groups": "SELECT count, sum(value) FROM {} GROUP BY count",
     "all columns": "SELECT count(DISTINCT hash(id, name, value, count)) FROM {}",
+    "a value": "SELECT sum(value) FROM {} WHERE count = 7",
     "a range of keys": f"SELECT sum(value) FROM {{}} WHERE id >= {ROWS // 2} AND id < {ROWS // 100 * 51}",
 }
 
 
-def contents() -> pa.Table:
-    rng = np.random.default_rng(1)
+def contents(count: int = ROWS, first: int = 0) -> pa.Table:
+    rng = np.random.default_rng(1 + first)
     names = pa.array([f"name {number}" for number in range(5000)])
     return pa.table(
         {
-            "id": np.arange(ROWS),
-            "name": names.take(pa.array(np.arange(ROWS) % 5000)),
-            "value": rng.random(ROWS),
-            "count": rng.integers(0, 100, ROWS).astype("int32"),
+            "id": np.arange(first, first + count),
+            "name": names.take(pa.array(np.arange(count) % 5000)),
+            "value": rng.random(count),
+            "count": rng.integers(0, 100, count).astype("int32"),
         }
     )
 
 
 def rows() -> Iterator[Row]:
     with scratch() as folder:
-        table = holdfast.table((folder / "lake").as_uri(), "rows", columns=COLUMNS, key="id")
-        table.append(contents())
         plain = folder / "rows.parquet"
         pq.write_table(contents(), plain, compression="zstd", row_group_size=ROW_GROUP_ROWS)
-        with table, duckdb.connect() as connection:
-            connection.execute("SET threads = 2")
-            connection.register("ours", table.to_duckdb(connection=connection))
-            for name, query in QUERIES.items():
+        for appends in ((), MORE):
+            name = f"lake{len(appends)}"
+            with holdfast.table((folder / name).as_uri(), "rows", columns=COLUMNS, key="id") as table:
+                table.append(contents())
+                for number, count in enumerate(appends):
+                    table.append(contents(count, ROWS + number * max(MORE)))
+                yield from compared(table, plain, f", {1 + len(appends)} runs" if appends else "")
 
-                def answer(source: str, query: str = query) -> pa.Table:
-                    return connection.sql(query.format(source)).to_arrow_table()
 
-                assert answer("ours").num_rows == answer(f"'{plain}'").num_rows
-                mine, other = in_turns(
-                    lambda: answer("ours"), lambda: answer(f"'{plain}'"), rounds=5, warmup=1
-                )
-                yield Row(
-                    f"SQL, {name} / DuckDB on Parquet",
-                    1000 * median(mine),
-                    1000 * median(other),
-                    "ms",
-                    Goal("<=", 1.3),
-                )
-            connection.unregister("ours")
+def compared(table: holdfast.Table, plain: Path, kind: str) -> Iterator[Row]:
+    with duckdb.connect() as connection:
+        connection.execute("SET threads = 2")
+        connection.register("ours", table.to_duckdb(connection=connection))
+        for name, query in QUERIES.items():
+
+            def ours(query: str = query) -> pa.Table:
+                return connection.sql(query.format("ours")).to_arrow_table()
+
+            def peer(query: str = query) -> pa.Table:
+                return connection.sql(query.format(f"'{plain}'")).to_arrow_table()
+
+            assert ours().num_rows == peer().num_rows
+            mine, other = in_turns(ours, peer, rounds=5, warmup=1)
+            cpu = in_turns(ours, peer, rounds=5, warmup=0, clock=time.process_time)
+            ours_cpu, peer_cpu = (1000 * median(each) for each in cpu)
+            yield Row(
+                f"SQL, {name}{kind} / DuckDB on Parquet",
+                1000 * median(mine),
+                1000 * median(other),
+                "ms",
+                Goal("<=", 1.3),
+                f"CPU {ours_cpu:.4g} against {peer_cpu:.4g} ms, ratio {ours_cpu / peer_cpu:.3g}",
+            )
+        connection.unregister("ours")
 
 
 if __name__ == "__main__":
