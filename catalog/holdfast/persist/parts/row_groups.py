@@ -36,25 +36,24 @@ class TimesAndDiff(NamedTuple):
     diff: int | None
 
 
-def sizes(metadata: pq.FileMetaData, size: int) -> list[Sizes]:
-    """The sizes of all columns of each row group of a file of `size` bytes."""
-    found = []
-    for index in range(metadata.num_row_groups):
+def sizes(metadata: pq.FileMetaData, size: int, groups: Sequence[int]) -> dict[int, Sizes]:
+    """The sizes of all columns of some row groups of a file of `size` bytes."""
+    found = {}
+    for index in groups:
         group = metadata.row_group(index)
         stored = size * group.num_rows // max(1, metadata.num_rows)
-        found.append(Sizes(group.num_rows, group.num_columns, group.total_byte_size, stored))
+        found[index] = Sizes(group.num_rows, group.num_columns, group.total_byte_size, stored)
     return found
 
 
-def sizes_of(known: KnownPart, columns: Sequence[str]) -> list[Sizes]:
-    """The sizes of these columns of each row group. The part has all of them."""
+def sizes_of(known: KnownPart, columns: Sequence[str], groups: Sequence[int]) -> dict[int, Sizes]:
+    """The sizes of these columns, at least one, of some row groups. The part has all of the columns."""
     each = [_column_sizes(known, name) for name in columns]
-    found = []
-    for index in range(known.metadata.num_row_groups):
+    found = {}
+    for index in groups:
         chunks = [column[index] for column in each]
-        rows = chunks[0][0] if chunks else known.metadata.row_group(index).num_rows
         raw, stored = (sum(chunk[place] for chunk in chunks) for place in (1, 2))
-        found.append(Sizes(rows, len(chunks), raw, stored))
+        found[index] = Sizes(chunks[0][0], len(chunks), raw, stored)
     return found
 
 

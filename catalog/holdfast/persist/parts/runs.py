@@ -15,7 +15,7 @@ Invariants:
   column. A row group that is one batch is read as a whole, without buffers afterwards.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import takewhile
@@ -392,8 +392,10 @@ class _Reader:
         buffered: pq.ParquetFile | None = None
         was = own.narrowed(self.seen.names) if self.is_narrow else own
         names = was.arrow_updates.names
-        found = sizes(parquet.metadata, file.size()) if known is None else sizes_of(known, names)
-        first = [] if known is None else self._first_names(known, own, was)
+        if known is None:
+            first, found = [], sizes(parquet.metadata, file.size(), groups)
+        else:
+            first, found = self._first_names(known, own, was, groups), sizes_of(known, names, groups)
         for span in self._spans(found, groups):
             columns = self._columns(known, part, was, span.groups)
             if not columns.read:
@@ -435,7 +437,7 @@ class _Reader:
         read = schema.names if diff is None else schema.names[:-1]
         return _Columns(read, schema, diff)
 
-    def _first_names(self, known: KnownPart, own: Schema, was: Schema) -> list[str]:
+    def _first_names(self, known: KnownPart, own: Schema, was: Schema, groups: Sequence[int]) -> list[str]:
         """The columns to read before the others, which are then read only where rows are chosen."""
         if self.row_filter is None or not self.needs_no_sums or self.wanted != EVERYTHING:
             return []
@@ -443,8 +445,13 @@ class _Reader:
             return []
         first = [name for name in was.names if name in self.row_filter.columns]
         others = [name for name in was.names if name not in first]
+        if not first or not others:
+            return []
         # Two reads cost more than one, so the others must be most of the bytes.
-        weights = [sum(each.raw_bytes for each in sizes_of(known, names)) for names in (first, others)]
+        weights = [
+            sum(each.raw_bytes for each in sizes_of(known, names, groups).values())
+            for names in (first, others)
+        ]
         return first if weights[0] <= weights[1] else []
 
     def _chosen_first(
@@ -484,7 +491,7 @@ class _Reader:
         found = pa.RecordBatch.from_pydict(arrays).filter(mask)
         return _Read(columns.rows(found, found.num_rows), span.rows, is_chosen=True)
 
-    def _spans(self, sizes: Sequence[Sizes], groups: Sequence[int]) -> Iterator["_Span"]:
+    def _spans(self, sizes: Mapping[int, Sizes], groups: Sequence[int]) -> Iterator["_Span"]:
         """Yield the row groups as they are read: several that make a batch, or one that exceeds a batch."""
         waiting: list[int] = []
         waiting_rows = waiting_bytes = 0
