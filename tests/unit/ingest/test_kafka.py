@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka import OFFSET_INVALID, KafkaError, Message
 
 import holdfast
 from holdfast.cli import main
@@ -285,7 +286,10 @@ def test_a_recreated_topic_stalls_the_source(client: PersistClient, kafka: Broke
     assert positions(client) == {"0": 5, "1": 1}
 
 
-def test_a_deleted_topic_stalls_the_source(client: PersistClient, kafka: Broker) -> None:
+def test_a_deleted_topic_stalls_the_source(
+    client: PersistClient, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.ingest.sources.kafka._DELETED_S", 1.0)
     topic = KafkaTopic(kafka)
     topic.send(row(1))
     following = pipeline(client, topic.source())
@@ -293,6 +297,100 @@ def test_a_deleted_topic_stalls_the_source(client: PersistClient, kafka: Broker)
     topic.delete()
     with pytest.raises(SourceStalled, match=r"topic .* doesn't exist any more"):
         following.step()
+
+
+class Failing:
+    """A consumer that returns these errors before what the broker sends. A broker that starts may send them.
+
+    The real consumer gives a partition up after most of them, until it is assigned again.
+    """
+
+    def __init__(self, consumer: Any, codes: list[int]) -> None:
+        self._consumer = consumer
+        self._codes = codes
+        self.assigned = 0
+
+    def assign(self, partitions: Any) -> None:
+        self.assigned += 1
+        self._consumer.assign(partitions)
+
+    def consume(self, most: int, wait_s: float) -> list[Message]:
+        if not self._codes:
+            return self._consumer.consume(most, wait_s)
+        (partition, *_) = self._consumer.assignment()
+        error = KafkaError(self._codes.pop(0))
+        if error.code() != KafkaError.LEADER_NOT_AVAILABLE:
+            self._consumer.unassign()
+        return [Message(topic=partition.topic, partition=partition.partition, offset=OFFSET_INVALID, error=error)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+
+PASSING = [
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_OUT_OF_RANGE,
+    KafkaError._AUTO_OFFSET_RESET,
+]
+
+
+def test_an_error_that_passes_makes_no_follower_suspect(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(*(row(number) for number in range(5)))
+    fed(client, topic)
+    controller = StorageController(client)
+    controller.renditions.create("orders", shards=1, recipe=Recipe.SOURCE, pipeline=True, rendition_id="r2")
+    source = topic.source()
+    try:
+        source._client.consumer = failing = Failing(source._client.consumer, list(PASSING))
+        drained(pipeline(client, source, rendition="r2"))
+        assert failing.assigned > 1
+    finally:
+        source.close()
+    two = controller.describe("orders").rendition("r2")
+    assert two.suspect == ""
+    assert client.recent_upper(two.shards[0]) == controller.frontiers("orders").upper
+    with client.reader(two.shards[0], purpose="check") as reader:
+        table = reader.snapshot(controller.frontiers("orders").upper - 1).to_table()
+    assert sorted(table["id"].to_pylist()) == ids(client) == [0, 1, 2, 3, 4]
+
+
+def test_the_last_message_is_compared_after_an_error_that_passes(
+    client: PersistClient, kafka: Broker
+) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    first = topic.source()
+    feed = pipeline(client, first)
+    drained(feed)
+    first.close()
+    source = topic.source()
+    compared: list[Any] = []
+    try:
+        source._client.consumer = Failing(source._client.consumer, list(PASSING))
+        source._check_same = lambda *each: compared.append(each)  # type: ignore[method-assign]
+        source.probe(feed.bound)
+    finally:
+        source.close()
+    assert [(message.offset(), last) for message, last in compared] == [(0, feed.bound["0"].last)]
+
+
+def test_messages_that_are_gone_make_a_follower_suspect(client: PersistClient, kafka: Broker) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(*(row(number) for number in range(5)))
+    fed(client, topic)
+    controller = StorageController(client)
+    controller.renditions.create("orders", shards=1, recipe=Recipe.SOURCE, pipeline=True, rendition_id="r2")
+    topic.delete_below({0: 3})
+    source = topic.source()
+    source._client.consumer = Failing(source._client.consumer, [KafkaError.UNKNOWN_TOPIC_OR_PART])
+    try:
+        with pytest.raises(SourceStalled, match=r"messages 0 to 4 of partition 0 are gone"):
+            drained(pipeline(client, source, rendition="r2"))
+    finally:
+        source.close()
+    assert "are gone" in controller.describe("orders").rendition("r2").suspect
 
 
 def test_added_partitions_wait_for_what_was_before_them(client: PersistClient, kafka: Broker) -> None:

@@ -11,13 +11,15 @@
 - A partition that is added waits until the others have passed the ends at which it was first seen. So
   messages with one key that moved to it come after those before them. An instance that starts later waits for
   later ends.
+- An error of a read never means that messages are gone: a broker that starts can respond with the same one.
+  The topic's id and the low watermark decide. If the messages are there, the read goes on.
 - What is bound is committed to a consumer group, which nobody joins. If the group is committed beyond the
   bindings when an instance begins, the location has lost bindings, and Kafka may have deleted the messages.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import IsolationLevel, KafkaException, Message, TopicCollection, TopicPartition
@@ -28,25 +30,27 @@ from holdfast.ingest.checksum import last_of
 from holdfast.ingest.source import MESSAGES, Binding, LastMessage, Piece, Range
 from holdfast.ingest.sources.kafka_client import (
     END,
-    GONE,
     PATIENCE_S,
     PAUSE_S,
     POLL_S,
     REQUEST_S,
-    UNKNOWN,
     KafkaClient,
     UnknownTopic,
     is_passing,
-    one_line,
+    is_unsure,
 )
 from holdfast.ingest.spec import KafkaSpec
 from holdfast.ingest.waits import Waits
 
 _MISSING_S: Final = 2.0
-"""For so long a topic that the broker doesn't know may only be new, or the broker."""
+"""For so long a topic that the broker doesn't know may only be new."""
+_DELETED_S: Final = 10.0
+"""For so long a topic that was there may only be unknown to a broker that has just started."""
 _PIECE_BYTES: Final = 8 << 20
 _PIECE_ROWS: Final = 20_000
 _FIRST_ROWS: Final = 100
+
+_T = TypeVar("_T")
 
 
 class Kafka:
@@ -122,26 +126,29 @@ class Kafka:
 
     def _look(self) -> tuple[list[int], str]:
         """The topic's partitions and id."""
-        deadline = time.monotonic() + _MISSING_S
         topics = TopicCollection([self._spec.topic])
-        while True:
-            try:
-                (topic,) = self._client.asked(
-                    f"find {self._where}",
-                    lambda: list(
-                        self._client.admin.describe_topics(topics, request_timeout=REQUEST_S).values()
-                    ),
-                )
-                break
-            except UnknownTopic:
-                if time.monotonic() > deadline:
-                    raise self._missing() from None
-                time.sleep(PAUSE_S)
+        (topic,) = self._known(
+            lambda: self._client.asked(
+                f"find {self._where}",
+                lambda: list(self._client.admin.describe_topics(topics, request_timeout=REQUEST_S).values()),
+            )
+        )
         topic_id = str(topic.topic_id)
         if topic_id != self._topic_id:
             self._first_seen = {}
             self._topic_id = topic_id
         return sorted(each.id for each in topic.partitions), topic_id
+
+    def _known(self, ask: Callable[[], _T]) -> _T:
+        """The result of a request. Repeats it for a while if the broker doesn't know the topic."""
+        deadline = time.monotonic() + (_DELETED_S if self._topic_id else _MISSING_S)
+        while True:
+            try:
+                return ask()
+            except UnknownTopic:
+                if time.monotonic() > deadline:
+                    raise self._missing() from None
+                time.sleep(PAUSE_S)
 
     def _missing(self) -> HoldfastError:
         what = f"{self._where} doesn't exist"
@@ -156,8 +163,8 @@ class Kafka:
         what = f"find the offsets of {self._where}"
         deadline = time.monotonic() + self._client.patience_s
         while True:
-            try:
-                found = self._client.asked(
+            found = self._known(
+                lambda: self._client.asked(
                     what,
                     lambda: list(
                         self._client.admin.list_offsets(
@@ -167,8 +174,7 @@ class Kafka:
                         ).values()
                     ),
                 )
-            except UnknownTopic:
-                raise self._missing() from None
+            )
             # A broker that has just started may answer with no offset, and without an error.
             if all(result.offset >= least for result in found):
                 return {str(each): int(result.offset) for each, result in zip(partitions, found, strict=True)}
@@ -191,9 +197,11 @@ class Kafka:
         if self._is_compared:
             return
         wanted = [TopicPartition(self._spec.topic, int(each)) for each in lows]
-        found = self._client.retried(
-            f"read the offsets of consumer group {self._group}",
-            lambda: self._client.consumer.committed(wanted, timeout=REQUEST_S),
+        found = self._known(
+            lambda: self._client.retried(
+                f"read the offsets of consumer group {self._group}",
+                lambda: self._client.consumer.committed(wanted, timeout=REQUEST_S),
+            )
         )
         for each in found:
             binding = bound.get(str(each.partition))
@@ -240,11 +248,7 @@ class Kafka:
         """The next position to read. Raises `SourceStalled` if that is gone and nobody allows a gap."""
         position = 0 if binding is None else binding.position
         if position > end:
-            raise SourceStalled(
-                f"partition {partition} of {self._where} ends at {end}, but the collection has its messages"
-                f" up to {position}: Kafka has lost messages, and gives their offsets to others",
-                hint="feed another collection from what is there",
-            )
+            raise self._lost(partition, position, end)
         if position < low and not self._spec.new_epoch:
             raise SourceStalled(
                 f"messages {position} to {low - 1} of partition {partition} of {self._where} were deleted"
@@ -253,6 +257,13 @@ class Kafka:
             )
         return max(position, low)
 
+    def _lost(self, partition: str, position: int, end: int) -> SourceStalled:
+        return SourceStalled(
+            f"partition {partition} of {self._where} ends at {end}, but the collection has its messages"
+            f" up to {position}: Kafka has lost messages, and gives their offsets to others",
+            hint="feed another collection from what is there",
+        )
+
     def _check_ends(
         self, after: Mapping[str, LastMessage | None], bound: Mapping[str, Binding], ends: Mapping[str, int]
     ) -> None:
@@ -260,20 +271,30 @@ class Kafka:
         left = {
             int(name): last for name, last in after.items() if last and ends[name] == bound[name].position
         }
-        self._client.consumer.assign(
-            [TopicPartition(self._spec.topic, each, last.position) for each, last in left.items()]
-        )
+        self._assign({each: last.position for each, last in left.items()})
         try:
             deadline = time.monotonic() + self._client.patience_s
             while left:
+                failed = False
                 for each in self._client.consumer.consume(_FIRST_ROWS, POLL_S):
                     error = each.error()
-                    if error is None or error.code() in (END, *GONE, *UNKNOWN):
+                    if error is None or error.code() == END:
                         self._check_same(each, left.pop(each.partition(), None))
+                    failed = failed or is_unsure(error)
                 if time.monotonic() > deadline:
                     raise self._client.failure(f"read the last messages of {self._where}", None)
+                if failed:
+                    lows = self._offsets(list(left), OffsetSpec.earliest()) if left else {}
+                    left = {each: last for each, last in left.items() if last.position >= lows[str(each)]}
+                    self._assign({each: last.position for each, last in left.items()})
         finally:
             self._client.consumer.unassign()
+
+    def _assign(self, positions: Mapping[int, int]) -> None:
+        """Read from these positions on."""
+        self._client.consumer.assign(
+            [TopicPartition(self._spec.topic, each, position) for each, position in positions.items()]
+        )
 
     def _check_same(self, message: Message, last: LastMessage | None) -> None:
         """Raise `SourceStalled` if there is another message in the place of the last one.
@@ -306,7 +327,7 @@ class Kafka:
             self._check_unchanged(wanted)
             return
         first = reached if wanted.after is None else wanted.after.position
-        self._client.consumer.assign([TopicPartition(self._spec.topic, partition, first)])
+        self._assign({partition: first})
         try:
             moved_s = time.monotonic()
             while reached < wanted.end:
@@ -316,11 +337,18 @@ class Kafka:
                     for each in got:
                         self._check_same(each, wanted.after)
                     got = [each for each in got if each.error() is not None or each.offset() >= reached]
+                unsure = next((error for each in got if is_unsure(error := each.error())), None)
                 kept, reached = self._kept(got, wanted, reached)
+                if unsure is not None:
+                    position = first if reached == wanted.begin else reached
+                    self._check_there(wanted, position)
+                    # The consumer has given the partition up.
+                    self._assign({partition: position})
+                    time.sleep(PAUSE_S)
                 if reached == before:
                     if time.monotonic() - moved_s > self._client.patience_s:
-                        raise self._client.failure(f"read partition {partition} of {self._where}", None)
-                    self._client.waits(moved_s)
+                        raise self._client.failure(f"read partition {partition} of {self._where}", unsure)
+                    self._client.waits(moved_s, unsure)
                     continue
                 moved_s = time.monotonic()
                 self._client.responds()
@@ -347,14 +375,21 @@ class Kafka:
             assert error is not None
             if error.code() == END:
                 reached = max(reached, min(each.offset() or 0, wanted.end))
-            elif error.code() in GONE or error.code() in UNKNOWN:
-                raise SourceChanged(
-                    f"partition {wanted.partition} of {self._where} changed while it was read:"
-                    f" {one_line(error)}"
-                )
-            elif not is_passing(error):
+            elif not is_unsure(error) and not is_passing(error):
                 raise self._client.failure(f"read partition {wanted.partition} of {self._where}", error)
         return kept, reached
+
+    def _check_there(self, wanted: Range, position: int) -> None:
+        """Raise `SourceChanged` if messages after a position were deleted, `SourceStalled` if lost."""
+        self._check_unchanged(wanted)
+        partition, name = [int(wanted.partition)], wanted.partition
+        if (low := self._offsets(partition, OffsetSpec.earliest())[name]) > position:
+            raise SourceChanged(
+                f"partition {name} of {self._where} changed while it was read: messages {position} to"
+                f" {low - 1} were deleted"
+            )
+        if (end := self._offsets(partition, OffsetSpec.latest())[name]) < position:
+            raise self._lost(name, position, end)
 
     def _check_unchanged(self, wanted: Range) -> None:
         if self._look()[1] != wanted.identity:

@@ -60,13 +60,13 @@ _PASSING: Final = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 )
-UNKNOWN: Final = (
+_UNKNOWN: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.UNKNOWN_TOPIC_ID,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 )
-GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 END: Final = KafkaError._PARTITION_EOF
 
 _T = TypeVar("_T")
@@ -170,7 +170,7 @@ class KafkaClient:
                 return result
             self.admin.poll(0)
             self._check_rejected(what)
-            if found.code() in UNKNOWN:
+            if found.code() in _UNKNOWN:
                 raise UnknownTopic
             now_s = time.monotonic()
             if not is_passing(found) or now_s > began_s + self.patience_s:
@@ -249,6 +249,11 @@ def _of_secret(secret: SecretRef) -> dict[str, str]:
 def is_passing(error: KafkaError) -> bool:
     """Whether it may work later without a change of anything."""
     return bool(error.retriable()) or error.code() in _PASSING
+
+
+def is_unsure(error: KafkaError | None) -> bool:
+    """Whether the messages that a consumer looks for may be gone. They may also be there later."""
+    return error is not None and error.code() in (*_GONE, *_UNKNOWN)
 
 
 def one_line(error: KafkaError) -> str:
