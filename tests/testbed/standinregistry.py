@@ -1,6 +1,6 @@
-"""A stand-in for a schema registry: its REST API for schema ids over HTTP on loopback, and its bad days.
+"""A stand-in for a schema registry: its REST API for schemas over HTTP on loopback, and its bad days.
 
-It is not Confluent's registry. It keeps what a test says, and has no subjects, no compatibility and no store.
+It is not Confluent's registry. It keeps what a test says, and has no compatibility and no store.
 """
 
 import base64
@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import unquote
 
 UNKNOWN: Final = b'{"error_code":40403,"message":"Schema not found"}'
+_NO_VERSION: Final = b'{"error_code":40402,"message":"Version not found."}'
+_NO_SUBJECT: Final = b'{"error_code":40401,"message":"Subject not found."}'
 
 
 class StandInRegistry:
@@ -27,6 +30,7 @@ class StandInRegistry:
     def __init__(self, user: str = "", password: str = "", tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
         self.schemas: dict[int, dict[str, Any]] = {}
+        self.subjects: dict[str, dict[int, dict[str, Any]]] = {}
         self.responses: list[tuple[int, bytes]] = []
         self.always: tuple[int, bytes] | None = None
         self.delay_s = 0.0
@@ -46,6 +50,15 @@ class StandInRegistry:
         """Give an id this schema, whatever it had before."""
         self.schemas[id_] = {"schema": json.dumps(schema), **fields}
         return id_
+
+    def register_version(self, subject: str, version: int, schema: object, **fields: Any) -> None:
+        """Give a version of a subject this schema, whatever it had before."""
+        self.subjects.setdefault(subject, {})[version] = {
+            "subject": subject,
+            "version": version,
+            "schema": json.dumps(schema),
+            **fields,
+        }
 
     def serve(self) -> None:
         """Listen, on the same port as before."""
@@ -70,7 +83,14 @@ class StandInRegistry:
             return self.always
         if self._wanted is not None and headers.get("Authorization") != self._wanted:
             return 401, b'{"error_code":40101,"message":"Unauthorized"}'
+        path, _, options = path.partition("?")
         folder, _, last = path.rpartition("/")
+        if folder.startswith("/subjects/") and folder.endswith("/versions") and options == "deleted=true":
+            subject = unquote(folder.removeprefix("/subjects/").removesuffix("/versions"))
+            if subject not in self.subjects:
+                return 404, _NO_SUBJECT
+            version = self.subjects[subject].get(int(last))
+            return (404, _NO_VERSION) if version is None else (200, json.dumps(version).encode())
         if folder != "/schemas/ids":
             return 404, b"<html>not found</html>"
         self.asked[int(last)] += 1

@@ -4,6 +4,8 @@
   record.
 - Only an answer with the registry's own error code says that an id is unknown. Any other one means that the
   URL is wrong, or that something stands in between.
+- A schema may refer to versions of subjects. They are asked for too, and the text of its id has them all
+  (`holdfast.ingest.schema_bundle`).
 - Messages have the address and the status. They never have what the registry sent, or a secret.
 """
 
@@ -12,10 +14,12 @@ import http.client
 import json
 import ssl
 import time
+from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from holdfast.errors import BadInput, SourceStalled, StoreUnreachable
+from holdfast.ingest.schema_bundle import Referenced, bundled
 from holdfast.ingest.spec import RegistrySpec
 
 OPEN_S: Final = 15.0
@@ -25,7 +29,9 @@ PATIENCE_S: Final = 60.0
 PAUSE_S: Final = 0.25
 _REQUEST_S: Final = 10.0
 _MOST_BYTES: Final = 4 << 20
-_UNKNOWN: Final = 40403
+_MOST_REFERENCES: Final = 100
+_UNKNOWN: Final = (40403,)
+_UNKNOWN_VERSION: Final = (40401, 40402)
 _PASSING: Final = (408, 425, 429)
 
 
@@ -67,16 +73,17 @@ class Registry:
     def text(self, id_: str) -> str:
         """Return the text of a schema id. Raises `Refusal` if it has none.
 
-        Raises `StoreUnreachable` if the registry can't be asked, and `SourceStalled` for a schema that refers
-        to others.
+        Raises `StoreUnreachable` if the registry can't be asked, and `SourceStalled` if it does not have what
+        the schema refers to, or that can't be used.
         """
         deadline = time.monotonic() + self._patience_s
+        known: dict[tuple[str, int], dict[str, Any]] = {}
         while True:
             try:
-                found = self._asked(id_, _REQUEST_S)
+                found = self._asked(id_, _REQUEST_S, known)
             except _Passing as error:
                 if time.monotonic() > deadline:
-                    raise self._failure(id_, str(error)) from None
+                    raise self.failure(id_, str(error)) from None
                 time.sleep(PAUSE_S)
             else:
                 self._patience_s = PATIENCE_S
@@ -88,37 +95,54 @@ class Registry:
         Raises `Refusal`.
         """
         try:
-            return self._asked(id_, within_s)
-        except (_Passing, StoreUnreachable, SourceStalled):
+            return self._asked(id_, within_s, {})
+        except (_Passing, StoreUnreachable):
             return None
+        except SourceStalled as error:
+            raise Refusal(str(error)) from None
 
-    def _asked(self, id_: str, within_s: float) -> str:
-        status, body = self._get(f"/schemas/ids/{id_}", within_s)
+    def _asked(self, id_: str, within_s: float, known: dict[tuple[str, int], dict[str, Any]]) -> str:
+        """The text of an id. `known` keeps the versions of subjects that were found."""
+        until = time.monotonic() + within_s
+        found = self._found(id_, f"/schemas/ids/{id_}", _UNKNOWN, within_s)
+        if found is None:
+            raise Refusal(f"the schema registry has no schema {id_}")
+        if (kind := _kind(found)) != "AVRO":
+            raise Refusal(f"schema {id_} is not one of Avro, but {kind}")
+        return bundled(found["schema"], _References(self, id_, until, known).of(found))
+
+    def version(self, id_: str, subject: str, version: int, within_s: float) -> dict[str, Any] | None:
+        """Return the schema of a version of a subject, which schema `id_` needs. None if there is none."""
+        # A version that was deleted is still what messages were written with.
+        path = f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true"
+        return self._found(id_, path, _UNKNOWN_VERSION, within_s)
+
+    def _found(self, id_: str, path: str, unknown: tuple[int, ...], within_s: float) -> dict[str, Any] | None:
+        """The schema at a path. None if the registry says with one of these codes that it has none."""
+        status, body = self._get(id_, path, within_s)
         if status >= 500 or status in _PASSING:
             raise _Passing(f"it responds with status {status}")
         found = _object(body)
-        if status == 404 and found.get("error_code") == _UNKNOWN:
-            raise Refusal(f"the schema registry has no schema {id_}")
+        if status == 404 and found.get("error_code") in unknown:
+            return None
         if status in {401, 403}:
             raise StoreUnreachable(
                 f"can't find schema {id_}: the schema registry at {self._url} does not accept this client:"
                 f" status {status}",
                 hint="correct user and password in source.format.avro.registry",
             )
-        text = found.get("schema")
-        if status != 200 or not isinstance(text, str):
-            raise self._failure(id_, f"it responds with status {status} and not as a schema registry does")
-        if (kind := found.get("schemaType", "AVRO")) != "AVRO":
-            raise Refusal(f"schema {id_} is not one of Avro, but {str(kind)[:20]}")
-        if found.get("references"):
-            raise SourceStalled(
-                f"schema {id_} of the schema registry at {self._url} refers to other schemas, which is not"
-                " supported",
-                hint="register a schema that has the types it uses in itself",
-            )
-        return text
+        if status != 200 or not isinstance(found.get("schema"), str):
+            raise self.failure(id_, f"it responds with status {status} and not as a schema registry does")
+        return found
 
-    def _get(self, path: str, within_s: float) -> tuple[int, bytes]:
+    def unusable(self, id_: str, why: str) -> SourceStalled:
+        """Return the error of a schema that refers to what can't be used."""
+        return SourceStalled(
+            f"schema {id_} of the schema registry at {self._url} {why}",
+            hint="correct the schemas in the registry, or register one that has the types it uses in itself",
+        )
+
+    def _get(self, id_: str, path: str, within_s: float) -> tuple[int, bytes]:
         """The status and the body of the response."""
         deadline = time.monotonic() + within_s
         host = self._parts.hostname or ""
@@ -135,7 +159,7 @@ class Registry:
                 while piece := response.read1(64 << 10):
                     body += piece
                     if len(body) > _MOST_BYTES:
-                        raise self._failure(path.rpartition("/")[2], "its response is too large")
+                        raise self.failure(id_, "its response is too large")
                     if time.monotonic() > deadline:
                         raise TimeoutError
                 if response.length:
@@ -146,17 +170,91 @@ class Registry:
         except TimeoutError:
             raise _Passing("it does not respond") from None
         except ssl.SSLCertVerificationError as error:
-            raise self._failure(path.rpartition("/")[2], error.verify_message) from None
+            raise self.failure(id_, error.verify_message) from None
         except OSError as error:
             raise _Passing(error.strerror or type(error).__name__) from None
         except http.client.HTTPException as error:
             raise _Passing(f"its response can't be read ({type(error).__name__})") from None
 
-    def _failure(self, id_: str, why: str) -> StoreUnreachable:
+    def failure(self, id_: str, why: str) -> StoreUnreachable:
+        """Return the error of a registry that gave no answer that can be used."""
         return StoreUnreachable(
             f"can't find schema {id_}: the schema registry at {self._url} can't be asked: {why}",
             hint="check source.format.avro.registry, and that the registry is up",
         )
+
+
+class _References:
+    """Finds what a schema refers to, also through others. Raises like `Registry.text`."""
+
+    def __init__(
+        self, registry: Registry, id_: str, until: float, known: dict[tuple[str, int], dict[str, Any]]
+    ) -> None:
+        self._registry = registry
+        self._id = id_
+        self._until = until
+        self._known = known
+        self._names: dict[str, tuple[str, int]] = {}
+        self._found: dict[tuple[str, int], Referenced] = {}
+
+    def of(self, schema: Mapping[str, Any]) -> list[Referenced]:
+        """Return what a schema refers to. Each comes after those that it refers to itself."""
+        self._add(schema, ())
+        if sum(len(each.schema) for each in self._found.values()) > _MOST_BYTES:
+            raise self._unusable(f"refers to schemas with more than {_MOST_BYTES:,} characters")
+        return list(self._found.values())
+
+    def _add(self, schema: Mapping[str, Any], path: tuple[tuple[str, int], ...]) -> None:
+        for name, key in self._references(schema):
+            subject, version = key
+            if key in path:
+                raise self._unusable(f"refers to version {version} of subject {subject}, which needs itself")
+            if (other := self._names.setdefault(name, key)) != key:
+                raise self._unusable(
+                    f"refers to two schemas of {name}: version {other[1]} of subject {other[0]}, and version"
+                    f" {version} of subject {subject}"
+                )
+            if key in self._found:
+                continue
+            if len(self._found) + len(path) >= _MOST_REFERENCES:
+                raise self._unusable(f"refers to more than {_MOST_REFERENCES} schemas")
+            found = self._version(subject, version)
+            self._add(found, (*path, key))
+            self._found[key] = Referenced(subject, version, found["schema"])
+
+    def _references(self, schema: Mapping[str, Any]) -> list[tuple[str, tuple[str, int]]]:
+        found = []
+        given = schema.get("references") or []
+        for each in given if isinstance(given, list) else [given]:
+            block = each if isinstance(each, dict) else {}
+            name, subject, version = (block.get(key) for key in ("name", "subject", "version"))
+            if not isinstance(name, str) or not isinstance(subject, str) or not isinstance(version, int):
+                raise self._registry.failure(self._id, "a reference has no name, subject and version")
+            found.append((name, (subject, version)))
+        return found
+
+    def _version(self, subject: str, version: int) -> dict[str, Any]:
+        if (subject, version) in self._known:
+            return self._known[subject, version]
+        within_s = self._until - time.monotonic()
+        if within_s <= 0:
+            raise _Passing("it does not respond")
+        found = self._registry.version(self._id, subject, version, within_s)
+        if found is None:
+            raise self._unusable(
+                f"refers to version {version} of subject {subject}, which the registry doesn't have"
+            )
+        if (kind := _kind(found)) != "AVRO":
+            raise self._unusable(f"refers to version {version} of subject {subject}, which is {kind}")
+        self._known[subject, version] = found
+        return found
+
+    def _unusable(self, why: str) -> SourceStalled:
+        return self._registry.unusable(self._id, why)
+
+
+def _kind(found: Mapping[str, Any]) -> str:
+    return str(found.get("schemaType", "AVRO"))[:20]
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The texts of the schemas that messages were written with.
 
 A text is stored with the rendition in the first commit that uses it. From then on that one counts, whatever
-the registry says later, and if it is down. A registry that says something else for a stored id makes the
-source stall, because then nobody knows what the messages mean.
+the registry says later, and if it is down. The schemas that a schema refers to are in its text. A registry
+that says something else for a stored id makes the source stall, because then nobody knows what the messages
+mean.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any, Final
 from holdfast.collections.pipeline import SCHEMAS
 from holdfast.errors import BadInput, SourceStalled
 from holdfast.ingest.registry import PAUSE_S, Refusal, Registry
+from holdfast.ingest.schema_bundle import unbundled
 from holdfast.ingest.spec import AvroSpec
 
 FILE: Final = "schemaFile"
@@ -167,9 +169,14 @@ def stored_texts(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {each["partition"]: each["identity"] for each in rows if each["source"] == SCHEMAS}
 
 
-def _plainly(text: str) -> str:
-    """The text without differences that mean nothing."""
+def _plainly(text: str) -> list[str]:
+    """The text and those that it refers to, without differences that mean nothing."""
+    schema, references = unbundled(text)
+    return [_plain(schema), *sorted(_plain(each.schema) for each in references)]
+
+
+def _plain(schema: str) -> str:
     try:
-        return json.dumps(json.loads(text), sort_keys=True)
+        return json.dumps(json.loads(schema), sort_keys=True)
     except (ValueError, RecursionError):
-        return text
+        return schema

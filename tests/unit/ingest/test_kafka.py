@@ -321,7 +321,9 @@ class Failing:
         error = KafkaError(self._codes.pop(0))
         if error.code() != KafkaError.LEADER_NOT_AVAILABLE:
             self._consumer.unassign()
-        return [Message(topic=partition.topic, partition=partition.partition, offset=OFFSET_INVALID, error=error)]
+        return [
+            Message(topic=partition.topic, partition=partition.partition, offset=OFFSET_INVALID, error=error)
+        ]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)

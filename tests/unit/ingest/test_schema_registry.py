@@ -3,6 +3,7 @@
 The registry is a stand-in, and the topic is in memory.
 """
 
+import io
 import json
 import os
 import ssl
@@ -15,15 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
 from holdfast.collections import Recipe, StorageController
 from holdfast.errors import AsOfNotYetAvailable, BadInput, SourceStalled, StorageError, StoreUnreachable
 from holdfast.ingest import Ingestion, parse, schema_texts
 from holdfast.ingest import registry as client_of_registry
-from holdfast.ingest.kept import offsets, schemas
+from holdfast.ingest.kept import errors, offsets, schemas
 from holdfast.ingest.made_from import made_from
 from holdfast.ingest.opened import format_of, ingestion_of
+from holdfast.ingest.schema_bundle import unbundled
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.rows.schema import DIFF
 from testbed import docpages, pki
@@ -277,8 +280,16 @@ def test_a_registry_that_comes_back_soon_is_waited_for(
     ],
 )
 def test_an_answer_that_is_not_that_of_a_registry_is_an_error(
-    stores: Stores, topic: Topic, registry: StandInRegistry, status: int, body: bytes, told: str
+    stores: Stores,
+    topic: Topic,
+    registry: StandInRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    body: bytes,
+    told: str,
 ) -> None:
+    # A busy machine needs more than a moment for the largest one.
+    monkeypatch.setattr(client_of_registry, "_REQUEST_S", 5.0)
     registry.always = (status, body)
     with pytest.raises(StoreUnreachable, match=told):
         fed(stores.open(), topic, registry)
@@ -324,12 +335,169 @@ def test_a_schema_that_is_registered_a_moment_later_is_waited_for(
     assert ids(stores.open()) == [1, 2, 3]
 
 
-def test_a_schema_that_refers_to_others_stalls(
-    stores: Stores, topic: Topic, registry: StandInRegistry
+MONEY: dict[str, Any] = {
+    "type": "record",
+    "name": "shop.Money",
+    "fields": [
+        {"name": "cents", "type": "long"},
+        {"name": "in", "type": {"type": "enum", "name": "Currency", "symbols": ["EUR", "USD"]}},
+    ],
+}
+LINE: dict[str, Any] = {
+    "type": "record",
+    "name": "Line",
+    "namespace": "shop",
+    "fields": [{"name": "price", "type": "Money"}, {"name": "tax", "type": ["null", "shop.Money"]}],
+}
+BILL: dict[str, Any] = {
+    "type": "record",
+    "name": "Bill",
+    "namespace": "shop.bills",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "currency", "type": "shop.Currency"},
+        {"name": "lines", "type": {"type": "array", "items": "shop.Line"}},
+        {"name": "total", "type": ["null", "shop.Money"]},
+    ],
+}
+BILLS = Schema.of(key={"id": "int64"}, value={"currency": "string", "lines": "string", "total": "string?"})
+
+
+def refers(*subjects: str, version: int = 1) -> list[dict[str, Any]]:
+    return [{"name": f"shop.{each}", "subject": each, "version": version} for each in subjects]
+
+
+def bill(id_: int, money: dict[str, Any] = MONEY) -> bytes:
+    """A message whose schema refers to two others, of which one refers to the other."""
+    cents = {"cents": id_, "in": "EUR"}
+    record = {"id": id_, "currency": "USD", "lines": [{"price": cents, "tax": None}], "total": cents}
+    named: dict[str, Any] = {}
+    for each in (money, LINE):
+        fastavro.parse_schema(each, named_schemas=named)
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(BILL, named_schemas=named), record)
+    return b"\0" + (1).to_bytes(4, "big") + stream.getvalue()
+
+
+@pytest.fixture
+def bills() -> Iterator[StandInRegistry]:
+    with StandInRegistry() as registry:
+        registry.register_version("Money", 1, MONEY)
+        registry.register_version("Line", 1, LINE, references=refers("Money"))
+        registry.register(1, BILL, references=refers("Line", "Money"))
+        yield registry
+
+
+def bills_of(client: PersistClient) -> list[tuple[int, str, str]]:
+    return [(id_, total, currency) for id_, currency, _, total in sorted(rows(client).elements())]
+
+
+def test_what_a_schema_refers_to_is_stored_with_it(bills: StandInRegistry) -> None:
+    stores, topic = Stores(), Topic()
+    client = stores.open()
+    created(client, schema=BILLS)
+    topic.send("0", bill(1))
+    fed(client, topic, bills)
+    assert bills_of(client) == [(1, '{"cents":1,"in":"EUR"}', "USD")]
+    assert [each[2] for each in rows(client)] == ['[{"price":{"cents":1,"in":"EUR"},"tax":null}]']
+    (text,) = kept(client).values()
+    assert [each.schema for each in unbundled(text)[1]] == [json.dumps(MONEY), json.dumps(LINE)]
+    # From now on they count, also if the registry is gone or has lost what the schema refers to.
+    topic.send("0", bill(2))
+    fed(client, topic, "http://127.0.0.1:1")
+    lost, bills.subjects = bills.subjects, {}
+    topic.send("0", bill(3))
+    fed(client, topic, bills)
+    assert [id_ for id_, *_ in bills_of(client)] == [1, 2, 3]
+    bills.subjects = lost
+    bills.register_version("Money", 1, {**MONEY, "doc": "other"}, references=[])
+    topic.send("0", bill(4))
+    with pytest.raises(SourceStalled, match="the schema registry has another text for schema 1"):
+        fed(client, topic, bills)
+    bills.register_version("Money", 1, dict(reversed(MONEY.items())))
+    fed(client, topic, bills)
+    assert [id_ for id_, *_ in bills_of(client)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_registry_that_fails_between_references_is_asked_again(bills: StandInRegistry, which: int) -> None:
+    stores, topic = Stores(), Topic()
+    created(stores.open(), schema=BILLS)
+    topic.send("0", bill(1))
+    good = [json.dumps(each).encode() for each in (bills.schemas[1], bills.subjects["Line"][1])]
+    bills.responses = [*((200, each) for each in good[:which]), (503, b"")]
+    fed(stores.open(), topic, bills)
+    assert [id_ for id_, *_ in bills_of(stores.open())] == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"Money": {"references": refers("Line")}},
+            "refers to version 1 of subject Line, which needs itself",
+        ),
+        (
+            {"Line": {"references": refers("Money", version=2)}},
+            "refers to version 2 of subject Money, which the registry doesn't have",
+        ),
+        (
+            {"Line": {"references": refers("Other")}},
+            "refers to version 1 of subject Other, which the registry doesn't have",
+        ),
+        ({"Money": {"schemaType": "JSON"}}, "refers to version 1 of subject Money, which is JSON"),
+        (
+            {"Line": {"references": [{"name": "shop.Money", "subject": "Old", "version": 3}]}},
+            "refers to two schemas of shop.Money: version 3 of subject Old, and version 1 of subject Money",
+        ),
+        (
+            {
+                "Line": {
+                    "references": [{"name": f"n{n}", "subject": f"s{n}", "version": 1} for n in range(200)]
+                }
+            },
+            "refers to more than 100 schemas",
+        ),
+        ({"Money": {"schema": " " * (3 << 20)}, "Line": {"schema": " " * (3 << 20)}}, "characters"),
+    ],
+)
+def test_references_that_can_not_be_used_are_one_clear_line(
+    bills: StandInRegistry, changes: dict[str, dict[str, Any]], told: str
 ) -> None:
-    registry.register(1, ORDER, references=[{"name": "x", "subject": "x", "version": 1}])
-    with pytest.raises(SourceStalled, match=r"schema 1 .* refers to other schemas"):
-        fed(stores.open(), topic, registry)
+    stores, topic = Stores(), Topic()
+    created(stores.open(), schema=BILLS)
+    topic.send("0", bill(1))
+    bills.register_version("Old", 3, MONEY)
+    for number in range(200):
+        bills.register_version(f"s{number}", 1, MONEY)
+    for subject, fields in changes.items():
+        bills.subjects[subject][1] |= fields
+    with pytest.raises(SourceStalled, match="schema 1 of the schema registry at ") as stalled:
+        fed(stores.open(), topic, bills)
+    assert told in str(stalled.value)
+    assert "\n" not in str(stalled.value)
+    check_nothing(stores.open())
+
+
+def test_a_reference_without_a_type_that_is_used_is_a_bad_record(bills: StandInRegistry) -> None:
+    stores, topic = Stores(), Topic()
+    created(stores.open(), schema=BILLS)
+    topic.send("0", bill(1))
+    bills.register_version("Line", 1, {**LINE, "fields": [{"name": "price", "type": "Mony"}]})
+    fed(stores.open(), topic, bills)
+    (reason,) = errors(StorageController(stores.open()), "orders")[1]["reason"].to_pylist()
+    assert reason == (
+        "its schema 1 can't be used: version 1 of subject Line, to which it refers: it has no type Mony"
+    )
+
+
+def test_a_reference_that_is_no_reference_is_an_error(bills: StandInRegistry) -> None:
+    stores, topic = Stores(), Topic()
+    created(stores.open(), schema=BILLS)
+    topic.send("0", bill(1))
+    bills.schemas[1]["references"] = [{"name": "shop.Line"}]
+    with pytest.raises(StoreUnreachable, match="a reference has no name, subject and version"):
+        fed(stores.open(), topic, bills)
 
 
 def test_a_password_reaches_the_registry_and_no_message(

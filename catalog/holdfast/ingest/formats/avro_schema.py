@@ -5,6 +5,7 @@ defaults, and so is what fastavro would get wrong:
 
 - Logical types that fastavro may change silently or doesn't know. A decimal gets a reader of its own, which
   never rounds.
+- A schema that refers to others gets their types where it uses them first, so that it needs no others.
 - A recursive schema is refused. A message can nest its records so deeply that fastavro's C code ends the
   process.
 - An array whose items take no bytes is refused. A message of some bytes can have 2**62 of them.
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
+
+from holdfast.ingest.schema_bundle import unbundled
 
 DECIMAL: Final = "holdfast-decimal"
 """The logical type that replaces `decimal`. `holdfast.ingest.formats.avro` reads it."""
@@ -61,15 +64,27 @@ class AvroType:
 
 
 def parse_schema(text: str) -> AvroType:
-    """Read the text of a schema. Raises `UnreadableSchema`."""
+    """Read the text of a schema, and those that it refers to. Raises `UnreadableSchema`."""
+    text, references = unbundled(text)
+    reader = _Reader()
+    for each in references:
+        try:
+            reader.type_of(_loaded(each.schema), "", 0)
+        except UnreadableSchema as error:
+            where = f"version {each.version} of subject {each.subject}"
+            raise UnreadableSchema(f"{where}, to which it refers: {error}") from None
+    found = reader.type_of(_loaded(text), "", 0)
+    return replace(found, inner=_Whole(reader.defined).whole(found.inner, 0)) if references else found
+
+
+def _loaded(text: str) -> Any:
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except RecursionError:
         raise UnreadableSchema("it is nested too deeply") from None
     except ValueError:
         # A schema may be the bare name of a primitive type.
-        found = text.strip()
-    return _Reader().type_of(found, "", 0)
+        return text.strip()
 
 
 def ways_of(fields: Mapping[str, AvroType], columns: pa.Schema) -> dict[str, str]:
@@ -113,6 +128,11 @@ class _Reader:
     def __init__(self) -> None:
         # None: a record whose end was not reached yet.
         self._named: dict[str, AvroType | None] = {}
+
+    @property
+    def defined(self) -> dict[str, Any]:
+        """The definitions of named types, by their new names."""
+        return {each.inner["name"]: each.inner for each in self._named.values() if each is not None}
 
     def type_of(self, given: Any, namespace: str, depth: int) -> AvroType:
         if depth > _MOST_NESTED:
@@ -208,6 +228,34 @@ class _Reader:
         inner = [{"name": name, "type": each.inner} for name, each in fields.items()]
         takes = any(each.takes_bytes for each in fields.values())
         return AvroType("record", "", {"type": "record", "name": new, "fields": inner}, takes, fields)
+
+
+class _Whole:
+    """Puts the definition of each named type to the place where it is used first."""
+
+    def __init__(self, defined: Mapping[str, Any]) -> None:
+        self._defined = defined
+        self._used: set[str] = set()
+
+    def whole(self, inner: Any, depth: int) -> Any:
+        """Return a type that needs no other ones. Raises `UnreadableSchema`."""
+        if depth > _MOST_NESTED:
+            raise UnreadableSchema("it is nested too deeply")
+        if isinstance(inner, list):
+            return [self.whole(each, depth + 1) for each in inner]
+        name = inner if isinstance(inner, str) else inner.get("name")
+        if name in self._defined:
+            if name in self._used:
+                return name
+            self._used.add(name)
+            inner = self._defined[name]
+        if isinstance(inner, str):
+            return inner
+        if inner["type"] == "record":
+            fields = [{**each, "type": self.whole(each["type"], depth + 1)} for each in inner["fields"]]
+            return {**inner, "fields": fields}
+        nested = {each: self.whole(inner[each], depth + 1) for each in ("items", "values") if each in inner}
+        return {**inner, **nested}
 
 
 def _logical(kind: str, given: Mapping[str, Any], inner: Any, takes_bytes: bool = True) -> AvroType:
