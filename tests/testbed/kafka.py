@@ -3,8 +3,8 @@
 Invariants
 - The jars come from Maven, once for each content of `tools/kafka/pom.xml`. Their folder gets its final name
   when it is complete.
-- The broker listens on 127.0.0.1 only: on a port for everybody, and on one that asks for a random password.
-  All its files are in one folder.
+- The broker listens on 127.0.0.1 only: on a port for everybody, on one that asks for a random password, on
+  one with TLS, and on one with TLS that asks for a certificate. All its files are in one folder.
 - Ports, password, topics and messages survive `kill` and `serve`.
 - `start` and `serve` return when the broker responds. If they raise, they leave no process.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from testbed import java
+from testbed import java, pki
 from testbed.cache import cache_folder, locked
 from testbed.errors import KafkaBrokerError, Unavailable
 from testbed.postgres import free_port
@@ -44,9 +44,16 @@ _SETTINGS: Final = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@{host}:{controller_port}
-listeners=PLAINTEXT://{host}:{port},SASL_PLAINTEXT://{host}:{sasl_port},CONTROLLER://{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},SASL_PLAINTEXT://{host}:{sasl_port},\
+TLS://{host}:{tls_port},MTLS://{host}:{mtls_port},CONTROLLER://{host}:{controller_port}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,\
+TLS:SSL,MTLS:SSL,CONTROLLER:PLAINTEXT
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+ssl.truststore.type=PEM
+ssl.truststore.location={truststore}
+listener.name.mtls.ssl.client.auth=required
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=\
 org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
@@ -141,6 +148,8 @@ class Kafka:
         """Use `start`."""
         self._folder: Final = Path(tempfile.mkdtemp(prefix="holdfast-kafka-"))
         self._port, self._sasl_port, self._controller_port = (free_port(_LOOPBACK) for _ in range(3))
+        self._tls_port, self._mtls_port = (free_port(_LOOPBACK) for _ in range(2))
+        self.pki: Final = pki.create(self._folder, names=(), addresses=(_LOOPBACK,))
         self.password: Final = secrets.token_hex(16)
         self._child: Child | None = None
         self._admins: list[Any] = []
@@ -175,6 +184,21 @@ class Kafka:
     def sasl_servers(self) -> str:
         """The address for clients that prove that they are `USER`, with SASL/PLAIN."""
         return f"{_LOOPBACK}:{self._sasl_port}"
+
+    @property
+    def tls_servers(self) -> str:
+        """The address for clients that trust the authority of `pki`. The certificate names this address."""
+        return f"{_LOOPBACK}:{self._tls_port}"
+
+    @property
+    def tls_servers_by_name(self) -> str:
+        """The same with a name of the host that the certificate doesn't have."""
+        return f"localhost:{self._tls_port}"
+
+    @property
+    def mtls_servers(self) -> str:
+        """The address for clients that also have a certificate of that authority."""
+        return f"{_LOOPBACK}:{self._mtls_port}"
 
     @property
     def data(self) -> Path:
@@ -251,12 +275,19 @@ class Kafka:
         return self._folder / "server.properties"
 
     def _format(self) -> None:
+        keystore = self._folder / "server.pem"
+        keystore.touch(mode=0o600)
+        keystore.write_bytes(self.pki.server_key.read_bytes() + self.pki.server_certificate.read_bytes())
         self._settings.touch(mode=0o600)
         self._settings.write_text(
             _SETTINGS.format(
                 host=_LOOPBACK,
                 port=self._port,
                 sasl_port=self._sasl_port,
+                tls_port=self._tls_port,
+                mtls_port=self._mtls_port,
+                keystore=keystore,
+                truststore=self.pki.ca,
                 controller_port=self._controller_port,
                 user=USER,
                 password=self.password,

@@ -25,7 +25,7 @@ from holdfast.ingest.kept import offsets
 from holdfast.ingest.source import Binding, LastMessage, Piece
 from holdfast.ingest.sources import kafka_client
 from holdfast.persist import PersistClient, Schema
-from testbed import docpages
+from testbed import docpages, pki
 from testbed.kafka import USER
 from testbed.kafka import Kafka as Broker
 from testbed.pageruns import PageRun
@@ -843,6 +843,47 @@ def test_what_can_not_be_reached_is_one_clear_line(
     assert "source.kafka.security.ssl.ca.location: there is no file /none" in told
     told = refused(tmp_path, topic, security={"security.protocol": "TLS"})
     assert 'Invalid value "TLS" for configuration property "security.protocol"' in told
+
+
+def test_tls_needs_an_authority_a_host_name_and_a_certificate_that_fit(
+    client: PersistClient, tmp_path: Path, kafka: Broker
+) -> None:
+    topic = KafkaTopic(kafka)
+    topic.send(row(1))
+    tls = {"security.protocol": "SSL", "ssl.ca.location": str(kafka.pki.ca)}
+    mutual = {
+        **tls,
+        "ssl.certificate.location": str(kafka.pki.client_certificate),
+        "ssl.key.location": str(kafka.pki.client_key),
+    }
+    fed(client, topic, bootstrapServers=kafka.tls_servers, security=tls)
+    topic.send(row(2))
+    fed(client, topic, bootstrapServers=kafka.mtls_servers, security=mutual)
+    assert ids(client) == [1, 2]
+    (tmp_path / "other").mkdir()
+    other = pki.create(tmp_path / "other", names=(), addresses=("127.0.0.1",))
+    foreign = {
+        "ssl.certificate.location": str(other.client_certificate),
+        "ssl.key.location": str(other.client_key),
+    }
+    untrusted = f"can't trust the certificate of Kafka at {kafka.tls_servers} with "
+    for servers, security, *told in (
+        (kafka.tls_servers, {**tls, "ssl.ca.location": str(other.ca)}, untrusted, "unable to get local"),
+        (kafka.tls_servers, {"security.protocol": "SSL"}, f"{untrusted}the authorities of this host: "),
+        (kafka.tls_servers_by_name, tls, "certificate is not valid for 'localhost'", "as their certificates"),
+        (kafka.mtls_servers, tls, "does not accept the certificate of this client, or needs one: "),
+        (
+            kafka.mtls_servers,
+            {**mutual, **foreign},
+            "to a certificate of an authority that the brokers trust",
+        ),
+        (kafka.mtls_servers, {**mutual, "ssl.key.location": str(other.client_key)}, "key values mismatch"),
+    ):
+        began = time.monotonic()
+        found = refused(tmp_path, topic, bootstrapServers=servers, security=security)
+        assert all(each in found for each in told), found
+        # Nobody waits for a broker that never accepts.
+        assert time.monotonic() - began < 10
 
 
 def test_secrets_come_from_a_file_or_a_variable_and_are_never_shown(

@@ -5,6 +5,9 @@ request has a time limit. The error that ends it shows the last reason that a co
 """
 
 # ruff: noqa: SLF001 - the names of librdkafka's own errors begin with an underscore
+import re
+import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -35,6 +38,8 @@ _REJECTED: Final = (
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
 )
+_UNTRUSTED: Final = re.compile(r"ssl://(.+):(\d+)/.*certificate verify failed")
+_NEEDS_CERTIFICATE: Final = re.compile(r"alert (\S+ )*certificate")
 _FORBIDDEN: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -101,6 +106,7 @@ class KafkaClient:
             **spec.security,
         }
         config |= {name: place.read(name) for name, place in spec.secrets.items()}
+        self._ca_file: str | None = config.get("ssl.ca.location")
         consumer = {
             "group.id": group,
             "auto.offset.reset": "error",
@@ -151,7 +157,7 @@ class KafkaClient:
     def _check_rejected(self, what: str) -> None:
         """During the first contact, don't wait for a broker that rejects the credentials."""
         error = self._last_error
-        if self.patience_s == OPEN_S and error is not None and error.code() in _REJECTED:
+        if self.patience_s == OPEN_S and error is not None and _is_rejected(error):
             raise self.failure(what, error)
 
     def retried(self, what: str, call: Callable[[], _T]) -> _T:
@@ -221,6 +227,20 @@ class KafkaClient:
         """The error that says what failed. None: nothing came in time."""
         servers = self._servers
         error, reason = self._reason(error)
+        if found := _UNTRUSTED.search(reason):
+            where = self._ca_file or "the authorities of this host"
+            return StoreUnreachable(
+                f"can't trust the certificate of Kafka at {found[1]}:{found[2]} with {where}:"
+                f" {_distrust(found[1], int(found[2]), self._ca_file)}",
+                hint="correct ssl.ca.location in source.kafka.security; or name the brokers in"
+                " source.kafka.bootstrapServers and in their advertised.listeners as their certificates do",
+            )
+        if _NEEDS_CERTIFICATE.search(reason):
+            return StoreUnreachable(
+                f"Kafka at {servers} does not accept the certificate of this client, or needs one: {reason}",
+                hint="set ssl.certificate.location and ssl.key.location in source.kafka.security, to a"
+                " certificate of an authority that the brokers trust",
+            )
         if error is not None and error.code() in _REJECTED:
             return StoreUnreachable(
                 f"Kafka at {servers} does not accept this client: {reason}",
@@ -244,6 +264,26 @@ def _of_secret(secret: SecretRef) -> dict[str, str]:
         KAFKA_KEYS[key]: str(file) if KAFKA_KEYS[key].endswith(".location") else secret.value(key, file)
         for key, file in secret.files().items()
     }
+
+
+def _is_rejected(error: KafkaError) -> bool:
+    return error.code() in _REJECTED or bool(_NEEDS_CERTIFICATE.search(error.str()))
+
+
+def _distrust(host: str, port: int, ca_file: str | None) -> str:
+    """Why a certificate is not trusted. Librdkafka says the same of another authority and of another name."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        with (
+            socket.create_connection((host, port), timeout=REQUEST_S) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            pass
+    except ssl.SSLCertVerificationError as error:
+        return str(error.verify_message).rstrip(".")
+    except OSError:
+        pass
+    return "it is of another authority, or for another host name"
 
 
 def is_passing(error: KafkaError) -> bool:
