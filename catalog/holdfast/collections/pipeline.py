@@ -10,6 +10,11 @@
 - It also says which message of a Kafka partition the contents have last. Each such row has `LAST` as its
   `source`, the offset of the message as its `position`, and the checksum of the message as its `checksum`.
   For Postgres, it is the last transaction.
+- It also says since when a file is no longer listed that the contents have. Each such row has `UNLISTED` as
+  its `source`, and milliseconds since 1970 as its `position`.
+- It also counts the files that are forgotten, which have no binding any more. That row has `FORGOTTEN` as its
+  `source`, the name of the source as its `partition`, the number of files as its `position`, the number of
+  their messages as its `total`, and the sum of their checksums as its `checksum`.
 - The errors shard contains the records that could not be decoded, with their addresses in the source.
 """
 
@@ -43,7 +48,13 @@ ENDS: Final = "end"
 LAST: Final = "last"
 """The `source` of rows that are no bindings, but the last messages of partitions."""
 
-BESIDE: Final = frozenset({SCHEMAS, ENDS, LAST})
+UNLISTED: Final = "unlisted"
+"""The `source` of rows that are no bindings, but files that are no longer listed."""
+
+FORGOTTEN: Final = "forgotten"
+"""The `source` of the row that is no binding, but counts the files that are forgotten."""
+
+BESIDE: Final = frozenset({SCHEMAS, ENDS, LAST, UNLISTED, FORGOTTEN})
 """Each `source` of rows that are no bindings."""
 
 ERRORS_SCHEMA: Final = Schema(

@@ -12,17 +12,18 @@ the same times.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.collections import RenditionInfo
-from holdfast.collections.pipeline import BESIDE, LAST
+from holdfast.collections.pipeline import BESIDE, FORGOTTEN, LAST
 from holdfast.ingest.source import Binding, LastMessage, Range
 from holdfast.persist import PersistClient
 from holdfast.persist.handles.read import Listen, ReadHandle, Updates
 from holdfast.persist.rows.schema import DIFF, TIME
 
+NOTHING: Final = Binding(0)
 _PURPOSE: Final = "following"
 
 
@@ -31,12 +32,29 @@ class FollowTarget:
     """What the rendition that is followed had bound at the time `at`.
 
     If it is `next`, nothing else was bound between the follower's bindings and these, and `bound` has only
-    what changed. Otherwise `bound` has all partitions.
+    what changed, and `forgets` the files that it forgot then. Otherwise `bound` has all partitions.
+    `forgotten` is what it has forgotten in all, or None if that did not change.
     """
 
     at: int
     bound: Mapping[str, Binding]
     next: bool
+    forgets: Collection[str] = ()
+    forgotten: Binding | None = None
+
+
+@dataclass(slots=True)
+class _Bound:
+    """What changed in the bindings at one time."""
+
+    at: int
+    changed: dict[str, Binding] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    forgotten: Binding | None = None
+
+    @property
+    def target(self) -> FollowTarget:
+        return FollowTarget(self.at, self.changed, True, self.removed - self.changed.keys(), self.forgotten)
 
 
 class Followed:
@@ -48,13 +66,13 @@ class Followed:
         self.until = rendition.held_to
         self._reader = client.reader(rendition.pipeline.remap, purpose=_PURPOSE)
         self._listen: Listen | None = None
-        self._pending: deque[tuple[int, dict[str, Binding]]] = deque()
+        self._pending: deque[_Bound] = deque()
         self._sources: set[str] = set()
 
     def is_fed_from(self, source: str) -> bool:
         """Return whether all that it has bound is from this source, or nothing is bound yet."""
         if not self._sources:
-            self._sources = {each["source"] for each in newest_rows(self._reader)} - BESIDE
+            self._sources = fed_from(newest_rows(self._reader))
         return self._sources <= {source}
 
     def target(self, upper: int, bound: Mapping[str, Binding]) -> FollowTarget | None:
@@ -64,19 +82,19 @@ class Followed:
             return None
         if self._listen is None:
             if not self._is_joined(upper, bound):
-                return FollowTarget(limit - 1, bindings(rows_at(self._reader, limit - 1)), next=False)
+                rows = rows_at(self._reader, limit - 1)
+                return FollowTarget(limit - 1, bindings(rows), next=False, forgotten=forgotten(rows))
             self._listen = self._reader.listen(upper - 1)
         while self._listen.frontier < limit:
             for event in self._listen.next():
                 if isinstance(event, Updates):
                     self._take(event.table.to_pylist())
-        while self._pending and self._pending[0][0] < upper:
+        while self._pending and self._pending[0].at < upper:
             # Another instance has done it.
             self._pending.popleft()
-        if not self._pending or self._pending[0][0] >= limit:
+        if not self._pending or self._pending[0].at >= limit:
             return FollowTarget(limit - 1, {}, next=True)
-        at, changed = self._pending[0]
-        return FollowTarget(at, changed, next=True)
+        return self._pending[0].target
 
     def _is_joined(self, upper: int, bound: Mapping[str, Binding]) -> bool:
         """Whether the follower has exactly what it had before `upper`, so that it can replay."""
@@ -88,12 +106,18 @@ class Followed:
         }
 
     def _take(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        for row in (each for each in rows if each["source"] not in BESIDE):
-            at = row[TIME]
-            if not self._pending or self._pending[-1][0] != at:
-                self._pending.append((at, {}))
-            if row[DIFF] > 0:
-                self._pending[-1][1][row["partition"]] = binding_of(row)
+        for row in rows:
+            if row["source"] in BESIDE and row["source"] != FORGOTTEN:
+                continue
+            if not self._pending or self._pending[-1].at != row[TIME]:
+                self._pending.append(_Bound(row[TIME]))
+            at = self._pending[-1]
+            if row["source"] == FORGOTTEN:
+                at.forgotten = binding_of(row) if row[DIFF] > 0 else at.forgotten
+            elif row[DIFF] > 0:
+                at.changed[row["partition"]] = binding_of(row)
+            else:
+                at.removed.add(row["partition"])
 
     def close(self) -> None:
         """Give up the lease."""
@@ -110,6 +134,20 @@ def rows_at(remap: ReadHandle, at: int) -> list[dict[str, Any]]:
     """The rows of a remap at a time: bindings, and the texts of schemas."""
     rows: list[dict[str, Any]] = remap.snapshot(at).to_table().to_pylist()
     return rows
+
+
+def fed_from(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The names of the sources in rows of a remap."""
+    return {
+        each["partition"] if each["source"] == FORGOTTEN else each["source"]
+        for each in rows
+        if each["source"] not in BESIDE or each["source"] == FORGOTTEN
+    }
+
+
+def forgotten(rows: Iterable[Mapping[str, Any]]) -> Binding:
+    """What the rows of a remap say is forgotten: the number of files as `position`, and their messages."""
+    return next((binding_of(each) for each in rows if each["source"] == FORGOTTEN), NOTHING)
 
 
 def bindings(rows: Iterable[Mapping[str, Any]]) -> dict[str, Binding]:
@@ -132,13 +170,15 @@ def binding_of(row: Mapping[str, Any]) -> Binding:
     return Binding(*(row[each] for each in names))
 
 
-def is_beyond(target: FollowTarget, bound: Mapping[str, Binding]) -> bool:
-    """Whether the follower has messages that the other one lacks.
+def is_beyond(target: FollowTarget, bound: Mapping[str, Binding], forgets: Collection[str] = ()) -> bool:
+    """Whether the follower has messages that the other one lacks, and that it has not forgotten.
 
     That is so for a while if another rendition took over, which lags behind the one before.
     """
     for partition, mine in bound.items():
         theirs = target.bound.get(partition)
+        if partition in forgets:
+            continue
         if theirs is None or (theirs.identity == mine.identity and theirs.position < mine.position):
             return True
     return False

@@ -21,7 +21,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.collections import Recipe, RenditionInfo, RenditionState, StorageController
-from holdfast.collections.pipeline import BESIDE, ENDS, ERRORS_SCHEMA, LAST, REMAP_SCHEMA, SCHEMAS
+from holdfast.collections.pipeline import (
+    BESIDE,
+    ENDS,
+    ERRORS_SCHEMA,
+    FORGOTTEN,
+    LAST,
+    REMAP_SCHEMA,
+    SCHEMAS,
+    UNLISTED,
+)
 from holdfast.collections.record.spec import PipelineShards
 from holdfast.errors import HandedOver, Indeterminate, SourceStalled, UpperMismatch
 from holdfast.ingest.envelope import UpsertState, later_than
@@ -32,11 +41,13 @@ from holdfast.ingest.following import (
     binding_of,
     bindings,
     differing,
+    fed_from,
     is_beyond,
     last_messages,
     missing,
     newest_rows,
 )
+from holdfast.ingest.forgetting import Change, Unlisted, collapsed
 from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.made_from import check_fed, may_follow
 from holdfast.ingest.plan import plan
@@ -53,6 +64,7 @@ from holdfast.ingest.restored import given_up, lacks
 from holdfast.ingest.schema_texts import SchemaTexts, stored_texts
 from holdfast.ingest.source import Binding, Range, Source
 from holdfast.ingest.sources.collection import is_collection
+from holdfast.ingest.sources.files import Files
 from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
 from holdfast.ingest.standing import MESSAGE_KEY, SETTLES, last_end, latest_good
 from holdfast.ingest.waits import Waits
@@ -222,6 +234,8 @@ class Ingestion:
         self._bound: dict[str, Binding] = {}
         self._ends: dict[str, Binding] = {}
         """Of partitions that have more than is bound, as they are stored."""
+        files = self._spec.source
+        self._unlisted = Unlisted(int(files.forget_after_s * 1000) if isinstance(files, FilesSpec) else 0)
         self._standing: list[dict[str, Any]] = []
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
         self._filling = InitialFill()
@@ -275,13 +289,21 @@ class Ingestion:
         self._reader.mark(self._standing, stored=True)
         self._bound = self._bindings(rows)
         self._ends = {each["partition"]: binding_of(each) for each in rows if each["source"] == ENDS}
+        self._unlisted.load(rows, self._bound)
         if self._state is not None:
             contents = (
                 self._contents(self.rendition.shards) if self._upper else self.schema.arrow.empty_table()
             )
             self._state.load(contents)
         if self._reads_again:
-            self._given_up = given_up(self._client, self.info, self.rendition, self._source.name, self._bound)
+            self._given_up = given_up(
+                self._client,
+                self.info,
+                self.rendition,
+                self._source.name,
+                self._bound,
+                self._unlisted.forgotten,
+            )
         self._known = True
         # The instance that committed them may have ended before it told the source.
         self._acknowledge()
@@ -314,12 +336,12 @@ class Ingestion:
     def _bindings(self, rows: Sequence[dict[str, Any]]) -> dict[str, Binding]:
         bound: dict[str, Binding] = {}
         last = last_messages(rows)
+        if others := fed_from(rows) - {self._source.name}:
+            raise SourceStalled(
+                f"collection {self.info.name} was fed from {min(others)}, not from {self._source.name}",
+                hint="feed it from the same source, or hand it over to a new rendition",
+            )
         for row in (each for each in rows if each["source"] not in BESIDE):
-            if row["source"] != self._source.name:
-                raise SourceStalled(
-                    f"collection {self.info.name} was fed from {row['source']}, not from {self._source.name}",
-                    hint="feed it from the same source, or hand it over to a new rendition",
-                )
             if row["partition"] in bound or row[DIFF] != 1:
                 raise SourceStalled(
                     f"the bindings of collection {self.info.name} contradict each other for partition"
@@ -381,7 +403,7 @@ class Ingestion:
             return IngestStep(StepOutcome.IDLE, self._upper)
         if within is None and self._may_wait(chosen, work):
             return IngestStep(StepOutcome.IDLE, self._upper)
-        step = self._commit(work, at, self._ends_beyond(work, probed))
+        step = self._commit(work, at, self._ends_beyond(work, probed), None if again else self._listed())
         return step if self._whole is None else replace(step, more=self._whole.more)
 
     def _chosen(self, again: Sequence[Range], found: Sequence[Range]) -> Sequence[Range]:
@@ -391,6 +413,12 @@ class Ingestion:
             return plan(ready, self._spec.max_rows, self._spec.max_bytes)
         # What the renditions before had ends between transactions, also if nobody can say which ones by now.
         return self._whole.plan(again or found, self._bound) or self._whole.as_planned(again)
+
+    def _listed(self) -> Change | None:
+        """What the last listing changes of what is missing and forgotten."""
+        if not isinstance(self._source, Files) or self.rendition.state is RenditionState.HYDRATING:
+            return None
+        return self._unlisted.change(self._source.listed, self._bound, self._client.now_ms())
 
     def _ends_beyond(self, work: _Work, probed: Iterable[Range]) -> dict[str, Binding]:
         """The ends of the bound partitions that have more than is bound after this step."""
@@ -473,7 +501,10 @@ class Ingestion:
         target = followed.target(self._upper, self._bound)
         if target is None and self._complete_before():
             target = followed.target(self._upper, self._bound)
-        if target is None or (not target.next and is_beyond(target, self._bound)):
+        change = None if target is None else self._forgets(target)
+        if target is None or (
+            not target.next and is_beyond(target, self._bound, change.forgets if change else ())
+        ):
             return IngestStep(StepOutcome.IDLE, self._upper)
         wanted = missing(target, self._bound, whole=isinstance(self._spec.source, FilesSpec))
         if wanted and not target.next:
@@ -482,7 +513,21 @@ class Ingestion:
         if why := differing(target, self._bound | self._summed(work.bound)):
             self._discard(work)
             raise self._unled(why)
-        return self._commit(work, target.at)
+        return self._commit(work, target.at, change=change)
+
+    def _forgets(self, target: FollowTarget) -> Change | None:
+        """What to forget with the other rendition. Raises `SourceStalled` if this one lacks some of it."""
+        before, after = self._unlisted.forgotten, target.forgotten
+        if after is None or after.position <= before.position:
+            return None
+        forgets = target.forgets if target.next else self._bound.keys() - target.bound.keys()
+        if collapsed(before, (self._bound[each] for each in forgets if each in self._bound)) != after:
+            count = after.position - before.position
+            raise self._unled(
+                f"the one before it has forgotten {count:,} files that are no longer listed, with"
+                f" {after.total - before.total:,} messages"
+            )
+        return self._unlisted.following(forgets, after)
 
     def _fill(self, wanted: Sequence[Range], until: int) -> IngestStep:
         """Read a part of what is missing."""
@@ -604,13 +649,21 @@ class Ingestion:
 
     def _read(self, work: _Work, chosen: Sequence[Range], at: int, max_bytes: int) -> None:
         together = self._whole is not None
-        order = Order(chosen, frozenset(self._bound), at, max_bytes, together)
+        known = frozenset(each.partition for each in chosen if each.partition in self._bound)
+        order = Order(chosen, known, at, max_bytes, together)
         for done in self._runner.read(order, self._reader, self._writer) if chosen else ():
             work.add(done)
 
-    def _commit(self, work: _Work, at: int, ends: Mapping[str, Binding] | None = None) -> IngestStep:
-        """Commit a step. `ends` are those of the partitions that have more."""
+    def _commit(
+        self,
+        work: _Work,
+        at: int,
+        ends: Mapping[str, Binding] | None = None,
+        change: Change | None = None,
+    ) -> IngestStep:
+        """Commit a step. `ends` are those of the partitions that have more, `change` what is forgotten."""
         after, ends = None, ends or {}
+        change = change or Change(forgotten=self._unlisted.forgotten)
         work.bound = self._summed(work.bound)
         work.forget_cleared()
         if self._state is not None and work.records:
@@ -632,13 +685,19 @@ class Ingestion:
             remap,
             _signed(REMAP_SCHEMA, (), texts),
             self._changed(ENDS, self._ends, ends),
-            self._changed(LAST, _last(self._bound), _last(self._bound | work.bound)),
+            self._changed(LAST, _last(self._bound_before(work.bound)), _last(work.bound)),
+            self._changed(UNLISTED, change.ended, change.begun),
+            self._changed(FORGOTTEN, self._forgotten(), self._forgotten(change)),
+            _signed(REMAP_SCHEMA, [self._remap_row(each, self._bound[each]) for each in change.forgets], ()),
         )
         kept = (_at(at, remap), _at(at, errors))
         if not self._is_appended(_at(at, updates), self._upper, at + 1, kept, work.uploads):
             return IngestStep(StepOutcome.LOST, self._upper)
         before, self._upper, self._moved_s = self._upper, at + 1, time.monotonic()
         self._bound |= work.bound
+        for each in change.forgets:
+            del self._bound[each]
+        self._unlisted.apply(change, work.bound)
         self._ends = dict(ends)
         self._texts.stored |= schemas
         gone = [id(each) for each in ended]
@@ -653,6 +712,11 @@ class Ingestion:
         done = (work.messages, changed, len(bad), work.bytes)
         behind = sum(end.position - self._bound[name].position for name, end in ends.items())
         return IngestStep(StepOutcome.COMMITTED, self._upper, *done, fills, behind=behind)
+
+    def _forgotten(self, change: Change | None = None) -> dict[str, Binding]:
+        """The row of what is forgotten now, or after a change."""
+        found = self._unlisted.forgotten if change is None else change.forgotten
+        return {self._source.name: found} if found.position else {}
 
     def _is_appended(
         self,
@@ -712,8 +776,12 @@ class Ingestion:
 
     def _rebound(self, bound: Mapping[str, Binding]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The remap rows that end, and those that begin."""
-        old = [self._remap_row(each, self._bound[each]) for each in bound if each in self._bound]
+        old = [self._remap_row(*each) for each in self._bound_before(bound).items()]
         return old, [self._remap_row(partition, binding) for partition, binding in bound.items()]
+
+    def _bound_before(self, bound: Iterable[str]) -> dict[str, Binding]:
+        """The bindings of these partitions that are bound already."""
+        return {each: self._bound[each] for each in bound if each in self._bound}
 
     def _changed(
         self, source: str, before: Mapping[str, Binding], after: Mapping[str, Binding]

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.collections import RenditionInfo, StorageController
-from holdfast.collections.pipeline import BESIDE, ENDS
+from holdfast.collections.pipeline import BESIDE, ENDS, FORGOTTEN
 from holdfast.errors import BadInput
+from holdfast.ingest.following import fed_from
 from holdfast.ingest.schema_texts import stored_texts
 from holdfast.persist import PersistClient, SnapshotPart
 from holdfast.persist.rows.schema import DIFF
@@ -61,9 +62,9 @@ def progress(client: PersistClient, rendition: RenditionInfo) -> SourceProgress 
         client.read_snapshot_part(SnapshotPart(shard, upper - 1)).to_table()
         for shard in (rendition.pipeline.remap, rendition.pipeline.errors)
     )
-    bound, ends = _bindings(bound), _ends(bound)
-    messages = pc.sum(bound["total"]).as_py() or 0
-    source = bound["source"][0].as_py() if bound.num_rows else ""
+    counted, bound, ends = _bindings(bound, FORGOTTEN), _bindings(bound), _ends(bound)
+    messages = pc.sum(counted["total"]).as_py() or 0
+    source = min(fed_from(counted.slice(0, 1).to_pylist()), default="")
     slot = json.loads(bound["identity"][0].as_py())["slot"] if source.startswith("postgres://") else ""
     return SourceProgress(upper, _positions(bound), messages, bad.num_rows, _positions(ends), source, slot)
 
@@ -72,8 +73,10 @@ def _positions(rows: pa.Table) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(zip(rows["partition"].to_pylist(), rows["position"].to_pylist(), strict=True)))
 
 
-def _bindings(rows: pa.Table) -> pa.Table:
-    return rows.filter(pc.invert(pc.is_in(rows["source"], pa.array(sorted(BESIDE), pa.string()))))
+def _bindings(rows: pa.Table, *others: str) -> pa.Table:
+    """The bindings, and rows with these sources."""
+    beside = sorted(BESIDE.difference(others))
+    return rows.filter(pc.invert(pc.is_in(rows["source"], pa.array(beside, pa.string()))))
 
 
 def _ends(rows: pa.Table) -> pa.Table:
@@ -85,12 +88,13 @@ def offsets(controller: StorageController, name: str, as_of: int | None = None) 
 
     Columns: source, partition, position (the next to read), identity, rows and checksum of the last range,
     where the messages without a gap begin, the total of all messages, and how many messages behind it was at
-    that time (null: the positions of the source don't count messages). Returns the time, which is the
-    latest complete one if `as_of` is None. Raises `BadInput` for a collection that was not fed from a source
-    at that time, and like `CollectionReader.snapshot`.
+    that time (null: the positions of the source don't count messages). Files that are forgotten are one row
+    with `forgotten` as its source, their number as position, and their messages as total. Returns the time,
+    which is the latest complete one if `as_of` is None. Raises `BadInput` for a collection that was not fed
+    from a source at that time, and like `CollectionReader.snapshot`.
     """
     time, rows = _kept(controller, name, as_of, "remap")
-    bound, ends = _bindings(rows), dict(_positions(_ends(rows)))
+    bound, ends = _bindings(rows, FORGOTTEN), dict(_positions(_ends(rows)))
     behind = [
         ends[name] - position if name in ends else 0 if source.startswith(_COUNTED) else None
         for source, name, position in zip(

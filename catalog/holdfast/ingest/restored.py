@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.collections import CollectionInfo, RenditionInfo
-from holdfast.errors import AsOfTooEarly, ShardFinalized
-from holdfast.ingest.following import bindings, continues, newest_rows
+from holdfast.errors import AsOfTooEarly, ShardFinalized, SourceStalled
+from holdfast.ingest.following import bindings, continues, forgotten, newest_rows
 from holdfast.ingest.source import Binding
 from holdfast.persist import PersistClient
 
@@ -23,8 +23,12 @@ def given_up(
     rendition: RenditionInfo,
     source: str,
     bound: Mapping[str, Binding],
+    forgot: Binding,
 ) -> dict[str, Binding]:
-    """Return how far the renditions before a restored one had bound partitions that it has not so far."""
+    """Return how far the renditions before a restored one had bound partitions that it has not so far.
+
+    Raises `SourceStalled` if they had files that are forgotten since, and that this one never had.
+    """
     found: dict[str, Binding] = {}
     for each in info.held:
         if each.pipeline is None or each.held_from >= rendition.held_from:
@@ -34,8 +38,18 @@ def given_up(
             suppress(AsOfTooEarly, ShardFinalized),
             client.reader(each.pipeline.remap, purpose=_PURPOSE) as reader,
         ):
-            rows = [row for row in newest_rows(reader) if row["source"] == source]
-            for partition, theirs in bindings(rows).items():
+            all_rows = newest_rows(reader)
+            rows = [row for row in all_rows if row["source"] == source]
+            theirs_bound, theirs_forgot = bindings(rows), forgotten(all_rows)
+            # Right after a restore, these are those that the others have forgotten. Later they are more.
+            mine_only = len(bound.keys() - theirs_bound.keys()) + forgot.position
+            if (lost := theirs_forgot.position - mine_only) > 0:
+                raise SourceStalled(
+                    f"rendition {each.id} of collection {info.name} had {lost:,} files that are no longer"
+                    f" listed and that rendition {rendition.id} does not have ({source})",
+                    hint="to go on without them, feed it with --anew",
+                )
+            for partition, theirs in theirs_bound.items():
                 other = found.get(partition)
                 if lacks(bound.get(partition), theirs) and (
                     other is None or other.position < theirs.position

@@ -35,6 +35,8 @@ SECRETS: Final = {"password": "sasl.password", "keyPassword": "ssl.key.password"
 """Secrets by the beginning of their fields: a spec names an environment variable or a file for each."""
 SLOT_CHARS: Final = 45
 """The greatest length of `slot`. Postgres allows 63 characters. A collection and an attempt add 9 each."""
+FORGET_AFTER_S: Final = 30 * 86400.0
+"""So long a file that was read may be missing from a folder before it is forgotten, by default."""
 _SLOT: Final = re.compile(rf"[a-z0-9_]{{1,{SLOT_CHARS}}}")
 _HOW_TO_NAME: Final = (
     "put it into an environment variable or a file, and name that with passwordEnv or passwordFile"
@@ -64,7 +66,8 @@ _UNITS_BYTES: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 class FilesSpec:
     """Files in a folder or S3 bucket whose paths match a pattern. `on_changed` is "error" or "ignore".
 
-    `secret` has the credentials for the bucket. Default: those of the environment.
+    `secret` has the credentials for the bucket. Default: those of the environment. A file that was not listed
+    for `forget_after_s` is forgotten (0: never).
     """
 
     REPLAYABLE: ClassVar[bool] = True
@@ -73,6 +76,7 @@ class FilesSpec:
     pattern: str = "*"
     on_changed: str = "error"
     secret: SecretRef | None = None
+    forget_after_s: float = FORGET_AFTER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +263,7 @@ def _files(given: "_Block") -> FilesSpec:
         given.text("pattern", "*"),
         given.choice("onChanged", ["error", "ignore"], "error"),
         _secret_ref(given, S3_KEYS, S3_KEYS[:2], shared=True),
+        given.duration("forgetAfter", FORGET_AFTER_S),
     )
     given.done()
     if spec.secret is not None and isinstance(spec.path, Path):

@@ -133,6 +133,12 @@ class FilesSource(ApiModel):
         default="error",
         description="What to do with a file that changed after it was read: record an error, or ignore it.",
     )
+    forget_after: str = Field(
+        default="30d",
+        pattern=r"^[0-9]{1,9}(ms|s|m|h|d)$",
+        description="How long a file that was read may be missing before it is forgotten. A forgotten file "
+        "that comes back is read again. 0s: never.",
+    )
     secret_ref: LocalReference | None = _secret_ref(
         "with the credentials for a bucket. The default is the credentials of the catalog's storage", S3_KEYS
     )

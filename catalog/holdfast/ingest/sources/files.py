@@ -6,13 +6,13 @@ A time of the collection has all of a file or nothing.
   file that changed after it was bound is not read again: that is an error record, or nothing if `on_changed`
   is "ignore".
 - Files whose names begin with "." or "_" or end with ".tmp" are not complete yet, and are ignored.
-- A file that is bound may be deleted.
+- A file that is bound may be deleted. `listed` says which bound files the last probe found.
 """
 
 import codecs
 import fnmatch
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,7 @@ class Files(ABC):
         self._whole = whole
         self._raw = raw
         self._on_changed = on_changed
+        self.listed: Collection[str] = ()
 
     @property
     @abstractmethod
@@ -73,9 +74,11 @@ class Files(ABC):
     def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
         """Return the files that are not bound, by time of change and name."""
         new: list[tuple[int, Range]] = []
+        listed = set()
         for file in self._listing():
             binding = bound.get(file.name)
             if binding is not None:
+                listed.add(file.name)
                 known = binding.identity.removeprefix(CHANGED)
                 if known == file.identity or self._on_changed == "ignore":
                     continue
@@ -89,6 +92,7 @@ class Files(ABC):
                     hint="split it into smaller files: all rows of a file become visible at one time",
                 )
             new.append((file.modified, Range(file.name, 0, size, file.identity, whole=True, size_bytes=size)))
+        self.listed = listed
         if not new and not bound:
             self._waits.show(f"no file in {self.name} matches pattern '{self._pattern}' yet")
         return [each for _, each in sorted(new, key=lambda one: (one[0], one[1].partition))]
