@@ -195,7 +195,8 @@ def missing(target: FollowTarget, bound: Mapping[str, Binding], *, whole: bool) 
         begin = theirs.begin if mine is None or not continues(theirs, mine) else mine.position
         size = theirs.position - begin if whole else 0
         ranges.append(Range(partition, begin, theirs.position, theirs.identity, whole, size))
-    return ranges
+    # Files are bound in the order of their names, in case they are lexical.
+    return sorted(ranges, key=lambda each: each.partition) if whole else ranges
 
 
 def continues(theirs: Binding, mine: Binding) -> bool:

@@ -33,10 +33,14 @@ class Change:
 
 
 class Unlisted:
-    """What is missing and what is forgotten, as the remap has it. `after_ms` is 0 if nothing is forgotten."""
+    """What is missing and what is forgotten, as the remap has it. `after_ms` is 0 if nothing is forgotten.
 
-    def __init__(self, after_ms: int) -> None:
+    If files are `lexical`, they are missing as soon as a later one is bound.
+    """
+
+    def __init__(self, after_ms: int, *, lexical: bool) -> None:
         self._after_ms = after_ms
+        self._lexical = lexical
         self._since: dict[str, int] = {}
         self._listed: set[str] = set()
         self.forgotten = NOTHING
@@ -62,7 +66,10 @@ class Unlisted:
         )
         forgets = list(itertools.islice(due, _MOST))
         ended = {each: Binding(self._since[each]) for each in (*back, *forgets)}
-        return Change(begun, ended, forgets, collapsed(self.forgotten, (bound[each] for each in forgets)))
+        after = collapsed(self.forgotten, (bound[each] for each in forgets))
+        if self._lexical and forgets:
+            after = replace(after, identity=max(after.identity, *forgets))
+        return Change(begun, ended, forgets, after)
 
     def following(self, forgets: Collection[str], after: Binding) -> Change:
         """The change of a rendition that follows another one: it forgets what that one has forgotten."""

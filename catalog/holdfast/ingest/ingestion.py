@@ -64,7 +64,7 @@ from holdfast.ingest.restored import given_up, lacks
 from holdfast.ingest.schema_texts import SchemaTexts, stored_texts
 from holdfast.ingest.source import Binding, Range, Source
 from holdfast.ingest.sources.collection import is_collection
-from holdfast.ingest.sources.files import Files
+from holdfast.ingest.sources.files import MOST_LISTED, Files
 from holdfast.ingest.spec import FilesSpec, IngestSpec, KafkaSpec
 from holdfast.ingest.standing import MESSAGE_KEY, SETTLES, last_end, latest_good
 from holdfast.ingest.waits import Waits
@@ -235,7 +235,9 @@ class Ingestion:
         self._ends: dict[str, Binding] = {}
         """Of partitions that have more than is bound, as they are stored."""
         files = self._spec.source
-        self._unlisted = Unlisted(int(files.forget_after_s * 1000) if isinstance(files, FilesSpec) else 0)
+        self._lexical = isinstance(files, FilesSpec) and files.lexical
+        after_ms = int(files.forget_after_s * 1000) if isinstance(files, FilesSpec) else 0
+        self._unlisted = Unlisted(after_ms, lexical=self._lexical)
         self._standing: list[dict[str, Any]] = []
         self._moved_s, self._looked_s = time.monotonic(), self._client.clock.monotonic()
         self._filling = InitialFill()
@@ -290,6 +292,7 @@ class Ingestion:
         self._bound = self._bindings(rows)
         self._ends = {each["partition"]: binding_of(each) for each in rows if each["source"] == ENDS}
         self._unlisted.load(rows, self._bound)
+        self._pass()
         if self._state is not None:
             contents = (
                 self._contents(self.rendition.shards) if self._upper else self.schema.arrow.empty_table()
@@ -307,6 +310,11 @@ class Ingestion:
         self._known = True
         # The instance that committed them may have ended before it told the source.
         self._acknowledge()
+
+    def _pass(self) -> None:
+        """Tell a source of files up to where it has nothing to look for."""
+        if isinstance(self._source, Files):
+            self._source.passed = self._unlisted.forgotten.identity
 
     def _look(self) -> None:
         """Find the upper, and what the rendition is now."""
@@ -404,7 +412,8 @@ class Ingestion:
         if within is None and self._may_wait(chosen, work):
             return IngestStep(StepOutcome.IDLE, self._upper)
         step = self._commit(work, at, self._ends_beyond(work, probed), None if again else self._listed())
-        return step if self._whole is None else replace(step, more=self._whole.more)
+        more = self._lexical and len(probed) >= MOST_LISTED
+        return replace(step, more=more if self._whole is None else self._whole.more)
 
     def _chosen(self, again: Sequence[Range], found: Sequence[Range]) -> Sequence[Range]:
         """What this step reads."""
@@ -521,7 +530,8 @@ class Ingestion:
         if after is None or after.position <= before.position:
             return None
         forgets = target.forgets if target.next else self._bound.keys() - target.bound.keys()
-        if collapsed(before, (self._bound[each] for each in forgets if each in self._bound)) != after:
+        mine = collapsed(before, (self._bound[each] for each in forgets if each in self._bound))
+        if replace(mine, identity=after.identity) != after:
             count = after.position - before.position
             raise self._unled(
                 f"the one before it has forgotten {count:,} files that are no longer listed, with"
@@ -650,7 +660,7 @@ class Ingestion:
     def _read(self, work: _Work, chosen: Sequence[Range], at: int, max_bytes: int) -> None:
         together = self._whole is not None
         known = frozenset(each.partition for each in chosen if each.partition in self._bound)
-        order = Order(chosen, known, at, max_bytes, together)
+        order = Order(chosen, known, at, max_bytes, together, self._lexical)
         for done in self._runner.read(order, self._reader, self._writer) if chosen else ():
             work.add(done)
 
@@ -698,6 +708,7 @@ class Ingestion:
         for each in change.forgets:
             del self._bound[each]
         self._unlisted.apply(change, work.bound)
+        self._pass()
         self._ends = dict(ends)
         self._texts.stored |= schemas
         gone = [id(each) for each in ended]
@@ -820,7 +831,8 @@ class Ingestion:
         stopped = stopped or threading.Event().wait
         self.load()
         ends = None
-        if once and not self.is_following:
+        # Not all files are listed if they are lexical. Then it goes on until nothing is new.
+        if once and not self.is_following and not self._lexical:
             ends = {each.partition: each.end for each in self._probed()}
         while True:
             began = time.monotonic()

@@ -300,7 +300,13 @@ def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock, waits
             whole, raw = spec.format in {"avro", "csv", "parquet"}, spec.format == "raw"
             if isinstance(files.path, Path):
                 return Folder(
-                    files.path, files.pattern, waits, whole=whole, on_changed=files.on_changed, raw=raw
+                    files.path,
+                    files.pattern,
+                    waits,
+                    whole=whole,
+                    on_changed=files.on_changed,
+                    raw=raw,
+                    lexical=files.lexical,
                 )
             return _bucket(files.path, files, waits, whole=whole, raw=raw)
         case GeneratorSpec() as made:
@@ -371,6 +377,7 @@ def _bucket(place: S3Place, files: FilesSpec, waits: Waits, *, whole: bool, raw:
         on_changed=files.on_changed,
         secret=files.secret,
         raw=raw,
+        lexical=files.lexical,
     )
 
 

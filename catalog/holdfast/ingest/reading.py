@@ -63,7 +63,7 @@ class Order:
     """What a step reads: ranges of a source, for a time of the collection, within a number of bytes.
 
     `known` has the partitions that are bound already. If the ranges belong `together`, they are of no use
-    unless all of them are read.
+    unless all of them are read. If they are `in_sequence`, none is of use without those before it.
     """
 
     ranges: Sequence[Range]
@@ -71,13 +71,15 @@ class Order:
     at: int
     max_bytes: int
     together: bool = False
+    in_sequence: bool = False
 
 
 class Runner(Protocol):
     """Reads the ranges of a step somewhere."""
 
     def read(self, order: Order, source: "RangeReader", writer: RenditionWriter, /) -> list[RangeWork]:
-        """Read the ranges, in their order. Leaves out those whose partition changed meanwhile.
+        """Read the ranges, in their order. Leaves out those whose partition changed meanwhile, and those that
+        are of no use without them.
 
         Raises `SourceStalled` if there are too many bad records, and the errors of the source.
         """
@@ -97,6 +99,8 @@ class LocalRunner:
                 done = source.read(wanted, is_known=wanted.partition in order.known, max_bytes=left)
             except SourceChanged:
                 # The next step finds it as it is then.
+                if order.in_sequence:
+                    break
                 continue
             left -= done.bytes
             work.append(done)

@@ -67,7 +67,7 @@ class FilesSpec:
     """Files in a folder or S3 bucket whose paths match a pattern. `on_changed` is "error" or "ignore".
 
     `secret` has the credentials for the bucket. Default: those of the environment. A file that was not listed
-    for `forget_after_s` is forgotten (0: never).
+    for `forget_after_s` is forgotten (0: never). `lexical` says that later files have later names.
     """
 
     REPLAYABLE: ClassVar[bool] = True
@@ -77,6 +77,7 @@ class FilesSpec:
     on_changed: str = "error"
     secret: SecretRef | None = None
     forget_after_s: float = FORGET_AFTER_S
+    lexical: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,7 @@ def _files(given: "_Block") -> FilesSpec:
         given.choice("onChanged", ["error", "ignore"], "error"),
         _secret_ref(given, S3_KEYS, S3_KEYS[:2], shared=True),
         given.duration("forgetAfter", FORGET_AFTER_S),
+        given.choice("order", ["Modified", "Lexical"], "Modified") == "Lexical",
     )
     given.done()
     if spec.secret is not None and isinstance(spec.path, Path):

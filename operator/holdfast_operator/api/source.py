@@ -133,6 +133,11 @@ class FilesSource(ApiModel):
         default="error",
         description="What to do with a file that changed after it was read: record an error, or ignore it.",
     )
+    order: Literal["Modified", "Lexical"] = Field(
+        default="Modified",
+        description="Lexical: each new file has a later name than all before it, and listing starts after "
+        "the last one that was read. Required for more than 10,000 files.",
+    )
     forget_after: str = Field(
         default="30d",
         pattern=r"^[0-9]{1,9}(ms|s|m|h|d)$",

@@ -1,5 +1,6 @@
 """Objects of an S3 bucket are read once, as they were when they were bound. The server is a real MinIO."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from holdfast.collections import StorageController
 from holdfast.collections.snapshots.manifest import verify_snapshot
 from holdfast.errors import BadInput, Determinate, SourceChanged, SourceStalled, StoreUnreachable
 from holdfast.ingest import ingest_source
-from holdfast.ingest.source import Piece
+from holdfast.ingest.source import Binding, Piece
+from holdfast.ingest.sources import files
 from holdfast.ingest.sources.bucket import Bucket
 from holdfast.ingest.spec import parse
 from holdfast.ingest.waits import Waits
@@ -42,8 +44,8 @@ class Objects:
     def delete(self, name: str) -> None:
         self._client.delete_object(Bucket=self.place.bucket, Key=f"in/orders/{name}")
 
-    def source(self, pattern: str = "*") -> Bucket:
-        return Bucket(self.place, pattern, Waits(), whole=False, on_changed="error")
+    def source(self, pattern: str = "*", **changed: Any) -> Bucket:
+        return Bucket(self.place, pattern, Waits(), whole=False, on_changed="error", **changed)
 
     def fed(self, path: Path, **files: Any) -> Counter[tuple[Any, ...]]:
         block = {"files": {"path": self.place.url, **files}, "format": {"json": {}}}
@@ -175,3 +177,27 @@ def test_a_path_is_a_folder_or_an_s3_url() -> None:
         parse({"files": {"path": "https://bucket/orders"}, "format": {"json": {}}})
     with pytest.raises(BadInput, match="needs 3 to 63 lower-case letters"):
         parse({"files": {"path": "s3://B/orders"}, "format": {"json": {}}})
+
+
+def test_lexical_objects_are_listed_after_the_last_one(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_LISTED", 2)
+    for number in (1, 2, 4):
+        objects.put(f"{number}.json", json.dumps({"id": number}).encode())
+    assert sorted(id_ for id_, _ in objects.fed(tmp_path, order="Lexical")) == [1, 2, 4]
+    source = objects.source(lexical=True)
+    bound = {f"{number}.json": Binding(1) for number in (1, 2, 4)}
+    asked: list[str] = []
+    page = source._session.page
+    monkeypatch.setattr(
+        source._session, "page", lambda base, after: asked.append(after) or page(base, after=after)
+    )
+    assert source.probe(bound) == []
+    objects.put("5.json", b'{"id": 5}')
+    assert [each.partition for each in source.probe(bound)] == ["5.json"]
+    # The first listing looks for what was missed. Later ones begin after the last object.
+    assert asked == ["", "in/orders/4.json"]
+    objects.put("3.json", b'{"id": 3}')
+    with pytest.raises(SourceStalled, match=r"file 3.json in s3://.* comes before 4.json, which was read"):
+        objects.fed(tmp_path, order="Lexical")

@@ -1,19 +1,29 @@
 """Files of a folder are read once, as they were when they were bound."""
 
+import json
 import os
+import time
+import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast.errors import BadInput, SourceStalled
+from holdfast.collections import StorageController
+from holdfast.errors import BadInput, SourceChanged, SourceStalled
 from holdfast.ingest import ingest_source
-from holdfast.ingest.source import Binding, Piece
+from holdfast.ingest.kept import offsets
+from holdfast.ingest.source import Binding, Piece, Range
+from holdfast.ingest.sources import files
+from holdfast.ingest.sources import folder as folders
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.waits import Waits
 from holdfast.persist import Schema
+from unit.collections.stores import Stores
+from unit.ingest.pipelines import created, pipeline, rows
 
 SCHEMA = Schema.of({"id": "int64"}, {"name": "string?"})
 
@@ -205,3 +215,138 @@ def test_a_file_that_can_not_be_read_stalls_the_source(
     monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(holdfast.SourceStalled, match=r"can't read .*file: Permission denied"):
         list(source.read(wanted))
+
+
+# The order of names
+
+
+def read_once(path: Path, into: Path, **files: Any) -> list[int]:
+    """Feed as a new process. Returns the ids in the collection."""
+    block = {"files": {"path": str(path), "order": "Lexical", **files}, "format": {"json": {}}}
+    ingest_source(f"file://{into}/store", "orders", block, schema=SCHEMA, once=True)
+    with holdfast.table(f"file://{into}/store", "orders") as table:
+        return sorted(table.read()["id"].to_pylist())
+
+
+def write(path: Path, *ids: int) -> None:
+    for id_ in ids:
+        (path / f"{id_:03}.json").write_text(json.dumps({"id": id_}))
+
+
+def test_lexical_files_are_looked_for_after_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_LISTED", 3)
+    monkeypatch.setattr(folders, "MOST_LISTED", 3)
+    path = tmp_path / "in"
+    path.mkdir()
+    write(path, *range(8))
+    (path / "sub").mkdir()
+    (path / "sub/a.json").write_text('{"id": 100}')
+    (path / ".hidden").touch()
+    assert names(folder(path, lexical=True)) == ["000.json", "001.json", "002.json"]
+    assert read_once(path, tmp_path) == [*range(8), 100]
+    # What was read may be there, change, or be deleted.
+    (path / "000.json").unlink()
+    write(path, 1)
+    assert read_once(path, tmp_path) == [*range(8), 100]
+    (path / "sub/b.json").write_text('{"id": 101}')
+    assert read_once(path, tmp_path) == [*range(8), 100, 101]
+
+
+def test_a_lexical_file_that_comes_late_stalls(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.mkdir()
+    write(path, 1, 3)
+    read_once(path, tmp_path)
+    write(path, 2)
+    with pytest.raises(SourceStalled, match=r"file 002.json in .* was not read, .* comes before 003.json"):
+        read_once(path, tmp_path)
+    (path / "002.json").rename(path / "004.json")
+    assert read_once(path, tmp_path) == [1, 2, 3]
+    # That is also so for one that was there before the order was set, and not for one that was ignored.
+    (path / "000.csv").touch()
+    assert read_once(path, tmp_path, pattern="*.json") == [1, 2, 3]
+
+
+def test_a_lexical_file_that_is_being_written_keeps_the_later_ones_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "in"
+    path.mkdir()
+    write(path, 1, 2, 3)
+    true, failed = Folder._contents, []
+
+    def contents(self: Folder, wanted: Range) -> bytes:
+        if wanted.partition == "002.json" and not failed:
+            failed.append(wanted)
+            raise SourceChanged("it is being written")
+        return true(self, wanted)
+
+    monkeypatch.setattr(Folder, "_contents", contents)
+    assert read_once(path, tmp_path) == [1, 2, 3]
+    assert failed
+
+
+def test_lexical_files_are_forgotten_though_they_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.mkdir()
+    client = Stores().open()
+    created(client)
+    block = {"path": str(path), "order": "Lexical", "forgetAfter": "1ms"}
+
+    def feed() -> None:
+        ingestion = pipeline(
+            client, folder(path, lexical=True), generator=None, files=block, run={"progressInterval": "1ms"}
+        )
+        for _ in range(3):
+            ingestion.step()
+            time.sleep(0.01)
+
+    write(path, 1, 2, 3)
+    feed()
+    table = offsets(StorageController(client), "orders")[1]
+    found = dict(zip(table["partition"].to_pylist(), table["position"].to_pylist(), strict=True))
+    assert found == {f"file://{path}": 2, "003.json": len('{"id": 3}')}
+    # They are not read again.
+    feed()
+    assert sum(rows(client).values()) == 3
+    write(path, 4)
+    feed()
+    assert sum(rows(client).values()) == 4
+
+
+def test_many_files_need_an_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_LISTED", 3)
+    write(tmp_path, 1, 2, 3)
+    assert len(names(folder(tmp_path))) == 3
+    write(tmp_path, 4)
+    with pytest.raises(SourceStalled, match="has more than 3 files that match pattern") as stalled:
+        names(folder(tmp_path))
+    assert "set order: Lexical in source.files" in str(stalled.value.hint)
+
+
+class Million(Folder):
+    """A stand-in for a folder with a million files. Only its list of names is not real."""
+
+    def _names(self) -> Iterator[str]:
+        return (f"{number * 7919 % 1_000_000:07}.json" for number in range(1_000_000))
+
+
+@pytest.mark.long
+def test_an_idle_step_with_a_million_files_takes_little(tmp_path: Path) -> None:
+    source = Million(tmp_path, "*", Waits(), whole=False, on_changed="error", lexical=True)
+    bound = {f"{number:07}.json": Binding(1) for number in range(999_990)}
+    source.passed = "0900000.json"
+    for number in range(999_990, 1_000_000):
+        (tmp_path / f"{number:07}.json").touch()
+    began = time.process_time()
+    assert len(source.probe(bound)) == 10
+    seconds = time.process_time() - began
+    tracemalloc.start()
+    source.probe(bound)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    print(f"a million files: {seconds:.2f} CPU s, {peak / 1e6:.1f} MB")
+    assert seconds < 10
+    assert peak < 20e6

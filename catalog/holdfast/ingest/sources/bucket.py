@@ -5,7 +5,7 @@ the spec names, or else from the environment, as for a location in S3. The sourc
 s3:ListBucket and s3:GetObject.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from holdfast.errors import SourceChanged
 from holdfast.ingest.credentials import SecretRef
@@ -30,8 +30,10 @@ class Bucket(Files):
         on_changed: str,
         secret: SecretRef | None = None,
         raw: bool = False,
+        lexical: bool = False,
     ) -> None:
-        super().__init__(pattern, waits, whole=whole, on_changed=on_changed, raw=raw)
+        super().__init__(pattern, waits, whole=whole, on_changed=on_changed, raw=raw, lexical=lexical)
+        self._is_checked = False
         self._place = place
         credentials = None if secret is None else secret.read()
         self._session = S3Session(place, answer_s=ANSWER_S, reads=True, credentials=credentials)
@@ -42,7 +44,21 @@ class Bucket(Files):
         return self._place.url
 
     def _listing(self) -> Iterator[FoundFile]:
-        base, after = self._session.base, ""
+        return self._listed_after("")
+
+    def _following(self, last: str, bound: Container[str]) -> Iterator[FoundFile]:
+        # What is before the last object is only listed once, so that it costs no requests later.
+        for each in self._listed_after(last if self._is_checked else self.passed):
+            if each.name > last:
+                self._is_checked = True
+                yield each
+            else:
+                self._check_not_late(each.name, last, bound)
+        self._is_checked = True
+
+    def _listed_after(self, name: str) -> Iterator[FoundFile]:
+        base = self._session.base
+        after = base + name if name else ""
         while True:
             try:
                 page = self._session.page(base, after=after)

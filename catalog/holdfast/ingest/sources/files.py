@@ -6,13 +6,18 @@ A time of the collection has all of a file or nothing.
   file that changed after it was bound is not read again: that is an error record, or nothing if `on_changed`
   is "ignore".
 - Files whose names begin with "." or "_" or end with ".tmp" are not complete yet, and are ignored.
+- If files are `lexical`, a later file has a later name. Then only the first files after the last bound one
+  are looked at, and they are bound without a gap. A file that appears before the last one was missed: that is
+  an error, as far as it is noticed.
+- Otherwise all files are listed, so there may not be too many.
 - A file that is bound may be deleted. `listed` says which bound files the last probe found.
 """
 
 import codecs
 import fnmatch
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,13 +25,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadInput, SourceChanged
+from holdfast.errors import BadInput, SourceChanged, SourceStalled
 from holdfast.ingest.formats.decoded import stripped
 from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
 from holdfast.ingest.waits import Waits
 
 MAX_FILE_BYTES: Final = 1 << 30
 """A file must fit into memory, because all its rows get one time."""
+
+MOST_LISTED: Final = 10_000
+"""So many files are listed in all. If they are lexical, so many new ones are looked at in a step."""
 
 CHANGED: Final = "changed/"
 """An identity that begins with this belongs to a file that changed after it was bound, and was not read."""
@@ -49,14 +57,24 @@ class Files(ABC):
     """
 
     def __init__(
-        self, pattern: str, waits: Waits, *, whole: bool, on_changed: str, raw: bool = False
+        self,
+        pattern: str,
+        waits: Waits,
+        *,
+        whole: bool,
+        on_changed: str,
+        raw: bool = False,
+        lexical: bool = False,
     ) -> None:
         self._waits = waits
         self._pattern = pattern
         self._whole = whole
         self._raw = raw
         self._on_changed = on_changed
+        self._lexical = lexical
         self.listed: Collection[str] = ()
+        self.passed = ""
+        """Of the files that are forgotten because later ones were bound, the last one."""
 
     @property
     @abstractmethod
@@ -68,14 +86,29 @@ class Files(ABC):
         """Return the files that `_is_wanted`. The order does not matter."""
 
     @abstractmethod
+    def _following(self, last: str, bound: Container[str]) -> Iterator[FoundFile]:
+        """Return the first `MOST_LISTED` files or more after the last one, in the order of their names.
+
+        Calls `_check_not_late` for those before it that it finds after `passed`.
+        """
+
+    @abstractmethod
     def _contents(self, wanted: Range) -> bytes:
         """Return the bytes of a file. Raises `SourceChanged` if it has another identity now, or is gone."""
 
     def probe(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
-        """Return the files that are not bound, by time of change and name."""
+        """Return the files that are not bound, by time of change and name, or by name if they are lexical."""
+        if self._lexical:
+            return self._next(bound)
         new: list[tuple[int, Range]] = []
         listed = set()
-        for file in self._listing():
+        for count, file in enumerate(self._listing()):
+            if count >= MOST_LISTED:
+                raise SourceStalled(
+                    f"{self.name} has more than {MOST_LISTED:,} files that match pattern '{self._pattern}'",
+                    hint="move away what was read; or set order: Lexical in source.files, if each new file"
+                    " has a later name than all before it",
+                )
             binding = bound.get(file.name)
             if binding is not None:
                 listed.add(file.name)
@@ -85,17 +118,40 @@ class Files(ABC):
                 at = binding.position
                 new.append((file.modified, Range(file.name, at, at, CHANGED + file.identity, whole=True)))
                 continue
-            size = file.size_bytes
-            if size > MAX_FILE_BYTES:
-                raise BadInput(
-                    f"file {file.name} in {self.name} has {size:,} bytes, more than {MAX_FILE_BYTES:,}",
-                    hint="split it into smaller files: all rows of a file become visible at one time",
-                )
-            new.append((file.modified, Range(file.name, 0, size, file.identity, whole=True, size_bytes=size)))
+            new.append((file.modified, self._range(file)))
         self.listed = listed
-        if not new and not bound:
-            self._waits.show(f"no file in {self.name} matches pattern '{self._pattern}' yet")
+        self._show(new or bound)
         return [each for _, each in sorted(new, key=lambda one: (one[0], one[1].partition))]
+
+    def _next(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
+        """The first files after the last one that is bound."""
+        last = max(bound, default="")
+        found = [self._range(each) for each in itertools.islice(self._following(last, bound), MOST_LISTED)]
+        self.listed = [last] if bound else []
+        self._show(found or bound)
+        return found
+
+    def _range(self, file: FoundFile) -> Range:
+        size = file.size_bytes
+        if size > MAX_FILE_BYTES:
+            raise BadInput(
+                f"file {file.name} in {self.name} has {size:,} bytes, more than {MAX_FILE_BYTES:,}",
+                hint="split it into smaller files: all rows of a file become visible at one time",
+            )
+        return Range(file.name, 0, size, file.identity, whole=True, size_bytes=size)
+
+    def _show(self, known: Collection[object]) -> None:
+        if not known:
+            self._waits.show(f"no file in {self.name} matches pattern '{self._pattern}' yet")
+
+    def _check_not_late(self, name: str, last: str, bound: Container[str]) -> None:
+        """Raise `SourceStalled` for a file before the last one that was not read."""
+        if name > self.passed and name not in bound and self._is_wanted(name):
+            raise SourceStalled(
+                f"file {name} in {self.name} was not read, and its name comes before {last}, which was read:"
+                " with order Lexical, each new file needs a later name than all before it",
+                hint="give it a later name, or move it away",
+            )
 
     def _is_wanted(self, name: str) -> bool:
         *folders, last = name.split("/")

@@ -3,13 +3,14 @@
 Put files in whole: write them under a name that `files` ignores, then rename them.
 """
 
+import heapq
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from holdfast.errors import BadInput, SourceChanged, SourceStalled
 from holdfast.ingest.source import Range
-from holdfast.ingest.sources.files import Files, FoundFile
+from holdfast.ingest.sources.files import MOST_LISTED, Files, FoundFile
 from holdfast.ingest.waits import Waits
 
 
@@ -17,9 +18,17 @@ class Folder(Files):
     """The source. Links to folders are not followed."""
 
     def __init__(
-        self, path: Path, pattern: str, waits: Waits, *, whole: bool, on_changed: str, raw: bool = False
+        self,
+        path: Path,
+        pattern: str,
+        waits: Waits,
+        *,
+        whole: bool,
+        on_changed: str,
+        raw: bool = False,
+        lexical: bool = False,
     ) -> None:
-        super().__init__(pattern, waits, whole=whole, on_changed=on_changed, raw=raw)
+        super().__init__(pattern, waits, whole=whole, on_changed=on_changed, raw=raw, lexical=lexical)
         self._path = path
 
     @property
@@ -30,24 +39,53 @@ class Folder(Files):
         return f"file://{path}"
 
     def _listing(self) -> Iterator[FoundFile]:
+        return self._found(each for each in self._names() if self._is_wanted(each))
+
+    def _following(self, last: str, bound: Container[str]) -> Iterator[FoundFile]:
+        def names() -> Iterator[str]:
+            for name in self._names():
+                if name <= last:
+                    self._check_not_late(name, last, bound)
+                elif self._is_wanted(name):
+                    yield name
+
+        return self._found(heapq.nsmallest(MOST_LISTED, names()))
+
+    def _names(self) -> Iterator[str]:
+        """The paths of all files and links below the folder."""
         if not self._path.is_dir():
             raise BadInput(
                 f"source folder {self._path} doesn't exist or is not a folder",
                 hint="correct source.files.path; on Spark, all executors must see the folder",
             )
-        for folder, folders, names in os.walk(self._path, onerror=_refuse):
-            folders[:] = [each for each in folders if not each.startswith((".", "_"))]
-            for each in names:
-                path = Path(folder, each)
-                name = path.relative_to(self._path).as_posix()
-                if not self._is_wanted(name) or not path.is_file():
-                    continue
-                _check_utf8(name)
-                try:
-                    status = path.stat()
-                except FileNotFoundError:
-                    continue
-                yield FoundFile(name, _identity(status), status.st_size, status.st_mtime_ns)
+        folders = [""]
+        while folders:
+            below = folders.pop()
+            try:
+                with os.scandir(self._path / below) as entries:
+                    for each in entries:
+                        if not each.is_dir():
+                            yield below + each.name
+                        elif not each.is_symlink() and not each.name.startswith((".", "_")):
+                            folders.append(f"{below}{each.name}/")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                # Don't pass over a folder that can't be read.
+                raise _unreadable(error) from error
+
+    def _found(self, names: Iterable[str]) -> Iterator[FoundFile]:
+        """The files with these names. Leaves out what is no file, or is gone."""
+        for name in names:
+            path = self._path / name
+            if not path.is_file():
+                continue
+            _check_utf8(name)
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            yield FoundFile(name, _identity(status), status.st_size, status.st_mtime_ns)
 
     def _contents(self, wanted: Range) -> bytes:
         path = self._path / wanted.partition
@@ -63,12 +101,6 @@ class Folder(Files):
         if not before == after == wanted.identity:
             raise SourceChanged(f"file {path} is being written")
         return contents
-
-
-def _refuse(error: OSError) -> None:
-    """Don't pass over a folder that can't be read."""
-    if not isinstance(error, FileNotFoundError):
-        raise _unreadable(error) from error
 
 
 def _check_utf8(path: str) -> None:

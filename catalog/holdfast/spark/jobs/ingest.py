@@ -160,7 +160,11 @@ class SparkRunner:
             missing = {id_ for each in done if isinstance(each, MissingTexts) for id_ in each.ids}
             work = [each for each in done if isinstance(each, RangeWork)]
             if not failed and not missing:
-                return work
+                if not order.in_sequence or None not in done:
+                    return work
+                usable = done.index(None)
+                self._client.discard(upload for each in work[usable:] for upload in each.uploads)
+                return work[:usable]
             self._client.discard(upload for each in work for upload in each.uploads)
             if failed:
                 raise failed[0]
