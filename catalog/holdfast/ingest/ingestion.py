@@ -206,7 +206,7 @@ class Ingestion:
         self._anew = anew
         self._waits = waits or Waits()
         self._followed: Followed | None = None
-        self._texts = SchemaTexts.of(spec.avro)
+        self._texts = SchemaTexts.of(spec.avro, self._waits)
         self._texts.elsewhere = self._kept_schemas
         self._whole = WholeTransactions(spec, source, transactions(self._texts)) if transactions else None
         self._open()

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 from holdfast.errors import BadInput, SourceStalled, StoreUnreachable
 from holdfast.ingest.schema_bundle import Referenced, bundled
 from holdfast.ingest.spec import RegistrySpec
+from holdfast.ingest.waits import Waits
 
 OPEN_S: Final = 15.0
 """So long the first request is repeated."""
@@ -46,7 +47,8 @@ class _Passing(Exception):
 class Registry:
     """Asks the registry for schemas. It opens a connection for each request, because there are few."""
 
-    def __init__(self, spec: RegistrySpec) -> None:
+    def __init__(self, spec: RegistrySpec, waits: Waits) -> None:
+        self._waits = waits
         self._url = spec.url.rstrip("/")
         self._parts = urlsplit(self._url)
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
@@ -76,16 +78,18 @@ class Registry:
         Raises `StoreUnreachable` if the registry can't be asked, and `SourceStalled` if it does not have what
         the schema refers to, or that can't be used.
         """
-        deadline = time.monotonic() + self._patience_s
+        began_s, server = time.monotonic(), f"the schema registry at {self._url}"
         known: dict[tuple[str, int], dict[str, Any]] = {}
         while True:
             try:
                 found = self._asked(id_, _REQUEST_S, known)
             except _Passing as error:
-                if time.monotonic() > deadline:
+                if time.monotonic() > began_s + self._patience_s:
                     raise self.failure(id_, str(error)) from None
+                self._waits.away(server, str(error), began_s)
                 time.sleep(PAUSE_S)
             else:
+                self._waits.back(server)
                 self._patience_s = PATIENCE_S
                 return found
 

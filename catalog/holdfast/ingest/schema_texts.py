@@ -17,6 +17,7 @@ from holdfast.errors import BadInput, SourceStalled
 from holdfast.ingest.registry import PAUSE_S, Refusal, Registry
 from holdfast.ingest.schema_bundle import unbundled
 from holdfast.ingest.spec import AvroSpec
+from holdfast.ingest.waits import Waits
 
 FILE: Final = "schemaFile"
 """The id of the schema that the spec names."""
@@ -54,9 +55,12 @@ class SchemaTexts:
     _compared: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, spec: AvroSpec) -> "SchemaTexts":
-        """Begin with what the spec names. Raises `BadInput` if that can't be used."""
-        texts = cls(Registry(spec.registry) if spec.registry else None)
+    def of(cls, spec: AvroSpec, waits: Waits | None = None) -> "SchemaTexts":
+        """Begin with what the spec names. Raises `BadInput` if that can't be used.
+
+        `waits` shows that the registry does not respond.
+        """
+        texts = cls(Registry(spec.registry, waits or Waits()) if spec.registry else None)
         if spec.schema_file is not None:
             try:
                 texts.found[FILE] = spec.schema_file.read_text(encoding="utf-8")

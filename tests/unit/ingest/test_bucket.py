@@ -190,9 +190,12 @@ def test_lexical_objects_are_listed_after_the_last_one(
     bound = {f"{number}.json": Binding(1) for number in (1, 2, 4)}
     asked: list[str] = []
     page = source._session.page
-    monkeypatch.setattr(
-        source._session, "page", lambda base, after: asked.append(after) or page(base, after=after)
-    )
+
+    def noted(base: str, after: str) -> dict[str, Any]:
+        asked.append(after)
+        return page(base, after=after)
+
+    monkeypatch.setattr(source._session, "page", noted)
     assert source.probe(bound) == []
     objects.put("5.json", b'{"id": 5}')
     assert [each.partition for each in source.probe(bound)] == ["5.json"]

@@ -275,7 +275,8 @@ def test_a_lexical_file_that_is_being_written_keeps_the_later_ones_waiting(
     path = tmp_path / "in"
     path.mkdir()
     write(path, 1, 2, 3)
-    true, failed = Folder._contents, []
+    true = Folder._contents
+    failed: list[Range] = []
 
     def contents(self: Folder, wanted: Range) -> bytes:
         if wanted.partition == "002.json" and not failed:

@@ -24,6 +24,9 @@ from holdfast.ingest import Ingestion, StepOutcome, ingest_source, ingestion_of,
 from holdfast.ingest.kept import offsets
 from holdfast.ingest.source import Binding, LastMessage, Piece
 from holdfast.ingest.sources import kafka_client
+from holdfast.ingest.sources.kafka import Kafka
+from holdfast.ingest.spec import KafkaSpec
+from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient, Schema
 from testbed import docpages, pki
 from testbed.kafka import USER
@@ -843,6 +846,29 @@ def test_what_can_not_be_reached_is_one_clear_line(
     assert "source.kafka.security.ssl.ca.location: there is no file /none" in told
     told = refused(tmp_path, topic, security={"security.protocol": "TLS"})
     assert 'Invalid value "TLS" for configuration property "security.protocol"' in told
+
+
+def test_what_it_waits_for_is_one_line(
+    tmp_path: Path, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_client, "OPEN_S", 4.0)
+    monkeypatch.setattr("holdfast.ingest.sources.kafka.REQUEST_S", 1.0)
+    monkeypatch.setattr(kafka_client, "REQUEST_S", 1.0)
+    topic = KafkaTopic(kafka)
+    # A broker that is away from the beginning.
+    told = refused(tmp_path, topic, bootstrapServers="127.0.0.1:1")
+    assert told.count("waiting for Kafka at 127.0.0.1:1: 127.0.0.1:1/bootstrap") == 1
+    # A topic that is deleted.
+    monkeypatch.setattr("holdfast.ingest.sources.kafka._DELETED_S", 3.0)
+    said: list[str] = []
+    spec = parse({"kafka": topic.block(), "format": {"json": {}}}).source
+    assert isinstance(spec, KafkaSpec)
+    source = Kafka(spec, spec.group, Waits(said.append))
+    topic.delete()
+    with pytest.raises(SourceStalled, match="doesn't exist any more"):
+        source.probe({})
+    source.close()
+    assert said == [f"waiting for topic {topic.name} at {kafka.servers}: the brokers don't know it"]
 
 
 def test_tls_needs_an_authority_a_host_name_and_a_certificate_that_fit(

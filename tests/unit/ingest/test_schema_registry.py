@@ -27,6 +27,8 @@ from holdfast.ingest.kept import errors, offsets, schemas
 from holdfast.ingest.made_from import made_from
 from holdfast.ingest.opened import format_of, ingestion_of
 from holdfast.ingest.schema_bundle import unbundled
+from holdfast.ingest.spec import RegistrySpec
+from holdfast.ingest.waits import Waits
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.rows.schema import DIFF
 from testbed import docpages, pki
@@ -263,6 +265,18 @@ def test_a_registry_that_comes_back_soon_is_waited_for(
     topic.send("0", wire({**row(3), "more": ""}, 2, LATER))
     fed(stores.open(), topic, registry)
     assert ids(stores.open()) == [1, 2, 3]
+
+
+def test_a_registry_that_is_away_is_one_line(
+    registry: StandInRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.ingest.waits._SHOWN_AFTER_S", 0.05)
+    said: list[str] = []
+    asked = client_of_registry.Registry(RegistrySpec(registry.url), Waits(said.append))
+    registry.responses = [(503, b"")] * 20
+    assert asked.text("1") == json.dumps(ORDER)
+    waiting = f"waiting for the schema registry at {registry.url}: it responds with status 503"
+    assert said == [waiting, "going on after 0 s"]
 
 
 @pytest.mark.parametrize(

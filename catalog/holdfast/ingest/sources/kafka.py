@@ -59,6 +59,7 @@ class Kafka:
     def __init__(self, spec: KafkaSpec, group: str, waits: Waits) -> None:
         self._spec = spec
         self._group = group
+        self._shown = waits
         self._topic_id = ""
         self._is_compared = False
         self._durable: Mapping[str, Binding] = {}
@@ -141,14 +142,18 @@ class Kafka:
 
     def _known(self, ask: Callable[[], _T]) -> _T:
         """The result of a request. Repeats it for a while if the broker doesn't know the topic."""
-        deadline = time.monotonic() + (_DELETED_S if self._topic_id else _MISSING_S)
+        began_s = time.monotonic()
         while True:
             try:
-                return ask()
+                found = ask()
             except UnknownTopic:
-                if time.monotonic() > deadline:
+                if time.monotonic() > began_s + (_DELETED_S if self._topic_id else _MISSING_S):
                     raise self._missing() from None
+                self._shown.away(self._where, "the brokers don't know it", began_s)
                 time.sleep(PAUSE_S)
+            else:
+                self._shown.back(self._where)
+                return found
 
     def _missing(self) -> HoldfastError:
         what = f"{self._where} doesn't exist"

@@ -189,9 +189,8 @@ class KafkaClient:
             time.sleep(PAUSE_S)
 
     def waits(self, since_s: float, error: KafkaError | None = None) -> None:
-        """Show that the brokers have not responded since then, but not before the first contact."""
-        if self.patience_s != OPEN_S:
-            self._waits.away(f"Kafka at {self._servers}", self._reason(error)[1], since_s)
+        """Show that the brokers have not responded since then."""
+        self._waits.away(f"Kafka at {self._servers}", self._reason(error)[1], since_s)
 
     def responds(self) -> None:
         """The end of `waits`."""
