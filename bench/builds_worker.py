@@ -128,7 +128,7 @@ def main() -> None:
 def run(kind: str, *urls: str) -> None:
     """Do the work as often as each line says, and print the CPU seconds so far after each line."""
     # Import it now, or its time is in the work that first has many rows.
-    import polars  # noqa: F401
+    import polars as pl  # noqa: F401
 
     of = {"stash": stash_work, "table": table_work}.get(kind.partition("-")[0], persist_work)
     with of(kind, *urls) as work:

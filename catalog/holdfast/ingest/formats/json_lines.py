@@ -277,6 +277,8 @@ def converted(column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
 
 def _objects(values: pa.Array) -> tuple[pa.Array, np.ndarray, list[tuple[int, str]]]:
     """The values that look like one object on one line, their indexes, and the others with the reason."""
+    if _are_plain(values):
+        return values, np.arange(len(values)), []
     plain = _plain(values)
     if not plain.all():
         values = stripped(values)
@@ -294,6 +296,23 @@ def _objects(values: pa.Array) -> tuple[pa.Array, np.ndarray, list[tuple[int, st
     index = np.array([at for at in range(len(values)) if at not in refused], np.int64)
     kept = [changed[at] if at in changed else values[at].as_py() for at in index.tolist()]
     return pa.array(kept, pa.binary()), index, bad
+
+
+def _are_plain(values: pa.Array) -> bool:
+    """Whether all values look like one object on one line. This looks at the bytes of all at once."""
+    if values.null_count or not len(values):
+        return False
+    offsets = np.frombuffer(values.buffers()[1], "<i4")[values.offset : values.offset + len(values) + 1]
+    if not (offsets[:-1] < offsets[1:]).all():
+        return False
+    data = np.frombuffer(values.buffers()[2], np.uint8)
+    content = data[offsets[0] : offsets[-1]]
+    return bool(
+        (data[offsets[:-1]] == ord("{")).all()
+        and (data[offsets[1:] - 1] == ord("}")).all()
+        and not (content == ord("\n")).any()
+        and not (content == ord("\r")).any()
+    )
 
 
 def _plain(values: pa.Array) -> pl.Series:

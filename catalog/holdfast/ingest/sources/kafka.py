@@ -19,10 +19,19 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
-from confluent_kafka import IsolationLevel, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    IsolationLevel,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import OffsetSpec
 
 from holdfast.errors import BadInput, HoldfastError, SourceChanged, SourceStalled
@@ -367,11 +376,17 @@ class Kafka:
         finally:
             self._client.consumer.unassign()
 
-    def _kept(self, got: Sequence[Message], wanted: Range, reached: int) -> tuple[list[Message], int]:
+    def _kept(self, got: Sequence[Message], wanted: Range, reached: int) -> tuple[Sequence[Message], int]:
         """The messages of the range, and the position after them and after gaps."""
-        failed = [each for each in got if each.error() is not None]
-        kept = [each for each in got if each.error() is None and reached <= each.offset() < wanted.end]
-        if len(kept) + len(failed) < len(got):
+        # `map` with a method of the class runs no bytecode for a message.
+        errors = list(map(Message.error, got))
+        failed = [each for each, error in zip(got, errors, strict=True) if error is not None]
+        good = [each for each in got if each.error() is None] if failed else got
+        kept = good
+        # Offsets ascend in a partition.
+        if good and not (reached <= good[0].offset() and good[-1].offset() < wanted.end):
+            kept = [each for each in good if reached <= each.offset() < wanted.end]
+        if len(kept) < len(good):
             reached = wanted.end
         elif kept:
             reached = kept[-1].offset() + 1
@@ -443,12 +458,14 @@ def _there(binding: Binding | None, low: int) -> LastMessage | None:
 
 
 def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
-    # A generator: a list of that many tuples would start the garbage collector again and again.
-    times = (each.timestamp() for each in messages)
+    count = len(messages)
+    # No list of tuples: that would start the garbage collector again and again.
+    pairs = chain.from_iterable(map(Message.timestamp, messages))
+    kinds, times = np.fromiter(pairs, np.int64, 2 * count).reshape(count, 2).T
     columns = [
-        pa.array([each.offset() for each in messages], pa.int64()),
-        pa.array([time_ if kind else None for kind, time_ in times], pa.int64()),
-        pa.array([each.key() for each in messages], pa.binary()),
-        pa.array([each.value() for each in messages], pa.binary()),
+        pa.array(np.fromiter(map(Message.offset, messages), np.int64, count)),
+        pa.array(times, mask=kinds == TIMESTAMP_NOT_AVAILABLE),
+        pa.array(list(map(Message.key, messages)), pa.binary()),
+        pa.array(list(map(Message.value, messages)), pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
