@@ -587,4 +587,9 @@ def _hang_up_silently(connection: Connection, nowhere: socket.socket) -> None:
         connection.pgconn.finish()
 
 
+def end_in_children(connection: Connection) -> None:
+    """End a connection silently in each process that is forked. `connect` does so by itself."""
+    _connections.add(connection)
+
+
 os.register_at_fork(after_in_child=_after_fork_in_child)

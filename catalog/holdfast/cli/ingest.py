@@ -71,7 +71,14 @@ def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, 
     with (
         controller_of(location.open_to_write(create=schema is not None)) as controller,
         ingestion_of(
-            controller, name, spec, schema, rendition=rendition, anew=anew, waits=Waits(note)
+            controller,
+            name,
+            spec,
+            schema,
+            rendition=rendition,
+            anew=anew,
+            continues=not once,
+            waits=Waits(note),
         ) as ingestion,
         _told_to_end() as ended,
     ):

@@ -102,7 +102,9 @@ def ingest_source(
     with (
         open_client(url, "write", create=wanted is not None, consensus=consensus) as client,
         StorageController(client, who="holdfast.ingest") as controller,
-        ingestion_of(controller, name, spec, wanted, rendition=rendition, anew=anew) as ingestion,
+        ingestion_of(
+            controller, name, spec, wanted, rendition=rendition, anew=anew, continues=not once
+        ) as ingestion,
     ):
         ingestion.run(once=once, stopped=stopped, told=told)
 
@@ -139,11 +141,13 @@ def ingestion_of(
     *,
     rendition: str = "",
     anew: bool = False,
+    continues: bool = False,
     waits: Waits | None = None,
 ) -> Iterator[Ingestion]:
     """Open the pipeline of a collection. The block closes the source. Raises like `ingest_source`.
 
-    `runner` reads the ranges of each step. Default: this process does. `waits` shows what it waits for.
+    `runner` reads the ranges of each step. Default: this process does. One that `continues` may keep open
+    between steps what other instances have to wait for. `waits` shows what it waits for.
     """
     waits = waits or Waits()
     found = _collection(controller, name, spec, schema)
@@ -151,7 +155,9 @@ def ingestion_of(
         # Another instance was faster.
         found = _collection(controller, name, spec, None)
     id_ = rendition or (found.holding.id if isinstance(found, CollectionInfo) else FIRST_RENDITION)
-    with closing(opened_source(controller, spec, found, id_, waits, anew=anew)) as source:
+    with closing(
+        opened_source(controller, spec, found, id_, waits, anew=anew, continues=continues)
+    ) as source:
         if isinstance(found, CollectionInfo) and found.find(id_) is None:
             _create_rendition(controller, found, id_, made_from(spec, follows=not anew))
         form = partial(format_of, spec)
@@ -185,11 +191,12 @@ def opened_source(
     waits: Waits,
     *,
     anew: bool = False,
+    continues: bool = False,
 ) -> Source:
     """Open the source of a rendition. Raises `BadInput` if it can't be used."""
     if not isinstance(spec.source, CollectionSourceSpec):
         reader = reader_id(fed.collection_id, rendition_id)
-        return source_of(spec, reader, fed.schema, controller.client.clock, waits)
+        return source_of(spec, reader, fed.schema, controller.client.clock, waits, continues=continues)
     feed = FedRendition(controller.client.location_id, fed.collection_id, rendition_id)
     # What comes before a handover is read from the rendition before it.
     latest = rendition_id != FIRST_RENDITION and not anew
@@ -293,7 +300,15 @@ def _collection(
     return info
 
 
-def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock, waits: Waits) -> Source:
+def source_of(
+    spec: IngestSpec,
+    reader: str,
+    schema: Schema,
+    clock: Clock,
+    waits: Waits,
+    *,
+    continues: bool = False,
+) -> Source:
     """Open the source that a spec names, for a `reader_id`. Raises `BadInput` if it can't be used."""
     match spec.source:
         case FilesSpec() as files:
@@ -314,7 +329,7 @@ def source_of(spec: IngestSpec, reader: str, schema: Schema, clock: Clock, waits
         case KafkaSpec() as topic:
             return _kafka(topic, reader, waits)
         case PostgresSpec() as table:
-            return _postgres(table, spec, reader, schema, waits)
+            return _postgres(table, spec, reader, schema, waits, streams=continues)
         case CollectionSourceSpec():
             raise AssertionError("a collection is opened with a controller")
 
@@ -357,13 +372,16 @@ def transactions_of(
     return of
 
 
-def _postgres(table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema, waits: Waits) -> Source:
+def _postgres(
+    table: PostgresSpec, spec: IngestSpec, reader: str, schema: Schema, waits: Waits, *, streams: bool
+) -> Source:
     with needs("postgres", "source.postgres"):
         from holdfast.ingest.sources.postgres import Postgres, slot_of
     included = set(spec.include.values())
     columns = pa.schema([each for each in schema.arrow if each.name not in included])
     limits = (spec.max_rows, spec.max_transaction_bytes)
-    return Postgres(table, slot_of(reader, table.slot), columns, schema.key_names, *limits, waits)
+    slot = slot_of(reader, table.slot)
+    return Postgres(table, slot, columns, schema.key_names, *limits, waits, streams=streams)
 
 
 def _bucket(place: S3Place, files: FilesSpec, waits: Waits, *, whole: bool, raw: bool) -> Source:

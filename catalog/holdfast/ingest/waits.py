@@ -16,6 +16,7 @@ class Waits:
         self._shown = ""
         self._since_s = 0.0
         self._server = ""
+        self._noted: set[str] = set()
 
     def show(self, what: str) -> None:
         """Show what it waits for. Empty: it goes on."""
@@ -26,6 +27,12 @@ class Waits:
         if not self._shown:
             self._since_s = now_s
         self._shown = what
+
+    def note(self, what: str) -> None:
+        """Show something else that a user should know, once."""
+        if what not in self._noted:
+            self._noted.add(what)
+            self._say(what)
 
     def away(self, server: str, reason: str, since_s: float) -> None:
         """Show that a server has not responded since then, unless that is only a moment."""

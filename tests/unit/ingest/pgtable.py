@@ -76,9 +76,12 @@ class PgTable:
         url = self.server.url(self.database, password=False)
         return {"url": url, "table": "public.orders", "publication": "shop", "slot": "orders", **changed}
 
-    def source(self, schema: Schema = ORDERS, block: Any = None, **changed: Any) -> Postgres:
+    def source(
+        self, schema: Schema = ORDERS, block: Any = None, *, streams: bool = False, **changed: Any
+    ) -> Postgres:
         """A new source, as that of another process. `block` has the rest of the spec."""
         spec = parse({"postgres": self.block(**changed), **(block or {})})
         assert isinstance(spec.source, PostgresSpec)
         limits = (spec.max_rows, spec.max_transaction_bytes)
-        return Postgres(spec.source, spec.source.slot, schema.arrow, schema.key_names, *limits, Waits())
+        names = (schema.arrow, schema.key_names)
+        return Postgres(spec.source, spec.source.slot, *names, *limits, Waits(), streams=streams)

@@ -12,8 +12,13 @@ a position has exactly the transactions whose commit ends there or before.
 - The slot exports a snapshot when it is made. The contents in that snapshot and the position of the slot are
   bound together, at one time. If a connection is lost before, the attempt starts over with another slot of
   its name.
-- A step reads whole transactions with `pg_logical_slot_peek_binary_changes`, which moves nothing. After our
-  commit the slot is moved up to what is bound. So a crash between the two repeats nothing and loses nothing.
+- A step reads whole transactions, and moves nothing. After our commit the slot is moved up to what is bound.
+  So a crash between the two repeats nothing and loses nothing.
+- A reader that `streams` keeps one stream open (`ChangeStream`). Each step goes on where the binding ends. If
+  the stream is somewhere else, as after a lost race, it is opened again. It is only used while the server
+  shows that its process has the slot. Other instances wait until then.
+- Other readers use `pg_logical_slot_peek_binary_changes`, as does one that can't have a stream. Each such step
+  makes the server decode its log again, from the oldest transaction that is open. Both read the same.
 - A range ends where the server's log ended between two records, when that was flushed. A place inside a
   record would let the slot pass over the record.
 - A binding has the last transaction that changed the table. If the slot lags behind the binding, as after a
@@ -29,7 +34,7 @@ import secrets
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -59,6 +64,7 @@ from holdfast.ingest.sources.postgres_client import (
     quoted,
 )
 from holdfast.ingest.sources.postgres_rows import PIECE_BYTES, ChangesAsMessages, Messages
+from holdfast.ingest.sources.postgres_stream import ChangeStream, reaches
 from holdfast.ingest.sources.postgres_table import (
     NEW_EPOCH,
     QUERY,
@@ -73,8 +79,8 @@ from holdfast.pg_session import Connection, told
 _OLDEST_VERSION: Final = 150_000
 _MOST_BYTES: Final = (1 << 31) - 1
 """What an array of Arrow can have."""
-_PAGE: Final = 8192
-_PAGE_HEADER: Final = 40
+_STREAM_AGAIN_S: Final = 60.0
+"""So long a reader does without a stream if it could not have one."""
 _FLUSH_S: Final = 2.0
 """So long a probe waits until the end of the log is flushed."""
 _NO_TRANSACTION: Final = LastMessage(0, 0)
@@ -84,10 +90,12 @@ _SERVER: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()),
   ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int,
   (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
-  current_setting('wal_level'), current_setting('server_version_num')::int
+  current_setting('wal_level'), current_setting('server_version_num')::int,
+  current_setting('synchronous_standby_names')
 """
 _SLOTS: Final = """
-SELECT slot_name::text, plugin::text, database::text, (confirmed_flush_lsn - '0/0')::bigint, wal_status
+SELECT slot_name::text, plugin::text, database::text, (confirmed_flush_lsn - '0/0')::bigint, wal_status,
+  active_pid
 FROM pg_replication_slots WHERE slot_type = 'logical' AND starts_with(slot_name::text, %(prefix)s)
 """
 _ADVANCE: Final = "SELECT pg_replication_slot_advance(%(slot)s, %(upto)s::pg_lsn)"
@@ -107,17 +115,27 @@ class _Server:
     flushed: int
     wal_level: str
     version: int
+    standbys: str
+
+    @property
+    def waits_for_receivers(self) -> bool:
+        """Whether a commit may wait for any receiver, also for a stream."""
+        return "*" in self.standbys
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A slot of ours. `confirmed` is the position before which it has nothing any more."""
+    """A slot of ours. `confirmed` is the position before which it has nothing any more.
+
+    `process` is the server's process that uses it now.
+    """
 
     name: str
     plugin: str | None
     database: str | None
     confirmed: int
     wal_status: str | None
+    process: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +169,12 @@ class _Log:
     """The events of a table in a part of the log.
 
     The slot may have transactions before the part. They are left out, but the last of them must be the one
-    that is bound.
+    that is bound. A stream that `continues` has none.
     """
 
-    def __init__(self, wanted: Range, table: int, confirmed: int) -> None:
+    def __init__(self, wanted: Range, table: int, confirmed: int, *, continues: bool) -> None:
         self._wanted = wanted
+        self._continues = continues
         self._table = table
         self._confirmed = confirmed
         self.transaction = TransactionBegin(0)
@@ -163,10 +182,15 @@ class _Log:
         self.count = 0
         self.is_over = False
 
-    def events(self, rows: Iterable[tuple[bytes]]) -> Iterator[tuple[Event, int]]:
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has changed the table so far."""
+        return self.last is self._wanted.after
+
+    def events(self, messages: Iterable[bytes]) -> Iterator[tuple[Event, int]]:
         """The events, and how many bytes each one has. Raises `_OtherLog`."""
-        tables, skips, before = frozenset({self._table}), True, None
-        for (message,) in rows:
+        tables, skips, before = frozenset({self._table}), not self._continues, None
+        for message in messages:
             self.count += 1
             event = decode(message, tables)
             if isinstance(event, TransactionBegin):
@@ -202,6 +226,29 @@ class _Log:
             raise _OtherLog(before)
 
 
+class _Peek:
+    """Reads the changes of a slot without a stream. The next one begins anew."""
+
+    def __init__(self, client: PostgresClient, looked: int, slot: str, publication: str) -> None:
+        self._client = client
+        self._looked = looked
+        self._asked = {"slot": slot, "publication": quoted([publication])}
+        self.relation: Relation | None = None
+        self.is_settled = False
+
+    def messages(self, end: int, most: int | None) -> Generator[bytes]:
+        """The messages of the transactions before a position, and perhaps the first one after it."""
+        asked = {**self._asked, "upto": _lsn(end), "most": most}
+        with self._client.stream(_PEEK, asked) as rows:
+            if self._client.opened != self._looked:
+                raise SourceChanged(f"the connection to {self._client.where} was lost")
+            for (message,) in rows:
+                yield message
+
+    def settle(self, begin: int, end: int) -> None:
+        """It has nothing to remember."""
+
+
 @dataclass
 class _Snapshot:
     """The contents of the table when a slot was made, as long as its connections live."""
@@ -220,7 +267,8 @@ class Postgres:
     """The source. `slot` is how the names of its slots begin. `columns` are those that the table fills.
 
     A step has about `max_rows` rows, but whole transactions, each of at most `max_transaction_bytes` bytes of
-    messages. So is the step with the initial contents. They are in memory.
+    messages. So is the step with the initial contents. They are in memory. One that `streams` keeps a stream
+    open between steps.
     """
 
     def __init__(
@@ -232,8 +280,19 @@ class Postgres:
         max_rows: int,
         max_transaction_bytes: int,
         waits: Waits,
+        *,
+        streams: bool = False,
     ) -> None:
         self._spec = spec
+        self._waits = waits
+        self._streams = streams
+        self._stream: ChangeStream | None = None
+        self._stream_opened = 0
+        self._no_stream_until = 0.0
+        self._used_by: int | None = None
+        """The server's process that uses the slot that is bound."""
+        self._left: int | None = None
+        """The one that sent the last stream which we ended."""
         self._prefix = f"{slot}_"
         self._columns = columns
         self._keys = keys
@@ -326,6 +385,7 @@ class Postgres:
         self._looked, self._agreed = self._client.opened, 0
         server = self._flushed()
         slots = self._slots()
+        self._check_stream(server, slots)
         binding = bound.get(self._spec.table)
         if binding is None:
             return [self._propose(0)]
@@ -335,17 +395,20 @@ class Postgres:
         try:
             facts = self._compare(server, slots, binding, identity)
         except SourceStalled:
+            self._end_stream()
             if not self._spec.new_epoch:
                 raise
             return [self._propose(binding.position, identity.slot)]
         self._end_attempt()
         self._drop_others(slots, identity.slot)
         self._is_compared = True
-        self._confirmed = slots[identity.slot].confirmed
+        slot = slots[identity.slot]
+        self._confirmed, self._used_by = slot.confirmed, slot.process
         now = str(_Identity(identity.slot, server.timeline, facts))
         begin, end = binding.position, max(binding.position, self._boundary)
         wanted = Range(self._spec.table, begin, end, now, sparse=True, after=binding.last)
-        if binding.last is None or self._confirmed == begin:
+        continues = self._stream is not None and self._stream.continues(begin)
+        if binding.last is None or self._confirmed == begin or continues:
             # Bindings of earlier builds have no last transaction.
             self._agreed = begin
             self._acknowledge()
@@ -367,7 +430,7 @@ class Postgres:
         end, latest = server.end, server
         deadline = time.monotonic() + _FLUSH_S
         self._boundary = 0
-        while not _has_flushed(latest.flushed, end):
+        while not reaches(latest.flushed, end):
             if time.monotonic() > deadline:
                 return server
             time.sleep(0.01)
@@ -602,21 +665,25 @@ class Postgres:
         messages, reached = Messages(self._columns, self._keys, wanted.begin), wanted.begin
         # The bytes of the transaction: those of the pieces before, and of the messages after `begun`.
         begun, before = 0, 0
-        # Without a limit, nothing that was read before counts.
-        most = self._max_rows if self._confirmed >= wanted.begin else None
-        log = _Log(wanted, int(identity.facts["table"]), self._confirmed)
         try:
-            with self._client.stream(_PEEK, self._peek(identity.slot, wanted.end, most)) as rows:
-                if self._client.opened != self._looked:
-                    raise SourceChanged(f"the connection to {self._client.where} was lost")
-                for event, sent in log.events(rows):
+            found = self._reader(identity.slot, wanted.begin)
+            continues = found.is_settled
+            if continues and found.relation is not None:
+                # A stream has it only once.
+                changes.relate(found.relation)
+            # Without a limit, nothing that was read before counts.
+            most = self._max_rows if continues or self._confirmed >= wanted.begin else None
+            log = _Log(wanted, int(identity.facts["table"]), self._confirmed, continues=continues)
+            with closing(found.messages(wanted.end, most)) as sent:
+                for event, size_bytes in log.events(sent):
                     if isinstance(event, TransactionBegin):
                         begun, before = messages.size_bytes, 0
                         messages.position = max(messages.position, event.at)
                     elif isinstance(event, Relation):
                         changes.relate(event)
+                        found.relation = event
                     elif isinstance(event, RowChange):
-                        changes.add(event, sent, messages)
+                        changes.add(event, size_bytes, messages)
                         size = before + messages.size_bytes - begun
                         if size > self._max_transaction_bytes:
                             raise self._too_large(log.transaction.at)
@@ -629,8 +696,12 @@ class Postgres:
                         reached = event.end
                         if messages.is_full:
                             self._agreed = reached
+                            found.settle(reached, reached)
                             yield replace(messages.piece(reached), last=log.last)
                             messages = messages.next()
+            is_all = log.is_over or most is None or log.count < most
+            reached = wanted.end if is_all else reached
+            found.settle(wanted.begin if log.is_empty else reached, reached)
         except psycopg.Error as error:
             raise self._failed(f"read the changes of {self._where}", error) from None
         except _OtherLog as error:
@@ -642,13 +713,67 @@ class Postgres:
             stalled = SourceStalled(f"{self._where} {error.reason}", hint=error.hint)
             self._unusable[identity.slot] = stalled
             raise SourceChanged(str(stalled)) from None
+        finally:
+            if self._stream is not None and not self._stream.is_settled:
+                self._end_stream()
         self._failing_s = 0.0
         if self._confirmed < wanted.begin:
             self._agreed = wanted.begin
             self._acknowledge()
-        is_all = log.is_over or most is None or log.count < most
-        self._agreed = wanted.end if is_all else reached
-        yield replace(messages.piece(self._agreed), last=log.last)
+        self._agreed = reached
+        yield replace(messages.piece(reached), last=log.last)
+
+    # The stream
+
+    def _check_stream(self, server: _Server, slots: Mapping[str, _Slot]) -> None:
+        """End the stream unless the server has it, and has had it since it was opened."""
+        if self._stream is None:
+            return
+        slot = slots.get(self._stream.slot)
+        is_ours = slot is not None and slot.process == self._stream.process
+        if not is_ours or self._stream_opened != self._client.opened or server.waits_for_receivers:
+            self._end_stream()
+
+    def _reader(self, slot: str, begin: int) -> "ChangeStream | _Peek":
+        """What reads the changes from there on. It is settled if it continues there.
+
+        Raises `psycopg.Error`, and `SourceChanged` if another instance has the slot.
+        """
+        if self._stream is not None and not self._stream.continues(begin):
+            self._end_stream()
+        if self._streams and self._stream is None and time.monotonic() >= self._no_stream_until:
+            self._open_stream(slot)
+        return self._stream or _Peek(self._client, self._looked, slot, self._spec.publication)
+
+    def _open_stream(self, slot: str) -> None:
+        """Open the stream. If the server has none for us, peek for a while, and say so."""
+        if self._used_by not in {None, self._left}:
+            raise SourceChanged(f"another instance uses a slot of {self._where}")
+        why = "synchronous_standby_names has *, so that commits would wait for it"
+        if not self._look().waits_for_receivers:
+            self._stream = self._client.changes(slot, self._spec.publication)
+            why = self._client.refusal
+        if self._stream is None:
+            self._look()
+            if self._client.opened != self._looked:
+                raise SourceChanged(f"the connection to {self._client.where} was lost")
+            self._no_stream_until = time.monotonic() + _STREAM_AGAIN_S
+            self._waits.note(
+                f"reading {self._where} without a stream: {why}. Each step makes the server read its log"
+                " again from the oldest open transaction"
+            )
+            return
+        self._stream_opened = self._looked
+        self._check_stream(self._look(), self._slots())
+        if self._stream is None or self._client.opened != self._looked:
+            raise SourceChanged(f"the stream of {self._where} belongs to another server")
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            ended, self._stream = self._stream, None
+            self._left = ended.process
+            ended.close()
+            self._client.await_free(ended.slot, ended.process)
 
     def _of_other_log(self, wanted: Range, slot: str, before: TransactionBegin | None) -> SourceStalled:
         """The error for another log. Raises `SourceChanged` if another instance has just moved the slot."""
@@ -682,14 +807,6 @@ class Postgres:
             " much memory",
         )
 
-    def _peek(self, slot: str, upto: int, most: int | None) -> Mapping[str, object]:
-        return {
-            "slot": slot,
-            "upto": _lsn(upto),
-            "most": most,
-            "publication": quoted([self._spec.publication]),
-        }
-
     def _failed(self, what: str, error: psycopg.Error) -> HoldfastError:
         """What to raise: `SourceChanged` if it may work next time, for as long as a server may be gone."""
         if isinstance(error, errors.ObjectInUse):
@@ -718,6 +835,10 @@ class Postgres:
             return
         upto = {"slot": slot.slot, "upto": _lsn(binding.position)}
         try:
+            if self._stream is not None and self._stream.slot == slot.slot:
+                self._stream.confirm(binding.position)
+                self._confirmed = binding.position
+                return
             # A server that was away may have another log, which the next probe compares.
             if not self._client.once(self._looked, _ADVANCE, upto):
                 return
@@ -725,17 +846,22 @@ class Postgres:
             # The next probe says what became of the slot.
             return
         except psycopg.Error as error:
+            if is_lost(error):
+                # The stream was lost.
+                return
             raise self._client.failure(f"move slot {slot.slot}", error) from error
         self._confirmed = binding.position
 
     def forget(self) -> None:
         """Drop the slots of this reader. One that another instance uses is left to that."""
         self._end_attempt()
+        self._end_stream()
         self._drop_others(self._slots(), "")
 
     def close(self) -> None:
         """Close the connections."""
         self._end_snapshot()
+        self._end_stream()
         self._client.close()
 
 
@@ -766,8 +892,3 @@ def _lsn(position: int) -> str:
 def _position(lsn: str) -> int:
     high, low = lsn.split("/")
     return int(high, 16) << 32 | int(low, 16)
-
-
-def _has_flushed(flushed: int, end: int) -> bool:
-    """Whether all records before `end` are flushed. Only the header of a page may come after the last one."""
-    return flushed >= end or (end - flushed <= _PAGE_HEADER and flushed % _PAGE == 0)

@@ -10,23 +10,25 @@ import re
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
-from psycopg import capabilities, errors
+from psycopg import capabilities, errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
 
 from holdfast.errors import HoldfastError, StoreUnreachable
 from holdfast.ingest.credentials import SecretRef
+from holdfast.ingest.sources.postgres_stream import ChangeStream
 from holdfast.ingest.spec import PostgresSpec
 from holdfast.ingest.waits import Waits
-from holdfast.pg_session import Connection, PostgresAddress, connect, reason_of
+from holdfast.pg_session import Connection, PostgresAddress, connect, end_in_children, reason_of
 
 PATIENCE_S: Final = 60.0
 """How long a server may be gone after the first contact, and how long it may take to make a slot."""
 PAUSE_S: Final = 0.2
+_LEAVES_S: Final = 2.0
 _CHUNK: Final = 32
 """How many rows of a stream are in memory at once, if libpq can return several."""
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -68,6 +70,8 @@ class PostgresClient:
         self._address = PostgresAddress(conninfo, address.schema, self.where)
         self._kept: Connection | None = None
         self._locks: set[str] = set()
+        self.refusal = ""
+        """Why the server let in no receiver of changes."""
         self.opened = 0
         """How often the connection that asks was opened. Each time the server may be in another state."""
         self._connection(check_pooler=True)
@@ -171,6 +175,39 @@ class PostgresClient:
         """Open a connection for commands of replication. Raises `psycopg.Error`."""
         options = make_conninfo(self._address.conninfo, replication="database")
         return Replication(psycopg.connect(options, autocommit=True))
+
+    def changes(self, slot: str, publication: str) -> ChangeStream | None:
+        """Open a stream of the changes of a slot. None if the server lets in no receiver, but maybe others.
+
+        Raises `psycopg.Error` for anything else.
+        """
+        options = make_conninfo(self._address.conninfo, replication="database", application_name=slot)
+        try:
+            connection = psycopg.connect(options, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as error:
+            # Its frames have the password.
+            self.refusal = reason_of(error)
+            return None
+        end_in_children(connection)
+        try:
+            # Such a connection takes no parameters.
+            for name, value in _SETTINGS.items():
+                setting = sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+                connection.execute(setting)
+            return ChangeStream(connection, slot, quoted([publication]))
+        except BaseException:
+            connection.close()
+            raise
+
+    def await_free(self, slot: str, process: int) -> None:
+        """Wait until a process of the server, which we have left, no longer uses a slot. At most a moment."""
+        used = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %(slot)s AND active_pid = %(process)s"
+        deadline = time.monotonic() + _LEAVES_S
+        with suppress(psycopg.Error):
+            while self._kept is not None and not self.is_lost and time.monotonic() < deadline:
+                if not self._kept.execute(used, {"slot": slot, "process": process}).fetchall():
+                    return
+                time.sleep(0.01)
 
     def failure(self, what: str, error: psycopg.Error) -> HoldfastError:
         """The error that says what failed, in one line."""

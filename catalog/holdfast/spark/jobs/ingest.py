@@ -118,6 +118,7 @@ def _feed(
             runner=runner,
             rendition=rendition,
             anew=spec.anew,
+            continues=not spec.once,
             waits=waits,
         ) as ingestion:
             ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
