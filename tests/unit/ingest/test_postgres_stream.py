@@ -1,4 +1,4 @@
-"""A stream of the changes of a table: it reads what a peek reads, costs less, and confirms only what is bound."""
+"""A stream of the changes of a table reads what a peek reads, costs less, and confirms only what is bound."""
 
 import signal
 import time
@@ -365,6 +365,7 @@ def test_a_stream_that_is_lost_in_the_middle_is_read_again(
         assert rows(client) == table.rows()
         # Between two steps, too.
         table.run("SELECT pg_terminate_backend(%s)", receivers(table)[0])
+        until(lambda: not receivers(table))
         table.insert((-1, "a"))
         drained(ingestion)
         assert rows(client) == table.rows()
