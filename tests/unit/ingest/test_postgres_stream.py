@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import SourceChanged, StoreUnreachable
-from holdfast.ingest import Ingestion, StepOutcome
+from holdfast.ingest import Ingestion, StepOutcome, waits
 from holdfast.ingest.source import Binding, Piece, Range
 from holdfast.ingest.sources import postgres_rows, postgres_stream
 from holdfast.ingest.sources.postgres import Postgres
@@ -284,16 +284,23 @@ def test_idle_steps_move_the_slot_and_keep_the_stream(client: PersistClient, tab
 # Instances that wait, and those that are gone
 
 
-def test_another_instance_waits_and_takes_over(client: PersistClient, table: PgTable) -> None:
+def test_another_instance_waits_and_takes_over(
+    client: PersistClient, table: PgTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "_SHOWN_AFTER_S", 0.0)
     table.insert((1, "a"))
     mine, ingestion = opened(client, table)
     drained(ingestion)
     table.insert((2, "b"))
     drained(ingestion)
     others = [opened(client, table, streams=streams) for streams in (True, False)]
+    told = [noted(source) for source, _ in others]
     table.insert((3, "c"))
-    for _, other in others:
+    for _, other in [*others, *others]:
         assert other.step().outcome is StepOutcome.IDLE
+    where = f"127.0.0.1:{table.server.port}/{table.database}"
+    line = f"waiting for another instance: it uses the slot of table public.orders at {where}"
+    assert told == [[line], [line]]
     assert drained(ingestion) == 1
     table.insert((4, "d"))
     # It ends as a process that is killed: only its connections end.
@@ -308,6 +315,7 @@ def test_another_instance_waits_and_takes_over(client: PersistClient, table: PgT
     for source, other in others:
         drained(other)
         source.close()
+    assert all(len(each) == 2 and each[1].startswith("going on after ") for each in told)
     drained(ingestion)
     mine.close()
     assert rows(client) == table.rows()

@@ -17,7 +17,7 @@ a position has exactly the transactions whose commit ends there or before.
 - A reader that `streams` keeps one stream open (`ChangeStream`). Each step goes on where the binding ends. If
   the stream is somewhere else, as after a lost race, it is opened again. It is only used while the server
   shows that its process has the slot. Other instances wait until then.
-- Other readers use `pg_logical_slot_peek_binary_changes`, as does one that can't have a stream. Each such step
+- Other readers use `pg_logical_slot_peek_binary_changes`, as does one that can't have a stream. Each step then
   makes the server decode its log again, from the oldest transaction that is open. Both read the same.
 - A range ends where the server's log ended between two records, when that was flushed. A place inside a
   record would let the slot pass over the record.
@@ -81,6 +81,7 @@ _MOST_BYTES: Final = (1 << 31) - 1
 """What an array of Arrow can have."""
 _STREAM_AGAIN_S: Final = 60.0
 """So long a reader does without a stream if it could not have one."""
+_OTHER: Final = "another instance"
 _FLUSH_S: Final = 2.0
 """So long a probe waits until the end of the log is flushed."""
 _NO_TRANSACTION: Final = LastMessage(0, 0)
@@ -190,6 +191,7 @@ class _Log:
     def events(self, messages: Iterable[bytes]) -> Iterator[tuple[Event, int]]:
         """The events, and how many bytes each one has. Raises `_OtherLog`."""
         tables, skips, before = frozenset({self._table}), not self._continues, None
+        is_noted = False
         for message in messages:
             self.count += 1
             event = decode(message, tables)
@@ -201,12 +203,12 @@ class _Log:
                 if event.at >= self._wanted.end:
                     self.is_over = True
                     return
-                self.transaction = event
+                self.transaction, is_noted = event, False
             changes = _changed_table(event, self._table)
             if changes and skips:
                 before = self.transaction
-            elif changes:
-                self.last = _last(self.transaction)
+            elif changes and not is_noted:
+                self.last, is_noted = _last(self.transaction), True
             if isinstance(event, Relation):
                 if event.table == self._table:
                     yield event, len(message)
@@ -309,7 +311,7 @@ class Postgres:
         self._looked = 0
         self._agreed = 0
         """How far the log is known to be the one that the bindings are made from."""
-        self._failing_s = 0.0
+        self._failing_s = self._waiting_s = 0.0
         self._unusable: dict[str, SourceStalled] = {}
         self._client = PostgresClient(spec, waits)
         try:
@@ -654,7 +656,8 @@ class Postgres:
         finally:
             # What it read is bound now, or it starts over.
             self._end_snapshot()
-        self._failing_s, self._agreed = 0.0, wanted.end
+        self._has_read()
+        self._agreed = wanted.end
         yield replace(messages.piece(wanted.end), last=_NO_TRANSACTION)
 
     def _changes(self, wanted: Range) -> Iterator[Piece]:
@@ -716,7 +719,7 @@ class Postgres:
         finally:
             if self._stream is not None and not self._stream.is_settled:
                 self._end_stream()
-        self._failing_s = 0.0
+        self._has_read()
         if self._confirmed < wanted.begin:
             self._agreed = wanted.begin
             self._acknowledge()
@@ -748,7 +751,7 @@ class Postgres:
     def _open_stream(self, slot: str) -> None:
         """Open the stream. If the server has none for us, peek for a while, and say so."""
         if self._used_by not in {None, self._left}:
-            raise SourceChanged(f"another instance uses a slot of {self._where}")
+            raise self._in_use()
         why = "synchronous_standby_names has *, so that commits would wait for it"
         if not self._look().waits_for_receivers:
             self._stream = self._client.changes(slot, self._spec.publication)
@@ -807,10 +810,22 @@ class Postgres:
             " much memory",
         )
 
+    def _in_use(self) -> SourceChanged:
+        """The error while another instance has the slot. Shows that this one waits."""
+        self._waiting_s = self._waiting_s or time.monotonic()
+        what = f"uses the slot of {self._where}"
+        self._waits.away(_OTHER, f"it {what}", self._waiting_s)
+        return SourceChanged(f"another instance {what}")
+
+    def _has_read(self) -> None:
+        """The end of what failed, or was waited for."""
+        self._failing_s = self._waiting_s = 0.0
+        self._waits.back(_OTHER)
+
     def _failed(self, what: str, error: psycopg.Error) -> HoldfastError:
         """What to raise: `SourceChanged` if it may work next time, for as long as a server may be gone."""
         if isinstance(error, errors.ObjectInUse):
-            return SourceChanged(f"another instance uses a slot of {self._where}")
+            return self._in_use()
         now = time.monotonic()
         self._failing_s = self._failing_s or now
         passing = (errors.UndefinedObject, errors.ObjectNotInPrerequisiteState, errors.DuplicateObject)
