@@ -23,10 +23,10 @@ def test_another_instance_creates_the_collection_first(
     real = opened.source_of
     calls = 0
 
-    def source_of(*given: Any) -> Any:
+    def source_of(*given: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        source = real(*given)
+        source = real(*given, **named)
         if calls > 1:
             return source
         with ingestion_of(StorageController(client), "orders", spec, SCHEMA) as other:
@@ -53,8 +53,8 @@ def test_a_source_that_is_stalled_creates_no_collection(
     controller = StorageController(client)
     real = opened.source_of
 
-    def source_of(*given: Any) -> Any:
-        source: Any = real(*given)
+    def source_of(*given: Any, **named: Any) -> Any:
+        source: Any = real(*given, **named)
 
         def stalled(_: object) -> Any:
             raise SourceStalled("the group is ahead")

@@ -17,7 +17,7 @@ a position has exactly the transactions whose commit ends there or before.
 - A reader that `streams` keeps one stream open (`ChangeStream`). Each step goes on where the binding ends. If
   the stream is somewhere else, as after a lost race, it is opened again. It is only used while the server
   shows that its process has the slot. Other instances wait until then.
-- Other readers use `pg_logical_slot_peek_binary_changes`, as does one that can't have a stream. Each step then
+- Other readers peek (`pg_logical_slot_peek_binary_changes`). So does one that can get no stream. Each peek
   makes the server decode its log again, from the oldest transaction that is open. Both read the same.
 - A range ends where the server's log ended between two records, when that was flushed. A place inside a
   record would let the slot pass over the record.

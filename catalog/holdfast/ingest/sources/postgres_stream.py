@@ -33,7 +33,7 @@ from holdfast.ingest.sources.pgoutput import Relation
 from holdfast.pg_session import Connection
 
 _GONE_S: Final = 60
-_STATUS_S: Final = 5.0
+_STATUS_S: Final = 2.0
 _UNUSED_S: Final = 300.0
 _BATCH_BYTES: Final = 1 << 18
 _FIRST_S: Final = 0.01
