@@ -8,6 +8,8 @@ Invariants:
   it reads (`holdfast.persist.parts.verified`). So unverified bytes never decide what is skipped.
 - A row group is skipped only if its bounds exclude every wanted row. `audit_pushdown` reads it anyway, and
   raises an error if there is a wanted row in it.
+- A read of some columns reads `_time` and `_diff` only where the footer does not say enough of them. With a
+  filter, it reads the columns of the filter first, and the others only of row groups with chosen rows.
 - One batch per run is in memory, the buffers that it is read through, and what a store keeps of an open
   object. A batch has a run's share of `BUFFER_BYTES`, or `_LEAST_COLUMN_BYTES` per column, but at most its
   share of `_WIDE_BYTES`. A batch of large values has at most `_WIDE_VALUES_BYTES`. If a single row is larger,

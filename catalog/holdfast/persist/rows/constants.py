@@ -17,7 +17,7 @@ def repeated(value: int, type_: pa.DataType, rows: int) -> pa.Array:
 
 
 def are_ones(diffs: pa.Array | pa.ChunkedArray) -> bool:
-    """Return whether all of these diffs (int64, no nulls) are 1. It does not look at each one it made."""
+    """Return whether all of these diffs (int64, no nulls) are 1. Those of `repeated` are not read."""
     chunks = diffs.chunks if isinstance(diffs, pa.ChunkedArray) else [diffs]
     return all(_are_ones(chunk) for chunk in chunks)
 
