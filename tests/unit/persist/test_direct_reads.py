@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from holdfast.persist.parts import snapshot as snapshots
 from holdfast.persist.parts.direct import direct
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, Update, updates
 
-SMALL = {"inline_max_bytes": 0, "part_target_bytes": 600}
+SMALL: dict[str, Any] = {"inline_max_bytes": 0, "part_target_bytes": 600}
 COLUMNS: list[list[str]] = [["v"], ["k"], ["k", "v"], []]
 
 
