@@ -19,6 +19,9 @@ The peers, of which the best one counts (the note has all of them):
 - *DuckDB*: its own file, with the key as primary key. It keeps no history, so it has no diff. It has its own
   rows, because a database that replaces rows in place keeps less than the others promise. DuckLake
   is an extension that can't be installed offline for this version of DuckDB.
+
+A filtered scan can't be as fast as DuckDB's own file: to decompress and decode the two columns of a Parquet
+file takes 15 ms alone, and DuckDB's file hardly compresses them and skips what a condition excludes.
 """
 
 import itertools
