@@ -14,7 +14,8 @@
   its `source`, and milliseconds since 1970 as its `position`.
 - It also counts the files that are forgotten, which have no binding any more. That row has `FORGOTTEN` as its
   `source`, the name of the source as its `partition`, the number of files as its `position`, the number of
-  their messages as its `total`, and the sum of their checksums as its `checksum`.
+  their messages as its `total`, and the sum of their checksums as its `checksum`. Its `identity` is the
+  greatest name that was forgotten because later files were read, or empty.
 - The errors shard contains the records that could not be decoded, with their addresses in the source.
 """
 
