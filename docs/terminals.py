@@ -74,6 +74,8 @@ _RUN: Final = """
 import json, shlex, sys
 from pathlib import Path
 from holdfast.cli import main
+# A progress bar that disappears again is not part of the picture.
+sys.stderr.isatty = lambda: False
 for lines in json.load(open(sys.argv[1])):
     for line in lines:
         print(f"\\x1b[1;32m$\\x1b[0m {line}", flush=True)
@@ -82,8 +84,7 @@ for lines in json.load(open(sys.argv[1])):
             print(Path(words[0]).read_text(), end="", flush=True)
             continue
         try:
-            # A progress bar that disappears again is not part of the picture.
-            main([*words, "--quiet"], prog_name=program)
+            main(words, prog_name=program)
         except SystemExit:
             pass
     print("\\x1d", flush=True)

@@ -19,7 +19,7 @@ _MOST: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FilesChange:
     """What a commit changes: files that are missing since now or listed again, and what is forgotten.
 
     `ended` has all files that are no longer missing, also because they are forgotten, and since when they
@@ -53,10 +53,10 @@ class Unlisted:
         self._listed = set(bound) - self._since.keys()
         self.forgotten = forgotten(rows)
 
-    def change(self, listed: Collection[str], bound: Mapping[str, Binding], now_ms: int) -> Change:
+    def change(self, listed: Collection[str], bound: Mapping[str, Binding], now_ms: int) -> FilesChange:
         """Return what a listing changes. `listed` are the bound files that it has."""
         if not self._after_ms:
-            return Change(forgotten=self.forgotten)
+            return FilesChange(forgotten=self.forgotten)
         back = [each for each in listed if each in self._since]
         begun = {each: Binding(now_ms) for each in self._listed.difference(listed)}
         # The oldest ones come first.
@@ -69,14 +69,14 @@ class Unlisted:
         after = collapsed(self.forgotten, (bound[each] for each in forgets))
         if self._lexical and forgets:
             after = replace(after, identity=max(after.identity, *forgets))
-        return Change(begun, ended, forgets, after)
+        return FilesChange(begun, ended, forgets, after)
 
-    def following(self, forgets: Collection[str], after: Binding) -> Change:
+    def following(self, forgets: Collection[str], after: Binding) -> FilesChange:
         """The change of a rendition that follows another one: it forgets what that one has forgotten."""
         ended = {each: Binding(self._since[each]) for each in forgets if each in self._since}
-        return Change({}, ended, forgets, after)
+        return FilesChange({}, ended, forgets, after)
 
-    def apply(self, change: Change, bound: Iterable[str]) -> None:
+    def apply(self, change: FilesChange, bound: Iterable[str]) -> None:
         """Take over a change that was committed, and that these files are bound now."""
         for each in change.ended:
             del self._since[each]

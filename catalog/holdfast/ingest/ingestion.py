@@ -47,7 +47,7 @@ from holdfast.ingest.following import (
     missing,
     newest_rows,
 )
-from holdfast.ingest.forgetting import Change, Unlisted, collapsed
+from holdfast.ingest.forgetting import FilesChange, Unlisted, collapsed
 from holdfast.ingest.formats.decoded import Format
 from holdfast.ingest.made_from import check_fed, may_follow
 from holdfast.ingest.plan import plan
@@ -423,7 +423,7 @@ class Ingestion:
         # What the renditions before had ends between transactions, also if nobody can say which ones by now.
         return self._whole.plan(again or found, self._bound) or self._whole.as_planned(again)
 
-    def _listed(self) -> Change | None:
+    def _listed(self) -> FilesChange | None:
         """What the last listing changes of what is missing and forgotten."""
         if not isinstance(self._source, Files) or self.rendition.state is RenditionState.HYDRATING:
             return None
@@ -524,7 +524,7 @@ class Ingestion:
             raise self._unled(why)
         return self._commit(work, target.at, change=change)
 
-    def _forgets(self, target: FollowTarget) -> Change | None:
+    def _forgets(self, target: FollowTarget) -> FilesChange | None:
         """What to forget with the other rendition. Raises `SourceStalled` if this one lacks some of it."""
         before, after = self._unlisted.forgotten, target.forgotten
         if after is None or after.position <= before.position:
@@ -669,11 +669,11 @@ class Ingestion:
         work: _Work,
         at: int,
         ends: Mapping[str, Binding] | None = None,
-        change: Change | None = None,
+        change: FilesChange | None = None,
     ) -> IngestStep:
         """Commit a step. `ends` are those of the partitions that have more, `change` what is forgotten."""
         after, ends = None, ends or {}
-        change = change or Change(forgotten=self._unlisted.forgotten)
+        change = change or FilesChange(forgotten=self._unlisted.forgotten)
         work.bound = self._summed(work.bound)
         work.forget_cleared()
         if self._state is not None and work.records:
@@ -724,7 +724,7 @@ class Ingestion:
         behind = sum(end.position - self._bound[name].position for name, end in ends.items())
         return IngestStep(StepOutcome.COMMITTED, self._upper, *done, fills, behind=behind)
 
-    def _forgotten(self, change: Change | None = None) -> dict[str, Binding]:
+    def _forgotten(self, change: FilesChange | None = None) -> dict[str, Binding]:
         """The row of what is forgotten now, or after a change."""
         found = self._unlisted.forgotten if change is None else change.forgotten
         return {self._source.name: found} if found.position else {}
