@@ -100,11 +100,26 @@ def test_the_search_has_an_index_and_runs_on_files_of_the_site(site: Path) -> No
     found = {entry["location"]: entry for entry in index["docs"]}
     assert found["reference/glossary/#fence-token"]["title"] == "fence token"
     assert "reference/python/tables/#holdfast.tables.Table.upsert" in found
+    # A search for `Table.append` also looks for the two words.
+    assert re.split(index["config"]["separator"], "Table.append") == ["Table", "append"]
     assert "\b" not in "".join(entry["text"] for entry in index["docs"])
     for page in ("index.html", "reference/glossary/index.html"):
         html = (site / page).read_text()
         config = json.loads(re.findall(r'<script id="__config"[^>]*>(.*?)</script>', html)[0])
         assert (site / page).parent.joinpath(config["search"]).is_file()
+
+
+def test_the_site_has_no_python_files(site: Path) -> None:
+    assert [path for path in site.rglob("*") if path.name == "__pycache__" or path.suffix in {".py", ".pyc"}] == []
+
+
+def test_the_page_of_tables_has_the_introduction_and_the_common_names_first(site: Path) -> None:
+    html = (site / "reference/python/tables/index.html").read_text()
+    found = re.findall(r'<h2 id="(holdfast[\w.]+)"', html)
+    assert found[:3] == ["holdfast.tables.opening.table", "holdfast.tables.Table", "holdfast.tables.write"]
+    assert html.index("need not track uppers") < html.index(f'id="{found[0]}"')
+    assert "instance-attribute" not in html
+    assert re.findall(r'id="[\w.]+\.(?:prepare|what)"', html) == []
 
 
 def test_the_api_reference_has_every_public_name(site: Path) -> None:
