@@ -21,7 +21,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := $(MAKE) --no-print-directory --output-sync=target -j $(JOBS)
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 28
 
 .venv/.synced: pyproject.toml catalog/pyproject.toml operator/pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -96,7 +96,7 @@ bench: setup  ## run the benchmarks and write bench/RESULTS.md (make bench ONLY=
 
 SEEDS ?= 2000
 FROM ?= 0
-sim: setup  ## the simulation: SEEDS=10000 FROM=0 runs many worlds, SEED=123 tells what happens in one
+sim: setup  ## the simulation: SEEDS=10000 FROM=0 runs many worlds, SEED=123 shows what happens in one
 	@cd tests && ../$(BIN)/python -m sim $(if $(SEED),$(SEED),run --seeds $(SEEDS) --from $(FROM))
 
 crds: setup  ## generate crds/ and the chart of the CRDs from the models, and the charts' tables of values
