@@ -21,6 +21,7 @@ _PATH_REFUSED: Final = frozenset(
     }
 )
 _LONGEST_NAME: Final = 255
+_GIVE_FOLDER: Final = "give the path of a folder"
 
 
 def check_usable(folder: Path) -> None:
@@ -35,7 +36,7 @@ def check_usable(folder: Path) -> None:
         nearest = nearest.parent
     verb = "write to" if nearest == folder else "make"
     if not nearest.is_dir():
-        raise UnusablePath(f"can't {verb} folder {folder}: {nearest} is not a folder")
+        raise UnusablePath(f"can't {verb} folder {folder}: {nearest} is not a folder", hint=_GIVE_FOLDER)
     if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
         raise UnusablePath(f"can't {verb} folder {folder}: {nearest} is not writable for this process")
 
@@ -45,10 +46,10 @@ def open_error(message: str, error: OSError, *, missing_is_bad: bool) -> StoreUn
 
     A missing folder means that there is no store, unless making the folder was tried and refused.
     """
-    told = f"{message}: {reason(error)}"
+    shown = f"{message}: {reason(error)}"
     if error.errno in _PATH_REFUSED or (error.errno == errno.ENOENT and missing_is_bad):
-        return UnusablePath(told)
-    return StoreUnreachable(told, hint="check the disk and try again")
+        return UnusablePath(shown, hint=_GIVE_FOLDER if error.errno == errno.ENOTDIR else "")
+    return StoreUnreachable(shown, hint="check the disk and try again")
 
 
 def make_folder(folder: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
         lambda url: make_collection(snapshot={"requestId": "a", "destination": url}),
     )
     for made, message in (
-        (make_catalog(organizationId="ACME"), "organizationId"),
+        (make_catalog(organizationId="ACME"), "organizationId: Invalid value: must be a UUID in lower case"),
         (make_catalog(storage={"url": "/folder"}), "must be a URL like file:///folder"),
         (make_catalog(storage={"url": "s3://me:secret@host/x"}), "must not contain a user or a password"),
         *((made(url), "must not contain a user or a password") for made in urls for url in WITH_PASSWORD),
@@ -120,7 +120,10 @@ def test_the_api_server_refuses_what_has_no_meaning(
         (make_collection(handover={"policy": "Soon"}), "Unsupported value"),
         (make_collection(maxBytes=0), "maxBytes"),
         (make_collection(restoreFrom={"snapshot": "monday"}), "must be a URL like file:///folder/snapshot"),
-        (make_collection(retention={"period": "a week"}), "period"),
+        (
+            make_collection(retention={"period": "3 weeks"}),
+            "must be a number with ms, s, m, h or d",
+        ),
         (
             make_collection(snapshot={"requestId": "a", "destination": "x"}),
             "must be a URL like s3://bucket/prefix",

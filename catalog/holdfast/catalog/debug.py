@@ -24,6 +24,7 @@ from holdfast.catalog.objects.json import (
     parse_value,
     read_dump,
 )
+from holdfast.catalog.objects.message_json import json_text
 from holdfast.catalog.objects.references import dangling
 from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection
 from holdfast.catalog.upgrade import objects
@@ -57,7 +58,10 @@ def rehearse(
     ) as catalog:
         found = _edited(catalog, row, message, wanted, force=force)
     if found is None and wanted is None:
-        raise BadInput(f"{row} has no object with key {_show(message)}")
+        raise BadInput(
+            f"{row} has no object with key {json_text(message)}",
+            hint="'holdfast catalog dump' shows all objects with their keys",
+        )
     return Rehearsal(row, message, wanted, found)
 
 
@@ -99,8 +103,8 @@ def delete(
     found = _put(openable, planned, holder=holder, purpose=purpose, force=force)
     if found is None:
         raise BadInput(
-            f"{planned.collection} no longer has an object with key {_show(planned.key)}: another process has"
-            " removed it"
+            f"{planned.collection} no longer has an object with key {json_text(planned.key)}:"
+            " another process has removed it"
         )
     return found
 
@@ -218,7 +222,3 @@ def _check_config(key: str, value: int | None, *, force: bool) -> None:
             config.check_stored(key, value)
         except (CorruptBlob, VersionTooNew, Deprecated) as error:
             raise BadInput(f"no Holdfast could open the catalog with this value: {error}") from None
-
-
-def _show(message: Message) -> str:
-    return " ".join(str(message).split()) or "(empty)"

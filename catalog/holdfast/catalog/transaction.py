@@ -33,6 +33,7 @@ from holdfast.catalog.objects.codec import (
     known_value,
 )
 from holdfast.catalog.objects.ids import IdKind
+from holdfast.catalog.objects.message_json import json_text
 from holdfast.catalog.objects.packed import Keys
 from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
@@ -146,7 +147,7 @@ class Transaction:
         row = self._checked(collection, key, value)
         known = row.key in self._changes.get(collection.kind, {})
         if self._row(collection, row.key) is not None if collection.cached else known:
-            raise UniquenessViolation(f"{collection} already has an object with key {_show(key)}")
+            raise UniquenessViolation(f"{collection} already has an object with key {json_text(key)}")
         if collection.append_only:
             self._check_new(collection, key)
             self._move_beyond(collection, key)
@@ -160,7 +161,7 @@ class Transaction:
         """
         row = self._checked(_changeable(collection), key, value)
         if self._row(collection, row.key) is None:
-            raise BadInput(f"{collection} has no object with key {_show(key)}")
+            raise _missing(collection, key)
         self._check_onward(collection, key, row.key, value)
         self._put(collection, row.key, row, value)
 
@@ -175,7 +176,7 @@ class Transaction:
         encoded = encode_key(_changeable(collection), key)
         _check_changeable(key)
         if self._row(collection, encoded) is None:
-            raise BadInput(f"{collection} has no object with key {_show(key)}")
+            raise _missing(collection, key)
         self._check_onward(collection, key, encoded, None)
         self._put(collection, encoded, None)
 
@@ -274,7 +275,7 @@ class Transaction:
         next_id = _next_id(self._cache.table(ID_ALLOCATORS.kind).get(encoded))
         if key.id < next_id:
             raise UniquenessViolation(
-                f"{collection} may already have an object with key {_show(key)}:"
+                f"{collection} may already have an object with key {json_text(key)}:"
                 f" ids below {next_id} are used",
                 hint="allocate an id in the transaction",
             )
@@ -285,7 +286,7 @@ class Transaction:
             return
         if key.id + 1 >= _ID_LIMIT:
             raise BadInput(
-                f"{collection} can't have an object with key {_show(key)}:"
+                f"{collection} can't have an object with key {json_text(key)}:"
                 " its id is the last one, and no id could follow it"
             )
         self._move_allocator(kind, key.id + 1)
@@ -351,7 +352,7 @@ class Transaction:
             shared = any(other != key for other in self._changed_with(collection, unique))
             if shared or not (holder is None or holder in changes):
                 raise UniquenessViolation(
-                    f"two objects of {collection} would have the same unique value: {_show(value)}"
+                    f"two objects of {collection} would have the same unique value: {json_text(value)}"
                 )
 
 
@@ -372,10 +373,13 @@ def _changeable(collection: Collection[K, V]) -> Collection[K, V]:
     return collection
 
 
+def _missing(collection: Collection[Any, Any], key: Message) -> BadInput:
+    return BadInput(
+        f"{collection} has no object with key {json_text(key)}",
+        hint="'holdfast catalog dump' shows all objects with their keys",
+    )
+
+
 def _check_changeable(key: Message) -> None:
     if isinstance(key, pb.ConfigKey):
         config.check_changeable(key.key)
-
-
-def _show(message: Any) -> str:
-    return " ".join(str(message).split()) or "(empty)"

@@ -11,12 +11,13 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 import click
 
 from holdfast.cli.telling import TellingGroup
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, HoldfastError
 
 
 class LazyCommand(NamedTuple):
@@ -81,6 +82,25 @@ class Main(TellingGroup):
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begin with. The hint for an unknown one names what may be meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            inside = [f"{name} {args[0]}" for name in GROUPS if self._has(ctx, name, args[0])]
+            meant = inside or get_close_matches(args[0], self.list_commands(ctx), 3)
+            if not meant:
+                raise
+            shown = " or ".join(f"'{self.program} {each}'" for each in meant)
+            raise BadInput(error.format_message(), hint=f"did you mean {shown}?") from None
+
+    def _has(self, ctx: click.Context, group: str, name: str) -> bool:
+        """Return whether a group has a command with this name."""
+        command = self.get_command(ctx, group)
+        return isinstance(command, click.Group) and name in command.commands
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands to the help, without importing them."""

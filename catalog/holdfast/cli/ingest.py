@@ -19,6 +19,7 @@ from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import note
 from holdfast.errors import CLOSED, BadInput
 from holdfast.extras import needs
+from holdfast.text import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,8 +150,9 @@ def _read(file: Path) -> "tuple[str, Schema | None, IngestSpec]":
     from holdfast.persist import Schema
 
     key, columns = (_columns(given.get(each), f"{file}: {each}") for each in ("key", "columns"))
-    schema = Schema.of(key=key, value=columns) if key or columns else None
-    return name, schema, parse(given.get("source"), "source")
+    with naming(str(file)):
+        schema = Schema.of(key=key, value=columns) if key or columns else None
+        return name, schema, parse(given.get("source"), "source")
 
 
 def _columns(given: Any, where: str) -> dict[str, str]:

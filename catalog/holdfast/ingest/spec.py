@@ -7,6 +7,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -598,6 +599,12 @@ class _Block:
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._take(name, default)
+        if name not in self._fields and default is None:
+            near = get_close_matches(name, self.names, 1)
+            raise BadInput(
+                f"{self.where}.{name} is missing",
+                hint=f"'{near[0]}' may be meant" if near else f"give {self.where} the field {name}",
+            )
         if not isinstance(value, str) or not value:
             raise BadInput(
                 f"{self.where}.{name} must be text" + ("" if value is None else f", not {_kind(value)}")

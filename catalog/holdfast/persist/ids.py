@@ -48,7 +48,10 @@ def shard_id(value: uuid.UUID) -> str:
 def check_shard_id(value: str) -> str:
     """Return `value`, or raise `BadInput` if it is not a shard id."""
     if not isinstance(value, str) or not _SHARD.fullmatch(value):
-        raise BadInput(f"'{value}' is not a shard id: expected 's' and a lower-case UUID")
+        raise BadInput(
+            f"'{value}' is not a shard id: expected 's' and a lower-case UUID",
+            hint="'holdfast persist inspect' without SHARD shows all shards",
+        )
     return value
 
 

@@ -49,7 +49,7 @@ def check_url(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         # Text with one of these may be a URL that lacks only its scheme, with a password in it.
-        given = "the stash" if any(each in url for each in ":@?") else f"stash {url!r}"
+        given = "the stash" if any(each in url for each in "@?") else f"stash {url!r}"
         raise BadInput(f"{given} is not a URL", hint=f"known forms: {_FORMS}")
     if scheme in _POSTGRES:
         with needs("postgres", "a postgresql:// URL"):

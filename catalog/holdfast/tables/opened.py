@@ -84,7 +84,7 @@ class OpenTable:
         self.info = info
         """As of the last time that this process read the record."""
         self.writing = threading.RLock()
-        self.reading = Reading(client, self._reader)
+        self.reading = Reading(client, self._reader, lambda: self.name)
         self._owner = OwnerProcess()
         self._on_close = on_close
         self._writer: CollectionWriter | None = None

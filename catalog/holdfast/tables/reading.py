@@ -29,8 +29,11 @@ log = logging.getLogger(__name__)
 class Reading:
     """Keeps one reader and runs reads on it. Thread-safe."""
 
-    def __init__(self, client: PersistClient, open_: Callable[[], CollectionReader]) -> None:
+    def __init__(
+        self, client: PersistClient, open_: Callable[[], CollectionReader], name: Callable[[], str]
+    ) -> None:
         self._client = client
+        self._name = name
         self._open = open_
         self._owner = OwnerProcess()
         # Reentrant: the garbage collector may end a scan in a thread that has the lock.
@@ -86,7 +89,7 @@ class Reading:
         self._owner.check("this table")
         with self._lock:
             if self._closed:
-                raise BadInput("the table is closed", hint="open it again with holdfast.table")
+                raise BadInput(f"table {self._name()} is closed", hint="open it again with holdfast.table")
             now = self._client.clock.monotonic()
             if self._reader is None:
                 self._reader = self._open()

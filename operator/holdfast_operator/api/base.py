@@ -6,11 +6,12 @@ Invariants
 - Every field has a description, which `kubectl explain` shows.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from holdfast.errors import CLOSED
@@ -42,13 +43,42 @@ def frontier(time: int) -> int | Literal["closed"]:
     return "closed" if time >= CLOSED else time
 
 
-PERIOD: Final = r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$"
+def _matches(pattern: str, message: str) -> tuple[str, str]:
+    """A CEL rule for a text with a pattern, as `validations` takes it. `message` says what the text must be.
+
+    The API server's own message for a `pattern` shows only the expression.
+    """
+    return f"self.matches('{pattern}')", message
+
+
+def _check(pattern: str, message: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(message)
+        return text
+
+    return AfterValidator(check)
+
+
+_PERIOD: Final = r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$"
+_NO_PERIOD: Final = "must be a number with ms, s, m, h or d, such as 90s, 12h or 7d"
+Period = Annotated[
+    str,
+    Field(max_length=16, json_schema_extra=validations(_matches(_PERIOD, _NO_PERIOD))),
+    _check(_PERIOD, _NO_PERIOD),
+]
 """A span of time as people write it: 90s, 12h, 7d."""
+
+_UUID: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+_NO_UUID: Final = "must be a UUID in lower case, such as 4f2c1f0a-7a3d-4a52-9d55-0c8f5f6b1e2d"
+IS_UUID: Final = _matches(_UUID, _NO_UUID)
+Uuid = Annotated[str, Field(max_length=36, json_schema_extra=validations(IS_UUID)), _check(_UUID, _NO_UUID)]
+
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def milliseconds(period: str) -> int:
-    """Returns the length of a `PERIOD` in milliseconds."""
+    """Returns the length of a `Period` in milliseconds."""
     number = period.rstrip("mshd")
     return int(number) * _UNITS[period.removeprefix(number)]
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from holdfast_operator.api.base import (
     AGE_COLUMN,
+    IS_UUID,
     READY_COLUMN,
     REASON_COLUMN,
     ApiModel,
@@ -16,12 +17,12 @@ from holdfast_operator.api.base import (
     PrinterColumn,
     Resource,
     Status,
+    Uuid,
     validations,
 )
 from holdfast_operator.api.catalog_objects import MAX_OBJECTS, CatalogObjects, SettingText
 from holdfast_operator.api.catalog_source import (
     STORAGE_RULES,
-    UUID,
     CatalogRestore,
     CatalogStash,
     CatalogStorage,
@@ -116,12 +117,10 @@ class CatalogBootstrap(ApiModel):
 class CatalogSpec(ApiModel):
     """The desired state of a catalog."""
 
-    organization_id: str = Field(
-        pattern=UUID,
-        max_length=36,
+    organization_id: Uuid = Field(
         description="The organization that the catalog belongs to: a UUID in lower case. Immutable.",
         json_schema_extra=validations(
-            ("self == oldSelf", "organizationId is immutable: create another Catalog instead")
+            IS_UUID, ("self == oldSelf", "organizationId is immutable: create another Catalog instead")
         ),
     )
     storage: CatalogStorage = Field(

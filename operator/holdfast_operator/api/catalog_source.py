@@ -4,10 +4,8 @@ from typing import Final
 
 from pydantic import Field, field_validator
 
-from holdfast_operator.api.base import ApiModel, LocalReference, validations
+from holdfast_operator.api.base import ApiModel, LocalReference, Uuid, validations
 from holdfast_operator.api.urls import NO_SECRETS, without_secrets
-
-UUID: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 
 _HAS_SCHEME = "self.matches('^[a-zA-Z][a-zA-Z0-9+.-]*://.+')"
 _URL_RULES = validations((_HAS_SCHEME, "must be a URL like file:///folder"), *NO_SECRETS)
@@ -107,9 +105,7 @@ class RestoreFromDump(ApiModel):
 class RestoreFromCatalog(ApiModel):
     """Another catalog at a version at which it can still be read."""
 
-    organization_id: str = Field(
-        pattern=UUID, max_length=36, description="The organization whose catalog to copy."
-    )
+    organization_id: Uuid = Field(description="The organization whose catalog to copy.")
     storage: CatalogStorage | None = Field(
         default=None,
         description="Where the other catalog is stored. By default, where this Catalog's spec.storage would "

@@ -6,13 +6,13 @@ from pydantic import AfterValidator, Field, field_validator
 
 from holdfast_operator.api.base import (
     AGE_COLUMN,
-    PERIOD,
     READY_COLUMN,
     REASON_COLUMN,
     ApiModel,
     Definition,
     Frontier,
     LocalReference,
+    Period,
     PrinterColumn,
     Resource,
     Status,
@@ -61,9 +61,8 @@ _SAME_NAME = (
 class CollectionRetention(ApiModel):
     """How much history is kept."""
 
-    period: str = Field(
+    period: Period = Field(
         default="7d",
-        pattern=PERIOD,
         description="How far since trails upper, in the collection's own time, e.g. 90s, 12h or 7d. A longer "
         "period doesn't bring back history that is already gone.",
     )

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from holdfast_operator.api.base import (
     AGE_COLUMN,
-    PERIOD,
     READY_COLUMN,
     REASON_COLUMN,
     ApiModel,
     Definition,
     LocalReference,
+    Period,
     PrinterColumn,
     Resource,
     Status,
@@ -80,10 +80,8 @@ class CatalogMigrationSpec(ApiModel):
         description="Compare reads and compares both stores before the target becomes the source of truth. "
         "Shadow first makes every change in both stores for shadowFor. None compares nothing.",
     )
-    shadow_for: str | None = Field(
+    shadow_for: Period | None = Field(
         default=None,
-        max_length=16,
-        pattern=PERIOD,
         description="With verify Shadow, how long changes are made in both stores, e.g. 90s or 1h. The "
         "default is 5m.",
     )
@@ -91,10 +89,8 @@ class CatalogMigrationSpec(ApiModel):
         default=False,
         description="If true, the operator only writes the plan to the status, and to neither store.",
     )
-    timeout: str = Field(
+    timeout: Period = Field(
         default="10m",
-        max_length=16,
-        pattern=PERIOD,
         description="How long the migration may take, and how long it keeps others out of the catalog. "
         "Afterwards no further step runs. Each change of this spec restarts the time.",
     )

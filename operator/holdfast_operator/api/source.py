@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, WithJsonSchema, field_validator
 
 from holdfast.ingest.spec import KAFKA_KEYS, S3_KEYS, SECRETS, SECURITY, SERVER_KEYS
-from holdfast_operator.api.base import PERIOD, ApiModel, Frontier, LocalReference, validations
+from holdfast_operator.api.base import ApiModel, Frontier, LocalReference, Period, validations
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
 from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 from holdfast_operator.api.urls import NO_SECRETS, without_secrets
@@ -322,9 +322,7 @@ class SourceRun(ApiModel):
         "job reads up to the end that the source has then.",
     )
     cron: CronSchedule | None = Field(default=None, description="The times for mode Scheduled.")
-    interval: str = Field(
-        default="5s", pattern=PERIOD, description="Time from the beginning of one step to the next."
-    )
+    interval: Period = Field(default="5s", description="Time from the beginning of one step to the next.")
     progress_interval: str = Field(
         default="60s",
         pattern=r"^[0-9]{1,9}(ms|s|m|h|d)$",

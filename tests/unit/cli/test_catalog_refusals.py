@@ -55,7 +55,7 @@ BAD_OBJECTS = [
     (["edit", "config", '{"key": "tombstone"}', '{"value": "7"}', "--force"], "expected 0 or 1, found 7"),
     (["delete", "config", '{"key": "user_version"}', "--force"], "can't be deleted"),
     (["delete", "config", '{"key": "truth"}'], "config truth decides"),
-    (["delete", "items", '{"id": {"user": "9"}}'], "items has no object with key"),
+    (["delete", "items", '{"id": {"user": "9"}}'], 'items has no object with key {"id": {"user": "9"}}'),
     (["delete", "audit_log", '{"id": "99"}'], "audit_log has no object with key"),
     (["edit", "items", "-", "-"], "can't both come from standard input"),
     (["edit", "items", "@{dir}/nothing", "{}"], "can't read KEY from {dir}/nothing"),

@@ -17,7 +17,7 @@ import holdfast
 from holdfast.cli import main
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
-from holdfast.tables.files.source import RowSource
+from holdfast.tables.files.source import RowSource, whole
 from unit.cli.terminals import DEADLINE_S, HOLDFAST
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?"})
@@ -54,6 +54,64 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+VALUES = Schema.of(
+    key={"id": "int64"},
+    value={"x": "float64?", "y": "float32?", "d": "decimal128(10,2)?", "b": "binary?", "s": "string?"},
+)
+CSV_LINES = 'id,x,y,d,b,s\n1,1.5,1e3,1.00,,"a\nb"\n\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", CSV_LINES + "z,1,1,1,,\n", "column 'id': 'z' in line 5 is not a valid int64"),
+        ("a.csv", CSV_LINES + '"",1,1,1,,\n', "column 'id': '' is not a valid int64"),
+        ("a.csv", CSV_LINES + "4,x,1,1,,\n", "column 'x': 'x' in line 5 is not a valid float64"),
+        ("a.csv", CSV_LINES + "4,1e999,1,1,,\n", "column 'x': '1e999' in line 5 is too large for float64"),
+        ("a.csv", CSV_LINES + "4,1,-1e39,1,,\n", "column 'y': '-1e39' in line 5 is too large for float32"),
+        ("a.csv", CSV_LINES + "4,1,1,q,,\n", "column 'd': 'q' in line 5 is not a valid decimal"),
+        ("a.csv", CSV_LINES + "4,1,1,1.123,,\n", "Decimal('1.123') in line 5"),
+        ("a.csv", CSV_LINES + "4,1,1,1,***,\n", "column 'b': '***' in line 5 is not a valid base64 text"),
+        ("a.json", '{"id": 1}\n\n{"id": 2, "x": "x"}\n', "column 'x': 'x' in line 3 is not a valid number"),
+        ("a.json", '{"id": 1}\n\n{"id": "q"}\n', "column 'id', line 3: 'q' is a string"),
+        (
+            "a.json",
+            '{"id": 1}\n\n{"id": 2, "x": 1e999}\n',
+            "in line 3 is not a valid number",
+        ),
+        ("a.json", '{"id": 1}\n\n{"id": 2, "y": 1e39}\n', "1e+39 in line 3"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_line(tmp_path: Path, name: str, text: str, said: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with RowSource(file, None, VALUES) as source, pytest.raises(BadInput) as caught:
+        whole(source)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert said in str(caught.value)
+
+
+def test_the_line_of_a_late_value_is_right(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    rows = [f"{number},{number}.5,,,,{'x' * 100}\n" for number in range(40_000)]
+    for bad, line in (("39999,1e999,,,,\n", 40_001), ("z,1,,,,\n", 40_001)):
+        file.write_text("".join(["id,x,y,d,b,s\n", *rows[:-1], bad]))
+        with RowSource(file, None, VALUES) as source, pytest.raises(BadInput, match=f" in line {line} is "):
+            whole(source)
+
+
+def test_csv_reads_floats_as_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("id,x,y\n1, 3 ,inf\n2,-Infinity,NaN\n3,,1e-400\n4,1e308,0.1\n")
+    schema = Schema.of(key={"id": "int64"}, value={"x": "float64?", "y": "float32?"})
+    with RowSource(file, None, schema) as source:
+        rows = whole(source)
+    assert rows["x"].to_pylist() == [3.0, float("-inf"), None, 1e308]
+    assert rows["y"].to_numpy().tolist()[::2] == [float("inf"), 0.0]
+    assert np.isnan(rows["y"].to_numpy()[1])
+    assert rows["y"].to_numpy()[3] == np.float32(0.1)
 
 
 @pytest.mark.parametrize("piped", [False, True])

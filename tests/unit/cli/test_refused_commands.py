@@ -112,6 +112,25 @@ def test_bad_input_changes_nothing(filled: Path, command: str, message: str) -> 
     assert tree(filled) == before
 
 
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("handover", "did you mean 'holdfast collection handover'?"),
+        ("verify", "did you mean 'holdfast persist verify'?"),
+        ("rad", "did you mean 'holdfast read'?"),
+        ("persist inspect s123 --url {at}", "'holdfast persist inspect' without SHARD shows all shards"),
+        (
+            'catalog delete items {{"id":{{"user":"77"}}}} --yes --persist {at} --organization-id {org}',
+            "'holdfast catalog dump' shows all objects with their keys",
+        ),
+    ],
+)
+def test_a_refused_command_has_a_hint(filled: Path, command: str, hint: str) -> None:
+    result = run(filled, command)
+    assert result.exit_code == 2, result.output
+    assert f"  hint: {hint}" in result.stderr
+
+
 @pytest.mark.parametrize("option", ["--at", "--new-upper"])
 @pytest.mark.parametrize(("time", "message"), TIMES, ids=[time[:30] for time, _ in TIMES])
 def test_a_time_out_of_range_changes_nothing(filled: Path, option: str, time: str, message: str) -> None:
@@ -177,6 +196,7 @@ def test_a_path_that_can_be_no_folder_is_bad_input(folder: Path, command: str, w
     before = tree(folder)
     result = run(folder, command.replace("{url}", f"file://{folder}/{where}"))
     check_refused(result, 2, f"{folder}/file")
+    assert "hint: give the path of a folder" in result.stderr
     assert tree(folder) == before
 
 

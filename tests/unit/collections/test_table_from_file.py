@@ -115,7 +115,7 @@ def test_json_parquet_and_arrow_keep_their_types(tmp_path: Path) -> None:
         ),
         ("a.csv", "id,x\n1,2\n", ["--key", "nope"], "a.csv: there is no column 'nope' (id, x)"),
         ("a.csv", "id,x\n1,2\n3\n", [], "a.csv: it is not csv"),
-        ("a.csv", "id,x\n1,y\n", ["--column", "x:int64"], "column 'x': 'y' is not a valid int64"),
+        ("a.csv", "id,x\n1,y\n", ["--column", "x:int64"], "column 'x': 'y' in line 2 is not a valid int64"),
         ("a.csv", "id,id\n1,2\n", [], "column 'id' is given twice"),
         ("a.csv", "", [], "a.csv: it is empty"),
         ("a.csv", "caf\udce9,x\n1,2\n", [], "a.csv: column name 'caf\ufffd' is not UTF-8"),

@@ -376,7 +376,7 @@ def test_the_client_goes_with_the_last_table(tmp_path: Path) -> None:
     two.close()
     for closed in (one, two):
         for use in (closed.read, lambda table=closed: table.append([]), closed.tail):
-            with pytest.raises(BadInput, match="closed"):
+            with pytest.raises(BadInput, match=r"^table orders is closed"):
                 use()
     with holdfast.table(tmp_path, "b") as again:
         assert again.client is not two.client
@@ -480,6 +480,8 @@ def test_a_table_goes_on_when_it_evolves() -> None:
         (lambda t: holdfast.table(5, "x"), "a URL or a path"),
         (lambda t: holdfast.table("", "x"), "is not a URL"),
         (lambda t: holdfast.table("me:secret@host/x", "x"), "^the location is not a URL"),
+        (lambda t: holdfast.table("s3:/bucket/x", "x"), "^location 's3:/bucket/x' is not a URL"),
+        (lambda t: t.append([{"id": 2**70}]), "in row 0: it is beyond the range of this type"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_changes_nothing(

@@ -110,7 +110,9 @@ def test_the_search_has_an_index_and_runs_on_files_of_the_site(site: Path) -> No
 
 
 def test_the_site_has_no_python_files(site: Path) -> None:
-    assert [path for path in site.rglob("*") if path.name == "__pycache__" or path.suffix in {".py", ".pyc"}] == []
+    assert [
+        path for path in site.rglob("*") if path.name == "__pycache__" or path.suffix in {".py", ".pyc"}
+    ] == []
 
 
 def test_the_page_of_tables_has_the_introduction_and_the_common_names_first(site: Path) -> None:

@@ -106,6 +106,7 @@ def test_files_become_rows_with_offsets_and_errors(folder: Path) -> None:
         ),
         ("collection: 1", "needs 'collection': the name of the collection to feed"),
         ("collection: orders\nsources: {}", "has an unknown field 'sources'"),
+        ("collection: orders\nsource: {files: {paht: /in}}", "source.files.path is missing"),
         ("collection: orders\nkey: id", "key must be a block of name: type, such as {id: int64}"),
     ],
 )
@@ -114,6 +115,7 @@ def test_a_bad_file_is_one_clear_line_and_makes_no_location(folder: Path, text: 
     result = ingested(folder)
     assert result.exit_code == 2
     assert told in result.stderr
+    assert result.stderr.startswith(f"holdfast: {folder / 'orders.yaml'}")
     assert not (folder / "location").exists()
 
 

@@ -675,7 +675,7 @@ def feed_all(client: PersistClient, topic: Topic, sent: list[bytes], registry: S
     [
         ({}, "source.format.avro must have one of registry and schemaFile"),
         ({"registry": {"url": "http://r"}, "schemaFile": "x"}, "must have one of registry and schemaFile"),
-        ({"registry": {}}, "source.format.avro.registry.url must be text"),
+        ({"registry": {}}, "source.format.avro.registry.url is missing"),
         ({"registry": {"url": "kafka:8081"}}, "registry.url must be http://host:port"),
         ({"registry": {"url": "http://r:x"}}, "registry.url must be http://host:port"),
         ({"registry": {"url": "http://me:secret@r"}}, "a secret that a spec may not have"),

@@ -38,7 +38,9 @@ def test_a_whole_spec() -> None:
         ({"generator": {"rows": 1}}, "must have one of files, kafka, postgres, collection, generator"),
         ({"kafka": {}}, "must have one of files, kafka, postgres, collection, generator"),
         ({"mysql": {}}, "unknown field 'mysql'"),
-        ({"files": {}}, "source.files.path must be text"),
+        ({"files": {}}, "source.files.path is missing"),
+        ({"files": {"path": ""}}, "source.files.path must be text, not ''"),
+        ({"files": {"paht": "/in"}}, "source.files.path is missing"),
         ({"files": {"path": "/in", "glob": "*"}}, "source.files has an unknown field 'glob'"),
         ({"files": []}, r"source.files must be a block of fields, not \[\]"),
         ({"format": {}}, "source.format must be one of json, csv"),
@@ -57,6 +59,12 @@ def test_a_bad_field_is_named(changed: dict[str, Any], told: str) -> None:
     block = {name: value for name, value in {**WHOLE, **changed}.items() if value is not None}
     with pytest.raises(BadInput, match=told):
         parse(block)
+
+
+def test_the_hint_for_a_missing_field_names_a_misspelled_one() -> None:
+    with pytest.raises(BadInput, match=r"source\.files\.path is missing") as caught:
+        parse({**WHOLE, "files": {"paht": "/in", "pattern": "*"}})
+    assert caught.value.hint == "'paht' may be meant"
 
 
 def test_a_topic() -> None:
@@ -78,7 +86,7 @@ def test_a_topic() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"bootstrapServers": None}, "source.kafka.bootstrapServers must be text"),
+        ({"bootstrapServers": None}, "source.kafka.bootstrapServers is missing"),
         ({"topic": 1}, "source.kafka.topic must be text, not 1"),
         ({"start": "Now"}, "source.kafka.start is 'Now', expected one of Earliest, Latest"),
         ({"start": {"time": 1}}, "source.kafka.start must be Earliest, Latest, {timestamp: "),
@@ -169,7 +177,7 @@ def test_a_secret_is_named_and_says_which_keys_it_needs(
             {"kafka": {**TOPIC, **NAMED, "security": {**SCRAM, "passwordEnv": "A"}}},
             "source.kafka.secretRef has the secrets, so source.kafka.security can't name a variable",
         ),
-        ({"kafka": {**TOPIC, "secretRef": {}}}, "source.kafka.secretRef.name must be text"),
+        ({"kafka": {**TOPIC, "secretRef": {}}}, "source.kafka.secretRef.name is missing"),
         ({"kafka": {**TOPIC, "secretRef": {"name": "../x"}}}, "source.kafka.secretRef.name is '../x'"),
         (
             {"kafka": {**TOPIC, "secretRef": {"name": "a", "namespace": "b"}}},
@@ -234,7 +242,7 @@ def test_a_table_of_postgres() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"url": None}, "source.postgres.url must be text"),
+        ({"url": None}, "source.postgres.url is missing"),
         ({"url": "mysql://db/shop"}, "source.postgres.url must be postgresql://user@host:port/database"),
         ({"url": "postgresql://me:p@db/shop"}, "source.postgres.url has a password, which is a secret"),
         ({"url": "postgresql://db/shop?password=p"}, "source.postgres.url has a password, which is a secret"),
@@ -244,7 +252,7 @@ def test_a_table_of_postgres() -> None:
         ({"url": "postgresql://db/shop?oauth_client_secret=p"}, "has oauth_client_secret, which is a secret"),
         ({"url": "postgresql://[me:p@db/shop"}, "source.postgres.url can't be parsed"),
         ({"table": "orders"}, "source.postgres.table is 'orders', expected a schema and a table"),
-        ({"publication": None}, "source.postgres.publication must be text"),
+        ({"publication": None}, "source.postgres.publication is missing"),
         ({"slot": "Orders"}, "source.postgres.slot is 'Orders', expected at most 45 lower-case letters"),
         ({"onReset": "Skip"}, "source.postgres.onReset is 'Skip', expected one of Stall, NewEpoch"),
         (
@@ -330,7 +338,7 @@ def test_a_collection_as_source() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"collection": {}}, "source.collection.name must be text"),
+        ({"collection": {}}, "source.collection.name is missing"),
         (
             {"collection": {"name": "raw", "start": "Now"}},
             "source.collection.start is 'Now', expected one of",

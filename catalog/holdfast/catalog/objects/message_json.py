@@ -7,6 +7,7 @@ Invariants
   Otherwise its default is written.
 """
 
+import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
@@ -51,6 +52,11 @@ def message_to_json(message: Message) -> dict[str, Any]:
             case _:
                 assert_never(shape)
     return found
+
+
+def json_text(message: Message) -> str:
+    """Return a message as JSON on one line, as the commands take keys and values."""
+    return json.dumps(message_to_json(message), ensure_ascii=False)
 
 
 @cache

@@ -153,7 +153,7 @@ def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource",
 
     rows = whole(source)
     change = (tables.Delete if delete else tables.Upsert)(rows)
-    with naming(_what(info, source)):
+    with naming(source.name):
         change.prepare(info.name, info.schema)  # raises on bad rows before anything is opened for writing
     with (
         opened_table(location.open_to_write(create=False), info.collection_id) as table,

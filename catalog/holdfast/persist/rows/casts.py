@@ -10,7 +10,7 @@ Invariants:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import chain
@@ -135,16 +135,23 @@ def _beyond(given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> str:
     return ""
 
 
-def column_of(name: str, values: Sequence[Any], want: pa.DataType, *, before: int = 0) -> pa.Array:
+def row_place(row: int) -> str:
+    """Where a value is, if its rows come from no file."""
+    return f"row {row}"
+
+
+def column_of(
+    name: str, values: Sequence[Any], want: pa.DataType, *, place: Callable[[int], str] = row_place
+) -> pa.Array:
     """Return a column of Python values. None is null.
 
     Floats are rounded to float32 if that is the type. Raises `BadInput`, which names the first value that
-    does not fit and its row, counted from `before`.
+    does not fit and where it is: `place` returns that for the index of a value, such as "line 3".
     """
     try:
         return _converted(values, want)
     except _UNFIT as error:
-        raise _misfit(name, values, want, error, before) from None
+        raise _misfit(name, values, want, error, place) from None
 
 
 def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
@@ -254,15 +261,22 @@ def _overflows(values: Sequence[Any], array: pa.Array) -> bool:
     )
 
 
-def _misfit(name: str, values: Sequence[Any], want: pa.DataType, error: Exception, before: int) -> BadInput:
-    for row, value in enumerate(values, before):
+def _misfit(
+    name: str, values: Sequence[Any], want: pa.DataType, error: Exception, place: Callable[[int], str]
+) -> BadInput:
+    for row, value in enumerate(values):
         try:
             _converted([value], want)
         except _KindError as wrong:
             kind = _described(wrong.kind)
-            return BadInput(f"column {name!r}, row {row}: {shown(value)} is {kind}, but the column is {want}")
+            return BadInput(
+                f"column {name!r}, {place(row)}: {shown(value)} is {kind}, but the column is {want}"
+            )
         except _UNFIT as why:
-            return BadInput(f"column {name!r} does not fit {want}: {shown(value)} in row {row}: {why}")
+            # Arrow's message for an integer is about types of C.
+            is_large = isinstance(value, int) and pa.types.is_integer(want)
+            reason = "it is beyond the range of this type" if is_large else why
+            return BadInput(f"column {name!r} does not fit {want}: {shown(value)} in {place(row)}: {reason}")
     return BadInput(f"column {name!r} does not fit {want}: {error}")
 
 

@@ -320,7 +320,7 @@ def _split(url: str, what: str, forms: tuple[str, ...]) -> SplitResult:
         raise BadInput(f"the {what} URL can't be parsed", hint=f"known forms: {known}") from error
     if not parts.scheme or "://" not in url:
         # Text with one of these may be a URL that lacks only its scheme, with a password in it.
-        given = f"the {what}" if any(each in url for each in ":@?") else f"{what} {url!r}"
+        given = f"the {what}" if any(each in url for each in "@?") else f"{what} {url!r}"
         raise BadInput(
             f"{given} is not a URL", hint=f"known forms: {known}; a folder is file:///absolute/path"
         )

@@ -8,25 +8,32 @@ is the empty text.
 import base64
 import binascii
 import csv
+import io
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
-from holdfast.persist.rows.casts import column_of, shown
+from holdfast.persist.rows.casts import column_of, row_place, shown
 from holdfast.persist.rows.column_types import type_name
 from holdfast.persist.rows.iso_times import NS_PER, moment_ns, time_ns
 from holdfast.persist.rows.schema import DIFF, TIME
 from holdfast.tables.cells import cells_of, rows_of
+
+if TYPE_CHECKING:
+    import _csv
 
 _CSV_VALUE: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to ([^:]+): invalid value (.*)", re.DOTALL
@@ -36,6 +43,11 @@ _CSV_VALUE: Final = re.compile(
 # A row can't be longer. Arrow reads about thirty blocks ahead.
 _CSV_BLOCK_BYTES: Final = 1024 * 1024
 _PIECE_ROWS: Final = 8 * 1024
+_CORRECT: Final = "correct the file and try again"
+
+Again = Callable[[], BinaryIO]
+"""Opens a file once more, at its beginning."""
+_Place = Callable[[int], str]
 
 
 class Output(Protocol):
@@ -104,28 +116,52 @@ def _types(schema: Schema) -> dict[str, pa.DataType]:
     return {field.name: field.type for field in schema.arrow} | {TIME: pa.uint64(), DIFF: pa.int64()}
 
 
-def from_csv(stream: pa.NativeFile, schema: Schema) -> Iterator[pa.Table]:
-    """The rows of a CSV file in pieces. There is at least one piece."""
+def from_csv(stream: pa.NativeFile, again: Again, schema: Schema) -> Iterator[pa.Table]:
+    """The rows of a CSV file in pieces. There is at least one piece. An error names the line: `again`."""
     try:
-        yield from _from_csv(stream, schema)
+        yield from _from_csv(stream, again, schema)
     except pa.ArrowInvalid as error:
         found = _CSV_VALUE.fullmatch(str(error))
         if found is None:
             raise
-        place, type_, value = found.groups()
-        # Arrow gives only the place of the column.
-        stream.seek(0)
-        names = next(csv.reader([stream.read(_CSV_BLOCK_BYTES).decode(errors="replace").splitlines()[0]]))
-        raise BadInput(f"column {names[int(place)]!r}: {value} is not a valid {type_}") from None
+        raise _bad_csv(again, schema, int(found[1]), found[3]) from None
 
 
-def _from_csv(stream: pa.NativeFile, schema: Schema) -> Iterator[pa.Table]:
+def _bad_csv(again: Again, schema: Schema, index: int, quoted: str) -> BadInput:
+    """The error for a value that Arrow can't read. Arrow gives only the number of its column."""
+    with _csv_rows(again) as rows:
+        names = next(rows)
+        value = quoted[1:-1]
+        # An empty cell is no error unless it is quoted, and quotes are not seen here.
+        line = next((f" in line {rows.line_num}" for row in rows if value and row[index:][:1] == [value]), "")
+    known = {field.name: type_name(field.type) for field in schema.arrow} | {TIME: "uint64", DIFF: "int64"}
+    name = names[index]
+    return BadInput(f"column {name!r}: {quoted}{line} is not a valid {known[name]}", hint=_CORRECT)
+
+
+@contextmanager
+def _csv_rows(again: Again) -> "Iterator[_csv.Reader]":
+    with io.TextIOWrapper(again(), "utf-8-sig", "replace", newline="") as text:
+        yield csv.reader(text)
+
+
+def _csv_line(again: Again, row: int) -> str:
+    """The line of a row of CSV, counted from 0. A row that spans lines is named by its last line."""
+    with _csv_rows(again) as rows:
+        next(rows)
+        # Arrow counts no empty lines either, except in a file with one column.
+        return next(
+            (f"line {rows.line_num}" for at, _ in enumerate(filter(None, rows)) if at == row), row_place(row)
+        )
+
+
+def _from_csv(stream: pa.NativeFile, again: Again, schema: Schema) -> Iterator[pa.Table]:
     from pyarrow import csv
 
     if not stream.size():
         raise BadInput("the file is empty: not even the names of columns are there")
     text = {
-        field.name: pa.string() if pa.types.is_decimal(field.type) else field.type
+        field.name: pa.string() if _is_read_here(field.type) else field.type
         for field in without_bytes(schema.arrow)
     }
     opened = csv.open_csv(
@@ -142,14 +178,23 @@ def _from_csv(stream: pa.NativeFile, schema: Schema) -> Iterator[pa.Table]:
     )
     before = 0
     for batch in opened:
-        yield _typed(pa.Table.from_batches([batch]), schema, before)
+        yield _typed(pa.Table.from_batches([batch]), schema, partial(_later_line, again, before))
         before += batch.num_rows
     if not before:
-        yield _typed(opened.schema.empty_table(), schema, 0)
+        yield _typed(opened.schema.empty_table(), schema, row_place)
 
 
-def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
-    """Convert the text columns of CSV to their types. `before` is the number of rows before these."""
+def _later_line(again: Again, before: int, row: int) -> str:
+    return _csv_line(again, before + row)
+
+
+def _is_read_here(type_: pa.DataType) -> bool:
+    """Whether values in CSV are read as text. Arrow makes a number beyond a float infinite."""
+    return bool(pa.types.is_decimal(type_) or pa.types.is_floating(type_))
+
+
+def _typed(table: pa.Table, schema: Schema, place: _Place) -> pa.Table:
+    """Convert the text columns of CSV to their types. `place` names the place of a row."""
     for index, name in enumerate(table.column_names):
         column = next((each for each in schema.columns if each.name == name), None)
         if column is None:
@@ -157,12 +202,14 @@ def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
         type_ = column.arrow.type
         if pa.types.is_decimal(type_) or pa.types.is_nested(type_):
             read = _decimal if pa.types.is_decimal(type_) else _NestedText(type_)
-            cells = enumerate(table.column(index).to_pylist(), before)
-            found = [_read(read, name, cell, row) for row, cell in cells]
-            table = table.set_column(index, name, column_of(name, found, type_, before=before))
+            cells = enumerate(table.column(index).to_pylist())
+            found = [_read(read, name, cell, row, place) for row, cell in cells]
+            table = table.set_column(index, name, column_of(name, found, type_, place=place))
+        if pa.types.is_floating(type_):
+            table = table.set_column(index, name, _floats(name, table.column(index), type_, place))
         if column.type == "binary":
-            cells = enumerate(table.column(index).to_pylist(), before)
-            values = [_bytes(name, cell, row) for row, cell in cells]
+            cells = enumerate(table.column(index).to_pylist())
+            values = [_bytes(name, cell, row, place) for row, cell in cells]
             table = table.set_column(index, name, pa.array(values, pa.binary()))
         if column.type in ("binary", "string") and not column.nullable:
             # In a column without nulls, an empty cell is the empty text, quoted or not.
@@ -171,20 +218,46 @@ def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
     return table
 
 
+def _floats(name: str, texts: pa.ChunkedArray, type_: pa.DataType, place: _Place) -> pa.ChunkedArray:
+    """Convert texts to floats. Raises `BadInput` for other texts and for numbers that are too large."""
+    texts = pc.utf8_trim_whitespace(texts)
+    try:
+        found = pc.cast(texts, type_)
+    except pa.ArrowInvalid:
+        for row, text in enumerate(texts.to_pylist()):
+            _read(partial(_csv_float, type_), name, text, row, place, type_name(type_))
+        raise
+    too_large = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True)))
+    if (row := pc.index(too_large, True).as_py()) >= 0:
+        value = texts[row].as_py()
+        raise BadInput(
+            f"column {name!r}: {shown(value)} in {place(row)} is too large for {type_name(type_)}",
+            hint="write Infinity or -Infinity if the value is infinite",
+        )
+    return found
+
+
+def _csv_float(type_: pa.DataType, text: str) -> None:
+    pc.cast(pa.scalar(text), type_)
+
+
 def from_json_lines(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
     """The rows of a file of JSON lines in pieces. There is at least one piece."""
     objects = _objects(stream)
-    before = 0
+    is_first = True
     while True:
-        rows = list(islice(objects, _PIECE_ROWS))
-        if rows or not before:
-            yield _from_objects(rows, schema, before)
-        before += len(rows)
-        if len(rows) < _PIECE_ROWS:
+        numbered = list(islice(objects, _PIECE_ROWS))
+        if numbered or is_first:
+            yield _from_objects([row for _, row in numbered], [line for line, _ in numbered], schema)
+        is_first = False
+        if len(numbered) < _PIECE_ROWS:
             return
 
 
-def _from_objects(rows: list[dict[str, Any]], schema: Schema, before: int) -> pa.Table:
+def _from_objects(rows: list[dict[str, Any]], lines: list[int], schema: Schema) -> pa.Table:
+    def place(row: int) -> str:
+        return f"line {lines[row]}"
+
     types = _types(schema)
     names = list(dict.fromkeys(name for row in rows for name in row)) if rows else list(schema.names)
     columns = {}
@@ -193,8 +266,8 @@ def _from_objects(rows: list[dict[str, Any]], schema: Schema, before: int) -> pa
             raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")
         read = _reader(types[name])
         default = 1 if name == DIFF else None
-        values = [_read(read, name, row.get(name, default), at) for at, row in enumerate(rows, before)]
-        columns[name] = column_of(name, values, types[name], before=before)
+        values = [_read(read, name, row.get(name, default), at, place) for at, row in enumerate(rows)]
+        columns[name] = column_of(name, values, types[name], place=place)
     # A column that no row has is null, as in a row that leaves it out.
     for name in schema.names:
         if name not in columns:
@@ -202,7 +275,8 @@ def _from_objects(rows: list[dict[str, Any]], schema: Schema, before: int) -> pa
     return pa.table(columns)
 
 
-def _objects(stream: BinaryIO) -> Iterator[dict[str, Any]]:
+def _objects(stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects, each with the number of its line."""
     for number, line in enumerate(stream, 1):
         if not line.strip():
             continue
@@ -216,26 +290,27 @@ def _objects(stream: BinaryIO) -> Iterator[dict[str, Any]]:
             raise BadInput(
                 f"line {number} is not a JSON object: {shown(row)}", hint="give one object per line"
             )
-        yield row
+        yield number, row
 
 
 class _ChangedError(Exception):
     """A whole number is none of the values of a float."""
 
 
-def _read(read: Callable[[Any], Any], name: str, value: Any, row: int) -> Any:
+def _read(read: Callable[[Any], Any], name: str, value: Any, row: int, place: _Place, meant: str = "") -> Any:
     if value is None:
         return None
     try:
         return read(value)
     except _ChangedError as error:
         raise BadInput(
-            f"column {name!r}: the whole number {error} in row {row} would change as a float",
+            f"column {name!r}: the whole number {error} in {place(row)} would change as a float",
             hint="choose another type for the column, such as decimal128(38,9)",
         ) from None
     except (ValueError, TypeError, InvalidOperation, OverflowError):
         raise BadInput(
-            f"column {name!r}: {shown(value)} in row {row} is not a valid {_meant(read)}"
+            f"column {name!r}: {shown(value)} in {place(row)} is not a valid {meant or _meant(read)}",
+            hint=_CORRECT,
         ) from None
 
 
@@ -323,8 +398,8 @@ def _counted(ns: int, type_: pa.DataType) -> pa.Scalar:
     return pa.scalar(count, type_)
 
 
-def _bytes(name: str, cell: str | None, row: int) -> bytes | None:
-    found: bytes | None = _read(_base64, name, cell, row)
+def _bytes(name: str, cell: str | None, row: int, place: _Place) -> bytes | None:
+    found: bytes | None = _read(_base64, name, cell, row, place)
     return found
 
 
@@ -347,6 +422,8 @@ def _float(value: Any) -> float:
     found = float(value)
     if isinstance(value, int) and int(found) != value:
         raise _ChangedError(value)
+    if math.isinf(found) and not isinstance(value, str):
+        raise OverflowError("it is beyond the range of floats")
     return found
 
 

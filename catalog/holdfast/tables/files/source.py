@@ -116,7 +116,13 @@ class RowSource:
         # Arrow's threads read ahead. They must not read a Python file: if the process ends meanwhile, the
         # first one that needs the interpreter aborts it.
         with self._seekable() as stream, pa.OSFile(f"/dev/fd/{stream.fileno()}") as file:
-            yield from self._counted(from_csv(file, self._schema), told, file.tell)
+
+            def again() -> BinaryIO:
+                opened = Path(f"/dev/fd/{stream.fileno()}").open("rb")  # noqa: SIM115 - the caller closes it
+                opened.seek(0)
+                return opened
+
+            yield from self._counted(from_csv(file, again, self._schema), told, file.tell)
 
     def _from_parquet(self, told: Told) -> Iterator[pa.Table]:
         from pyarrow import parquet

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from holdfast_operator.api import generate
 from holdfast_operator.api.catalog import Catalog, CatalogSpec
@@ -157,3 +158,9 @@ def test_reasons_are_camel_case_and_documented() -> None:
 )
 def test_retention_periods(period: str, milliseconds: int) -> None:
     assert CollectionRetention(period=period).milliseconds == milliseconds
+
+
+@pytest.mark.parametrize("period", ["", "3 weeks", "0d", "7", "1234567890s", "7d\n"])
+def test_a_bad_period_is_explained(period: str) -> None:
+    with pytest.raises(ValidationError, match="must be a number with ms, s, m, h or d, such as 90s"):
+        CollectionRetention(period=period)
