@@ -599,7 +599,7 @@ class _Block:
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._take(name, default)
-        if name not in self._fields and default is None:
+        if value is None:
             near = get_close_matches(name, self.names, 1)
             raise BadInput(
                 f"{self.where}.{name} is missing",

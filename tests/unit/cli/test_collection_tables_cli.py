@@ -299,6 +299,11 @@ def test_a_collection_becomes_what_a_snapshot_in_a_bucket_has(
             "column 'id': 'x' in line 2 is not a valid int64",
         ),
         (["write", "orders", "-", "--format", "csv"], b"note\na\n", "'id' is missing"),
+        (
+            ["write", "orders", "-", "--format", "csv", "--upsert"],
+            b"id,note\n1,a\n1,b\n",
+            "input: table orders: ",
+        ),
         (["write", "orders", "-", "--format", "csv", "--upsert"], b"id,note\n1,a\n1,b\n", "more than once"),
         (["write", "orders", "x.csv", "--upsert", "--delete"], b"", "can't be used together"),
         (["write", "orders", "x.csv", "--upsert", "--at", "5"], b"", "--upsert chooses the time"),

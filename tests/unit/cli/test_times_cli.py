@@ -206,5 +206,5 @@ def test_an_error_about_a_column_names_the_file_and_the_table(
     file = orders.file("note\na\n")
     upper = orders.upper()
     said = orders.fails("write", "orders", file, *change)
-    assert f"{file} for collection orders: column 'id' is missing (given: note)" in said
+    assert f"{file}: table orders: column 'id' is missing (given: note)" in said
     assert orders.upper() == upper

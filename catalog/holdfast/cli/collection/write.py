@@ -8,7 +8,7 @@
 - Rows that replace or delete others are held in memory. Doing that twice changes nothing.
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -33,6 +33,8 @@ from holdfast.file_formats import check_file
 from holdfast.text import naming
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.collections import CollectionInfo, JobRecord
     from holdfast.collections.complete_times import ReadSeal
     from holdfast.tables.files.source import RowSource
@@ -153,7 +155,7 @@ def _change(location: LocationUrls, info: "CollectionInfo", source: "RowSource",
 
     rows = whole(source)
     change = (tables.Delete if delete else tables.Upsert)(rows)
-    with naming(source.name):
+    with _named(info, source):
         change.prepare(info.name, info.schema)  # raises on bad rows before anything is opened for writing
     with (
         opened_table(location.open_to_write(create=False), info.collection_id) as table,
@@ -193,7 +195,7 @@ def _append(
         pieces = source.pieces(progress.part)
         first = next(pieces)
         # Raises on rows that don't fit before anything is opened for writing.
-        with naming(_what(info, source)):
+        with _named(info, source):
             rows = prepare_updates(info.schema, first, default_time=times.now)
         times.check(*(time_bounds(rows) or (times.upper, times.upper)))
         controller = stack.enter_context(controller_of(location.open_to_write(create=False)))
@@ -201,7 +203,7 @@ def _append(
         # `load` checks the times.
         bulk = stack.enter_context(writer.bulk(far_ahead=True))
         for piece in chain([first], pieces):
-            with naming(_what(info, source)):
+            with _named(info, source):
                 bulk.add(piece)
                 check_diffs(piece)
         progress.begin(f"writing {count(bulk.rows, 'update')} to {info.name}")
@@ -236,8 +238,11 @@ def _append(
     note(f"wrote {told} to {info.name}{_as_of(reached - 1)}")
 
 
-def _what(info: "CollectionInfo", source: "RowSource") -> str:
-    return f"{source.name} for collection {info.name}"
+@contextmanager
+def _named(info: "CollectionInfo", source: "RowSource") -> "Iterator[None]":
+    """An error about the rows names the file and the table. Some errors of a change name the table already."""
+    with naming(source.name), naming(f"table {info.name}"):
+        yield
 
 
 def _as_of(time: int) -> str:
