@@ -1,4 +1,4 @@
-"""The loop that feeds a rendition from a source, one commit for each step.
+"""The loop that feeds a rendition from a source, one commit for each step: reading, decoding and reclocking.
 
 A step reads what is new beyond the bindings, decodes it, and commits output, errors and bindings together,
 all at one time. So the commit is the reclocking:
@@ -8,7 +8,7 @@ all at one time. So the commit is the reclocking:
   discards its work, reads the bindings again, and continues from there.
 - After a crash the next instance continues from the bindings. The outcome of a commit that nobody heard of
   makes no difference.
-- The source is told only after the commit. So it may delete what it is told about.
+- Positions are acknowledged to the source only after the commit. So the source may delete what precedes them.
 """
 
 import threading

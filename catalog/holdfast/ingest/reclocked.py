@@ -1,4 +1,6 @@
-"""The loop that feeds a rendition from another collection, whose contents have times already.
+"""Only for a source that is another collection: the loop that keeps the times of its changes.
+
+Other sources get their times from the commits of `ingest.ingestion`.
 
 - The rendition has at each time what the source has at that time, decoded. Only its first time is chosen: at
   that time it has all that the source contains then. The since of the collection moves there, because

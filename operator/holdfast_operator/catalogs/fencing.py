@@ -1,5 +1,7 @@
 """Counts how often others fence this operator, and decides when it stops taking a catalog back. Pure.
 
+What the process does when it is fenced, such as to exit with 0, is in `app`.
+
 Invariants
 - The fences are recorded in the Catalog's status, because without a Lease the process ends at each fence.
 - Only fences with the same `metadata.generation` and the same value of the annotation count together. If you

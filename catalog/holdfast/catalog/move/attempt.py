@@ -1,4 +1,4 @@
-"""One attempt at the steps of a migration, from the first to the last, each done once.
+"""One attempt at the steps of a migration or a rollback, from the first to the last, each done once.
 
 The steps come from the tables in `truth`. An attempt keeps its progress only in memory. After any error it is
 over, and the next attempt begins at the first step. The steps put the attempt's token into both stores, read

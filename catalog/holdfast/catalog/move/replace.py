@@ -1,4 +1,6 @@
-"""The changes that turn the contents of one store into those of another, for one commit.
+"""Computes the changes that turn the contents of one store into those of another. Commits nothing.
+
+`catalog.move.attempt` commits them. If the replaced store also gets the last tombstone, one commit does both.
 
 Invariants
 - Only contents change, by their stored bytes. Only config is decoded, so objects that an older or newer

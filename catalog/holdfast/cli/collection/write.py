@@ -240,7 +240,7 @@ def _append(
 
 @contextmanager
 def _named(info: "CollectionInfo", source: "RowSource") -> "Iterator[None]":
-    """An error about the rows names the file and the table. Some errors of a change name the table already."""
+    """An error about the rows names the file and the table, once."""
     with naming(source.name), naming(f"table {info.name}"):
         yield
 

@@ -1,4 +1,4 @@
-"""Takes and releases the write lock of a location.
+"""Takes and releases the write lock of a location, which is re-entrant.
 
 A process that crashed leaves the lock taken. The same reentrance id can take it again, which fences anything
 that is left of the crashed process. Another id is refused until the holder releases the lock, unless it takes

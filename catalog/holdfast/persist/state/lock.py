@@ -1,5 +1,7 @@
 """The write lock of a location: its rows in Consensus, and the condition that commits carry.
 
+`persist.handles.exclusive` takes and releases it, and decides who may take it again (re-entrance).
+
 - The head of the key `lock` shows who holds the lock. Rows are never changed. A client that takes or releases
   the lock appends a row. So the row number is the fence: a client whose row is older has lost the lock. After
   a recovery, row numbers continue at `recoveries * 2^40`, which nobody has held before.
