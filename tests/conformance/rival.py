@@ -25,10 +25,10 @@ from holdfast.catalog.items import ensure_item
 from holdfast.catalog.objects.codec import decode
 from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
-    COLLECTIONS,
     DATABASES,
     ID_ALLOCATORS,
     ITEMS,
+    OBJECT_TYPES,
     ROLES,
     SCHEMAS,
     SETTINGS,
@@ -102,8 +102,8 @@ class Rival:
         assert self._catalog is not None
         tx = self._catalog.transaction()
         for row, diff in sorted(changes, key=lambda update: update.diff):
-            there = decode(COLLECTIONS[row.kind], row)
-            tx.dangerous_put(COLLECTIONS[row.kind], there.key, there.value if diff == 1 else None)
+            there = decode(OBJECT_TYPES[row.kind], row)
+            tx.dangerous_put(OBJECT_TYPES[row.kind], there.key, there.value if diff == 1 else None)
         note(tx, self._attempt)
         return tx
 

@@ -20,7 +20,7 @@ from conformance.catalogs import (
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Bootstrap, Catalog, FenceToken, IdKind, OpenMode
 from holdfast.catalog.objects.codec import Row, RowUpdate, encode
-from holdfast.catalog.objects.registry import AUDIT_LOG, COLLECTIONS, CONFIGS, ITEMS, ROLES, SETTINGS
+from holdfast.catalog.objects.registry import AUDIT_LOG, CONFIGS, ITEMS, OBJECT_TYPES, ROLES, SETTINGS
 from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
@@ -78,7 +78,7 @@ def test_each_open_for_writing_raises_the_epoch_by_one_commit(catalogs: Catalogs
         catalog = writable(catalogs.openable())
         assert catalog.fence_token().epoch == expected
         assert catalog.upper == expected
-        assert len(catalog.objects(COLLECTIONS[CONFIGS.kind])) == 1
+        assert len(catalog.objects(OBJECT_TYPES[CONFIGS.kind])) == 1
 
 
 def test_what_was_committed_is_there_after_the_process_was_killed(catalogs: Catalogs) -> None:
@@ -354,7 +354,7 @@ def test_every_type_has_a_getter(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
     catalog = writable(openable)
     counts = catalog.object_counts()
-    for collection in COLLECTIONS.values():
+    for collection in OBJECT_TYPES.values():
         assert len(list(getattr(catalog, f"get_{collection.name}")())) == counts[collection.name]
     with pytest.raises(AttributeError):
         catalog.get_nothing()
@@ -370,7 +370,7 @@ def test_dumps_travel_in_time(catalogs: Catalogs) -> None:
     catalog.set_objects(ROLES, [role(1, "b")])
     for as_of, expected in ((start, []), (start + 1, ["a"]), (start + 2, ["b"]), (None, ["b"])):
         for dumped in (json.loads(openable.dump(as_of)), json.loads(catalog.dump(as_of))):
-            assert set(dumped) == {row.name for row in COLLECTIONS.values()}
+            assert set(dumped) == {row.name for row in OBJECT_TYPES.values()}
             found = [row["value"]["name"] for row in dumped["roles"] if "user" in row["key"]["id"]]
             assert found == expected
     with pytest.raises(HoldfastError, match=f"as_of {start + 3} is not complete"):

@@ -37,10 +37,10 @@ from holdfast.catalog.initialize import initial_updates
 from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
-    COLLECTIONS,
     CONFIGS,
     FENCE_TOKENS,
     ITEMS,
+    OBJECT_TYPES,
     ROLES,
     STORAGE_USAGE,
     TIMESTAMPS,
@@ -55,7 +55,7 @@ from holdfast.errors import (
     VersionTooNew,
 )
 
-OTHERS = [row for row in COLLECTIONS.values() if row is not FENCE_TOKENS]
+OTHERS = [row for row in OBJECT_TYPES.values() if row is not FENCE_TOKENS]
 
 
 def contents(text: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from holdfast.catalog import (
     shadow_catalog,
 )
 from holdfast.catalog.objects.codec import RowUpdate, decode, encode
-from holdfast.catalog.objects.registry import AUDIT_LOG, COLLECTIONS, ID_ALLOCATORS, ROLES
+from holdfast.catalog.objects.registry import AUDIT_LOG, ID_ALLOCATORS, OBJECT_TYPES, ROLES
 from holdfast.catalog.one_store import OneStoreCatalog
 from holdfast.catalog.opening import wall_clock_ms
 from holdfast.catalog.stores.store import CatalogStore
@@ -82,7 +82,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 def contents(catalog: ReadOnlyCatalog) -> dict[str, list[str]]:
     return {
         row.name: sorted(str(found) for found in catalog.stream(row))
-        for row in COLLECTIONS.values()
+        for row in OBJECT_TYPES.values()
         if row.name != "fence_token"
     }
 

@@ -23,7 +23,7 @@ from holdfast.catalog.move.reopen import reopened
 from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.catalog.objects.codec import Object
 from holdfast.catalog.objects.ids import IdKind, format_id, parse_object_id
-from holdfast.catalog.objects.registry import COLLECTIONS, Collection, Kind
+from holdfast.catalog.objects.registry import OBJECT_TYPES, Kind, ObjectType
 from holdfast.catalog.one_store import persist_catalog, stash_catalog
 from holdfast.catalog.shadow.handle import ShadowCatalog, ShadowReader
 from holdfast.catalog.shadow.openable import shadow_catalog
@@ -33,18 +33,18 @@ from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
 
 __all__ = [
     "CATALOG_VERSION",
-    "COLLECTIONS",
     "MIN_VERSION",
+    "OBJECT_TYPES",
     "Backend",
     "Bootstrap",
     "Catalog",
-    "Collection",
     "FenceToken",
     "IdKind",
     "Kind",
     "LinkedCatalog",
     "Object",
     "ObjectChange",
+    "ObjectType",
     "OpenMode",
     "OpenableCatalog",
     "ReadOnlyCatalog",

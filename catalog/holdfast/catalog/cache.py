@@ -32,10 +32,10 @@ from holdfast.catalog.objects.codec import (
     known_value,
 )
 from holdfast.catalog.objects.packed import Keys, nothing, pack, rows_of, shared
-from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
+from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, OBJECT_TYPES, K, Kind, ObjectType, V
 from holdfast.errors import CatalogOutOfSync
 
-APPEND_ONLY = tuple(row.kind for row in COLLECTIONS.values() if not row.cached)
+APPEND_ONLY = tuple(row.kind for row in OBJECT_TYPES.values() if not row.cached)
 # Below this number, rows are kept as Python objects: reading one from columns costs more than the packing
 # saves.
 _FEW_ROWS = 1024
@@ -45,7 +45,7 @@ _FENCE_KEY = encode_key(FENCE_TOKENS, FENCE_TOKENS.key())
 class CachedTable:
     """The rows of one object type."""
 
-    def __init__(self, collection: Collection[Any, Any]) -> None:
+    def __init__(self, collection: ObjectType[Any, Any]) -> None:
         self._collection = collection
         self._loaded = nothing(collection)
         # None marks a loaded row that was removed.
@@ -134,7 +134,7 @@ class Cache:
     """The contents of the catalog at one time."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._tables = {row.kind: CachedTable(row) for row in COLLECTIONS.values() if row.cached}
+        self._tables = {row.kind: CachedTable(row) for row in OBJECT_TYPES.values() if row.cached}
         self._appended: dict[Kind, int] | None = dict.fromkeys(APPEND_ONLY, 0)
         self.apply(RowUpdate(row, 1) for row in rows)
 
@@ -171,12 +171,12 @@ class Cache:
         """The row of the fence token."""
         return self._tables[Kind.FENCE_TOKEN].get(_FENCE_KEY)
 
-    def get(self, collection: Collection[K, V], key: K) -> V | None:
+    def get(self, collection: ObjectType[K, V], key: K) -> V | None:
         """The value of a key, or None."""
         row = self._tables[collection.kind].get(encode_key(collection, key))
         return None if row is None else known_value(collection, row.value)
 
-    def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+    def objects(self, collection: ObjectType[K, V]) -> Iterator[Object[K, V]]:
         """All objects of a cached type. Each call decodes them again."""
         return (known(collection, row) for _, row in self._tables[collection.kind].items())
 
@@ -188,7 +188,7 @@ class Cache:
         """The number of objects by type name. The numbers of append-only types must be known."""
         assert self._appended is not None
         sizes = {kind: len(table) for kind, table in self._tables.items()} | self._appended
-        return {row.name: sizes[row.kind] for row in COLLECTIONS.values()}
+        return {row.name: sizes[row.kind] for row in OBJECT_TYPES.values()}
 
     def apply(self, updates: Iterable[RowUpdate]) -> None:
         """Apply the changes of one time: fence token first, then config, then the rest, retractions first.
@@ -200,11 +200,11 @@ class Cache:
         by_tag: dict[bytes, tuple[list[Row], list[Row]]] = {}
         for row, diff in updates:
             if diff not in (1, -1):
-                raise corrupt(f"a row of {COLLECTIONS[row.kind]}", "one copy", f"a change by {diff}")
+                raise corrupt(f"a row of {OBJECT_TYPES[row.kind]}", "one copy", f"a change by {diff}")
             by_tag.setdefault(row.key[:TAG_BYTES], ([], []))[diff == 1].append(row)
         for tag, (removed, added) in sorted(by_tag.items(), key=lambda item: item[0]):
             kind = kind_of(tag)
-            if not COLLECTIONS[kind].cached:
+            if not OBJECT_TYPES[kind].cached:
                 if self._appended is not None:
                     self._appended[kind] += len(added) - len(removed)
                 continue
@@ -221,5 +221,5 @@ def _by_kind(batch: pa.RecordBatch) -> Iterator[tuple[Kind, pa.RecordBatch]]:
     different = pc.unique(tags).to_pylist()
     for tag in different:
         kind = kind_of(tag)
-        if COLLECTIONS[kind].cached:
+        if OBJECT_TYPES[kind].cached:
             yield kind, batch if len(different) == 1 else batch.filter(pc.equal(tags, tag))

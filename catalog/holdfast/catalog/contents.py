@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from holdfast.catalog.cache import APPEND_ONLY, Cache
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, kind_of
-from holdfast.catalog.objects.registry import COLLECTIONS, Kind
+from holdfast.catalog.objects.registry import OBJECT_TYPES, Kind
 from holdfast.catalog.stores.preamble import Preamble
 from holdfast.catalog.stores.store import BATCH_ROWS, CatalogStore, batch_of
 from holdfast.catalog.upgrade_report import Size
@@ -68,7 +68,7 @@ def cached(contents: Contents, seen: Preamble, place: str) -> Cache:
 
 def sizes_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, Size]:
     """The numbers of rows and bytes by object type name. `batches` have the columns `key` and `value`."""
-    found = dict.fromkeys(COLLECTIONS, Size())
+    found = dict.fromkeys(OBJECT_TYPES, Size())
     for batch in batches:
         key, value = batch.column("key"), batch.column("value")
         sizes = pa.table(
@@ -81,4 +81,4 @@ def sizes_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, Size]:
             kind = kind_of(group["tag"])
             old = found[kind]
             found[kind] = Size(old.rows + group["bytes_count"], old.bytes + group["bytes_sum"])
-    return {COLLECTIONS[kind].name: size for kind, size in found.items()}
+    return {OBJECT_TYPES[kind].name: size for kind, size in found.items()}

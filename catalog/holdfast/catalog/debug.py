@@ -26,7 +26,7 @@ from holdfast.catalog.objects.json import (
 )
 from holdfast.catalog.objects.message_json import json_text
 from holdfast.catalog.objects.references import dangling
-from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection
+from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, OBJECT_TYPES, ObjectType
 from holdfast.catalog.upgrade import objects
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CorruptBlob, Deprecated, Uninitialized, VersionTooNew
@@ -36,7 +36,7 @@ from holdfast.errors import BadInput, CorruptBlob, Deprecated, Uninitialized, Ve
 class Rehearsal:
     """A valid change of one object. `value` is None for a deletion, `found` is None for an insertion."""
 
-    collection: Collection[Any, Any]
+    collection: ObjectType[Any, Any]
     key: Message
     value: Message | None
     found: Message | None
@@ -133,7 +133,7 @@ def rows_of_dump(dump: TextIO) -> Iterator[Row]:
 
     Raises `BadInput` if the dump is not complete, and `VersionTooNew` or `Deprecated` for its version.
     """
-    sections: list[Collection[Any, Any]] = []
+    sections: list[ObjectType[Any, Any]] = []
     version: int | None = None
     for found in read_dump(dump):
         match found:
@@ -151,7 +151,7 @@ def rows_of_dump(dump: TextIO) -> Iterator[Row]:
                     yield row
             case _:
                 assert_never(found)
-    missing = [row.name for row in COLLECTIONS.values() if row not in sections]
+    missing = [row.name for row in OBJECT_TYPES.values() if row not in sections]
     if missing:
         raise BadInput(f"the dump is not complete: it has no {', '.join(missing)}")
 
@@ -165,7 +165,7 @@ def _version_of(row: Row) -> int | None:
     return said.value.value
 
 
-def _changeable(name: str) -> Collection[Any, Any]:
+def _changeable(name: str) -> ObjectType[Any, Any]:
     collection = collection_named(name)
     if collection is FENCE_TOKENS:
         raise BadInput(
@@ -185,7 +185,7 @@ def _put(
 
 
 def _edited(
-    catalog: Catalog, collection: Collection[Any, Any], key: Message, value: Message | None, *, force: bool
+    catalog: Catalog, collection: ObjectType[Any, Any], key: Message, value: Message | None, *, force: bool
 ) -> Message | None:
     if value is not None and not force:
         problem = catalog.in_transaction(

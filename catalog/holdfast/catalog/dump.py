@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.catalog.config import USER_VERSION, check_version
 from holdfast.catalog.objects.codec import Row, decode
-from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, Kind
+from holdfast.catalog.objects.registry import CONFIGS, OBJECT_TYPES, Kind
 from holdfast.catalog.upgrade import objects
 from holdfast.catalog.version import CATALOG_VERSION
 
@@ -28,12 +28,12 @@ def dump_lines(rows: Iterable[Row]) -> Iterator[str]:
     Raises `CorruptBlob` when it reaches a row that can't be shown. For an unknown kind it raises before any
     line. Raises `VersionTooNew` or `Deprecated` for a version that can't be read.
     """
-    of_kind: dict[int, list[Row]] = {kind: [] for kind in COLLECTIONS}
+    of_kind: dict[int, list[Row]] = {kind: [] for kind in OBJECT_TYPES}
     for row in rows:
         of_kind[row.kind].append(row)
     version = _version(of_kind[Kind.CONFIG])
     start = "{"
-    for collection in COLLECTIONS.values():
+    for collection in OBJECT_TYPES.values():
         found = of_kind.pop(collection.kind)
         yield f'{start}\n  "{collection.name}": ['
         comma = ""

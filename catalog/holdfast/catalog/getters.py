@@ -26,8 +26,8 @@ from holdfast.catalog.objects.registry import (
     SYSTEM_OBJECT_MAPPINGS,
     SYSTEM_PRIVILEGES,
     TIMESTAMPS,
-    Collection,
     K,
+    ObjectType,
     V,
 )
 
@@ -43,11 +43,11 @@ class Getters(ABC):
     """
 
     @abstractmethod
-    def objects(self, collection: Collection[K, V]) -> Objects[K, V]:
+    def objects(self, collection: ObjectType[K, V]) -> Objects[K, V]:
         """Return all objects of a type. Raises `BadInput` if the catalog does not keep the type in memory."""
 
     @abstractmethod
-    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+    def stream(self, collection: ObjectType[K, V]) -> Iterator[Object[K, V]]:
         """Read all objects of any type from the store, in no particular order."""
 
     def get_fence_token(self) -> Objects[pb.FenceTokenKey, pb.FenceTokenValue]:

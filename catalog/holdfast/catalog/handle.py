@@ -31,7 +31,7 @@ from holdfast.catalog.dump import dump_json
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.interfaces import Catalog, ReadOnlyCatalog
 from holdfast.catalog.objects.codec import Object, Row, RowUpdate, canonical_key, decode, encode_key
-from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
+from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, OBJECT_TYPES, K, Kind, ObjectType, V
 from holdfast.catalog.stores.preamble import Preamble, at_latest
 from holdfast.catalog.stores.standing import Alone, Standing
 from holdfast.catalog.stores.store import CatalogStore, FenceRow, Kept, let_go_of_old, past_of
@@ -133,29 +133,29 @@ class ReadOnlyHandle(ReadOnlyCatalog):
     def boot_ts(self) -> int:
         return self._boot_ts
 
-    def objects(self, collection: Collection[K, V]) -> tuple[Object[K, V], ...]:
+    def objects(self, collection: ObjectType[K, V]) -> tuple[Object[K, V], ...]:
         if not collection.cached:
             raise BadInput(f"{collection} is not kept in memory: use stream")
         with self._ready() as cache:
             return tuple(cache.objects(collection))
 
-    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+    def find(self, collection: ObjectType[K, V], like: V) -> Object[K, V] | None:
         with self._ready() as cache:
             return Transaction(cache).find(collection, like)
 
-    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+    def stream(self, collection: ObjectType[K, V]) -> Iterator[Object[K, V]]:
         with self._ready():
             upper = self._upper
         return self._decoded(collection, self._store.rows(upper - 1, (collection.kind,)))
 
-    def _decoded(self, collection: Collection[K, V], rows: Iterable[Row]) -> Iterator[Object[K, V]]:
+    def _decoded(self, collection: ObjectType[K, V], rows: Iterable[Row]) -> Iterator[Object[K, V]]:
         for row in rows:
             yield decode(collection, row)
             self._check_process()
 
     def snapshot(self) -> Mapping[Kind, tuple[Object[Any, Any], ...]]:
         with self._ready() as cache:
-            return {row.kind: tuple(cache.objects(row)) for row in COLLECTIONS.values() if row.cached}
+            return {row.kind: tuple(cache.objects(row)) for row in OBJECT_TYPES.values() if row.cached}
 
     def object_counts(self) -> dict[str, int]:
         with self._ready() as cache:
@@ -414,7 +414,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         """Do nothing: while its token is in the stores, the source of truth can't have moved."""
         self._unconfirmed = False
 
-    def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
+    def dangerous_edit(self, collection: ObjectType[K, V], key: K, value: V | None) -> V | None:
         if isinstance(key, pb.ConfigKey):
             self._check_not_of_link(key.key)
 
@@ -439,7 +439,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
                 hint="'holdfast migrate' moves the catalog or ends the link",
             )
 
-    def _stored_rows(self, collection: Collection[K, V], key: K) -> Sequence[Row]:
+    def _stored_rows(self, collection: ObjectType[K, V], key: K) -> Sequence[Row]:
         """The row of a key with its stored bytes. Several rows if an append-only type is damaged."""
         encoded = encode_key(collection, key)
         if collection.cached:
@@ -553,7 +553,7 @@ class SavepointHandle(WritableHandle):
         self._removed: set[Row] = set()
         self._remember(opening)
 
-    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+    def stream(self, collection: ObjectType[K, V]) -> Iterator[Object[K, V]]:
         if collection.cached:
             return iter(self.objects(collection))
         with self._ready():
@@ -607,7 +607,7 @@ class SavepointHandle(WritableHandle):
 
     def _remember(self, updates: Iterable[RowUpdate]) -> None:
         for row, diff in updates:
-            if COLLECTIONS[row.kind].cached:
+            if OBJECT_TYPES[row.kind].cached:
                 continue
             if diff == 1 and row in self._removed:
                 self._removed.remove(row)

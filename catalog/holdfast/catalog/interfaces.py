@@ -16,7 +16,7 @@ from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.getters import Getters
 from holdfast.catalog.initialize import Bootstrap
 from holdfast.catalog.objects.codec import Object, Row
-from holdfast.catalog.objects.registry import Collection, K, Kind, V
+from holdfast.catalog.objects.registry import K, Kind, ObjectType, V
 from holdfast.catalog.setters import TargetedSetters
 from holdfast.catalog.stores.store import Kept
 from holdfast.catalog.transaction import Transaction
@@ -40,7 +40,7 @@ class ObjectChange:
     """A committed change of one object: added (`diff` +1) or retracted (-1) at `time`."""
 
     time: int
-    collection: Collection[Any, Any]
+    collection: ObjectType[Any, Any]
     object: Object[Any, Any]
     diff: int
 
@@ -119,7 +119,7 @@ class ReadOnlyCatalog(Getters):
         """The time at which the handle was opened, in milliseconds since 1970."""
 
     @abstractmethod
-    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+    def find(self, collection: ObjectType[K, V], like: V) -> Object[K, V] | None:
         """The object with the same unique value as `like`. Raises `BadInput` if the type has none."""
 
     @abstractmethod
@@ -199,7 +199,7 @@ class Catalog(ReadOnlyCatalog, TargetedSetters):
         """
 
     @abstractmethod
-    def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
+    def dangerous_edit(self, collection: ObjectType[K, V], key: K, value: V | None) -> V | None:
         """Insert, replace or (`value` None) delete any object except the fence token, in one commit.
 
         This is for repairs by hand (`debug`). It also changes append-only objects and reserved config.

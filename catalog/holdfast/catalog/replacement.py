@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.catalog import config
 from holdfast.catalog.objects.codec import Row, RowUpdate, decode
-from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, ID_ALLOCATORS, TIMESTAMPS, Kind
+from holdfast.catalog.objects.registry import CONFIGS, ID_ALLOCATORS, OBJECT_TYPES, TIMESTAMPS, Kind
 from holdfast.errors import BadInput
 
 # `Kind.tag` creates a new bytes object each time, which costs more than comparing it with a row's tag.
@@ -27,7 +27,7 @@ def contents_of(rows: Iterable[Row]) -> dict[bytes, Row]:
         if not is_content(row):
             continue
         if found.setdefault(row.key, row) is not row:
-            raise BadInput(f"an object of {COLLECTIONS[row.kind]} occurs twice: {_show(row)}")
+            raise BadInput(f"an object of {OBJECT_TYPES[row.kind]} occurs twice: {_show(row)}")
     return found
 
 
@@ -78,7 +78,7 @@ def merged(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[RowUp
 
 
 def _becomes(row: Row, wanted: Row | None) -> Row | None:
-    collection = COLLECTIONS[row.kind]
+    collection = OBJECT_TYPES[row.kind]
     if collection.append_only:
         if wanted not in (None, row):
             raise BadInput(
@@ -98,7 +98,7 @@ def _becomes(row: Row, wanted: Row | None) -> Row | None:
 def _greater(row: Row, wanted: Row | None, field: str) -> Row:
     if wanted is None:
         return row
-    collection = COLLECTIONS[row.kind]
+    collection = OBJECT_TYPES[row.kind]
     mine, other = (getattr(decode(collection, each).value, field) for each in (row, wanted))
     return row if mine >= other else wanted
 
@@ -108,5 +108,5 @@ def _is_reserved(row: Row) -> bool:
 
 
 def _show(row: Row) -> str:
-    key: Any = decode(COLLECTIONS[row.kind], row).key
+    key: Any = decode(OBJECT_TYPES[row.kind], row).key
     return " ".join(str(key).split()) or "(empty)"

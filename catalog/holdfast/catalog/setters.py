@@ -25,8 +25,8 @@ from holdfast.catalog.objects.registry import (
     SYSTEM_CONFIGURATIONS,
     SYSTEM_OBJECT_MAPPINGS,
     TIMESTAMPS,
-    Collection,
     K,
+    ObjectType,
     V,
 )
 from holdfast.catalog.transaction import Transaction
@@ -47,7 +47,7 @@ class TargetedSetters(ABC):
         Threads that share the handle wait for each other.
         """
 
-    def set_objects(self, collection: Collection[K, V], objects: Iterable[Object[K, V]]) -> None:
+    def set_objects(self, collection: ObjectType[K, V], objects: Iterable[Object[K, V]]) -> None:
         """Insert objects of one type, or replace their values."""
 
         def change(tx: Transaction) -> None:
@@ -56,7 +56,7 @@ class TargetedSetters(ABC):
 
         self.in_transaction(change)
 
-    def delete_objects(self, collection: Collection[K, V], keys: Iterable[K]) -> int:
+    def delete_objects(self, collection: ObjectType[K, V], keys: Iterable[K]) -> int:
         """Remove objects of one type. Returns how many of them existed."""
         return self.in_transaction(lambda tx: _delete(tx, collection, keys))
 
@@ -202,7 +202,7 @@ class TargetedSetters(ABC):
         return self.in_transaction(lambda tx: items.drop_item(tx, database, schema, name))
 
 
-def _delete(tx: Transaction, collection: Collection[K, V], keys: Iterable[K]) -> int:
+def _delete(tx: Transaction, collection: ObjectType[K, V], keys: Iterable[K]) -> int:
     found = 0
     for key in keys:
         if tx.get(collection, key) is not None:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from holdfast.catalog import config
 from holdfast.catalog.interfaces import ObjectChange, Subscription
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate, decode
-from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, Kind
+from holdfast.catalog.objects.registry import CONFIGS, OBJECT_TYPES, Kind
 from holdfast.catalog.stores.preamble import preamble_of, read_preamble
 from holdfast.catalog.stores.standing import Alone, Standing
 from holdfast.catalog.stores.store import CatalogStore
@@ -177,6 +177,6 @@ def _decoded(at: int, updates: list[RowUpdate]) -> list[ObjectChange]:
     preamble_of(at, (update.row for update in updates if update.diff == 1)).check_readable()
     found = []
     for row, diff in sorted(updates, key=lambda update: (update.row.key[:2], update.diff)):
-        collection = COLLECTIONS[row.kind]
+        collection = OBJECT_TYPES[row.kind]
         found.append(ObjectChange(at, collection, decode(collection, row), diff))
     return found

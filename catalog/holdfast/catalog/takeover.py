@@ -14,7 +14,7 @@ from holdfast.catalog.cache import Cache
 from holdfast.catalog.fence import FenceToken, check_room
 from holdfast.catalog.interfaces import Loaded
 from holdfast.catalog.objects.codec import Row, RowUpdate
-from holdfast.catalog.objects.registry import COLLECTIONS
+from holdfast.catalog.objects.registry import OBJECT_TYPES
 from holdfast.catalog.replacement import contents_of, exact, merged
 from holdfast.catalog.stores.preamble import Preamble, committed, preamble_of, read_preamble
 from holdfast.catalog.stores.store import CatalogStore
@@ -126,7 +126,7 @@ def _check_fits(version: int, rows: Mapping[bytes, Row]) -> None:
     if version != CATALOG_VERSION:
         config.check_version(version)
         return
-    cached = (row for row in rows.values() if COLLECTIONS[row.kind].cached)
+    cached = (row for row in rows.values() if OBJECT_TYPES[row.kind].cached)
     try:
         Cache(cached)
     except (CorruptBlob, CatalogOutOfSync) as error:

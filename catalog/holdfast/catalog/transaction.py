@@ -37,13 +37,13 @@ from holdfast.catalog.objects.message_json import json_text
 from holdfast.catalog.objects.packed import Keys
 from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
-    COLLECTIONS,
     FENCE_TOKENS,
     ID_ALLOCATORS,
+    OBJECT_TYPES,
     TIMESTAMPS,
-    Collection,
     K,
     Kind,
+    ObjectType,
     V,
 )
 from holdfast.errors import BadInput, UniquenessViolation
@@ -107,12 +107,12 @@ class Transaction:
             self._open = False
             self._on_close()
 
-    def get(self, collection: Collection[K, V], key: K) -> V | None:
+    def get(self, collection: ObjectType[K, V], key: K) -> V | None:
         """The value of a key in this transaction. Raises `BadInput` for a type that isn't cached."""
         row = self._row(_cached(collection), encode_key(collection, key))
         return None if row is None else known_value(collection, row.value)
 
-    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+    def find(self, collection: ObjectType[K, V], like: V) -> Object[K, V] | None:
         """The object with the same unique value as `like`, for example the schema and name of an item."""
         if collection.unique_by is None:
             raise BadInput(
@@ -130,7 +130,7 @@ class Transaction:
         row = None if holder is None or holder in changes else table.get(holder)
         return None if row is None else known(collection, row)
 
-    def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+    def objects(self, collection: ObjectType[K, V]) -> Iterator[Object[K, V]]:
         """All objects of a type in this transaction."""
         changes = self._changes.get(_cached(collection).kind, {})
         for key, row in self._cache.table(collection.kind).items():
@@ -138,7 +138,7 @@ class Transaction:
                 yield known(collection, row)
         yield from (known(collection, row) for row in list(changes.values()) if row is not None)
 
-    def insert(self, collection: Collection[K, V], key: K, value: V) -> None:
+    def insert(self, collection: ObjectType[K, V], key: K, value: V) -> None:
         """Add an object. Raises `UniquenessViolation` if the key exists.
 
         The id of an append-only object must be allocated in this transaction, or be beyond its allocator,
@@ -154,7 +154,7 @@ class Transaction:
         self._check_onward(collection, key, row.key, value)
         self._put(collection, row.key, row, value)
 
-    def update(self, collection: Collection[K, V], key: K, value: V) -> None:
+    def update(self, collection: ObjectType[K, V], key: K, value: V) -> None:
         """Replace the value of an object.
 
         Raises `BadInput` if it doesn't exist or its type is append-only.
@@ -165,13 +165,13 @@ class Transaction:
         self._check_onward(collection, key, row.key, value)
         self._put(collection, row.key, row, value)
 
-    def set(self, collection: Collection[K, V], key: K, value: V) -> None:
+    def set(self, collection: ObjectType[K, V], key: K, value: V) -> None:
         """Insert the object or replace its value."""
         row = self._checked(_changeable(collection), key, value)
         self._check_onward(collection, key, row.key, value)
         self._put(collection, row.key, row, value)
 
-    def delete(self, collection: Collection[K, V], key: K) -> None:
+    def delete(self, collection: ObjectType[K, V], key: K) -> None:
         """Remove an object. Raises `BadInput` if it doesn't exist or its type is append-only."""
         encoded = encode_key(_changeable(collection), key)
         _check_changeable(key)
@@ -181,7 +181,7 @@ class Transaction:
         self._put(collection, encoded, None)
 
     def dangerous_put(
-        self, collection: Collection[K, V], key: K, value: V | None, *, stored: Sequence[Row] = ()
+        self, collection: ObjectType[K, V], key: K, value: V | None, *, stored: Sequence[Row] = ()
     ) -> None:
         """Insert, replace or (`value` None) delete any object, for repairs by hand.
 
@@ -243,7 +243,7 @@ class Transaction:
         """
         found: list[RowUpdate] = []
         for kind, changes in sorted(self._changes.items()):
-            collection = COLLECTIONS[kind]
+            collection = OBJECT_TYPES[kind]
             if collection.cached:
                 self._check_unique(collection, changes)
             for key, row in changes.items():
@@ -253,11 +253,11 @@ class Transaction:
                     found.append(RowUpdate(row, 1))
         return tuple(found)
 
-    def _row(self, collection: Collection[Any, Any], key: bytes) -> Row | None:
+    def _row(self, collection: ObjectType[Any, Any], key: bytes) -> Row | None:
         changes = self._changes.get(collection.kind, {})
         return changes[key] if key in changes else self._cache.table(collection.kind).get(key)
 
-    def _stored(self, collection: Collection[Any, Any], key: bytes) -> Sequence[Row]:
+    def _stored(self, collection: ObjectType[Any, Any], key: bytes) -> Sequence[Row]:
         if not collection.cached:
             return self._retracted.get(key, ())
         row = self._cache.table(collection.kind).get(key)
@@ -269,7 +269,7 @@ class Transaction:
             return False
         return self._row(allocation.KEYED[kind][0], allocation.key_with(kind, number)) is not None
 
-    def _check_new(self, collection: Collection[Any, Any], key: Any) -> None:
+    def _check_new(self, collection: ObjectType[Any, Any], key: Any) -> None:
         # The allocator before this transaction, which may use all ids that it has allocated itself.
         encoded = _ALLOCATOR_KEYS[allocation.APPENDED[collection.kind]]
         next_id = _next_id(self._cache.table(ID_ALLOCATORS.kind).get(encoded))
@@ -280,7 +280,7 @@ class Transaction:
                 hint="allocate an id in the transaction",
             )
 
-    def _move_beyond(self, collection: Collection[Any, Any], key: Any) -> None:
+    def _move_beyond(self, collection: ObjectType[Any, Any], key: Any) -> None:
         kind = allocation.APPENDED[collection.kind]
         if key.id < _next_id(self._row(ID_ALLOCATORS, _ALLOCATOR_KEYS[kind])):
             return
@@ -298,7 +298,7 @@ class Transaction:
         self._put(ID_ALLOCATORS, row.key, row)
 
     def _check_onward(
-        self, collection: Collection[Any, Any], key: Any, encoded: bytes, value: Message | None
+        self, collection: ObjectType[Any, Any], key: Any, encoded: bytes, value: Message | None
     ) -> None:
         if collection not in (ID_ALLOCATORS, TIMESTAMPS):
             return
@@ -307,13 +307,13 @@ class Transaction:
             there = None if row is None else known_value(collection, row.value)
             allocation.check_onward(collection, key, there, value)
 
-    def _checked(self, collection: Collection[K, V], key: K, value: V) -> Row:
+    def _checked(self, collection: ObjectType[K, V], key: K, value: V) -> Row:
         row = encode(collection, key, value)
         _check_changeable(key)
         return row
 
     def _put(
-        self, collection: Collection[Any, Any], key: bytes, row: Row | None, value: Message | None = None
+        self, collection: ObjectType[Any, Any], key: bytes, row: Row | None, value: Message | None = None
     ) -> None:
         if not self._open:
             raise BadInput(
@@ -329,7 +329,7 @@ class Transaction:
         if collection.unique_by is not None and value is not None:
             self._named.setdefault(collection.kind, Keys()).add(collection.unique_by(value), key)
 
-    def _changed_with(self, collection: Collection[Any, Any], unique: Hashable) -> Iterator[bytes]:
+    def _changed_with(self, collection: ObjectType[Any, Any], unique: Hashable) -> Iterator[bytes]:
         """The keys of changed objects with this unique value."""
         assert collection.unique_by is not None
         changes = self._changes.get(collection.kind, {})
@@ -339,7 +339,7 @@ class Transaction:
             if row is not None and collection.unique_by(known_value(collection, row.value)) == unique:
                 yield key
 
-    def _check_unique(self, collection: Collection[Any, Any], changes: dict[bytes, Row | None]) -> None:
+    def _check_unique(self, collection: ObjectType[Any, Any], changes: dict[bytes, Row | None]) -> None:
         if collection.unique_by is None:
             return
         table = self._cache.table(collection.kind)
@@ -361,19 +361,19 @@ def _next_id(row: Row | None) -> int:
     return 1 if row is None else known_value(ID_ALLOCATORS, row.value).next_id
 
 
-def _cached(collection: Collection[K, V]) -> Collection[K, V]:
+def _cached(collection: ObjectType[K, V]) -> ObjectType[K, V]:
     if not collection.cached:
         raise BadInput(f"{collection} is append-only and not kept in memory: read it as a stream")
     return collection
 
 
-def _changeable(collection: Collection[K, V]) -> Collection[K, V]:
+def _changeable(collection: ObjectType[K, V]) -> ObjectType[K, V]:
     if collection.append_only:
         raise BadInput(f"{collection} is append-only: its objects can't be changed or deleted")
     return collection
 
 
-def _missing(collection: Collection[Any, Any], key: Message) -> BadInput:
+def _missing(collection: ObjectType[Any, Any], key: Message) -> BadInput:
     return BadInput(
         f"{collection} has no object with key {json_text(key)}",
         hint="'holdfast catalog dump' shows all objects with their keys",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.catalog.interfaces import OpenableCatalog, OpenMode
-from holdfast.catalog.objects.registry import CLUSTER_REPLICAS, CLUSTERS, COLLECTIONS
+from holdfast.catalog.objects.registry import CLUSTER_REPLICAS, CLUSTERS, OBJECT_TYPES
 from holdfast.catalog.stores.preamble import READS
 from holdfast.errors import AsOfTooEarly, BadInput, Determinate, OtherHistory, Uninitialized
 
@@ -62,7 +62,7 @@ def _checked(openable: OpenableCatalog, replica_sizes: SizeSet[str] | None) -> U
     with openable.open(
         OpenMode.SAVEPOINT, deploy_generation=_ANY_GENERATION, purpose="catalog upgrade check"
     ) as catalog:
-        objects = sum(1 for collection in COLLECTIONS.values() for _ in catalog.stream(collection))
+        objects = sum(1 for collection in OBJECT_TYPES.values() for _ in catalog.stream(collection))
         if replica_sizes is not None:
             _check_sizes(catalog, replica_sizes)
         return Upgradable(version, catalog.catalog_version, objects)

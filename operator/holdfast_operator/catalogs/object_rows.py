@@ -12,7 +12,7 @@ from typing import Any, Final, assert_never
 from google.protobuf.message import Message
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.catalog import COLLECTIONS, Collection, IdKind, Object, Transaction, format_id
+from holdfast.catalog import OBJECT_TYPES, IdKind, Object, ObjectType, Transaction, format_id
 from holdfast.catalog.objects.registry import (
     CLUSTER_INTROSPECTION_SOURCE_INDEXES,
     CLUSTER_REPLICAS,
@@ -62,7 +62,7 @@ _IDS: Final[Mapping[DeclaredType, IdKind]] = {
     DeclaredType.CLUSTER: IdKind.USER_CLUSTER,
     DeclaredType.REPLICA: IdKind.USER_REPLICA,
 }
-_COLLECTIONS: Final[Mapping[DeclaredType, Collection[Any, Any]]] = {
+_COLLECTIONS: Final[Mapping[DeclaredType, ObjectType[Any, Any]]] = {
     DeclaredType.DATABASE: DATABASES,
     DeclaredType.SCHEMA: SCHEMAS,
     DeclaredType.ROLE: ROLES,
@@ -178,7 +178,7 @@ def _drop(tx: Transaction, name: ObjectName, row: Object[Any, Any]) -> None:
 
 
 def _delete_where(
-    tx: Transaction, collection: Collection[Any, Any], applies: Callable[[Object[Any, Any]], bool]
+    tx: Transaction, collection: ObjectType[Any, Any], applies: Callable[[Object[Any, Any]], bool]
 ) -> None:
     for row in [each for each in tx.objects(collection) if applies(each)]:
         tx.delete(collection, row.key)
@@ -340,7 +340,7 @@ def _item_schemas(tx: Transaction) -> Iterator[tuple[str, str]]:
 
 def _role_users(tx: Transaction) -> Iterator[tuple[str, str]]:
     """Yields each mention of a role: its id and the row. Comments and the role's own row don't count."""
-    for collection in COLLECTIONS.values():
+    for collection in OBJECT_TYPES.values():
         if collection is COMMENTS or not collection.cached:
             continue
         for row in tx.objects(collection):

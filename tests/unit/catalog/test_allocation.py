@@ -11,9 +11,9 @@ from holdfast.catalog.objects.codec import encode, encode_key
 from holdfast.catalog.objects.ids import IdKind
 from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
-    COLLECTIONS,
     ID_ALLOCATORS,
     ITEMS,
+    OBJECT_TYPES,
     ROLES,
     STORAGE_USAGE,
     TIMESTAMPS,
@@ -40,7 +40,7 @@ def committed(cache: Cache, change: Callable[[Transaction], object]) -> None:
 
 def test_every_kind_of_id_is_that_of_one_object_type() -> None:
     assert sorted([*KEYED, *APPENDED.values()]) == sorted(IdKind)
-    assert set(APPENDED) == {row.kind for row in COLLECTIONS.values() if row.append_only}
+    assert set(APPENDED) == {row.kind for row in OBJECT_TYPES.values() if row.append_only}
     for kind, (collection, field) in KEYED.items():
         assert kind == f"{field}_{collection.name.removeprefix('cluster_').removesuffix('s')}"
     assert key_with(IdKind.USER_ITEM, 7) == encode_key(ITEMS, item(7)[0])

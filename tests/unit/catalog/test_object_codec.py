@@ -17,7 +17,7 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog.dump import dump_json, dump_lines
 from holdfast.catalog.objects.codec import Row, decode, encode, encode_message
 from holdfast.catalog.objects.message_json import message_to_json
-from holdfast.catalog.objects.registry import BY_NAME, COLLECTIONS, DATABASES, ITEMS, ROLES, Collection
+from holdfast.catalog.objects.registry import BY_NAME, DATABASES, ITEMS, OBJECT_TYPES, ROLES, ObjectType
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CorruptBlob
 
@@ -56,14 +56,14 @@ def messages(draw: Callable[..., Any], message_type: type[Message]) -> Message:
 
 EXAMPLES = 40
 """Of each type; the code is the same for all of them."""
-each_collection = pytest.mark.parametrize("collection", COLLECTIONS.values(), ids=str)
+each_collection = pytest.mark.parametrize("collection", OBJECT_TYPES.values(), ids=str)
 
 
 @each_collection
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
 def test_any_object_comes_back_from_its_row_and_from_its_json(
-    collection: Collection[Any, Any], data: st.DataObject
+    collection: ObjectType[Any, Any], data: st.DataObject
 ) -> None:
     key, value = data.draw(messages(collection.key)), data.draw(messages(collection.value))
     row = encode(collection, key, value)
@@ -83,7 +83,7 @@ def test_any_object_comes_back_from_its_row_and_from_its_json(
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
 def test_the_order_in_which_fields_are_set_does_not_show(
-    collection: Collection[Any, Any], data: st.DataObject
+    collection: ObjectType[Any, Any], data: st.DataObject
 ) -> None:
     for message_type in (collection.key, collection.value):
         message = data.draw(messages(message_type))

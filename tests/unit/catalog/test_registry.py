@@ -7,7 +7,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from holdfast._pb import objects_pb2
-from holdfast.catalog.objects.registry import BY_NAME, COLLECTIONS, Collection, Kind
+from holdfast.catalog.objects.registry import BY_NAME, OBJECT_TYPES, Kind, ObjectType
 from holdfast.catalog.version import CATALOG_VERSION
 
 # Written once and never changed: what is stored in every catalog.
@@ -33,7 +33,7 @@ TAGS = {
     "storage_usage": "0013",
 }
 
-each_collection = pytest.mark.parametrize("collection", COLLECTIONS.values(), ids=str)
+each_collection = pytest.mark.parametrize("collection", OBJECT_TYPES.values(), ids=str)
 
 
 def all_descriptors(descriptor: Descriptor) -> list[Descriptor]:
@@ -42,10 +42,10 @@ def all_descriptors(descriptor: Descriptor) -> list[Descriptor]:
 
 
 def test_every_kind_has_one_row_and_one_name() -> None:
-    assert set(COLLECTIONS) == set(Kind)
-    assert len(BY_NAME) == len(COLLECTIONS)
-    messages = [m for row in COLLECTIONS.values() for m in (row.key, row.value)]
-    assert len(set(messages)) == 2 * len(COLLECTIONS)
+    assert set(OBJECT_TYPES) == set(Kind)
+    assert len(BY_NAME) == len(OBJECT_TYPES)
+    messages = [m for row in OBJECT_TYPES.values() for m in (row.key, row.value)]
+    assert len(set(messages)) == 2 * len(OBJECT_TYPES)
 
 
 def test_tags_are_what_they_were() -> None:
@@ -53,7 +53,7 @@ def test_tags_are_what_they_were() -> None:
 
 
 @each_collection
-def test_messages_have_one_encoding(collection: Collection[Any, Any]) -> None:
+def test_messages_have_one_encoding(collection: ObjectType[Any, Any]) -> None:
     for message in (collection.key, collection.value):
         for descriptor in all_descriptors(message.DESCRIPTOR):
             assert descriptor.file.name == "objects.proto"
@@ -66,7 +66,7 @@ def test_messages_have_one_encoding(collection: Collection[Any, Any]) -> None:
 
 
 @each_collection
-def test_fence_and_config_come_first_and_stay_readable(collection: Collection[Any, Any]) -> None:
+def test_fence_and_config_come_first_and_stay_readable(collection: ObjectType[Any, Any]) -> None:
     bootstrap = collection.kind in (Kind.FENCE_TOKEN, Kind.CONFIG)
     assert bootstrap == (collection.kind <= Kind.CONFIG)
     never_migrated = {Kind.FENCE_TOKEN, Kind.CONFIG, Kind.SETTING, Kind.AUDIT_LOG}
@@ -74,7 +74,7 @@ def test_fence_and_config_come_first_and_stay_readable(collection: Collection[An
 
 
 @each_collection
-def test_append_only_is_what_is_not_in_memory(collection: Collection[Any, Any]) -> None:
+def test_append_only_is_what_is_not_in_memory(collection: ObjectType[Any, Any]) -> None:
     assert collection.append_only == (not collection.cached)
 
 

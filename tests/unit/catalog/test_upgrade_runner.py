@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.catalog import CATALOG_VERSION, COLLECTIONS, MIN_VERSION, FenceToken, OpenMode, config
+from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, OBJECT_TYPES, FenceToken, OpenMode, config
 from holdfast.catalog.objects.codec import Row, RowUpdate, encode
 from holdfast.catalog.objects.registry import FENCE_TOKENS, ITEMS, ROLES, STORAGE_USAGE, Kind
 from holdfast.catalog.stores.persist import SCHEMA, catalog_shard_id
@@ -71,7 +71,7 @@ def test_the_report_tells_sizes_before_and_after_each_step() -> None:
     assert (report.source, report.target) == (MIN_VERSION, CATALOG_VERSION)
     assert [step.source for step in report.steps] == list(range(MIN_VERSION, CATALOG_VERSION))
     assert all(step.after == later.before for step, later in pairwise(report.steps))
-    migratable = {row.name for row in COLLECTIONS.values() if row.migratable}
+    migratable = {row.name for row in OBJECT_TYPES.values() if row.migratable}
     assert report.steps[0].before == {name: size for name, size in before.items() if name in migratable}
     after = place.catalog().sizes()
     assert report.steps[-1].after == {name: size for name, size in after.items() if name in migratable}
@@ -90,13 +90,13 @@ def test_trying_an_upgrade_changes_nothing(mode: str) -> None:
     catalog.check_open()
     savepoint = catalog.open(OpenMode.SAVEPOINT)
     in_memory = {
-        encode(COLLECTIONS[kind], object_.key, object_.value)
+        encode(OBJECT_TYPES[kind], object_.key, object_.value)
         for kind, objects in savepoint.snapshot().items()
         for object_ in objects
     }
     streamed = {
         encode(row, object_.key, object_.value)
-        for row in COLLECTIONS.values()
+        for row in OBJECT_TYPES.values()
         if not row.cached
         for object_ in savepoint.stream(row)
     }
@@ -299,7 +299,7 @@ def test_what_must_be_decoded_again_is_what_changed() -> None:
     before, after, last = (collections_of(version) for version in (17, 18, 19))
     assert not same_bytes(before[Kind.ITEM], after[Kind.ITEM])
     assert same_bytes(after[Kind.ITEM], last[Kind.ITEM])
-    assert same_bytes(before[Kind.COMMENT], COLLECTIONS[Kind.COMMENT])
+    assert same_bytes(before[Kind.COMMENT], OBJECT_TYPES[Kind.COMMENT])
 
 
 def test_the_time_before_an_upgrade_is_kept_and_can_be_dumped() -> None:

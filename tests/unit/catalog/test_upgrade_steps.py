@@ -15,14 +15,14 @@ from holdfast.catalog.dump import dump_json
 from holdfast.catalog.objects.codec import Row, RowUpdate, decode
 from holdfast.catalog.objects.registry import (
     CLUSTERS,
-    COLLECTIONS,
     DATABASES,
     DEFAULT_PRIVILEGES,
     ITEMS,
+    OBJECT_TYPES,
     ROLES,
     SCHEMAS,
-    Collection,
     Kind,
+    ObjectType,
 )
 from holdfast.catalog.privileges import PUBLIC, all_privileges
 from holdfast.catalog.upgrade import STEPS, objects
@@ -123,7 +123,7 @@ def at(version: int, *made: tuple[Kind, dict[str, Any], dict[str, Any]]) -> Cach
     return Cache(upgraded([config, *(make_row(version, *each) for each in made)], version))
 
 
-def values(cache: Cache, collection: Collection[Any, Any]) -> dict[str, Any]:
+def values(cache: Cache, collection: ObjectType[Any, Any]) -> dict[str, Any]:
     return {found.value.name: found.value for found in cache.objects(collection)}
 
 
@@ -312,6 +312,6 @@ def test_versions_out_of_reach_are_errors(version: int, error: type[Exception]) 
 
 
 def test_the_current_version_is_what_the_registry_says() -> None:
-    assert objects.collections_of(CATALOG_VERSION) is COLLECTIONS
+    assert objects.collections_of(CATALOG_VERSION) is OBJECT_TYPES
     for row in rows_of(CATALOG_VERSION, items=4):
-        decode(COLLECTIONS[row.kind], row)
+        decode(OBJECT_TYPES[row.kind], row)

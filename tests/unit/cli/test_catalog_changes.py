@@ -13,11 +13,11 @@ from google.protobuf.message import Message
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Catalog, Object, OpenMode
 from holdfast.catalog.objects.message_json import message_to_json
-from holdfast.catalog.objects.registry import BY_NAME, COLLECTIONS, FENCE_TOKENS, SETTINGS, Collection
+from holdfast.catalog.objects.registry import BY_NAME, FENCE_TOKENS, OBJECT_TYPES, SETTINGS, ObjectType
 from holdfast.errors import Fenced, FenceRegressed
 from unit.cli.catalogs import KINDS, S3_AND_POSTGRES, Place, make_place
 
-CHANGEABLE = [collection for collection in COLLECTIONS.values() if collection is not FENCE_TOKENS]
+CHANGEABLE = [collection for collection in OBJECT_TYPES.values() if collection is not FENCE_TOKENS]
 EMBEDDED = ("persist in memory", "stash in a file")
 
 
@@ -105,7 +105,7 @@ def opened(place: Place) -> Catalog:
     return place.openable().open(OpenMode.WRITABLE, holder="db", purpose="a database that runs")
 
 
-def edit_and_delete(place: Place, collection: Collection[Any, Any]) -> None:
+def edit_and_delete(place: Place, collection: ObjectType[Any, Any]) -> None:
     def contents() -> dict[str, dict[str, Any]]:
         found = objects(place)
         if collection.append_only:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.catalog import CATALOG_VERSION, COLLECTIONS, OpenMode, catalog_shard_id, persist_catalog
+from holdfast.catalog import CATALOG_VERSION, OBJECT_TYPES, OpenMode, catalog_shard_id, persist_catalog
 from holdfast.cli import GROUPS, VERBS, main
 from holdfast.persist import PersistClient
 from testbed.children import plain_path
@@ -67,7 +67,7 @@ def test_dump_shows_each_object_by_type_with_key_and_value(url: str, tmp_path: P
         catalog = persist_catalog(client, ORG).open(OpenMode.WRITABLE, holder="db", purpose="test")
         catalog.ensure_item("holdfast", "public", "flights", definition="délayed")
     dumped = json.loads(on(url, "dump").stdout)
-    assert set(dumped) == {row.name for row in COLLECTIONS.values()}
+    assert set(dumped) == {row.name for row in OBJECT_TYPES.values()}
     (item,) = dumped["items"]
     assert item["key"] == {"id": {"user": "1"}}
     assert (item["value"]["name"], item["value"]["type"]) == ("flights", "OBJECT_TYPE_COLLECTION")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.catalog import CATALOG_VERSION, COLLECTIONS, MIN_VERSION, OpenMode
+from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, OBJECT_TYPES, OpenMode
 from unit.cli.catalogs import Place, make_place
 
 GOLDEN = Path(__file__).parents[1] / "catalog" / "golden"
@@ -18,7 +18,7 @@ def old_dump(version: int) -> dict[str, list[dict[str, Any]]]:
     """A small catalog of a version, as its golden rows have such objects."""
     golden = json.loads((GOLDEN / f"v{version}.json").read_text())
     some = {row["type"]: {"key": row["key"], "value": row["value"]} for row in golden}
-    found: dict[str, list[dict[str, Any]]] = {row.name: [] for row in COLLECTIONS.values()}
+    found: dict[str, list[dict[str, Any]]] = {row.name: [] for row in OBJECT_TYPES.values()}
     for name in ("settings", "databases", "system_configurations", "audit_log", "storage_usage"):
         found[name] = [some[name]]
     found["config"] = [{"key": {"key": "user_version"}, "value": {"value": str(version)}}]

@@ -12,7 +12,7 @@ from click.testing import Result
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Catalog, Object, OpenMode
 from holdfast.catalog.objects.codec import Row, RowUpdate, encode
-from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, DATABASES, SETTINGS, Collection
+from holdfast.catalog.objects.registry import CONFIGS, DATABASES, OBJECT_TYPES, SETTINGS, ObjectType
 from holdfast.catalog.stores.persist import catalog_shard_id
 from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
 from holdfast.persist.state.codec import decode_diff
@@ -132,9 +132,9 @@ class Log:
         return {key: entry.seqno for key, entry in self._consensus.heads(keys).items()}
 
 
-@pytest.mark.parametrize("collection", COLLECTIONS.values(), ids=str)
+@pytest.mark.parametrize("collection", OBJECT_TYPES.values(), ids=str)
 def test_a_row_of_any_type_that_does_not_decode_is_a_no(
-    ours: PersistPlace, collection: Collection[Any, Any]
+    ours: PersistPlace, collection: ObjectType[Any, Any]
 ) -> None:
     assert ours.run("upgrade-check").exit_code == 0
     meddle(ours, RowUpdate(Row(collection.kind.tag, b"\xff\xff"), 1))

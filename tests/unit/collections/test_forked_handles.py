@@ -10,7 +10,7 @@ import holdfast
 from holdfast.catalog import OpenMode, persist_catalog, shadow_catalog, stash_catalog
 from holdfast.catalog.getters import Getters
 from holdfast.catalog.handle import ReadOnlyHandle, WritableHandle
-from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, SETTINGS
+from holdfast.catalog.objects.registry import CONFIGS, OBJECT_TYPES, SETTINGS
 from holdfast.catalog.shadow.handle import ShadowCatalog
 from holdfast.catalog.subscription import StoreSubscription
 from holdfast.collections import (
@@ -55,7 +55,7 @@ WRITES: Calls = {
     "in_transaction": lambda c: c.in_transaction(lambda _: None),
     "confirm_leadership": lambda c: c.confirm_leadership(),
     "fence_guard": lambda c: c.fence_guard(),
-    "dangerous_edit": lambda c: c.dangerous_edit(COLLECTIONS[6], None, None),
+    "dangerous_edit": lambda c: c.dangerous_edit(OBJECT_TYPES[6], None, None),
 }
 
 

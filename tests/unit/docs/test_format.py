@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast._pb import consensus_pb2, controller_pb2
 from holdfast.catalog import config
-from holdfast.catalog.objects.registry import COLLECTIONS, Kind
+from holdfast.catalog.objects.registry import OBJECT_TYPES, Kind
 from holdfast.catalog.stores import persist as shard
 from holdfast.catalog.stores import store
 from holdfast.catalog.upgrade import objects
@@ -70,7 +70,7 @@ def test_catalog_versions() -> None:
     assert [int(version) for version, _, _ in rows] == list(range(MIN_VERSION, CATALOG_VERSION + 1))
     assert [int(of) for _, _, of in rows if of] == list(range(objects.JSON_VERSION + 1, CATALOG_VERSION + 1))
     fixed = section("## Catalog").partition("Tags, and the messages of ")[2].partition(", are the same")[0]
-    names = {kind.name.lower().replace("_", " ") for kind, row in COLLECTIONS.items() if not row.migratable}
+    names = {kind.name.lower().replace("_", " ") for kind, row in OBJECT_TYPES.items() if not row.migratable}
     assert set(re.split(", | and ", fixed)) == names
 
 

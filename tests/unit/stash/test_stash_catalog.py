@@ -11,7 +11,7 @@ import pytest
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import Catalog, IdKind, Object, OpenMode, stash_catalog
-from holdfast.catalog.objects.registry import COLLECTIONS, SETTINGS, Kind
+from holdfast.catalog.objects.registry import OBJECT_TYPES, SETTINGS, Kind
 from holdfast.catalog.stores import stash as stash_store
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import AsOfTooEarly, BadInput, CorruptBlob, NoLocation, NotWritable, Uninitialized
@@ -67,7 +67,7 @@ def test_who_only_looks_makes_nothing(stash_url: str) -> None:
 
 def test_rows_are_in_the_collection_of_their_kind(catalog: Catalog, stash: Stash, stash_url: str) -> None:
     sizes = stash.sizes(0)
-    assert {COLLECTIONS[Kind(id_)].name: count for id_, count in sizes.items()} == {
+    assert {OBJECT_TYPES[Kind(id_)].name: count for id_, count in sizes.items()} == {
         name: count for name, count in catalog.object_counts().items() if count
     }
     (token,) = stash.rows(0, [Kind.FENCE_TOKEN])

@@ -22,7 +22,7 @@ from holdfast.catalog.move.hashed import HashedRows, Shorts, contents_in, hashed
 from holdfast.catalog.move.verify import Digests, RowsDigest
 from holdfast.catalog.objects.codec import Row, RowUpdate
 from holdfast.catalog.objects.packed import rows_of
-from holdfast.catalog.objects.registry import COLLECTIONS, Kind
+from holdfast.catalog.objects.registry import OBJECT_TYPES, Kind
 from holdfast.catalog.replacement import is_content
 from holdfast.catalog.stores.store import batch_of
 
@@ -102,7 +102,7 @@ def changes(stored: Iterable[pa.RecordBatch], wanted: Wanted, rows: Rows) -> Ite
         kept.append(shorts[keeps])
         sizes.update({tag: int((keeps & places).sum()) for tag, places in some.by_tag.items()})
         yield from (RowUpdate(row, -1) for row in _those(some, ~keeps))
-    there = {kind: wanted.digests[COLLECTIONS[kind].name].size.rows for kind in Kind}
+    there = {kind: wanted.digests[OBJECT_TYPES[kind].name].size.rows for kind in Kind}
     complete = [kind for kind, count in there.items() if sizes[kind.tag] == count]
     if len(complete) == len(there):
         return

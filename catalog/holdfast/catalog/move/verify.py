@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from holdfast.catalog.move.hashed import HASH_BYTES, HashedRows, hashed
 from holdfast.catalog.objects.codec import kind_of
-from holdfast.catalog.objects.registry import COLLECTIONS
+from holdfast.catalog.objects.registry import OBJECT_TYPES
 from holdfast.catalog.upgrade_report import Size
 from holdfast.errors import ContentsDiffer
 
@@ -70,8 +70,8 @@ class Digests:
 
     def by_name(self) -> dict[str, RowsDigest]:
         """The digests by object type name. Raises `CorruptBlob` if a row had an unknown kind."""
-        found = dict.fromkeys((collection.name for collection in COLLECTIONS.values()), RowsDigest())
-        return found | {COLLECTIONS[kind_of(tag)].name: digest for tag, digest in self._by_tag.items()}
+        found = dict.fromkeys((collection.name for collection in OBJECT_TYPES.values()), RowsDigest())
+        return found | {OBJECT_TYPES[kind_of(tag)].name: digest for tag, digest in self._by_tag.items()}
 
 
 def digests_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, RowsDigest]:

@@ -22,8 +22,8 @@ from holdfast.catalog.objects.registry import (
     SCHEMAS,
     STORAGE_USAGE,
     TIMESTAMPS,
-    Collection,
     Kind,
+    ObjectType,
 )
 from holdfast.errors import BadInput
 
@@ -32,7 +32,7 @@ APPENDED: Mapping[Kind, IdKind] = MappingProxyType(
 )
 """The allocator of each append-only type. The keys of these types are the numbers themselves."""
 
-KEYED: Mapping[IdKind, tuple[Collection[Any, Any], str]] = MappingProxyType(
+KEYED: Mapping[IdKind, tuple[ObjectType[Any, Any], str]] = MappingProxyType(
     {
         IdKind.USER_DATABASE: (DATABASES, "user"),
         IdKind.SYSTEM_DATABASE: (DATABASES, "system"),
@@ -60,7 +60,7 @@ def key_with(kind: IdKind, number: int) -> bytes:
     return collection.kind.tag + encoded
 
 
-def goes_back(collection: Collection[Any, Any], key: Any, there: Any, wanted: Any) -> str | None:
+def goes_back(collection: ObjectType[Any, Any], key: Any, there: Any, wanted: Any) -> str | None:
     """Why an allocator or a timeline may not change from `there` to `wanted`. None if it may."""
     if there is None:
         return None
@@ -73,7 +73,7 @@ def goes_back(collection: Collection[Any, Any], key: Any, there: Any, wanted: An
     return None
 
 
-def check_onward(collection: Collection[Any, Any], key: Any, there: Any, wanted: Any) -> None:
+def check_onward(collection: ObjectType[Any, Any], key: Any, there: Any, wanted: Any) -> None:
     """Raise `BadInput` if an allocator or a timeline would go back."""
     if (problem := goes_back(collection, key, there, wanted)) is not None:
         raise BadInput(problem)

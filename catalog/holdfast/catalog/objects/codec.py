@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.catalog.damage import corrupt
-from holdfast.catalog.objects.registry import Collection, K, Kind, V
+from holdfast.catalog.objects.registry import K, Kind, ObjectType, V
 from holdfast.errors import BadInput
 
 TAG_BYTES = 2
@@ -65,14 +65,14 @@ def encode_message(message: Message) -> bytes:
     return encoded
 
 
-def encode_key(collection: Collection[K, Any], key: K) -> bytes:
+def encode_key(collection: ObjectType[K, Any], key: K) -> bytes:
     """The bytes of a key with its tag. Raises `BadInput` if `key` is not a key of the collection."""
     if not isinstance(key, collection.key):
         raise BadInput(f"a key of {collection} is a {collection.key.__name__}, not a {type(key).__name__}")
     return collection.kind.tag + encode_message(key)
 
 
-def encode_value(collection: Collection[Any, V], value: V) -> bytes:
+def encode_value(collection: ObjectType[Any, V], value: V) -> bytes:
     """The bytes of a value. Raises `BadInput` if `value` is not a value of the collection."""
     if not isinstance(value, collection.value):
         raise BadInput(
@@ -81,12 +81,12 @@ def encode_value(collection: Collection[Any, V], value: V) -> bytes:
     return encode_message(value)
 
 
-def encode(collection: Collection[K, V], key: K, value: V) -> Row:
+def encode(collection: ObjectType[K, V], key: K, value: V) -> Row:
     """The row of an object."""
     return Row(encode_key(collection, key), encode_value(collection, value))
 
 
-def decode(collection: Collection[K, V], row: Row) -> Object[K, V]:
+def decode(collection: ObjectType[K, V], row: Row) -> Object[K, V]:
     """Decode a row of that collection.
 
     Raises `CorruptBlob` if its bytes are not an object of this version.
@@ -96,23 +96,23 @@ def decode(collection: Collection[K, V], row: Row) -> Object[K, V]:
     )
 
 
-def decode_value(collection: Collection[Any, V], value: bytes) -> V:
+def decode_value(collection: ObjectType[Any, V], value: bytes) -> V:
     """The value of a row of that collection. Raises like `decode`."""
     found: V = _decode(collection.value, value, collection)
     return found
 
 
-def known(collection: Collection[K, V], row: Row) -> Object[K, V]:
+def known(collection: ObjectType[K, V], row: Row) -> Object[K, V]:
     """Decode a row of that collection that was encoded or decoded before. It is not checked again."""
     return Object(collection.key.FromString(row.key[TAG_BYTES:]), collection.value.FromString(row.value))
 
 
-def known_value(collection: Collection[Any, V], value: bytes) -> V:
+def known_value(collection: ObjectType[Any, V], value: bytes) -> V:
     """The value of a row of that collection that was encoded or decoded before."""
     return collection.value.FromString(value)
 
 
-def canonical_key(collection: Collection[Any, Any], key: bytes) -> bytes:
+def canonical_key(collection: ObjectType[Any, Any], key: bytes) -> bytes:
     """The canonical encoding of a row's key, which usually is the key itself. Raises like `decode`."""
     data = key[TAG_BYTES:]
     message = _decode(collection.key, data, collection)
@@ -129,7 +129,7 @@ def kind_of(key: bytes) -> Kind:
         raise corrupt("a row of the catalog", "a known kind of object", f"tag {tag.hex()}") from None
 
 
-def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, Any]) -> Any:
+def _decode(message_type: type[Any], data: bytes, collection: ObjectType[Any, Any]) -> Any:
     try:
         message = message_type.FromString(data)
     except DecodeError:

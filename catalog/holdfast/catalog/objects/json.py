@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import Message
 
-from holdfast.catalog.objects.registry import BY_NAME, Collection
+from holdfast.catalog.objects.registry import BY_NAME, ObjectType
 from holdfast.catalog.objects.strict_json import check_strict
 from holdfast.errors import BadInput
 
@@ -36,7 +36,7 @@ class DumpEntry(NamedTuple):
     value: dict[str, Any]
 
 
-def collection_named(name: str) -> Collection[Any, Any]:
+def collection_named(name: str) -> ObjectType[Any, Any]:
     """The object type with that name. Raises `BadInput`, naming all types, if there is none."""
     collection = BY_NAME.get(name)
     if collection is None:
@@ -45,12 +45,12 @@ def collection_named(name: str) -> Collection[Any, Any]:
     return collection
 
 
-def parse_key(collection: Collection[Any, Any], text: str) -> Any:
+def parse_key(collection: ObjectType[Any, Any], text: str) -> Any:
     """Parse the JSON text of a key."""
     return message_from_json(collection.key, _parse(text, f"the key of {collection}"), f"key of {collection}")
 
 
-def parse_value(collection: Collection[Any, Any], text: str) -> Any:
+def parse_value(collection: ObjectType[Any, Any], text: str) -> Any:
     """Parse the JSON text of a value."""
     return message_from_json(
         collection.value, _parse(text, f"the value of {collection}"), f"value of {collection}"

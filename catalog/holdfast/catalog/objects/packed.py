@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.codec import Row, canonical_key, decode_value, known_value
-from holdfast.catalog.objects.registry import Collection
+from holdfast.catalog.objects.registry import ObjectType
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
 # How many rows at a time are Python objects.
@@ -90,7 +90,7 @@ class PackedRows:
 
     def __init__(
         self,
-        collection: Collection[Any, Any],
+        collection: ObjectType[Any, Any],
         keys: pa.ChunkedArray,
         values: pa.ChunkedArray,
         by_key: Places,
@@ -137,12 +137,12 @@ class PackedRows:
         return self._collection.unique_by(known_value(self._collection, self._values[place].as_py()))
 
 
-def nothing(collection: Collection[Any, Any]) -> PackedRows:
+def nothing(collection: ObjectType[Any, Any]) -> PackedRows:
     """The empty rows of a type."""
     return PackedRows(collection, _NO_ROWS, _NO_ROWS, _NOWHERE, _NOWHERE)
 
 
-def pack(collection: Collection[Any, Any], batches: Iterable[pa.RecordBatch]) -> tuple[PackedRows, list[Row]]:
+def pack(collection: ObjectType[Any, Any], batches: Iterable[pa.RecordBatch]) -> tuple[PackedRows, list[Row]]:
     """Pack rows of the type (columns `key` and `value`). Also returns the rows whose keys aren't canonical.
 
     Raises `CorruptBlob` for rows that this version can't hold, and like `PackedRows.check`.
@@ -180,6 +180,6 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
         yield from map(Row, keys, values)
 
 
-def shared(collection: Collection[Any, Any], unique: Hashable) -> CorruptBlob:
+def shared(collection: ObjectType[Any, Any], unique: Hashable) -> CorruptBlob:
     """The error for a stored row with the same unique value as another one."""
     return corrupt(f"a row of {collection}", "a unique name", f"one that another has: {unique!r}")

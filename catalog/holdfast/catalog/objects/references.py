@@ -19,10 +19,10 @@ from holdfast.catalog.objects.registry import (
     ITEMS,
     ROLES,
     SCHEMAS,
-    Collection,
+    ObjectType,
 )
 
-_NAMED: Mapping[str, Collection[Any, Any]] = MappingProxyType(
+_NAMED: Mapping[str, ObjectType[Any, Any]] = MappingProxyType(
     {
         "database_id": DATABASES,
         "schema_id": SCHEMAS,
@@ -36,10 +36,10 @@ _NEEDED: Mapping[str, str] = MappingProxyType({ITEMS.name: "schema_id", CLUSTER_
 
 
 def dangling(
-    collection: Collection[Any, Any],
+    collection: ObjectType[Any, Any],
     key: Message,
     value: Message,
-    is_there: Callable[[Collection[Any, Any], Message], bool],
+    is_there: Callable[[ObjectType[Any, Any], Message], bool],
 ) -> str | None:
     """What is wrong with the ids in an object: one is empty, or refers to nothing.
 

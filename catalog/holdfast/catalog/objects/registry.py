@@ -55,7 +55,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Collection(Generic[K, V]):
+class ObjectType(Generic[K, V]):
     """One object type.
 
     `name` is its name in dumps and in its getter (`get_<name>`). `unique_by` returns the part of a value that
@@ -79,73 +79,73 @@ def _id(message: Message) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-FENCE_TOKENS = Collection(
+FENCE_TOKENS = ObjectType(
     Kind.FENCE_TOKEN, "fence_token", pb.FenceTokenKey, pb.FenceTokenValue, migratable=False
 )
-CONFIGS = Collection(Kind.CONFIG, "config", pb.ConfigKey, pb.ConfigValue, migratable=False)
-SETTINGS = Collection(Kind.SETTING, "settings", pb.SettingKey, pb.SettingValue, migratable=False)
-ID_ALLOCATORS = Collection(Kind.ID_ALLOCATOR, "id_allocators", pb.IdAllocatorKey, pb.IdAllocatorValue)
-TIMESTAMPS = Collection(Kind.TIMESTAMP, "timestamps", pb.TimestampKey, pb.TimestampValue)
-DATABASES = Collection(
+CONFIGS = ObjectType(Kind.CONFIG, "config", pb.ConfigKey, pb.ConfigValue, migratable=False)
+SETTINGS = ObjectType(Kind.SETTING, "settings", pb.SettingKey, pb.SettingValue, migratable=False)
+ID_ALLOCATORS = ObjectType(Kind.ID_ALLOCATOR, "id_allocators", pb.IdAllocatorKey, pb.IdAllocatorValue)
+TIMESTAMPS = ObjectType(Kind.TIMESTAMP, "timestamps", pb.TimestampKey, pb.TimestampValue)
+DATABASES = ObjectType(
     Kind.DATABASE,
     "databases",
     pb.DatabaseKey,
     pb.DatabaseValue,
     unique_by=lambda value: value.name,
 )
-SCHEMAS = Collection(
+SCHEMAS = ObjectType(
     Kind.SCHEMA,
     "schemas",
     pb.SchemaKey,
     pb.SchemaValue,
     unique_by=lambda value: (_id(value.database_id), value.name),
 )
-ROLES = Collection(Kind.ROLE, "roles", pb.RoleKey, pb.RoleValue, unique_by=lambda value: value.name)
-CLUSTERS = Collection(
+ROLES = ObjectType(Kind.ROLE, "roles", pb.RoleKey, pb.RoleValue, unique_by=lambda value: value.name)
+CLUSTERS = ObjectType(
     Kind.CLUSTER, "clusters", pb.ClusterKey, pb.ClusterValue, unique_by=lambda value: value.name
 )
-CLUSTER_REPLICAS = Collection(
+CLUSTER_REPLICAS = ObjectType(
     Kind.CLUSTER_REPLICA,
     "cluster_replicas",
     pb.ClusterReplicaKey,
     pb.ClusterReplicaValue,
     unique_by=lambda value: (_id(value.cluster_id), value.name),
 )
-CLUSTER_INTROSPECTION_SOURCE_INDEXES = Collection(
+CLUSTER_INTROSPECTION_SOURCE_INDEXES = ObjectType(
     Kind.CLUSTER_INTROSPECTION_SOURCE_INDEX,
     "cluster_introspection_source_indexes",
     pb.ClusterIntrospectionSourceIndexKey,
     pb.ClusterIntrospectionSourceIndexValue,
     unique_by=lambda value: _id(value.index_id),
 )
-ITEMS = Collection(
+ITEMS = ObjectType(
     Kind.ITEM,
     "items",
     pb.ItemKey,
     pb.ItemValue,
     unique_by=lambda value: (_id(value.schema_id), value.name),
 )
-COMMENTS = Collection(Kind.COMMENT, "comments", pb.CommentKey, pb.CommentValue)
-DEFAULT_PRIVILEGES = Collection(
+COMMENTS = ObjectType(Kind.COMMENT, "comments", pb.CommentKey, pb.CommentValue)
+DEFAULT_PRIVILEGES = ObjectType(
     Kind.DEFAULT_PRIVILEGE, "default_privileges", pb.DefaultPrivilegeKey, pb.DefaultPrivilegeValue
 )
-SYSTEM_PRIVILEGES = Collection(
+SYSTEM_PRIVILEGES = ObjectType(
     Kind.SYSTEM_PRIVILEGE, "system_privileges", pb.SystemPrivilegeKey, pb.SystemPrivilegeValue
 )
-SYSTEM_CONFIGURATIONS = Collection(
+SYSTEM_CONFIGURATIONS = ObjectType(
     Kind.SYSTEM_CONFIGURATION,
     "system_configurations",
     pb.SystemConfigurationKey,
     pb.SystemConfigurationValue,
 )
-SYSTEM_OBJECT_MAPPINGS = Collection(
+SYSTEM_OBJECT_MAPPINGS = ObjectType(
     Kind.SYSTEM_OBJECT_MAPPING,
     "system_object_mappings",
     pb.SystemObjectMappingKey,
     pb.SystemObjectMappingValue,
     unique_by=lambda value: _id(value.id),
 )
-AUDIT_LOG = Collection(
+AUDIT_LOG = ObjectType(
     Kind.AUDIT_LOG,
     "audit_log",
     pb.AuditLogKey,
@@ -154,7 +154,7 @@ AUDIT_LOG = Collection(
     migratable=False,
     append_only=True,
 )
-STORAGE_USAGE = Collection(
+STORAGE_USAGE = ObjectType(
     Kind.STORAGE_USAGE,
     "storage_usage",
     pb.StorageUsageKey,
@@ -163,7 +163,7 @@ STORAGE_USAGE = Collection(
     append_only=True,
 )
 
-_ROWS: tuple[Collection[Any, Any], ...] = (
+_ROWS: tuple[ObjectType[Any, Any], ...] = (
     FENCE_TOKENS,
     CONFIGS,
     SETTINGS,
@@ -184,5 +184,5 @@ _ROWS: tuple[Collection[Any, Any], ...] = (
     AUDIT_LOG,
     STORAGE_USAGE,
 )
-COLLECTIONS: Mapping[Kind, Collection[Any, Any]] = MappingProxyType({row.kind: row for row in _ROWS})
-BY_NAME: Mapping[str, Collection[Any, Any]] = MappingProxyType({row.name: row for row in _ROWS})
+OBJECT_TYPES: Mapping[Kind, ObjectType[Any, Any]] = MappingProxyType({row.kind: row for row in _ROWS})
+BY_NAME: Mapping[str, ObjectType[Any, Any]] = MappingProxyType({row.name: row for row in _ROWS})

@@ -36,7 +36,7 @@ from holdfast.catalog.interfaces import (
     Subscription,
 )
 from holdfast.catalog.objects.codec import Object
-from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
+from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, K, Kind, ObjectType, V
 from holdfast.catalog.shadow.lag import Lag, difference_of
 from holdfast.catalog.shadow.side import COMPARED, ShadowSide, differing
 from holdfast.catalog.shadow.transaction import ShadowTransaction
@@ -96,15 +96,15 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
     def boot_ts(self) -> int:
         return self._primary.boot_ts()
 
-    def objects(self, collection: Collection[K, V]) -> tuple[Object[K, V], ...]:
+    def objects(self, collection: ObjectType[K, V]) -> tuple[Object[K, V], ...]:
         if collection is FENCE_TOKENS:
             return self._primary.objects(collection)
         return self._read(f"{collection}", lambda catalog: catalog.objects(collection))
 
-    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+    def find(self, collection: ObjectType[K, V], like: V) -> Object[K, V] | None:
         return self._read(f"find of {collection}", lambda catalog: catalog.find(collection, like))
 
-    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+    def stream(self, collection: ObjectType[K, V]) -> Iterator[Object[K, V]]:
         if collection is FENCE_TOKENS or not self._side.strict:
             return self._primary.stream(collection)
         return iter(self._read(f"{collection}", lambda catalog: list(catalog.stream(collection))))
@@ -225,7 +225,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
                     return f"{collection}", *found
         return None
 
-    def _contents(self, collection: Collection[Any, Any], *, whole: bool) -> list[list[Any]]:
+    def _contents(self, collection: ObjectType[Any, Any], *, whole: bool) -> list[list[Any]]:
         """The contents of a type in the secondary, like `ShadowSide.attempt`."""
         return self._side.attempt(f"{collection}", lambda side: _contents(side, collection, whole=whole))
 
@@ -295,7 +295,7 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
             self.commit_transaction(tx)
             return result
 
-    def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
+    def dangerous_edit(self, collection: ObjectType[K, V], key: K, value: V | None) -> V | None:
         with self._locked():
             mine = self._committing(lambda: self._primary.dangerous_edit(collection, key, value))
             for theirs in self._side.attempt("edit", lambda c: c.dangerous_edit(collection, key, value)):
@@ -334,7 +334,7 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
         return found is None
 
 
-def _compared(*, whole: bool) -> list[Collection[Any, Any]]:
+def _compared(*, whole: bool) -> list[ObjectType[Any, Any]]:
     return [collection for collection in COMPARED if whole or collection.cached]
 
 
@@ -342,5 +342,5 @@ def _kinds(*, whole: bool) -> frozenset[Kind]:
     return frozenset(collection.kind for collection in _compared(whole=whole))
 
 
-def _contents(catalog: ReadOnlyCatalog, collection: Collection[Any, Any], *, whole: bool) -> list[Any]:
+def _contents(catalog: ReadOnlyCatalog, collection: ObjectType[Any, Any], *, whole: bool) -> list[Any]:
     return list(catalog.stream(collection) if whole else catalog.objects(collection))

@@ -18,7 +18,7 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import config
 from holdfast.catalog.interfaces import Catalog, ReadOnlyCatalog
 from holdfast.catalog.objects.codec import Object, Row, encode
-from holdfast.catalog.objects.registry import COLLECTIONS, FENCE_TOKENS, Collection
+from holdfast.catalog.objects.registry import FENCE_TOKENS, OBJECT_TYPES, ObjectType
 from holdfast.errors import (
     AsOfTooEarly,
     CorruptBlob,
@@ -39,8 +39,8 @@ OnDiverged = Callable[[ShadowDiverged], None]
 
 _log = logging.getLogger(__name__)
 
-COMPARED: tuple[Collection[Any, Any], ...] = tuple(
-    row for row in COLLECTIONS.values() if row is not FENCE_TOKENS
+COMPARED: tuple[ObjectType[Any, Any], ...] = tuple(
+    row for row in OBJECT_TYPES.values() if row is not FENCE_TOKENS
 )
 """The types that are compared. Each side has its own fence token."""
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from holdfast.catalog.interfaces import Catalog
 from holdfast.catalog.objects.codec import Object, Row, RowUpdate, decode
 from holdfast.catalog.objects.ids import IdKind
-from holdfast.catalog.objects.registry import COLLECTIONS, FENCE_TOKENS, Collection, K, V
+from holdfast.catalog.objects.registry import FENCE_TOKENS, OBJECT_TYPES, K, ObjectType, V
 from holdfast.catalog.shadow.side import ShadowSide
 from holdfast.catalog.transaction import Transaction
 from holdfast.errors import HoldfastError
@@ -46,33 +46,33 @@ class ShadowTransaction(Transaction):
         if self._secondary is not None:
             self._secondary.close()
 
-    def get(self, collection: Collection[K, V], key: K) -> V | None:
+    def get(self, collection: ObjectType[K, V], key: K) -> V | None:
         if collection is FENCE_TOKENS:
             return self.primary.get(collection, key)
         return self._both(f"get of {collection}", lambda tx: tx.get(collection, key))
 
-    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+    def find(self, collection: ObjectType[K, V], like: V) -> Object[K, V] | None:
         return self._both(f"find of {collection}", lambda tx: tx.find(collection, like))
 
-    def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+    def objects(self, collection: ObjectType[K, V]) -> Iterator[Object[K, V]]:
         if collection is FENCE_TOKENS:
             return self.primary.objects(collection)
         return iter(self._both(f"{collection}", lambda tx: list(tx.objects(collection))))
 
-    def insert(self, collection: Collection[K, V], key: K, value: V) -> None:
+    def insert(self, collection: ObjectType[K, V], key: K, value: V) -> None:
         self._both(f"insert into {collection}", lambda tx: tx.insert(collection, key, value))
 
-    def update(self, collection: Collection[K, V], key: K, value: V) -> None:
+    def update(self, collection: ObjectType[K, V], key: K, value: V) -> None:
         self._both(f"update of {collection}", lambda tx: tx.update(collection, key, value))
 
-    def set(self, collection: Collection[K, V], key: K, value: V) -> None:
+    def set(self, collection: ObjectType[K, V], key: K, value: V) -> None:
         self._both(f"set of {collection}", lambda tx: tx.set(collection, key, value))
 
-    def delete(self, collection: Collection[K, V], key: K) -> None:
+    def delete(self, collection: ObjectType[K, V], key: K) -> None:
         self._both(f"delete of {collection}", lambda tx: tx.delete(collection, key))
 
     def dangerous_put(
-        self, collection: Collection[K, V], key: K, value: V | None, *, stored: Sequence[Row] = ()
+        self, collection: ObjectType[K, V], key: K, value: V | None, *, stored: Sequence[Row] = ()
     ) -> None:
         self._both(
             f"edit of {collection}", lambda tx: tx.dangerous_put(collection, key, value, stored=stored)
@@ -104,7 +104,7 @@ def _objects(updates: tuple[RowUpdate, ...]) -> list[tuple[int, bytes, bytes, in
     """The objects in updates, in a form that doesn't depend on the stored bytes."""
     found = []
     for row, diff in updates:
-        object_ = decode(COLLECTIONS[row.kind], row)
+        object_ = decode(OBJECT_TYPES[row.kind], row)
         key, value = (m.SerializeToString(deterministic=True) for m in (object_.key, object_.value))
         found.append((int(row.kind), key, value, diff))
     return found

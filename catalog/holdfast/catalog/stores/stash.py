@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate
-from holdfast.catalog.objects.registry import COLLECTIONS, Kind
+from holdfast.catalog.objects.registry import OBJECT_TYPES, Kind
 from holdfast.catalog.stores.store import (
     BATCH_ROWS,
     RETAIN_VERSIONS,
@@ -54,7 +54,7 @@ UPKEEP_BATCHES = 2
 
 # Batches have about this many bytes, or slightly more.
 _BATCH_BYTES = 4 << 20
-_NAMES = {int(kind): collection.name for kind, collection in COLLECTIONS.items()}
+_NAMES = {int(kind): collection.name for kind, collection in OBJECT_TYPES.items()}
 
 
 class StashStore(CatalogStore):

@@ -19,7 +19,7 @@ from holdfast.catalog.objects import codec
 from holdfast.catalog.objects.codec import Row
 from holdfast.catalog.objects.json import message_from_json
 from holdfast.catalog.objects.message_json import message_to_json
-from holdfast.catalog.objects.registry import COLLECTIONS, Collection, Kind
+from holdfast.catalog.objects.registry import OBJECT_TYPES, Kind, ObjectType
 from holdfast.catalog.upgrade import legacy_json_objects as legacy
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput
@@ -29,14 +29,14 @@ JSON_VERSION = 14
 
 
 @cache
-def collections_of(version: int) -> Mapping[Kind, Collection[Any, Any]]:
+def collections_of(version: int) -> Mapping[Kind, ObjectType[Any, Any]]:
     """The object types that are protobuf in a version, with the messages of that version.
 
     Raises `VersionTooNew`, `Deprecated`.
     """
     check_version(version)
     if version == CATALOG_VERSION:
-        return COLLECTIONS
+        return OBJECT_TYPES
     # In version 14 only object types that never change are protobuf, so the messages of any version fit.
     module = import_module(f"holdfast._pb.objects_v{max(version, JSON_VERSION + 1)}_pb2")
     return MappingProxyType(
@@ -44,7 +44,7 @@ def collections_of(version: int) -> Mapping[Kind, Collection[Any, Any]]:
             kind: replace(
                 row, key=getattr(module, row.key.__name__), value=getattr(module, row.value.__name__)
             )
-            for kind, row in COLLECTIONS.items()
+            for kind, row in OBJECT_TYPES.items()
             if hasattr(module, row.key.__name__) and not (version == JSON_VERSION and kind in legacy.OBJECTS)
         }
     )
@@ -62,7 +62,7 @@ def decode(version: int, row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
     if version == JSON_VERSION:
         key, value = legacy.decode(row)
         return legacy.to_json(key), legacy.to_json(value)
-    raise corrupt("a row of the catalog", f"a kind of version {version}", str(COLLECTIONS[row.kind]))
+    raise corrupt("a row of the catalog", f"a kind of version {version}", str(OBJECT_TYPES[row.kind]))
 
 
 def encode(version: int, kind: Kind, key: Any, value: Any) -> Row:
@@ -80,10 +80,10 @@ def encode(version: int, kind: Kind, key: Any, value: Any) -> Row:
         return legacy.encode(
             kind, _legacy(kind, "key", key_type, key), _legacy(kind, "value", value_type, value)
         )
-    raise BadInput(f"there are no {COLLECTIONS[kind]} at version {version} of the catalog")
+    raise BadInput(f"there are no {OBJECT_TYPES[kind]} at version {version} of the catalog")
 
 
-def _message(collection: Collection[Any, Any], part: str, found: Any) -> Message:
+def _message(collection: ObjectType[Any, Any], part: str, found: Any) -> Message:
     if not isinstance(found, dict):
         raise BadInput(f"this is not a {part} of {collection}: it is not a JSON object")
     message_type: type[Message] = collection.key if part == "key" else collection.value
@@ -94,4 +94,4 @@ def _legacy(kind: Kind, part: str, object_type: type[Any], found: Any) -> Any:
     try:
         return legacy.from_json(object_type, found)
     except ValueError as error:
-        raise BadInput(f"this is not a {part} of {COLLECTIONS[kind]}: {error}") from None
+        raise BadInput(f"this is not a {part} of {OBJECT_TYPES[kind]}: {error}") from None

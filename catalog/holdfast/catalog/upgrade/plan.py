@@ -21,7 +21,7 @@ from typing import Any, Self
 from holdfast.catalog import config
 from holdfast.catalog.contents import Contents
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate, decode
-from holdfast.catalog.objects.registry import COLLECTIONS, Collection, Kind
+from holdfast.catalog.objects.registry import OBJECT_TYPES, Kind, ObjectType
 from holdfast.catalog.stores.preamble import Preamble, version_row
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.catalog.upgrade import STEPS
@@ -33,7 +33,7 @@ from holdfast.catalog.upgrade_report import Size, StepReport
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput, UniquenessViolation
 
-_UNTOUCHED = tuple(kind for kind, row in COLLECTIONS.items() if not row.migratable)
+_UNTOUCHED = tuple(kind for kind, row in OBJECT_TYPES.items() if not row.migratable)
 # The most characters of a key that messages show.
 _SHOWN = 200
 
@@ -49,7 +49,7 @@ class Chain:
     steps: Mapping[int, Step]
     current: int
     build: str
-    collections: Callable[[int], Mapping[Kind, Collection[Any, Any]]]
+    collections: Callable[[int], Mapping[Kind, ObjectType[Any, Any]]]
 
 
 def released() -> Chain:
@@ -91,7 +91,7 @@ class Plan(Contents):
         self.steps: list[Planned] = []
         self._scratch = Scratch()
         # The object type that the rows were checked with, by kind and by the state that added the rows.
-        self._checked: dict[tuple[Kind, int], Collection[Any, Any]] = {}
+        self._checked: dict[tuple[Kind, int], ObjectType[Any, Any]] = {}
         try:
             self._scratch.load(store.batches(seen.upper - 1, but=_UNTOUCHED))
             before = self._scratch.sizes()
@@ -109,12 +109,12 @@ class Plan(Contents):
 
     def rows(self, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
         """The rows of the upgraded catalog, of the given kinds or of all, with the current fence token."""
-        asked = tuple(kinds) or tuple(COLLECTIONS)
-        kept = [kind for kind in asked if not COLLECTIONS[kind].migratable]
+        asked = tuple(kinds) or tuple(OBJECT_TYPES)
+        kept = [kind for kind in asked if not OBJECT_TYPES[kind].migratable]
         for row in self._store.rows(self.seen.upper - 1, kept) if kept else ():
             yield version_row(self._chain.current) if row == self.seen.version_row else row
         for kind in asked:
-            if COLLECTIONS[kind].migratable:
+            if OBJECT_TYPES[kind].migratable:
                 yield from self._scratch.rows(kind)
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Plan(Contents):
         """The name of a row of a version, as messages show it."""
         collection = self._chain.collections(version).get(row.kind)
         key = row.key[TAG_BYTES:].hex() if collection is None else _text(decode(collection, row).key)
-        return f"row of {COLLECTIONS[row.kind]} {key if len(key) <= _SHOWN else key[:_SHOWN] + '...'}"
+        return f"row of {OBJECT_TYPES[row.kind]} {key if len(key) <= _SHOWN else key[:_SHOWN] + '...'}"
 
     def _check_current(self) -> None:
         """Check rows that were not checked yet, or only with messages unlike those of the current version."""
@@ -178,7 +178,7 @@ class Plan(Contents):
                     [state for state, by in old.items() if by is None or not same_bytes(by, collection)],
                 )
 
-    def _check(self, collection: Collection[Any, Any], states: Iterable[int]) -> None:
+    def _check(self, collection: ObjectType[Any, Any], states: Iterable[int]) -> None:
         """Check that the rows that these states added are objects of a collection, with unique names."""
         for state in states:
             self._checked[collection.kind, state] = collection
@@ -191,7 +191,7 @@ class Plan(Contents):
         if collection.unique_by is not None:
             self._refuse_shared_names(collection, f"upgraded from version {self.source}")
 
-    def _refuse_shared_names(self, collection: Collection[Any, Any], how: str) -> None:
+    def _refuse_shared_names(self, collection: ObjectType[Any, Any], how: str) -> None:
         shared = self._scratch.shared_name(collection.kind)
         if shared is not None:
             first, second = (decode(collection, row) for row in shared)
@@ -202,7 +202,7 @@ class Plan(Contents):
             )
 
 
-def _names(collection: Collection[Any, Any], rows: Iterable[tuple[int, Row]]) -> Iterator[tuple[int, bytes]]:
+def _names(collection: ObjectType[Any, Any], rows: Iterable[tuple[int, Row]]) -> Iterator[tuple[int, bytes]]:
     assert collection.unique_by is not None
     for number, row in rows:
         unique = collection.unique_by(decode(collection, row).value)
@@ -210,7 +210,7 @@ def _names(collection: Collection[Any, Any], rows: Iterable[tuple[int, Row]]) ->
 
 
 def _by_name(sizes: Mapping[Kind, Size]) -> Mapping[str, Size]:
-    return {COLLECTIONS[kind].name: size for kind, size in sizes.items()}
+    return {OBJECT_TYPES[kind].name: size for kind, size in sizes.items()}
 
 
 def _text(message: Any) -> str:

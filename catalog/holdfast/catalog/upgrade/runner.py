@@ -22,7 +22,7 @@ from itertools import count
 from holdfast.catalog import config
 from holdfast.catalog.fence import FenceToken
 from holdfast.catalog.objects.codec import TAG_BYTES
-from holdfast.catalog.objects.registry import COLLECTIONS
+from holdfast.catalog.objects.registry import OBJECT_TYPES
 from holdfast.catalog.stores.preamble import Preamble, committed, read_preamble
 from holdfast.catalog.stores.store import CatalogStore
 from holdfast.catalog.upgrade.plan import Chain, Plan
@@ -39,7 +39,7 @@ from holdfast.errors import (
 PLANS_BEFORE_FENCE = 2
 """The number of lost plans after which the upgrade fences first."""
 
-_UNTOUCHED = frozenset(kind.tag for kind, row in COLLECTIONS.items() if not row.migratable)
+_UNTOUCHED = frozenset(kind.tag for kind, row in OBJECT_TYPES.items() if not row.migratable)
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from holdfast.catalog.damage import corrupt
 from holdfast.catalog.objects.codec import TAG_BYTES, Row, RowUpdate, kind_of
-from holdfast.catalog.objects.registry import COLLECTIONS, Kind
+from holdfast.catalog.objects.registry import OBJECT_TYPES, Kind
 from holdfast.catalog.upgrade_report import Size
 from holdfast.errors import BadInput, Determinate
 
@@ -33,7 +33,7 @@ _CHUNK: Final = 4096
 _IDS_OF_KIND: Final = 1 << 48
 # As wide as the number of a step, which replaces it later. So the row keeps its size.
 _FOREVER: Final = 127
-_MIGRATABLE: Final = tuple(kind for kind, row in COLLECTIONS.items() if row.migratable)
+_MIGRATABLE: Final = tuple(kind for kind, row in OBJECT_TYPES.items() if row.migratable)
 
 _SCHEMA: Final = (
     "PRAGMA journal_mode = OFF",
@@ -117,7 +117,7 @@ class Scratch:
                 self._add(kind, rows, step)
             elif self._execute_many(_RETRACT, zip(repeat(step), *zip(*rows, strict=True))) != len(rows):
                 raise corrupt(
-                    f"the upgrade of {COLLECTIONS[kind]} from version {source}",
+                    f"the upgrade of {OBJECT_TYPES[kind]} from version {source}",
                     "retractions of rows that are there, each once",
                     "others",
                 )
@@ -126,7 +126,7 @@ class Scratch:
         for kind in touched if step > 1 else _MIGRATABLE:
             for (key,) in self._execute(_KEY_TWICE, *_ids(kind)):
                 raise corrupt(
-                    f"the upgrade of {COLLECTIONS[kind]} from version {source}",
+                    f"the upgrade of {OBJECT_TYPES[kind]} from version {source}",
                     "each key once",
                     f"{key[:32].hex()} twice",
                 )
@@ -218,7 +218,7 @@ def _grouped(updates: Iterable[RowUpdate], source: int) -> Iterator[tuple[Kind, 
                 raise corrupt(
                     f"the upgrade from version {source}",
                     "single rows of what can be upgraded",
-                    f"a change of {COLLECTIONS[kind]} by {diff}",
+                    f"a change of {OBJECT_TYPES[kind]} by {diff}",
                 )
             of_kind = waiting[kind, diff] = []
         of_kind.append(row)

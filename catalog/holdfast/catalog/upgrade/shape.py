@@ -5,10 +5,10 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from holdfast.catalog.objects.registry import Collection
+from holdfast.catalog.objects.registry import ObjectType
 
 
-def same_bytes(one: Collection[Any, Any], other: Collection[Any, Any]) -> bool:
+def same_bytes(one: ObjectType[Any, Any], other: ObjectType[Any, Any]) -> bool:
     """Whether each row of one type is also a row of the other, with the same contents."""
     return all(
         _shape(mine.DESCRIPTOR) == _shape(theirs.DESCRIPTOR)
