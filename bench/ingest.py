@@ -84,7 +84,7 @@ def feed(servers: str, topic: str, folder: str, envelope: str) -> tuple[float, i
     """Feed a new collection up to the end of the topic. Returns the seconds and the messages."""
     total = 0
 
-    def told(step: IngestStep) -> None:
+    def on_step(step: IngestStep) -> None:
         nonlocal total
         total += step.messages
 
@@ -97,7 +97,7 @@ def feed(servers: str, topic: str, folder: str, envelope: str) -> tuple[float, i
         ) as ingestion,
     ):
         gc.freeze()  # As the command does.
-        ingestion.run(once=True, told=told)
+        ingestion.run(once=True, on_step=on_step)
     return time.perf_counter() - start, total
 
 
@@ -213,7 +213,7 @@ def latencies(broker: Kafka, topic: str, follow: Any) -> list[float]:
     ages: list[float] = []
     done = 0
 
-    def told(step: IngestStep) -> None:
+    def on_step(step: IngestStep) -> None:
         nonlocal done
         if step.messages:
             ages.append(time.monotonic() - max(at for at, total in sent if total <= done))
@@ -221,7 +221,7 @@ def latencies(broker: Kafka, topic: str, follow: Any) -> list[float]:
 
     producer = threading.Thread(target=produce)
     producer.start()
-    follow(told=told, stopped=ended.wait)
+    follow(on_step=on_step, stopped=ended.wait)
     producer.join()
     return ages
 

@@ -104,7 +104,7 @@ def test_its_steps_are_those_of_one_process_byte_for_byte(
     source = block(folder, envelope=envelope)
     alone = created(controller)
     steps: list[IngestStep] = []
-    ingest_source(url, alone, source, once=True, told=steps.append)
+    ingest_source(url, alone, source, once=True, on_step=steps.append)
     here = [step.upper for step in steps if step.outcome is StepOutcome.COMMITTED]
     assert len(here) == FILES // 2
 

@@ -88,11 +88,11 @@ def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, 
         total = IngestTotal()
         note(f"feeding {name} from {ingestion.source_name}")
 
-        def told(step: "IngestStep") -> None:
+        def on_step(step: "IngestStep") -> None:
             total.add(step)
             _show_step(step)
 
-        ingestion.run(once=once, stopped=ended.wait, told=told)
+        ingestion.run(once=once, stopped=ended.wait, on_step=on_step)
         fed = ingestion.rendition
     bad = f", {count(total.errors, 'bad record')}" if total.errors else ""
     upper = f": complete up to {shown(total.upper)}" if total.upper else ""

@@ -1,4 +1,4 @@
-"""The loop that feeds a rendition from a source, one commit for each step: reading, decoding and reclocking.
+"""The loop that feeds a rendition from a source, one commit for each step. It reclocks.
 
 A step reads what is new beyond the bindings, decodes it, and commits output, errors and bindings together,
 all at one time. So the commit is the reclocking:
@@ -821,12 +821,12 @@ class Ingestion:
         *,
         once: bool = False,
         stopped: Callable[[float], bool] | None = None,
-        told: Callable[[IngestStep], None] = lambda _: None,
+        on_step: Callable[[IngestStep], None] = lambda _: None,
     ) -> None:
         """Take steps until `stopped(seconds)` says so after it waited. With `once`, until the current end.
 
-        By default it sleeps and goes on. `told` is called after each step. It also returns if the rendition
-        is complete because another one took over. Raises like `step`.
+        By default it sleeps and goes on. `on_step` is called after each step. `run` also returns if the
+        rendition is complete because another one took over. Raises like `step`.
         """
         stopped = stopped or threading.Event().wait
         self.load()
@@ -837,7 +837,7 @@ class Ingestion:
         while True:
             began = time.monotonic()
             step = self.step(ends)
-            told(step)
+            on_step(step)
             if step.waits or step.messages:
                 self._waits.show(step.waits)
             if step.outcome is StepOutcome.HANDED_OVER:

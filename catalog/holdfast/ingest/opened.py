@@ -74,7 +74,7 @@ def ingest_source(
     anew: bool = False,
     once: bool = False,
     stopped: Callable[[float], bool] | None = None,
-    told: Callable[[IngestStep], None] = lambda _: None,
+    on_step: Callable[[IngestStep], None] = lambda _: None,
 ) -> None:
     """Feed a collection from a source until the source's current end (`once`), or until `stopped`.
 
@@ -86,8 +86,8 @@ def ingest_source(
     and `columns` has the other columns. A `schema` may stand for both. An existing collection must have these
     columns.
 
-    `stopped(seconds)` waits so long or less, and returns True to end. By default it sleeps. `told` is called
-    after each step.
+    `stopped(seconds)` waits for at most `seconds`, and returns True to end. By default it sleeps. `on_step` is
+    called after each step.
 
     It feeds the current rendition, until another one takes over. With the id of another `rendition` it feeds
     that one, and creates it if there is none. That reads the same messages as the current rendition, for the
@@ -106,7 +106,7 @@ def ingest_source(
             controller, name, spec, wanted, rendition=rendition, anew=anew, continues=not once
         ) as ingestion,
     ):
-        ingestion.run(once=once, stopped=stopped, told=told)
+        ingestion.run(once=once, stopped=stopped, on_step=on_step)
 
 
 def _wanted(

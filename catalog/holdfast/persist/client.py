@@ -506,7 +506,7 @@ class PersistClient:
         self.session.check_open()
         return Compactions(self.session)
 
-    def tell_changes(self, url: str) -> str:
+    def publish_changes(self, url: str) -> str:
         """Publish new versions of all shards to other clients over a socket. Return the address to follow.
 
         `url` is `unix:/path` or `tcp://host:port`. Port 0 means any free port. Everyone who can connect
@@ -517,10 +517,10 @@ class PersistClient:
             BadInput: the address is invalid, or this client publishes at an address already.
             StoreUnreachable: another process uses the address.
         """
-        return self.session.tell_changes(url)
+        return self.session.publish_changes(url)
 
     def follow_changes(self, url: str) -> None:
-        """Wake listeners when the client at `url` publishes a version. Its `tell_changes` returns the URL.
+        """Wake listeners when the client at `url` publishes a version. Its `publish_changes` returns the URL.
 
         Use it for stores that have no prompt hints. While it is connected, listeners see writes of other
         clients at the slow pace. If the connection fails, it is retried for ever.

@@ -131,8 +131,8 @@ class Session:
             if version.digest is not None
         ]
 
-    def tell_changes(self, url: str) -> str:
-        """Serve notifications of new versions at `url`. See `PersistClient.tell_changes`."""
+    def publish_changes(self, url: str) -> str:
+        """Serve notifications of new versions at `url`. See `PersistClient.publish_changes`."""
         self.check_open()
         with self._lock:
             if self._teller is not None:

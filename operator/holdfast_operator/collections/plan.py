@@ -251,20 +251,20 @@ def _plan_there(
 ) -> Decision:
     """The collection exists with its columns. Plans the requested jobs and the renditions."""
     reports: list[RequestedReport] = []
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for next_of in (askedjobs.plan, askedjobs.plan_scheduled):
         for each in seen.asked:
             report = next_of(each)
             if isinstance(report, Decision):
                 return report
             reports.append(report)
-            told.update(report.fields)
+            fields.update(report.fields)
     if seen.source is not None:
         report = ingestion.plan(seen.source)
         if isinstance(report, Decision):
             return report
         reports.append(report)
-        told.update(source_fields(seen.source, seen.progress, report.fields))
+        fields.update(source_fields(seen.source, seen.progress, report.fields))
     shape = renditions.plan(
         RenditionsView(
             facts=facts, spec=spec, hydrations=seen.hydrations, shown=dict(seen.shown), now=seen.now
@@ -282,7 +282,7 @@ def _plan_there(
         due.append(shape.after)
     settle = Settle(
         shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
-        fields={**_fields(seen, spec, facts), **told},
+        fields={**_fields(seen, spec, facts), **fields},
         conditions=(
             *(report.condition for report in reports if report.condition is not None),
             *source_conditions(spec, seen.progress, seen.now),

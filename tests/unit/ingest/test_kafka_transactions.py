@@ -122,7 +122,7 @@ def as_json(value: Any, _: int, __: Any) -> bytes:
 
 def fed(url: str, source: dict[str, Any]) -> list[IngestStep]:
     steps: list[IngestStep] = []
-    ingest_source(url, "orders", source, schema=SCHEMA, once=True, told=steps.append)
+    ingest_source(url, "orders", source, schema=SCHEMA, once=True, on_step=steps.append)
     return steps
 
 

@@ -64,7 +64,7 @@ def test_a_follower_sees_each_write_without_ever_polling(
 ) -> None:
     writer = writing.writer(SHARD, SCHEMA, purpose="test")
     with reading(stores, NEVER_S) as client, ThreadPoolExecutor() as pool:
-        client.follow_changes(writing.tell_changes(address))
+        client.follow_changes(writing.publish_changes(address))
         listen = client.reader(SHARD, purpose="test").listen(0)
         heard = pool.submit(keys, listen, 30)
         for time in range(1, 31):
@@ -83,7 +83,7 @@ def test_a_follower_lives_through_the_end_and_the_return_of_the_writer(
             with stores.open() as writing:
                 writer = writing.writer(SHARD, SCHEMA, purpose="test")
                 writer.seal(1)
-                writing.tell_changes(address)
+                writing.publish_changes(address)
                 listen = listen or client.reader(SHARD, purpose="test").listen(0)
                 heard = pool.submit(keys, listen, 10)
                 for time in range(start, start + 10):
@@ -124,7 +124,7 @@ HOSTILE = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000, b"holdfast 1 another\
 def test_peers_that_say_anything_are_dropped_and_others_served(
     stores: Stores, writing: PersistClient, said: bytes
 ) -> None:
-    address = writing.tell_changes("tcp://127.0.0.1:0")
+    address = writing.publish_changes("tcp://127.0.0.1:0")
     place: Any = parse_address(address)
     with socket.create_connection(place, timeout=30) as peer:
         say(peer, said)
@@ -177,16 +177,16 @@ def test_addresses_that_can_not_be(tmp_path: Path, writing: PersistClient) -> No
         "tcp://h:1/x",
     ):
         with pytest.raises(BadInput, match="can't be parsed"):
-            writing.tell_changes(url)
+            writing.publish_changes(url)
         with pytest.raises(BadInput, match="can't be parsed"):
             writing.follow_changes(url)
     (tmp_path / "file").write_text("a file")
     with pytest.raises(StoreUnreachable, match="can't publish changes"):
-        writing.tell_changes(f"unix:{tmp_path}/file")
+        writing.publish_changes(f"unix:{tmp_path}/file")
     assert (tmp_path / "file").read_text() == "a file"
-    address = writing.tell_changes(f"unix:{tmp_path}/s")
+    address = writing.publish_changes(f"unix:{tmp_path}/s")
     with pytest.raises(BadInput, match="already"):
-        writing.tell_changes("tcp://127.0.0.1:0")
+        writing.publish_changes("tcp://127.0.0.1:0")
     with pytest.raises(StoreUnreachable):
         ChangeServer(address, writing.location_id)
 

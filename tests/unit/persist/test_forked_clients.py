@@ -130,7 +130,7 @@ class Opened:
             "maintain": lambda c: c.maintain(shard),
             "end_silent_leases": lambda c: c.end_silent_leases(shard),
             "compactions": lambda c: c.compactions,
-            "tell_changes": lambda c: c.tell_changes("tcp://127.0.0.1:0"),
+            "publish_changes": lambda c: c.publish_changes("tcp://127.0.0.1:0"),
             "follow_changes": lambda c: c.follow_changes("tcp://127.0.0.1:1"),
         }
         session: Calls = {
@@ -141,7 +141,7 @@ class Opened:
             "store_ms": lambda s: s.store_ms(),
             "machine": lambda s: s.machine(shard),
             "existing": lambda s: s.existing(shard),
-            "tell_changes": lambda s: s.tell_changes("tcp://127.0.0.1:0"),
+            "publish_changes": lambda s: s.publish_changes("tcp://127.0.0.1:0"),
             "follow_changes": lambda s: s.follow_changes("tcp://127.0.0.1:1"),
         }
         writer: Calls = {

@@ -121,7 +121,7 @@ def _feed(
             continues=not spec.once,
             waits=waits,
         ) as ingestion:
-            ingestion.run(once=spec.once, stopped=stopped, told=watch.step)
+            ingestion.run(once=spec.once, stopped=stopped, on_step=watch.step)
         if not watch.was_handed_over:
             return
         rendition = ""

@@ -407,7 +407,7 @@ def test_a_collection_with_a_source_begins_with_a_snapshot_and_is_fed_on(tmp_pat
         assert not begins_with_snapshot(look, asked)
         # The positions came with the rows: only the second file is read.
         steps: list[IngestStep] = []
-        ingest_source(storage.url, collection, source, once=True, told=steps.append)
+        ingest_source(storage.url, collection, source, once=True, on_step=steps.append)
         assert sum(step.messages for step in steps) == 1
         with PersistClient.open(storage.url) as client, StorageController(client) as controller:
             assert contents(controller, collection) == [(7, "first"), (8, "second")]
