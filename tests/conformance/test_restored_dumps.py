@@ -34,7 +34,7 @@ from unit.persist.open_stores import SCHEMA, SHARD, contents, rows
 pytestmark = pytest.mark.postgres
 
 BEFORE = AFTER = 6
-"""So many commits are made before a dump begins and after it has ended."""
+"""Number of commits before a dump begins, and after it has ended."""
 
 IMPATIENCE_S = 0.2
 """The retry deadline of who meets a store that is half restored."""

@@ -18,7 +18,7 @@ from holdfast.persist.stores.s3_log import S3LogConsensus
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, contents, rows
 
 LONG = 1000
-"""So many objects that no checkpoint is written."""
+"""Number of objects, too few for a checkpoint."""
 
 
 def long_log(bucket: Bucket, **options: Any) -> S3LogConsensus:

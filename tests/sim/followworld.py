@@ -23,7 +23,7 @@ from sim.weather import Exposure
 _FILLED = 1_000_000
 """While a rendition is filled, its upper is less than this."""
 _MOST = 5
-"""So many renditions are created."""
+"""Number of renditions that are created."""
 
 
 class Feed(Ingestion):

@@ -18,7 +18,7 @@ SEEDS: Final = {PERSIST: 2000, LOG: 800, COLLECTIONS: 120, FAILOVER: 120, INGEST
 """Hunts for planted bugs run the worlds of the seeds below this."""
 
 TESTED: Final = {**SEEDS, PERSIST: 700, INGEST: 60, FOLLOW: 36}
-"""So many of them are run as tests."""
+"""Number of worlds that run as tests."""
 
 _CLASSES: Final = {
     PERSIST: ("sim.world", "World"),

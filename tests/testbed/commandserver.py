@@ -44,7 +44,7 @@ _LENGTH: Final = 8
 
 @contextlib.contextmanager
 def serving(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """Put the command into a folder, and serve it as long as the context lasts."""
+    """Put the command into a folder, and serve it while the block runs."""
     address = str(folder / "holdfast.socket")
     process = subprocess.Popen(
         [sys.executable, "-m", "testbed.commandserver", address],
@@ -67,7 +67,7 @@ def serving(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def main(address: str) -> None:
-    """Serve there, which is told on standard output, until standard input ends."""
+    """Serve at the address, and print when ready. Ends when standard input ends."""
     for package in (holdfast.catalog, holdfast.persist, holdfast.collections, holdfast.tables, holdfast.cli):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)

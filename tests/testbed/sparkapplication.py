@@ -98,7 +98,7 @@ class Cluster:
         _finish(self._request("DELETE", path, body))
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer, which is not read yet; raises `ApiException` where it is no good one."""
+        """Return the response, which is not read yet. Raises `ApiException` if the request fails."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         verb, url, headers, _, _ = self._client.param_serialize(
             method,

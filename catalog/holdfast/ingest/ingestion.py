@@ -76,9 +76,9 @@ PURPOSE: Final = "ingestion"
 _FIRST: Final = (-2, "", 0)
 _NO_LIMIT: Final = 1 << 62
 _LOOK_S: Final = 5.0
-"""So often a pipeline looks whether others follow its rendition, or took over from it."""
+"""Seconds between two checks whether another rendition follows this one or has taken over."""
 _MOST_EMPTY_S: Final = 60.0
-"""So long a source is not told how far it has nothing new, if the spec has no `progressInterval`."""
+"""Longest time without a progress report to an idle source, in seconds, without a `progressInterval`."""
 
 
 class StepOutcome(Enum):

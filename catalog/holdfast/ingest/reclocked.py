@@ -51,7 +51,7 @@ from holdfast.persist.rows.schema import DIFF, TIME
 
 _NO_POSITION: Final = (1 << 63) - 1
 _KEEP_S: Final = 5.0
-"""So often the hold on the source moves."""
+"""Seconds between two moves of the hold on the source."""
 
 Address = tuple[str, int, bytes | None, bytes | None]
 """What distinguishes bad records: partition, position, and the raw key and value, cut."""

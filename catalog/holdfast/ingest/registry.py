@@ -24,9 +24,9 @@ from holdfast.ingest.spec import RegistrySpec
 from holdfast.ingest.waits import Waits
 
 OPEN_S: Final = 15.0
-"""So long the first request is repeated."""
+"""Seconds for which the first request is retried."""
 PATIENCE_S: Final = 60.0
-"""So long a later request is repeated."""
+"""Seconds for which a later request is retried."""
 PAUSE_S: Final = 0.25
 _REQUEST_S: Final = 10.0
 _MOST_BYTES: Final = 4 << 20

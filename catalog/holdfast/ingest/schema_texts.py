@@ -24,7 +24,7 @@ FILE: Final = "schemaFile"
 _NEW_S: Final = 2.0
 """For so long an id that the registry doesn't know may only be new."""
 _REFUSED_S: Final = 10.0
-"""So long the registry is not asked again for an id that it refused."""
+"""Seconds before an id that the registry refused is requested again."""
 _COMPARE_S: Final = 5.0
 
 

@@ -2,7 +2,7 @@
 
 Before a step reads rows, its messages are read once for what they say about transactions
 (`holdfast.ingest.transactions`). The step then reads exactly the ranges that end before the first transaction
-that is not complete. So nothing but the bindings is stored, and who follows them needs to know nothing.
+that is not complete. Only the bindings are stored. A follower needs no other information.
 
 The topic of transactions is not bound. Its messages are facts that can be found again: a process begins
 there at the time of the first message that is not bound, and looks at all of it before it says that
@@ -29,7 +29,7 @@ from holdfast.ingest.spec import IngestSpec
 from holdfast.ingest.transactions import EVENTS, cuts, is_passed
 
 PATIENCE_S: Final = 10.0
-"""So long a transaction may wait before it counts as damaged if something shows that."""
+"""Seconds that a transaction may wait before it counts as damaged, if something shows the damage."""
 _EARLIER_MS: Final = 600_000
 """The END of a transaction is looked for from so long before its first event."""
 _MOST_ENDS: Final = 1_000_000
@@ -440,7 +440,7 @@ class WholeTransactions:
         bad = f" ({self._ends.unread})" if self._ends.unread else ""
         return SourceStalled(
             f"the END of transaction {id_}, whose events begin with message {first}, is not in topic"
-            f" {self._transactions.topic}{bad}: the topic has deleted it, or is that of another connector",
+            f" {self._transactions.topic}{bad}: the topic has deleted it, or belongs to another connector",
             hint=f"correct kafka.transactions, give that topic a longer retention; then {_REMOVE}",
         )
 

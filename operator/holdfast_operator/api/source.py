@@ -445,7 +445,7 @@ class SourcePartition(ApiModel):
     partition: str = Field(description="Name of the partition: a number in Kafka, a path for files.")
     position: int = Field(description="The next position to read.")
     behind: int | None = Field(
-        default=None, description="Number of messages that Kafka had more at the last step."
+        default=None, description="Messages in Kafka that were not yet read at the last step."
     )
 
 
@@ -464,7 +464,7 @@ class SourceStatus(ApiModel):
     )
     messages: int | None = Field(default=None, description="Number of messages that were read.")
     behind: int | None = Field(
-        default=None, description="Number of messages that Kafka had more at the last step. 0 if none."
+        default=None, description="Messages in Kafka that were not yet read at the last step. 0 if none."
     )
     errors: int | None = Field(default=None, description="Number of bad records that stand.")
     partitions: tuple[SourcePartition, ...] | None = Field(

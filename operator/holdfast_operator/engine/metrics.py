@@ -83,13 +83,13 @@ class Metrics:
         )
         self.source_complete = Gauge(
             "holdfast_source_complete_before_seconds",
-            "A collection contains what its source had before this time (seconds since 1970).",
+            "A collection contains all source data from before this time (seconds since 1970).",
             ["namespace", "name"],
             registry=self.registry,
         )
         self.source_behind = Gauge(
             "holdfast_source_behind_messages",
-            "Messages that Kafka had more at the last step of a collection. 0 for other sources.",
+            "Messages in Kafka that were not yet read at the last step of a collection. 0 for other sources.",
             ["namespace", "name"],
             registry=self.registry,
         )

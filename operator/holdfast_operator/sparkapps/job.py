@@ -38,7 +38,7 @@ _TRIES_OF_A_TASK: Final = 4
 _TMP: Final = "/tmp"  # noqa: S108 - the pod's own
 """The folder for data of Spark and Python that doesn't fit into memory."""
 _NO_POD: Final = (
-    "its pod can't be made; kubectl describe job {} tells why, such as a ServiceAccount that isn't there"
+    "its pod can't be made; kubectl describe job {} shows why, such as a ServiceAccount that isn't there"
 )
 _OVERRAN: Final = "DeadlineExceeded"
 _ALONE: Final = "127.0.0.1"

@@ -83,7 +83,7 @@ _STREAM_AGAIN_S: Final = 60.0
 """So long a reader does without a stream if it could not have one."""
 _OTHER: Final = "another instance"
 _FLUSH_S: Final = 2.0
-"""So long a probe waits until the end of the log is flushed."""
+"""Seconds that a probe waits until the end of the log is flushed."""
 _NO_TRANSACTION: Final = LastMessage(0, 0)
 """The last transaction of a binding that has only the initial contents."""
 

@@ -57,7 +57,7 @@ from holdfast.persist.stores import LogRow
 from holdfast.persist.upkeep.rollup import rollup_due, write_rollup
 
 MOST_ROLLUPS: Final = 32
-"""So many replaced rollups of a shard wait for the whole `gc_grace_s`."""
+"""Number of replaced rollups per shard that are kept for `gc_grace_s`."""
 
 ROLLUPS_S: Final = 60.0
 """Seconds for which all other replaced rollups wait."""

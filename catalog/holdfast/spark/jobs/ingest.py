@@ -52,7 +52,7 @@ from holdfast.spark.jobs.spec import IngestJobSpec
 from holdfast.spark.jobs.tasks import run_tasks
 
 LOOK_S: Final = 5.0
-"""So often the driver looks whether its attempt is the recorded one."""
+"""Seconds between two checks of the driver whether its attempt is the recorded one."""
 
 
 def main(arguments: Sequence[str]) -> int:
