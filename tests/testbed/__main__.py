@@ -27,7 +27,7 @@ _CAN_NOT = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; exit code 1 where something is missing or fails, told in one line."""
+    """Run one command. If something is missing or fails, print one line and return exit code 1."""
     parser = argparse.ArgumentParser(prog="python -m testbed", description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="boot a control plane and keep it until Ctrl-C")

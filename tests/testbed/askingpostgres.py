@@ -23,7 +23,7 @@ class AskingPostgres:
         self.asked = 0
         """How many clients it asked."""
         self.told: Final[list[str]] = []
-        """The passwords that it was told."""
+        """The passwords that it received."""
         self._listener: Final = socket.create_server(("127.0.0.1", 0))
         self._thread: Final = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()

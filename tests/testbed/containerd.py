@@ -34,7 +34,7 @@ def plugins() -> Path | None:
 
 
 def start(sandbox: Sandbox, images: Path | None) -> Child:
-    """Start it and wait until it answers; with `images` (what the sandbox shows) these are there."""
+    """Start it and wait until it responds. With `images` (what the sandbox shows) it has these images."""
     root = sandbox.folder / _ROOT
     root.mkdir()
     if images is not None:

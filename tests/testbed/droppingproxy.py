@@ -28,7 +28,7 @@ class DroppingProxy:
         self._sockets: Final[set[socket.socket]] = set()
         self._threads: Final[list[threading.Thread]] = []
         self.dropped = 0
-        """How many answers were lost."""
+        """Number of responses that were lost."""
         self._listener: Final = socket.create_server(("127.0.0.1", 0))
         self._start(self._accept)
 

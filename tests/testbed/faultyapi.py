@@ -117,7 +117,7 @@ class FaultyApi:
                 self._always.pop(request, None)
 
     def hide(self, path: str = "") -> None:
-        """Until told otherwise answer what begins with `path` as a server that serves no such thing."""
+        """Respond to paths that begin with `path` as if the server did not serve them, until this is undone."""
         with self._lock:
             self._hidden = path
 

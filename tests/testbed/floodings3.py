@@ -32,7 +32,7 @@ class FloodingS3:
         drips_head: bool = False,
     ) -> None:
         self.sent = 0
-        """How many bytes of such answers were sent: those read, those in buffers, and the next piece."""
+        """Number of bytes sent in such responses: those read, those in buffers, and the next piece."""
         service = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -52,7 +52,7 @@ COPY --from=base /bin/busybox /busybox
 ENTRYPOINT ["/busybox", "sleep", "2147483647"]
 """
 _NAMES: Final = "names"
-"""The file in a folder of images that tells which of buildah's it was made of."""
+"""The file in a folder of images that names the image of buildah that it was made from."""
 _KEPT: Final = {"images": 3, "runtime": 2}
 """Folders that stay: those of branches that somebody goes to and fro between."""
 

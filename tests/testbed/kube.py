@@ -66,7 +66,7 @@ class ControlPlane:
         self.folder = folder
         """Files and logs of the processes; None where the cluster isn't ours."""
         self.users = dict(users or {})
-        """The kubeconfigs of those that `start` was told of."""
+        """The kubeconfigs of the users that `start` was given."""
         self._temporary = temporary
         self._children = list(children)
 

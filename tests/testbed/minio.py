@@ -72,7 +72,7 @@ class Minio:
 
     @property
     def endpoint(self) -> str:
-        """Where it answers."""
+        """The URL of the server."""
         return f"http://{self.address}:{self.port}"
 
     @property
@@ -87,7 +87,7 @@ class Minio:
         }
 
     def serve(self) -> None:
-        """Start the server (again), and wait until it answers."""
+        """Start the server, or start it again, and wait until it responds."""
         data = self._folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         child = Child(
@@ -123,7 +123,7 @@ class Minio:
 
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
-        """Stop the server where it is: it accepts connections, and answers when the context ends."""
+        """Pause the server: it accepts connections, and responds when the block ends."""
         assert self._child is not None
         os.killpg(self._child.pid, signal.SIGSTOP)
         try:

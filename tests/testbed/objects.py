@@ -88,7 +88,7 @@ class Objects:
             raise KubectlError(f"there is no {what} in {self._namespace}", 404)
 
     def delete(self, *what: str, wait: bool = True) -> None:
-        """Delete objects, and wait until they are gone unless told not to."""
+        """Delete objects. By default, wait until they are gone."""
         for each in what:
             self._request("DELETE", self._path(each))
         for each in what if wait else ():

@@ -74,7 +74,7 @@ class OperatorProcess:
         return str(line["message"].split()[-1])
 
     def get(self, path: str) -> str:
-        """What its HTTP endpoint answers."""
+        """Return the response of its HTTP endpoint."""
         with urllib.request.urlopen(self.address() + path, timeout=10) as answer:
             return str(answer.read().decode())
 

@@ -303,7 +303,7 @@ class Application:
         self._retrying(lambda: self._cluster.delete(self._namespace, target))
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
-        """Call until the server answers; an object that is gone or replaced ends the walk."""
+        """Call until the server responds. Ends if an object is gone or replaced."""
         while True:
             try:
                 return call()

@@ -73,7 +73,7 @@ class SparkOperatorStandIn:
         misbehave: Misbehave = annotated,
         face: Face = KUBEFLOW,
     ) -> None:
-        """Serve with `master` as Spark's; `misbehave` decides per object, by its annotation unless told.
+        """Serve with `master` as Spark's; `misbehave` decides per object. By default, the annotation decides.
 
         Logs and working folders of drivers are in `<log_dir>/<namespace>/<name>-<start of the uid>/`; without
         `log_dir`, in a temporary folder that goes with the stand-in.

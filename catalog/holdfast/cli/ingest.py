@@ -81,7 +81,7 @@ def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, 
             continues=not once,
             waits=Waits(note),
         ) as ingestion,
-        _told_to_end() as ended,
+        _stop_requested() as ended,
     ):
         # The garbage collector runs often while messages come. It need not look at all that was imported.
         gc.freeze()
@@ -103,7 +103,7 @@ def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, 
 
 
 @contextmanager
-def _told_to_end() -> "Iterator[threading.Event]":
+def _stop_requested() -> "Iterator[threading.Event]":
     """An event that Ctrl-C and SIGTERM set in the block. Afterwards both do what they did before."""
     ended = threading.Event()
     former = {

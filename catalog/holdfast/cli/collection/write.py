@@ -229,13 +229,13 @@ def _append(
             far_ahead=times.store_ms is None,
             allow="give --far-ahead",
         )
-        told = count(bulk.rows, "update")
+        rows = count(bulk.rows, "update")
         try:
             controller.apply_retention(info.collection_id)
         except HoldfastError as error:
             # The write has succeeded. The next one applies it.
             click.echo(f"warning: can't apply the retention of {info.name}: {error}", err=True)
-    note(f"wrote {told} to {info.name}{_as_of(reached - 1)}")
+    note(f"wrote {rows} to {info.name}{_as_of(reached - 1)}")
 
 
 @contextmanager
