@@ -117,7 +117,7 @@ class FaultyApi:
                 self._always.pop(request, None)
 
     def hide(self, path: str = "") -> None:
-        """Respond to paths that begin with `path` as if the server did not serve them, until this is undone."""
+        """Respond to paths that begin with `path` as if the server did not serve them."""
         with self._lock:
             self._hidden = path
 

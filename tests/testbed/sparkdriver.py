@@ -141,7 +141,7 @@ def command(name: str, spec: Mapping[str, Any], *, master: str, gate: Path) -> l
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Two files: a driver makes one when it is ready, and begins when the other exists (see `_driver_entry`)."""
+    """Two files: a driver makes one when it is ready, and begins when the other exists."""
 
     stem: Path
 

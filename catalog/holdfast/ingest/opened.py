@@ -86,8 +86,8 @@ def ingest_source(
     and `columns` has the other columns. A `schema` may stand for both. An existing collection must have these
     columns.
 
-    `stopped(seconds)` waits for at most `seconds`, and returns True to end. By default it sleeps. `on_step` is
-    called after each step.
+    `stopped(seconds)` waits for at most `seconds`, and returns True to end. By default it sleeps.
+    `on_step` is called after each step.
 
     It feeds the current rendition, until another one takes over. With the id of another `rendition` it feeds
     that one, and creates it if there is none. That reads the same messages as the current rendition, for the
