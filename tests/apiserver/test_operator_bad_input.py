@@ -86,7 +86,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
         lambda url: make_collection(snapshot={"requestId": "a", "destination": url}),
     )
     for made, message in (
-        (make_catalog(organizationId="ACME"), "organizationId: Invalid value: must be a UUID in lower case"),
+        (make_catalog(organizationId="ACME"), "must be a UUID in lower case, such as 4f2c"),
         (make_catalog(storage={"url": "/folder"}), "must be a URL like file:///folder"),
         (make_catalog(storage={"url": "s3://me:secret@host/x"}), "must not contain a user or a password"),
         *((made(url), "must not contain a user or a password") for made in urls for url in WITH_PASSWORD),
