@@ -138,7 +138,11 @@ def test_an_empty_location_has_no_shards(url: str) -> None:
 @pytest.mark.parametrize(
     ("shard", "what", "hints"),
     [
-        ("orders", "'orders' is not a shard id", []),
+        (
+            "orders",
+            "'orders' is not a shard id",
+            ["hint: 'holdfast persist inspect' without SHARD shows all shards"],
+        ),
         (
             "s00000000-0000-4000-8000-000000000000",
             "does not exist in",

@@ -215,7 +215,7 @@ def test_an_error_of_the_store_leaves_no_shard(tmp_path: Path) -> None:
 def test_a_whole_number_of_json_never_changes_silently(tmp_path: Path) -> None:
     file = tmp_path / "mixed.jsonl"
     file.write_text('{"id": 1, "n": 9007199254740993}\n{"id": 2, "n": 1.5}\n')
-    with pytest.raises(BadInput, match="column 'n': the whole number 9007199254740993 in row 0") as refused:
+    with pytest.raises(BadInput, match="column 'n': the whole number 9007199254740993 in line 1") as refused:
         holdfast.create_table(tmp_path / "shop", "t", file, key="id")
     assert "decimal128(38,9)" in refused.value.hint
     with holdfast.create_table(

@@ -374,9 +374,9 @@ def test_the_client_goes_with_the_last_table(tmp_path: Path) -> None:
     one.close()
     two.append([{"n": 1}])
     two.close()
-    for closed in (one, two):
+    for name, closed in (("a", one), ("b", two)):
         for use in (closed.read, lambda table=closed: table.append([]), closed.tail):
-            with pytest.raises(BadInput, match=r"^table orders is closed"):
+            with pytest.raises(BadInput, match=f"^table {name} is closed"):
                 use()
     with holdfast.table(tmp_path, "b") as again:
         assert again.client is not two.client

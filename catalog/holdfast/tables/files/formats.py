@@ -12,7 +12,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -34,6 +34,8 @@ from holdfast.tables.cells import cells_of, rows_of
 
 if TYPE_CHECKING:
     import _csv
+
+    from pyarrow.csv import CSVStreamingReader
 
 _CSV_VALUE: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to ([^:]+): invalid value (.*)", re.DOTALL
@@ -156,41 +158,74 @@ def _csv_line(again: Again, row: int) -> str:
 
 
 def _from_csv(stream: pa.NativeFile, again: Again, schema: Schema) -> Iterator[pa.Table]:
-    from pyarrow import csv
-
     if not stream.size():
         raise BadInput("the file is empty: not even the names of columns are there")
-    text = {
-        field.name: pa.string() if _is_read_here(field.type) else field.type
+    types = _types(schema) | {
+        field.name: pa.string() if pa.types.is_decimal(field.type) else field.type
         for field in without_bytes(schema.arrow)
     }
-    opened = csv.open_csv(
-        stream,
-        read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
-        # In a file with one column, an empty line is a row with null.
-        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(text) > 1),
-        convert_options=csv.ConvertOptions(
-            column_types=_types(schema) | text,
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
+    opened = _open_csv(stream, types, schema)
+    texts: Iterator[pa.RecordBatch] | None = None
     before = 0
-    for batch in opened:
-        yield _typed(pa.Table.from_batches([batch]), schema, partial(_later_line, again, before))
+    for index, batch in enumerate(opened):
+        place = partial(_later_line, again, before)
+        infinite = _infinite(batch)
+        if infinite and texts is None:
+            as_text = dict.fromkeys(_floats(schema), pa.string())
+            texts = islice(_open_csv(again(), types | as_text, schema), index, None)
+        if texts is not None:
+            _check_infinite(infinite, next(texts), schema, place)
+        yield _typed(pa.Table.from_batches([batch]), schema, place)
         before += batch.num_rows
     if not before:
         yield _typed(opened.schema.empty_table(), schema, row_place)
 
 
+def _open_csv(
+    stream: pa.NativeFile | BinaryIO, types: dict[str, pa.DataType], schema: Schema
+) -> "CSVStreamingReader":
+    """Read a CSV file in blocks, which do not depend on `types`."""
+    from pyarrow import csv
+
+    return csv.open_csv(
+        stream,
+        read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+        # In a file with one column, an empty line is a row with null.
+        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(schema.arrow) > 1),
+        convert_options=csv.ConvertOptions(
+            column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
+    )
+
+
+def _floats(schema: Schema) -> list[str]:
+    return [field.name for field in schema.arrow if pa.types.is_floating(field.type)]
+
+
+def _infinite(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Which values are infinite, for each column that has one."""
+    names = (field.name for field in batch.schema if pa.types.is_floating(field.type))
+    found = {name: pc.is_inf(batch.column(name)) for name in names}
+    return {name: each for name, each in found.items() if pc.any(each).as_py()}
+
+
+def _check_infinite(
+    infinite: Mapping[str, pa.Array], texts: pa.RecordBatch, schema: Schema, place: _Place
+) -> None:
+    """Raise `BadInput` for a number that is too large for its column. Arrow makes it infinite."""
+    for name, is_ in infinite.items():
+        column = texts.column(name)
+        too_large = pc.and_(is_, pc.invert(pc.match_substring(column, "inf", ignore_case=True)))
+        if (row := pc.index(too_large, True).as_py()) >= 0:
+            type_ = type_name(schema.arrow.field(name).type)
+            raise BadInput(
+                f"column {name!r}: {shown(column[row].as_py())} in {place(row)} is too large for {type_}",
+                hint="write Infinity or -Infinity if the value is infinite",
+            )
+
+
 def _later_line(again: Again, before: int, row: int) -> str:
     return _csv_line(again, before + row)
-
-
-def _is_read_here(type_: pa.DataType) -> bool:
-    """Whether values in CSV are read as text. Arrow makes a number beyond a float infinite."""
-    return bool(pa.types.is_decimal(type_) or pa.types.is_floating(type_))
 
 
 def _typed(table: pa.Table, schema: Schema, place: _Place) -> pa.Table:
@@ -205,8 +240,6 @@ def _typed(table: pa.Table, schema: Schema, place: _Place) -> pa.Table:
             cells = enumerate(table.column(index).to_pylist())
             found = [_read(read, name, cell, row, place) for row, cell in cells]
             table = table.set_column(index, name, column_of(name, found, type_, place=place))
-        if pa.types.is_floating(type_):
-            table = table.set_column(index, name, _floats(name, table.column(index), type_, place))
         if column.type == "binary":
             cells = enumerate(table.column(index).to_pylist())
             values = [_bytes(name, cell, row, place) for row, cell in cells]
@@ -216,29 +249,6 @@ def _typed(table: pa.Table, schema: Schema, place: _Place) -> pa.Table:
             empty = pa.scalar(b"" if column.type == "binary" else "", column.arrow.type)
             table = table.set_column(index, name, table.column(index).fill_null(empty))
     return table
-
-
-def _floats(name: str, texts: pa.ChunkedArray, type_: pa.DataType, place: _Place) -> pa.ChunkedArray:
-    """Convert texts to floats. Raises `BadInput` for other texts and for numbers that are too large."""
-    texts = pc.utf8_trim_whitespace(texts)
-    try:
-        found = pc.cast(texts, type_)
-    except pa.ArrowInvalid:
-        for row, text in enumerate(texts.to_pylist()):
-            _read(partial(_csv_float, type_), name, text, row, place, type_name(type_))
-        raise
-    too_large = pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True)))
-    if (row := pc.index(too_large, True).as_py()) >= 0:
-        value = texts[row].as_py()
-        raise BadInput(
-            f"column {name!r}: {shown(value)} in {place(row)} is too large for {type_name(type_)}",
-            hint="write Infinity or -Infinity if the value is infinite",
-        )
-    return found
-
-
-def _csv_float(type_: pa.DataType, text: str) -> None:
-    pc.cast(pa.scalar(text), type_)
 
 
 def from_json_lines(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
