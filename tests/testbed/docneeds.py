@@ -27,7 +27,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
     (
         "docs/how-to/backup-and-restore.md",
         "holdfast persist backup s3:",
-    ): "it takes a bucket; tests/unit/persist/test_backup.py backs up files",
+    ): "it takes a bucket; tests/unit/persist/admin/test_backup.py backs up files",
     (
         "README.md",
         "make demo",
@@ -77,8 +77,8 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
 RUN_ELSEWHERE: Final[Mapping[str, str]] = {
     "docs/how-to/compact-a-collection.md": "tests/spark/test_spark_page.py",
     "docs/how-to/ingest-avro.md": "tests/unit/ingest/test_schema_registry.py",
-    "docs/how-to/ingest-kafka.md": "tests/unit/ingest/test_kafka.py",
-    "docs/how-to/ingest-postgres.md": "tests/unit/ingest/test_postgres.py",
+    "docs/how-to/ingest-kafka.md": "tests/unit/ingest/sources/test_kafka.py",
+    "docs/how-to/ingest-postgres.md": "tests/unit/ingest/sources/test_postgres.py",
     "docs/how-to/ingest-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/how-to/read-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/how-to/take-a-snapshot.md": "tests/spark/test_spark_page.py",

@@ -15,9 +15,9 @@ from holdfast.ingest import IngestStep, ingest_source
 from testbed.kafka import Kafka as Broker
 from testbed.standinregistry import StandInRegistry
 from unit.ingest.avromessages import ORDER_KEY, wire
+from unit.ingest.formats.test_debezium import EVENT
 from unit.ingest.kafkatopic import KafkaTopic
 from unit.ingest.pipelines import SCHEMA, row
-from unit.ingest.test_debezium import EVENT
 
 pytestmark = pytest.mark.kafka
 

@@ -21,7 +21,7 @@ from holdfast.catalog.objects.registry import BY_NAME, DATABASES, ITEMS, OBJECT_
 from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CorruptBlob
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / f"v{CATALOG_VERSION}.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / f"v{CATALOG_VERSION}.json").read_text())
 
 SCALARS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_STRING: st.text(st.characters(exclude_categories=["Cs"]), max_size=8),

@@ -18,7 +18,7 @@ from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.formats.parquet import Parquet
 from holdfast.ingest.formats.raw import Raw
 from holdfast.persist import Schema
-from unit.ingest.test_formats import messages
+from unit.ingest.formats.test_formats import messages
 
 COLUMNS = Schema.of(
     {"id": "int64"},

@@ -6,7 +6,7 @@ from holdfast.errors import LogRegressed
 from holdfast.persist import PersistClient
 from holdfast.persist.admin.accept import accept, two_histories
 from unit.persist.open_stores import SHARD, Stores
-from unit.persist.test_two_histories import append, copied, promote
+from unit.persist.state.test_two_histories import append, copied, promote
 
 SETTINGS = {"rollup_every": 4, "compaction_fanin": 100, "gc_grace_s": 10_000.0}
 

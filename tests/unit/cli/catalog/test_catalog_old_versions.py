@@ -10,7 +10,7 @@ import pytest
 from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, OBJECT_TYPES, OpenMode
 from unit.cli.catalogs import Place, make_place
 
-GOLDEN = Path(__file__).parents[1] / "catalog" / "golden"
+GOLDEN = Path(__file__).parents[2] / "catalog" / "golden"
 OLD = range(MIN_VERSION, CATALOG_VERSION)
 
 

@@ -22,9 +22,9 @@ from testbed.postgres import PostgresServer
 from unit.collections.stores import Stores
 from unit.ingest.pgtable import DEADLINE_S, PgTable
 from unit.ingest.pipelines import created, drained, pipeline, positions, rows
+from unit.ingest.sources.test_postgres_kills import location
+from unit.ingest.sources.test_postgres_kills import rows as rows_in
 from unit.ingest.test_ingest_cli import ingested, started, wait_for_line
-from unit.ingest.test_postgres_kills import location
-from unit.ingest.test_postgres_kills import rows as rows_in
 
 pytestmark = pytest.mark.postgres
 

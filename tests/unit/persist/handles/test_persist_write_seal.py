@@ -548,7 +548,7 @@ def test_a_seal_takes_and_leaves_by_time() -> None:
 
 
 def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[3] / "docs/how-to/write-and-seal.md").read_text()
+    text = (Path(__file__).parents[4] / "docs/how-to/write-and-seal.md").read_text()
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert code is not None
     exec(code[1], {})

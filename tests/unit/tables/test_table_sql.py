@@ -28,7 +28,7 @@ from holdfast.tables import SqlResult, Table
 from holdfast.tables.dataset import TableDataset
 from testbed.forking import in_child
 from unit.collections.stores import Stores
-from unit.collections.test_table_scan import COLUMNS, ROW, CountingBlob, busy, counting
+from unit.tables.test_table_scan import COLUMNS, ROW, CountingBlob, busy, counting
 
 __all__ = ["counting"]
 FIELD = pc.field

@@ -26,7 +26,7 @@ from testbed.kafka import Kafka as Broker
 from unit.cli.terminals import DEADLINE_S, HOLDFAST
 from unit.ingest.kafkatopic import KafkaTopic
 from unit.ingest.snapshots import taken
-from unit.ingest.test_kafka_kills import PARTITIONS, Orders
+from unit.ingest.sources.test_kafka_kills import PARTITIONS, Orders
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 

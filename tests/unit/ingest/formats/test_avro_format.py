@@ -28,7 +28,7 @@ from holdfast.ingest.formats.decoded import TooManyBad, decode_good
 from holdfast.ingest.schema_texts import FILE, SchemaTexts
 from holdfast.persist import Schema
 from unit.ingest.avromessages import ORDER, bare, container, wire
-from unit.ingest.test_formats import COLUMNS, bad, found, messages
+from unit.ingest.formats.test_formats import COLUMNS, bad, found, messages
 
 
 def texts(**schemas: Any) -> SchemaTexts:

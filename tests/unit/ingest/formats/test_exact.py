@@ -19,7 +19,7 @@ from holdfast.ingest.formats.files import Csv
 from holdfast.ingest.formats.json_lines import Json
 from holdfast.ingest.formats.parquet import Parquet
 from holdfast.persist import Schema
-from unit.ingest.test_formats import messages
+from unit.ingest.formats.test_formats import messages
 
 BAD = "bad"
 DAY = dt.date(2026, 1, 31)

@@ -13,7 +13,7 @@ from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.cli import main
 from holdfast.cli.catalog.place import _shown
 from unit.cli.catalogs import make_place
-from unit.cli.test_migrate_cli import EDIT, Linked, alone, ok, refused
+from unit.cli.migrate.test_migrate_cli import EDIT, Linked, alone, ok, refused
 
 
 @pytest.fixture

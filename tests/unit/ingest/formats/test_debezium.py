@@ -24,8 +24,8 @@ from holdfast.ingest.schema_texts import SchemaTexts
 from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.avromessages import ORDER_KEY, wire
+from unit.ingest.formats.test_formats import found, messages
 from unit.ingest.pipelines import SCHEMA, bad, created, drained, pipeline, row, rows
-from unit.ingest.test_formats import found, messages
 from unit.ingest.topic import Topic
 
 VALUE = {
