@@ -18,6 +18,7 @@ from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.places import own_password
 from holdfast_operator.places.bounds import check_place
 from holdfast_operator.sparkapps.choice import AdapterName
+from holdfast_operator.sparkapps.limits import QUEUES, TemplateLimits
 from holdfast_operator.sparkapps.slots import Caps
 
 
@@ -36,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         storage_shared=args.storage_shared,
         spark_adapter=AdapterName(args.spark_adapter),
         spark_caps=Caps(args.spark_max_jobs, args.spark_max_jobs_per_namespace),
+        spark_limits=_limits(args),
         identity=lease_flags.identity(),
         host=host,
         port=port,
@@ -98,6 +100,11 @@ def _place(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _limits(args: argparse.Namespace) -> TemplateLimits:
+    metadata = QUEUES if args.spark_allow_metadata is None else filter(None, args.spark_allow_metadata)
+    return TemplateLimits(tuple(args.spark_allow_priority_class), tuple(metadata))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="holdfast-operator", description="The Kubernetes operator of Holdfast."
@@ -149,6 +156,21 @@ def _parser() -> argparse.ArgumentParser:
         type=_at_least_one,
         metavar="N",
         help="maximum number of concurrent Spark jobs of one namespace (default: no limit)",
+    )
+    run.add_argument(
+        "--spark-allow-priority-class",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="allow pods of Spark jobs to have this PriorityClass; can be repeated (default: none)",
+    )
+    run.add_argument(
+        "--spark-allow-metadata",
+        action="append",
+        metavar="NAME",
+        help="allow this label or annotation of Spark jobs and their pods; example.com/* allows all with "
+        "this beginning, and an empty name allows none; can be repeated (default: the queue of Kueue, "
+        "Volcano and YuniKorn)",
     )
     run.add_argument("--log-format", choices=[each.value for each in logs.LogFormat], default="json")
     run.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")

@@ -70,6 +70,7 @@ from holdfast_operator.places.long_calls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.slow_servers import SLOW, SlowServers
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
+from holdfast_operator.sparkapps.limits import TemplateLimits
 from holdfast_operator.sparkapps.slots import Caps, Slots
 
 Json = dict[str, Any]
@@ -111,6 +112,8 @@ class Options:
     spark_adapter: AdapterName = AdapterName.AUTO
     """The adapter that runs Spark jobs."""
     spark_caps: Caps = field(default_factory=Caps)
+    spark_limits: TemplateLimits = field(default_factory=TemplateLimits)
+    """What templates of Spark jobs may contain."""
     """The limits on concurrent Spark jobs."""
     host: str = "127.0.0.1"
     port: int = 8080
@@ -490,7 +493,7 @@ class Operator:
             rhythm=Rhythm(self._options.unsteady, self._options.steady),
             silence=timedelta(seconds=_SILENCE * self._options.store_deadline),
         )
-        spark = adapter(self._kube, self._options.spark_adapter)
+        spark = adapter(self._kube, self._options.spark_adapter, self._options.spark_limits)
         slots = Slots(self._options.spark_caps, spark, self._clock, self._options.namespaces)
         self._fences = FencedCatalogs(services, self._stores, self._cache)
         return {

@@ -57,7 +57,7 @@ def find(environ: Mapping[str, str]) -> Place:
         lacks = "pyspark" if spec is None or spec.origin is None else "Java"
         raise CannotRun(
             f"this image has no {lacks}, so it can't run a Spark pod: "
-            "set spec.snapshot.spark.image to the image with Spark (the Dockerfile's last stage)"
+            "set spec.spark.image of the Catalog to the image with Spark (the Dockerfile's last stage)"
         )
     return Place(Path(java), Path(spec.origin).parent, Path(sys.executable))
 

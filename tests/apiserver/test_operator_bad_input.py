@@ -26,7 +26,7 @@ SCHEDULES: tuple[tuple[dict[str, Any], str], ...] = (
     ),
     ({"schedule": ""}, "spec.snapshotSchedule.schedule"),
     ({"schedule": "@daily", "timeZone": "../etc"}, "must be the name of a time zone, like Europe/Berlin"),
-    ({"schedule": "@daily", "startingDeadlineSeconds": 5}, "startingDeadlineSeconds"),
+    ({"schedule": "@daily", "startingDeadline": "5"}, "startingDeadline"),
 )
 
 
@@ -42,6 +42,22 @@ WITH_PASSWORD = (
     "s3://h/db?user=u&pass=plantUrlPw4",
     "s3://h/db?sk=plantUrlPw4",
     "s3://u%3AplantUrlPw4%40h/db",
+)
+
+
+RESERVED = "must not contain names that Kubernetes, Spark or Holdfast use themselves"
+SPARK: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"driver": {"memory": "1g"}}, "spec.spark.driver.memory"),
+    ({"startDeadline": "90"}, "spec.spark.startDeadline"),
+    ({"pod": {"labels": {"app.kubernetes.io/name": "x"}}}, RESERVED),
+    ({"pod": {"annotations": {"spark-role": "x"}}}, RESERVED),
+    ({"metadata": {"labels": {"job-name": "x"}}}, RESERVED),
+    ({"metadata": {"labels": {"a b": "x"}}}, "must have keys like example.com/name"),
+    ({"metadata": {"annotations": {"a": "x" * 1025}}}, "spec.spark.metadata.annotations.a"),
+    ({"pod": {"labels": {"a": "x y"}}}, "must have values of at most 63 letters"),
+    ({"pod": {"nodeSelector": {"disk": "${env:X}"}}}, "must have values of at most 63 letters"),
+    ({"pod": {"securityContext": {"runAsUser": 0}}}, "greater than or equal to 1"),
+    ({"pod": {"volumes": [{"name": "a", "mountPath": "/${env:X}"}]}}, "mountPath"),
 )
 
 
@@ -119,6 +135,9 @@ def test_the_api_server_refuses_what_has_no_meaning(
         (make_collection(handover={"policy": "At", "at": "tonight"}), "date-time"),
         (make_collection(handover={"policy": "Soon"}), "Unsupported value"),
         (make_collection(maxBytes=0), "maxBytes"),
+        (make_collection(maxBytes="10GB"), "maxBytes"),
+        *((make_collection(spark=spark), says) for spark, says in SPARK),
+        (make_catalog(spark={"pod": {"labels": {"holdfast.dev/job": "x"}}}), "Holdfast use themselves"),
         (make_collection(restoreFrom={"snapshot": "monday"}), "must be a URL like file:///folder/snapshot"),
         (
             make_collection(retention={"period": "3 weeks"}),
@@ -169,9 +188,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
         ),
         *(
             (
-                make_collection(
-                    snapshot={"requestId": "a", "destination": file, "spark": {"sparkConf": settings}}
-                ),
+                make_collection(spark={"sparkConf": settings}),
                 says,
             )
             for settings, says in SPARK_CONF
@@ -215,6 +232,30 @@ def test_what_is_immutable_can_not_be_changed(world: Any, make_catalog: Make, ma
     world.patch("catalog/demo", '{"spec":{"deployGeneration":3}}')
     world.wait_for("catalog/demo", ".status.deployGeneration", 3)
     world.wait_for("catalog/demo", ".status.epoch", 2)
+    assert world.kubectl("get", "coll", "--field-selector=spec.catalogRef.name=x", "-o", "name") == ""
+    there = world.kubectl("get", "coll", "--field-selector=spec.catalogRef.name=demo", "-o", "name")
+    assert there.strip() == "storagecollection.holdfast.dev/flights"
+
+
+def test_a_lost_status_lets_nobody_change_what_is_immutable(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    """A restored backup of a resource may have no status. No operator has looked yet."""
+    world.apply(make_catalog(stash={"url": "sqlite:///stash.sqlite"}), make_collection())
+    for what, patch, message in (
+        ("catalog/demo", '{"storage":{"url":"file:///elsewhere"}}', "spec.storage is immutable once"),
+        ("storagecollection/flights", '{"name":"other"}', "can't change once the collection exists"),
+        ("storagecollection/flights", '{"catalogRef":{"name":"x"}}', "can't change once the collection"),
+        ("catalog/demo", '{"stash":null}', "spec.stash can't be removed while it is linked"),
+        (
+            "catalog/demo",
+            '{"restoreFrom":{"dump":{"url":"file:///dump"}}}',
+            "spec.restoreFrom can't change in an",
+        ),
+    ):
+        with pytest.raises(KubectlError) as refused:
+            world.patch(what, f'{{"spec":{patch}}}')
+        assert message in str(refused.value)
 
 
 UNKNOWN = {

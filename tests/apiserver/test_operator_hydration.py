@@ -83,7 +83,7 @@ def reshard(world: Any, controller: StorageController, collection: str, drivers:
                 heard.update(counted(event.table))
 
     with Writing(writer, pace_s=0.2).running() as writing:
-        hydration = {"minimumBytes": 0, "spark": {"startDeadlineSeconds": 110}}
+        hydration = {"minimumBytes": 0, "spark": {"startDeadline": "110s"}}
         world.patch(FLIGHTS, json.dumps({"spec": {"hydration": hydration, "rendition": {"shards": 3}}}))
         world.wait_for(FLIGHTS, f"{JOB}.attempt", 1)
         world.wait_for(FLIGHTS, f"{JOB}.state", "Running")

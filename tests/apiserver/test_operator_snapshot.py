@@ -123,10 +123,10 @@ def test_a_snapshot_survives_hangs_lies_a_vanished_driver_and_two_at_once(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
 ) -> None:
     misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.LIE, "3": Misbehaviour.TWICE}
-    ask(world, flights, tmp_path / "out", "first", asOf=60, spark={"startDeadlineSeconds": 5})
+    ask(world, flights, tmp_path / "out", "first", asOf=60, spark={"startDeadline": "5s"})
     wait_for_reason(world, "SnapshotRetrying")
     # A real driver may take longer than that on a busy machine.
-    ask(world, flights, tmp_path / "out", "first", asOf=60, spark={"startDeadlineSeconds": 110})
+    ask(world, flights, tmp_path / "out", "first", asOf=60, spark={"startDeadline": "110s"})
     wait_for_reason(world, "SnapshotSucceeded")
     status = world.status("storagecollection/flights")
     last = status["lastSnapshot"]
@@ -178,7 +178,8 @@ def test_a_snapshot_survives_hangs_lies_a_vanished_driver_and_two_at_once(
 def test_whatever_runs_spark_hangs_lies_vanishes_and_runs_twice_and_the_record_decides(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path, kind: str
 ) -> None:
-    spark = {"startDeadlineSeconds": 5, "serviceAccount": "default", "maxAttempts": 2}
+    flights["spec"]["spark"] = {"serviceAccount": "default"}
+    spark = {"startDeadline": "5s", "maxAttempts": 2}
     misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.LIE}
     ask(world, flights, tmp_path / "out", "first", spark=spark)
     wait_for_reason(world, "SnapshotFailed")
@@ -191,7 +192,7 @@ def test_whatever_runs_spark_hangs_lies_vanishes_and_runs_twice_and_the_record_d
     assert not list((tmp_path / "out").glob("**/*.parquet"))
 
     misbehave.by_attempt = {"1": Misbehaviour.VANISH, "2": Misbehaviour.TWICE}
-    ask(world, flights, tmp_path / "out", "second", spark={**spark, "startDeadlineSeconds": 110})
+    ask(world, flights, tmp_path / "out", "second", spark={**spark, "startDeadline": "110s"})
     wait_for_reason(world, "SnapshotSucceeded")
     last = world.status("storagecollection/flights")["lastSnapshot"]
     assert (last["requestId"], last["asOf"], last["rows"], last["attempt"]) == ("second", 99, 15, 2)
@@ -290,7 +291,7 @@ def test_a_compaction_waits_for_a_snapshot_is_retried_and_leaves_the_contents_as
     misbehave.by_attempt = {"1": Misbehaviour.HANG}
     ask(world, flights, tmp_path / "out", "hangs")
     wait_for_reason(world, "SnapshotRunning")
-    flights["spec"]["compaction"] = {"requestId": "one", "spark": {"startDeadlineSeconds": 5}}
+    flights["spec"]["compaction"] = {"requestId": "one", "spark": {"startDeadline": "5s"}}
     world.apply(flights)
     world.wait_for(it, reason, "CompactionQueued")
     waits = world.condition(it, "CompactionCompleted")["message"]
@@ -302,7 +303,7 @@ def test_a_compaction_waits_for_a_snapshot_is_retried_and_leaves_the_contents_as
     del flights["spec"]["snapshot"]
     world.apply(flights)
     world.wait_for(it, reason, "CompactionRetrying")
-    flights["spec"]["compaction"]["spark"]["startDeadlineSeconds"] = 110
+    flights["spec"]["compaction"]["spark"]["startDeadline"] = "110s"
     world.apply(flights)
     world.wait_for(it, reason, "CompactionSucceeded")
     status = world.status(it)
@@ -330,7 +331,7 @@ def test_a_schedule_makes_up_for_the_latest_missed_run_and_runs_no_time_twice(
     flights["spec"]["snapshotSchedule"] = {
         "schedule": f"{today.minute} {today.hour} * * *",
         "destination": (tmp_path / "out").as_uri(),
-        "spark": {"startDeadlineSeconds": 110},
+        "spark": {"startDeadline": "110s"},
     }
     world.apply(flights)
     reason = '.status.conditions[?(@.type=="ScheduledSnapshotCompleted")].reason'

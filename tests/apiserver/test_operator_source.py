@@ -235,7 +235,7 @@ def test_credentials_are_files_from_a_secret_of_the_same_namespace(
     named = {"bootstrapServers": kafka.sasl_servers, "security": sasl, "secretRef": {"name": "kafka"}}
     run = {"interval": "200ms", "progressInterval": "1s"}
     fed = {"kafka": topic.block(**named), "format": {"json": {}}, "run": run}
-    world.apply(there, make_collection(source=fed | {"spark": {"serviceAccount": "default"}}))
+    world.apply(there, make_collection(source=fed, spark={"serviceAccount": "default"}))
     world.wait_for(FLIGHTS, f"{STALLED}.reason", "SecretNotFound")
     message = world.condition(FLIGHTS, "SourceStalled")["message"]
     assert message.endswith(
@@ -292,7 +292,7 @@ def test_a_schedule_reads_up_to_the_end_whatever_runs_spark(
     inbox, there = tmp_path / "in", make_catalog()
     put(inbox, "1", {"id": 1, "note": "a"})
     runs = {"mode": "Scheduled", "cron": {"schedule": "* * * * *"}}
-    wanted = make_collection(source=source(inbox, run=runs, spark={"serviceAccount": "default"}))
+    wanted = make_collection(source=source(inbox, run=runs), spark={"serviceAccount": "default"})
     world.apply(there, wanted)
     done = '.status.conditions[?(@.type=="ScheduledIngestionCompleted")].reason'
     world.wait_for(FLIGHTS, done, "IngestionScheduled")

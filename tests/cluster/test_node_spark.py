@@ -28,12 +28,10 @@ pytestmark = [pytest.mark.node, pytest.mark.helm, pytest.mark.s3, pytest.mark.po
 Json = dict[str, Any]
 
 FLIGHTS: Final = "storagecollection/flights"
+PLACE: Final[Json] = {"image": SPARK, "imagePullPolicy": "Never", "envSecretRef": {"name": "stores"}}
 TEMPLATE: Final[Json] = {
-    "image": SPARK,
-    "imagePullPolicy": "Never",
-    "envSecretRef": {"name": "stores"},
-    "driver": {"memory": "512m"},
-    "executor": {"memory": "512m"},
+    "driver": {"memory": "512Mi"},
+    "executor": {"memory": "512Mi"},
     "sparkConf": {
         # Three executors, of which one is gone, a driver and the operators are to fit on two cores.
         "spark.kubernetes.driver.request.cores": "500m",
@@ -86,7 +84,7 @@ def spark_operator(installed: Installed) -> Iterator[None]:
 def reshard(installed: Installed, shards: int, **template: Any) -> None:
     """Ask for a rendition with so many shards, which Spark fills."""
     hydration = {"minimumBytes": 0, "spark": TEMPLATE | template}
-    change = {"spec": {"hydration": hydration, "rendition": {"shards": shards}}}
+    change = {"spec": {"spark": PLACE, "hydration": hydration, "rendition": {"shards": shards}}}
     installed.kubectl("patch", FLIGHTS, "--type=merge", f"--patch={json.dumps(change)}")
 
 
@@ -215,7 +213,7 @@ def test_kubeflows_operator_runs_executors_of_which_one_is_killed(
 
     with Enforcement(node):
         conf = TEMPLATE["sparkConf"] | BOTH_EXECUTORS
-        reshard(installed, 2, executor={"memory": "512m", "instances": 2}, sparkConf=conf)
+        reshard(installed, 2, executor={"memory": "512Mi", "instances": 2}, sparkConf=conf)
         until(planned, "its driver has planned", progress=goes_on)
         # No task can end, however late we look.
         with installed.minio.hanging():

@@ -65,7 +65,7 @@ DRIVER_ROLE = {
 }
 """What drivers may do in the core group, and what with."""
 BY_A_SETTING = Asked("", "pods", "patch")
-"""What a driver does only where sparkConf names a decommissionLabel, or deleteOnTermination=false."""
+"""What a driver does only where sparkConf has deleteOnTermination=false."""
 DRIVER = Path(__file__).with_name("waiting_driver.py")
 DRIVER_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -275,7 +275,7 @@ def seen(plane: ControlPlane, release: Release, objects: Objects, log_folder: Pa
         asked = {
             "requestId": kind,
             "destination": (folder / "out").as_uri(),
-            "spark": {"startDeadlineSeconds": 5, "maxAttempts": 1},
+            "spark": {"startDeadline": "5s", "maxAttempts": 1},
         }
         objects.patch("coll/flights", {"spec": {"snapshot": asked}})
         objects.wait_for("coll/flights", ".status.snapshotJob.requestId", kind)

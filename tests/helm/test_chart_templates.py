@@ -12,12 +12,13 @@ from kubernetes.client import ApiClient, Configuration
 from prometheus_client import CollectorRegistry
 
 from helm.values import ALL_ON, HA
-from holdfast_operator.__main__ import _parser
+from holdfast_operator.__main__ import _limits, _parser
 from holdfast_operator.api.generate import RESOURCES, custom_resource_definition
 from holdfast_operator.api.names import OPERATORS
 from holdfast_operator.app import STUCK_WAIT, Operator, Options
 from holdfast_operator.engine.kube import Kube
 from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.sparkapps.limits import TemplateLimits
 from testbed import helm
 from testbed.errors import HelmError
 from testbed.helm import CHARTS, find, template
@@ -459,6 +460,20 @@ def test_how_many_spark_jobs_run_at_once_gets_there() -> None:
     objects = template("holdfast-operator", {"spark": {"maxJobs": 20, "maxJobsPerNamespace": 3}})
     args = _parser().parse_args(operator(objects)["args"])
     assert (args.spark_max_jobs, args.spark_max_jobs_per_namespace) == (20, 3)
+
+
+def test_what_templates_of_spark_jobs_may_have_gets_there() -> None:
+    def limits(**spark: Any) -> TemplateLimits:
+        return _limits(
+            _parser().parse_args(operator(template("holdfast-operator", {"spark": spark}))["args"])
+        )
+
+    assert limits() == TemplateLimits() == _limits(_parser().parse_args(["run"]))
+    assert limits(allowedMetadata=[]) == TemplateLimits(metadata=())
+    given = limits(allowedPriorityClasses=["night", "day"], allowedMetadata=["example.com/*"])
+    assert given == TemplateLimits(("night", "day"), ("example.com/*",))
+    with pytest.raises(HelmError, match="/spark/allowedMetadata/0"):
+        limits(allowedMetadata=["a b"])
 
 
 def test_the_account_and_its_roles_can_be_somebody_elses() -> None:

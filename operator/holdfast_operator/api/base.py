@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 from pydantic.alias_generators import to_camel
 
 from holdfast.errors import CLOSED
@@ -30,6 +38,9 @@ def validations(*rules: tuple[str, str]) -> dict[str, Any]:
     """`json_schema_extra` for CEL rules, each `(expression, message)`."""
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
 
+
+UNSEEN: Final[dict[str, Any]] = {"default": None}
+"""Keeps a default out of the CRD, so that a CEL rule or `model_fields_set` shows whether the field is set."""
 
 Frontier = Annotated[
     int | Literal["closed"],
@@ -81,6 +92,49 @@ def milliseconds(period: str) -> int:
     """Returns the length of a `Period` in milliseconds."""
     number = period.rstrip("mshd")
     return int(number) * _UNITS[period.removeprefix(number)]
+
+
+Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,8}(s|m|h|d)$", max_length=10)]
+"""A `Period` of whole seconds, for limits and deadlines."""
+
+
+def seconds(duration: str) -> int:
+    """Returns the length of a `Duration` in seconds."""
+    return milliseconds(duration) // 1000
+
+
+def between(least: str, most: str) -> AfterValidator:
+    """Returns a validator for a `Duration` with limits."""
+
+    def checked(duration: str) -> str:
+        if not seconds(least) <= seconds(duration) <= seconds(most):
+            raise ValueError(f"must be between {least} and {most}")
+        return duration
+
+    return AfterValidator(checked)
+
+
+_BYTES: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_QUANTITY: Final = r"^[1-9][0-9]{0,11}(Ki|Mi|Gi|Ti)?$"
+_OR_ZERO: Final = r"^(0|[1-9][0-9]{0,11}(Ki|Mi|Gi|Ti)?)$"
+IntOrText = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+Quantity = Annotated[
+    IntOrText,
+    StringConstraints(pattern=_QUANTITY),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": _QUANTITY, "minimum": 1}),
+]
+"""A number of bytes, as Kubernetes writes it: 512Mi, 20Gi, or a plain number."""
+QuantityOrZero = Annotated[
+    IntOrText,
+    StringConstraints(pattern=_OR_ZERO),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": _OR_ZERO, "minimum": 0}),
+]
+
+
+def byte_count(quantity: str) -> int:
+    """Returns the number of bytes of a `Quantity`."""
+    number = quantity.rstrip("KMGTi")
+    return int(number) * _BYTES[quantity.removeprefix(number)]
 
 
 class LocalReference(ApiModel):
@@ -151,8 +205,23 @@ class Definition:
     short_names: tuple[str, ...]
     columns: tuple[PrinterColumn, ...]
     description: str
+    selectable: tuple[str, ...]
+    """Paths that `kubectl get --field-selector` can compare with a value."""
     rules: tuple[tuple[str, str, str], ...] = ()
     """CEL rules over the whole resource, each `(expression, message, path of the field that it is about)`."""
+
+
+def seen_void(field: str) -> str:
+    """Returns a CEL expression that is true if the old status shows that the store has nothing yet.
+
+    `field` is in the status as soon as the store has something. A status that is lost, for example because a
+    backup of the resource had none, shows nothing: until the operator has looked again, the expression is
+    false. So what can't change in an existing object stays protected.
+    """
+    return (
+        "(has(oldSelf.status) && has(oldSelf.status.observedGeneration) && "
+        f"oldSelf.status.observedGeneration > 0 && !has(oldSelf.status.{field}))"
+    )
 
 
 class Resource(ApiModel):

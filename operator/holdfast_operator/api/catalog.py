@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from holdfast_operator.api.base import (
     IS_UUID,
     READY_COLUMN,
     REASON_COLUMN,
+    UNSEEN,
     ApiModel,
     Definition,
     Frontier,
@@ -18,6 +19,7 @@ from holdfast_operator.api.base import (
     Resource,
     Status,
     Uuid,
+    seen_void,
     validations,
 )
 from holdfast_operator.api.catalog_objects import MAX_OBJECTS, CatalogObjects, SettingText
@@ -28,9 +30,10 @@ from holdfast_operator.api.catalog_source import (
     CatalogStorage,
 )
 from holdfast_operator.api.names import Kind
+from holdfast_operator.api.spark import SparkTemplate
 
 _SAME_STORAGE = (
-    "!has(oldSelf.status) || !has(oldSelf.status.shardId) || "
+    f"{seen_void('shardId')} || "
     "(has(self.spec.storage.url) == has(oldSelf.spec.storage.url) && "
     "has(self.spec.storage.blob) == has(oldSelf.spec.storage.blob) && "
     "(!has(self.spec.storage.url) || self.spec.storage.url == oldSelf.spec.storage.url) && "
@@ -38,20 +41,18 @@ _SAME_STORAGE = (
     "self.spec.storage.consensus == oldSelf.spec.storage.consensus)))"
 )
 _RESTORED_ONCE = (
-    "!has(self.spec.restoreFrom) || !has(oldSelf.status) || !has(oldSelf.status.shardId) || "
+    f"!has(self.spec.restoreFrom) || {seen_void('shardId')} || "
     "(has(oldSelf.spec.restoreFrom) && self.spec.restoreFrom == oldSelf.spec.restoreFrom)"
 )
 _NEVER_LESS = (
     "self.access == 'Observed' || (has(self.deployGeneration) ? self.deployGeneration : 0) >= "
     "(has(oldSelf.deployGeneration) ? oldSelf.deployGeneration : 0)"
 )
-_LINKED = "!has(oldSelf.status) || !has(oldSelf.status.link) || has(self.spec.stash)"
+_LINKED = f"!has(oldSelf.spec.stash) || has(self.spec.stash) || {seen_void('link')}"
 _SAME_STRATEGY = (
     "!has(oldSelf.migrationStrategy) || "
     "(has(self.migrationStrategy) && self.migrationStrategy == oldSelf.migrationStrategy)"
 )
-_UNSEEN: dict[str, Any] = {"default": None}
-"""Keeps a default out of the CRD, so that a CEL rule can see whether the field is set."""
 
 
 class Backend(StrEnum):
@@ -126,7 +127,7 @@ class CatalogSpec(ApiModel):
     storage: CatalogStorage = Field(
         default=CatalogStorage(),
         description="Where the catalog is stored. If empty: in files and SQLite on the operator's volume. "
-        "Immutable once the catalog is initialized.",
+        "Immutable once the catalog is initialized, and until the operator has looked at it.",
         json_schema_extra=STORAGE_RULES | {"default": {}},
     )
     backend: Backend = Field(
@@ -143,19 +144,19 @@ class CatalogSpec(ApiModel):
         default=UpgradePolicy.AUTOMATIC,
         description="Automatic (the default): the operator upgrades a catalog of an older format when it "
         "opens it. Manual: it waits until the annotation holdfast.dev/approve-upgrade names the version.",
-        json_schema_extra=_UNSEEN,
+        json_schema_extra=UNSEEN,
     )
     deploy_generation: int = Field(
         default=0,
         ge=0,
         description="Generation of the deployment that opens the catalog. The default is 0. Once a greater "
         "generation has opened the catalog, a lower one never can again, so the value can't decrease.",
-        json_schema_extra=_UNSEEN,
+        json_schema_extra=UNSEEN,
     )
     bootstrap: CatalogBootstrap = Field(
         default=CatalogBootstrap(),
         description="The contents of a new catalog. Ignored if the catalog exists.",
-        json_schema_extra=_UNSEEN,
+        json_schema_extra=UNSEEN,
     )
     restore_from: CatalogRestore | None = Field(
         default=None,
@@ -184,6 +185,12 @@ class CatalogSpec(ApiModel):
         default=False,
         description="If true, every change to the catalog is also made in its other store, and the results "
         "are compared.",
+    )
+    spark: SparkTemplate = Field(
+        default=SparkTemplate(),
+        description="Image, resources, pods and settings of the Spark jobs of the catalog's collections. A "
+        "StorageCollection can differ in its own spec.spark, and each job in its own spark.",
+        json_schema_extra=UNSEEN,
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
@@ -321,6 +328,7 @@ class Catalog(Resource):
             ),
         ),
         description="A Catalog is the durable, fenced and versioned catalog of one organization.",
+        selectable=(".spec.organizationId",),
         rules=(
             (
                 _SAME_STORAGE,

@@ -8,15 +8,19 @@ from holdfast_operator.api.base import (
     AGE_COLUMN,
     READY_COLUMN,
     REASON_COLUMN,
+    UNSEEN,
     ApiModel,
     Definition,
     Frontier,
     LocalReference,
     Period,
     PrinterColumn,
+    Quantity,
     Resource,
     Status,
+    byte_count,
     milliseconds,
+    seen_void,
     validations,
 )
 from holdfast_operator.api.catalog import DeletionPolicy
@@ -41,7 +45,7 @@ from holdfast_operator.api.source import (
     SourceScheduleStatus,
     SourceStatus,
 )
-from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
+from holdfast_operator.api.spark import SparkJobStatus, SparkOverride, SparkTemplate
 from holdfast_operator.api.urls import NO_SECRETS, without_secrets
 
 _IMMUTABLE = "self == oldSelf"
@@ -51,7 +55,7 @@ _KNOWN_HASH_COLUMNS = (
     "self.spec.columns.exists(c, c.name == h))"
 )
 _SAME_NAME = (
-    f"{_UNBORN} || (self.spec.catalogRef == oldSelf.spec.catalogRef && "
+    f"{seen_void('collectionId')} || (self.spec.catalogRef == oldSelf.spec.catalogRef && "
     "self.spec.database == oldSelf.spec.database && self.spec.schema == oldSelf.spec.schema && "
     "has(self.spec.name) == has(oldSelf.spec.name) && "
     "(!has(self.spec.name) || self.spec.name == oldSelf.spec.name))"
@@ -138,10 +142,10 @@ _ONE_PLACE = validations(
 class SparkTask(ApiModel):
     """Work that a Spark job does."""
 
-    spark: SparkTemplate = Field(
-        default=SparkTemplate(),
-        description="Image, resources and settings of the Spark job.",
-        json_schema_extra={"default": {}},
+    spark: SparkOverride = Field(
+        default=SparkOverride(),
+        description="In what this Spark job differs from spec.spark.",
+        json_schema_extra=UNSEEN,
     )
 
 
@@ -155,7 +159,7 @@ class SnapshotTask(SparkTask):
         description="URL of the folder for Parquet files and a manifest. Each attempt has its own subfolder. "
         "Either s3://bucket/prefix?endpoint=...&region=..., written with the catalog's credentials or those "
         "of spark.envSecretRef, or a file:// URL of a folder that driver and executors share, such as one of "
-        "spark.volumes.",
+        "spark.pod.volumes.",
         json_schema_extra=validations(
             (
                 "self.matches('^(file:///|s3://[^/]).+')",
@@ -205,7 +209,8 @@ class StorageCollectionSpec(ApiModel):
     """The desired state of a collection."""
 
     catalog_ref: LocalReference = Field(
-        description="The Catalog that the collection is in. Immutable once the collection exists.",
+        description="The Catalog that the collection is in. Immutable once the collection exists, and until "
+        "the operator has looked at it.",
     )
     database: str = Field(
         default="holdfast",
@@ -263,17 +268,21 @@ class StorageCollectionSpec(ApiModel):
         "write.",
         json_schema_extra=SOURCE_RULES,
     )
-    max_bytes: int | None = Field(
+    max_bytes: Quantity | None = Field(
         default=None,
-        ge=1,
-        description="The most bytes that the collection should hold. A collection that holds more shows the "
-        "condition OverMaxBytes, and no new rendition is created whose copy would exceed the limit. No data "
-        "is removed.",
+        description="The most bytes that the collection should hold, e.g. 100Gi. A collection that holds "
+        "more shows the condition OverMaxBytes, and no new rendition is created whose copy would exceed the "
+        "limit. No data is removed.",
     )
     retention: CollectionRetention = Field(
         default=CollectionRetention(),
         description="How much history is kept.",
         json_schema_extra={"default": {}},
+    )
+    spark: SparkTemplate = Field(
+        default=SparkTemplate(),
+        description="In what the Spark jobs of this collection differ from spec.spark of its Catalog.",
+        json_schema_extra=UNSEEN,
     )
     snapshot: SnapshotRequest | None = Field(
         default=None,
@@ -314,6 +323,11 @@ class StorageCollectionSpec(ApiModel):
         description="If true, the operator leaves everything as it is until it is false again. A running "
         "Spark job is ended, and starts again afterwards.",
     )
+
+    @property
+    def most_bytes(self) -> int | None:
+        """The most bytes that the collection should hold, or None."""
+        return None if self.max_bytes is None else byte_count(self.max_bytes)
 
 
 class SnapshotStatus(ApiModel):
@@ -456,6 +470,7 @@ class StorageCollection(Resource):
             REASON_COLUMN,
         ),
         description="A StorageCollection is one definite, time-travelling collection of rows.",
+        selectable=(".spec.catalogRef.name",),
         rules=(
             *((rule, message, ".spec.columns") for rule, message in additive_rules(_UNBORN)),
             (

@@ -1,11 +1,11 @@
 """Work that repeats on a cron schedule, in the form that a CronJob uses."""
 
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
-from holdfast_operator.api.base import ApiModel, validations
+from holdfast_operator.api.base import ApiModel, Duration, between, validations
 
 MACROS: Final = {
     "@hourly": "0 * * * *",
@@ -68,13 +68,11 @@ class CronSchedule(ApiModel):
             )
         ),
     )
-    starting_deadline_seconds: int | None = Field(
+    starting_deadline: Annotated[Duration, between("10s", "365d")] | None = Field(
         default=None,
-        ge=10,
-        le=31_536_000,
-        description="Seconds after its scheduled time within which a run can start. A run that can't start "
-        "in time is missed. Without this field, the latest missed run starts as soon as it can, and earlier "
-        "ones never do.",
+        description="Time after its scheduled time within which a run can start, at least 10s. A run that "
+        "can't start in time is missed. Without this field, the latest missed run starts as soon as it can, "
+        "and earlier ones never do.",
     )
     suspend: bool = Field(
         default=False,

@@ -59,6 +59,7 @@ def custom_resource_definition(model: type[Resource]) -> dict[str, Any]:
                         }
                         for column in about.columns
                     ],
+                    "selectableFields": [{"jsonPath": path} for path in about.selectable],
                     "schema": {"openAPIV3Schema": openapi_schema(model)},
                 }
             ],

@@ -175,6 +175,7 @@ class CatalogMigration(Resource):
 
     definition: ClassVar[Definition] = Definition(
         kind=Kind.CATALOG_MIGRATION,
+        selectable=(".spec.catalogRef.name",),
         short_names=("catmig",),
         columns=(
             READY_COLUMN,

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from holdfast_operator.api.base import ApiModel, Frontier, validations
+from holdfast_operator.api.base import ApiModel, Frontier, QuantityOrZero, validations
 from holdfast_operator.api.columns import MAX_COLUMNS, NO_NAME_TWICE
-from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
+from holdfast_operator.api.spark import SparkJobStatus, SparkOverride
 
 
 class FillRecipe(StrEnum):
@@ -82,16 +82,15 @@ HANDOVER_RULES = validations(
 class CollectionHydration(ApiModel):
     """How new renditions of recipe Copy are filled."""
 
-    spark: SparkTemplate | None = Field(
+    spark: SparkOverride | None = Field(
         default=None,
-        description="Image, resources and settings of the Spark job that fills a rendition of a large "
-        "collection. By default, the operator's own process fills all renditions.",
+        description="Lets a Spark job fill the renditions of a large collection, and says in what it differs "
+        "from spec.spark: {} if in nothing. By default, the operator's own process fills all renditions.",
     )
-    minimum_bytes: int | None = Field(
+    minimum_bytes: QuantityOrZero | None = Field(
         default=None,
-        ge=0,
         description="A Spark job fills the next rendition if the active one has at least this many stored "
-        "bytes. The default is 256 MiB, or 20 million rows.",
+        "bytes, e.g. 10Gi. The default is 256Mi, or 20 million rows.",
     )
 
 

@@ -101,10 +101,10 @@ _IS_EXPANDED: Final = (
     "fill in its own"
 )
 _OF_PODS: Final = (
-    "(driver|executor)[.]((request|limit)[.]cores$|((service[.])?(label|annotation)|node[.]selector|secrets"
+    "(driver|executor)[.]((request|limit)[.]cores$|(node[.]selector|secrets"
     "|secretKeyRef|volumes[.](emptyDir|persistentVolumeClaim))[.]|scheduler[.]name$"
     "|(own|reuse|waitToReuse)PersistentVolumeClaim$)"
-    "|executor[.](deleteOnTermination|decommissionLabel(Value)?|terminationGracePeriodSeconds|podDeletionCost"
+    "|executor[.](deleteOnTermination|terminationGracePeriodSeconds|podDeletionCost"
     "|roll(Interval|Policy)|(pvc[.])?resize(Factor|Interval|Threshold))$"
     "|allocation[.](batch[.]|executor[.]|max)|(driverEnv|node[.]selector)[.]"
     "|(memoryOverheadFactor|scheduler[.]name|local[.]dirs[.]tmpfs|container[.]image[.]pullSecrets)$"

@@ -7,12 +7,20 @@ work. `holdfast.ingest.spec` checks what a schema can't.
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, WithJsonSchema, field_validator
+from pydantic import Field, StringConstraints, WithJsonSchema, field_validator
 
 from holdfast.ingest.spec import KAFKA_KEYS, S3_KEYS, SECRETS, SECURITY, SERVER_KEYS
-from holdfast_operator.api.base import ApiModel, Frontier, LocalReference, Period, validations
+from holdfast_operator.api.base import (
+    UNSEEN,
+    ApiModel,
+    Frontier,
+    IntOrText,
+    LocalReference,
+    Period,
+    validations,
+)
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
-from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
+from holdfast_operator.api.spark import SparkJobStatus, SparkOverride
 from holdfast_operator.api.urls import NO_SECRETS, without_secrets
 
 _ENV: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
@@ -25,6 +33,12 @@ _FIXED: Final = (
     "it says which source this is, and is immutable: create another StorageCollection",
 )
 _SIZE: Final = r"^[1-9][0-9]{0,11}(Ki|Mi|Gi)?$"
+_Size = Annotated[
+    IntOrText,
+    StringConstraints(pattern=_SIZE),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": _SIZE, "minimum": 1}),
+]
+"""A number of bytes as `holdfast.ingest` reads it."""
 _IS_DEBEZIUM: Final = "(has(self.envelope) && self.envelope == 'Debezium')"
 SOURCE_RULES: Final = validations(
     (
@@ -122,7 +136,7 @@ class FilesSource(ApiModel):
     path: str = Field(
         min_length=1,
         max_length=2048,
-        description="A folder that the pods see, such as one of spark.volumes, or "
+        description="A folder that the pods see, such as one of spark.pod.volumes, or "
         "s3://bucket/prefix?endpoint=...&region=... with credentials from secretRef. Immutable.",
         json_schema_extra=validations(*_NO_SECRETS, _FIXED),
     )
@@ -344,10 +358,9 @@ class SourceBatch(ApiModel):
     """The size of a step."""
 
     max_rows: int = Field(default=1_000_000, ge=1, description="The most messages of one step.")
-    max_bytes: str = Field(default="256Mi", pattern=_SIZE, description="The most bytes of one step.")
-    max_transaction_bytes: str = Field(
+    max_bytes: _Size = Field(default="256Mi", description="The most bytes of one step.")
+    max_transaction_bytes: _Size = Field(
         default="1Gi",
-        pattern=_SIZE,
         description="With kafka.transactions and with postgres: the most bytes of a transaction, for "
         "which a step may have more than maxRows and maxBytes. With postgres also of the initial contents.",
     )
@@ -420,11 +433,11 @@ class CollectionSource(ApiModel):
     on_error: SourceErrors = Field(
         default=SourceErrors(), description="What happens to bad records.", json_schema_extra={"default": {}}
     )
-    spark: SparkTemplate = Field(
-        default=SparkTemplate(),
-        description="Image, resources and settings of the Spark job. maxAttempts counts only in mode "
+    spark: SparkOverride = Field(
+        default=SparkOverride(),
+        description="In what this Spark job differs from spec.spark. maxAttempts counts only in mode "
         "Scheduled: a job that follows the source is started again and again, after 5 seconds to 5 minutes.",
-        json_schema_extra={"default": {}},
+        json_schema_extra=UNSEEN,
     )
 
     @property

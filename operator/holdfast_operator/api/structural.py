@@ -58,6 +58,8 @@ def _structural(node: dict[str, JSON], definitions: dict[str, JSON]) -> dict[str
     match node.get("type"):
         case "object" if "properties" in node:
             out["properties"] = {k: _structural(v, definitions) for k, v in node["properties"].items()}
+        case "object" if node.get("x-kubernetes-preserve-unknown-fields"):
+            pass
         case "object":
             out["additionalProperties"] = _structural(node["additionalProperties"], definitions)
         case "array":

@@ -104,11 +104,17 @@ class CatalogHandler(Handler[CatalogView]):
         self._cache = cache
         self._settings = settings
         self._connections = Connections(services.kube)
+        self._templates: dict[ObjectKey, Json | None] = {}
+        """The template of Spark jobs in each spec. The collections read it when they are reconciled."""
 
     async def observe(self, key: ObjectKey, body: Json) -> CatalogView:
         """Reads the spec, the Secret, the store, and the Catalog's dependents. Raises `Fenced`."""
         for rival in self._cache.put(key, body):
             self.services.enqueue(rival, 0.0)
+        template = body.get("spec", {}).get("spark")
+        if self._templates.setdefault(key, template) != template:
+            self._templates[key] = template
+            self._wake_dependents(key)
         spec, problem = parse_spec(CatalogSpec, body)
         storage: Storage | RefusedLocation = RefusedLocation(problem)
         restore: RestoreSource | RefusedLocation | None = None
@@ -205,6 +211,7 @@ class CatalogHandler(Handler[CatalogView]):
         """Closes the catalog, and reconciles rivals and dependents."""
         rivals = self._cache.rivals_of(key)
         self._cache.drop(key)
+        self._templates.pop(key, None)
         self.services.metrics.forget(key.namespace, key.name)
         self._stores.note_void(key, void=False)
         self._connections.forget(key)

@@ -11,6 +11,7 @@ from holdfast.errors import CLOSED, BadInput, HoldfastError
 from holdfast.ingest.kept import SourceProgress
 from holdfast.persist import Schema, StoredSize
 from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.deletion import NO_DELETION, Deletion
 from holdfast_operator.jobs.hydration import HydrationsView
 from holdfast_operator.jobs.ingestion import SourceView
@@ -225,6 +226,8 @@ class CollectionView:
     catalog_void: bool = False
     """Whether an open found that the Catalog's store holds nothing."""
     catalog: CatalogState = CatalogState.MISSING
+    catalog_spark: SparkTemplate | None = None
+    """The template in the Catalog's spec."""
     catalog_loose: bool = False
     """Whether a deletion of the Catalog wouldn't wait for this resource."""
     catalog_open: bool = False

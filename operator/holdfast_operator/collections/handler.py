@@ -14,6 +14,7 @@ from holdfast.persist import StoredSize
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.api.spark import SparkTemplate, effective
 from holdfast_operator.catalogs.facts import NotReadable, Opening
 from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
 from holdfast_operator.catalogs.stores import Stores
@@ -52,7 +53,7 @@ from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
 from holdfast_operator.engine.kube import Gone, ObjectKey
 from holdfast_operator.engine.resources import has_finalizer, is_deleting
-from holdfast_operator.engine.specs import parse_spec
+from holdfast_operator.engine.specs import parse_part, parse_spec
 from holdfast_operator.engine.status_writer import is_ready
 from holdfast_operator.engine.steps import Decision, KeepCatalog, Settle, StoreChange, reconciling
 from holdfast_operator.jobs import hydration
@@ -146,6 +147,8 @@ class CollectionHandler(Handler[CollectionView]):
         if spec.suspend or blank.deleting:
             self._long.make_way(key)
         blank = await self._with_catalog(blank, catalog)
+        if blank.spec is None:
+            return blank
         # Nothing is created before the finalizer is set that a deletion needs.
         waits = blank.asks_to_delete and not blank.has_finalizer and not blank.deleting
         if waits or opening is None or opening.observed != blank.catalog_observed or older is not None:
@@ -209,7 +212,12 @@ class CollectionHandler(Handler[CollectionView]):
             state = CatalogState.DELETING
         elif opening is not None and opening.observed == observed:
             state = CatalogState.OPEN
-        return replace(seen, catalog=state, catalog_loose=is_loose(body), catalog_observed=observed)
+        seen = replace(seen, catalog=state, catalog_loose=is_loose(body), catalog_observed=observed)
+        template, problem = parse_part(SparkTemplate, body, "spark")
+        if problem and not seen.deleting:
+            # With another template, running jobs would be ended and started again.
+            return replace(seen, spec=None, problem=f"Catalog '{catalog.name}': {problem}")
+        return replace(seen, catalog_spark=template)
 
     async def _look_into(
         self, blank: CollectionView, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json
@@ -259,9 +267,11 @@ class CollectionHandler(Handler[CollectionView]):
         )
         here = self._long.filling(key, facts.collection_id)
         takes = self._spark.objection
+        base = effective(blank.catalog_spark, spec.spark)
         source = source_view(
             shared,
             spec,
+            base,
             status,
             look.jobs,
             takes,
@@ -275,9 +285,9 @@ class CollectionHandler(Handler[CollectionView]):
             self.services.metrics.source_stalled.labels(key.namespace, key.name).set(is_stalled)
         return replace(
             seen,
-            hydrations=hydrations_view(shared, spec, look.jobs, here, takes),
+            hydrations=hydrations_view(shared, spec, base, look.jobs, here, takes),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
-            asked=tuple(requested_view(view, shared, spec, status, look.jobs, takes) for view in VIEWS),
+            asked=tuple(requested_view(view, shared, spec, base, status, look.jobs, takes) for view in VIEWS),
             source=source,
             progress=await self._progress(key, _catalog_key(key, spec), spec, facts),
         )
@@ -366,11 +376,14 @@ class CollectionHandler(Handler[CollectionView]):
             return
         spec = StorageCollectionSpec.model_validate(body["spec"])
         opening = self._stores.opened(catalog)
-        found = template_of(spec, job)
-        if found is None or opening is None:
+        owner = await self.services.kube.get(catalog)
+        own, problem = parse_part(SparkTemplate, owner, "spark")
+        base = effective(own, spec.spark)
+        found = template_of(spec, base, job)
+        if found is None or opening is None or (problem and not is_deleting(body)):
+            # The next reconciliation shows why.
             return
         template, order = found
-        owner = await self.services.kube.get(catalog)
         reference = CatalogSpec.model_validate(owner["spec"]).storage.credentials_secret_ref
         references = [each for each in (reference, template.env_secret_ref) if each is not None]
         place, collection_id = opening.storage.place, step.collection_id
@@ -383,7 +396,7 @@ class CollectionHandler(Handler[CollectionView]):
             arguments=arguments(place, collection_id, job, {"partitions": step.tasks, **order}),
             template=template,
             secrets=tuple(dict.fromkeys(each.name for each in references)),
-            files=files_of(spec, job),
+            files=files_of(spec, base, job),
         )
         try:
             await self._spark.launch(launch)

@@ -189,7 +189,7 @@ def _at_work(facts: CollectionFacts) -> Health:
 
 
 def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Decision | RenditionReport:
-    facts, most = seen.facts, seen.spec.max_bytes
+    facts, most = seen.facts, seen.spec.most_bytes
     text = f"restoring {restore.snapshot} into rendition {restore.rendition_id}"
     health = reconciling(Reason.RESTORING, text)
     if not seen.shown:
@@ -201,13 +201,13 @@ def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Decision | Ren
 
 def _plan_creation(seen: RenditionsView, active: RenditionFacts) -> Decision | RenditionReport:
     facts, wanted = seen.facts, seen.spec.rendition
-    most = seen.spec.max_bytes
+    most = seen.spec.most_bytes
     # The size of a copy is known only afterwards, so the size of its source is used.
     if most is not None and facts.bytes + active.bytes > most:
         text = (
             f"can't create a rendition with {wanted.shards} shards: the collection has {facts.bytes} bytes, "
-            f"and a copy of {active.bytes} more would exceed spec.maxBytes, {most}; raise the limit, or undo "
-            "the change of spec.rendition"
+            f"and a copy of {active.bytes} more would exceed spec.maxBytes, {seen.spec.max_bytes}; raise the "
+            "limit, or undo the change of spec.rendition"
         )
         return RenditionReport(stalled(Reason.OVER_MAX_BYTES, text))
     return CreateRendition(
@@ -242,9 +242,7 @@ def _plan_candidate(seen: RenditionsView, candidate: RenditionFacts) -> Decision
         return RenditionReport(health, at_once=True)
     fill = candidate.recipe is Recipe.COPY
     if phase is RenditionPhase.HYDRATING:
-        step = hydration.plan(
-            seen.hydrations, candidate, seen.spec.hydration, large=_is_large(facts, seen.spec)
-        )
+        step = hydration.plan(seen.hydrations, candidate, large=_is_large(facts, seen.spec))
         if step is not None:
             return step if isinstance(step, Decision) else RenditionReport(step.health, after=step.after)
         if fill:

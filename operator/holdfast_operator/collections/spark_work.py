@@ -14,7 +14,7 @@ from holdfast.ingest.spec import parse
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.source import CollectionSource
-from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.api.spark import SparkTemplate, effective
 from holdfast_operator.collections.facts import CollectionFacts
 from holdfast_operator.collections.renditions import filled_from_source, is_made_alike
 from holdfast_operator.engine.health import WantedCondition
@@ -25,7 +25,6 @@ from holdfast_operator.jobs.course import COMPACT, SNAPSHOT, SparkView
 from holdfast_operator.jobs.hydration import HydrationsView
 from holdfast_operator.jobs.ingestion import (
     FORGET,
-    SourceRuns,
     SourceView,
     earlier_of,
     is_continuous,
@@ -59,18 +58,20 @@ def _shared(view: SparkView) -> dict[str, Any]:
 def hydrations_view(
     shared: SparkView,
     spec: StorageCollectionSpec,
+    base: SparkTemplate,
     jobs: Sequence[JobRecord],
     here: str | None,
     objection: Objection,
 ) -> HydrationsView:
     """Returns the view for the plan of hydrations. `here` is the rendition that this process is filling."""
-    template = spec.hydration.spark
+    template = None if spec.hydration.spark is None else effective(base, spec.hydration.spark)
     return HydrationsView(
         **_shared(shared),
         objection=objection(template) if template else None,
         apps=tuple(app for app in shared.apps if app.kind == HYDRATE),
         jobs=tuple(job for job in jobs if job.kind == HYDRATE),
         here=here,
+        template=template,
     )
 
 
@@ -78,6 +79,7 @@ def requested_view(
     view: type[V],
     shared: SparkView,
     spec: StorageCollectionSpec,
+    base: SparkTemplate,
     status: Json,
     jobs: Sequence[JobRecord],
     objection: Objection,
@@ -85,20 +87,24 @@ def requested_view(
     """Returns the view for the plans of one kind of jobs, which a request or a schedule requests."""
     kind = view.kind
     request, schedule = asked_for(spec)[kind.job]
+    template = base if request is None else effective(base, request.spark)
     scheduled = None
     if schedule is not None:
+        runs_template = effective(base, schedule.spark)
         scheduled = Scheduled(
             spec=schedule,
+            template=runs_template,
             shown=shown_in(status, kind.schedule_field),
             runs=runs_of(kind, jobs),
-            objection=objection(schedule.spark),
+            objection=objection(runs_template),
         )
     known = jobs_of(kind, jobs, request)
     return view(
         **_shared(shared),
-        objection=objection(request.spark) if request else None,
+        objection=objection(template) if request else None,
         apps=tuple(app for app in shared.apps if app.kind == kind.job),
         request=request,
+        template=template,
         job=known.job,
         last=known.last,
         running=known.running,
@@ -110,6 +116,7 @@ def requested_view(
 def source_view(
     shared: SparkView,
     spec: StorageCollectionSpec,
+    base: SparkTemplate,
     status: Json,
     jobs: Sequence[JobRecord],
     objection: Objection,
@@ -122,14 +129,15 @@ def source_view(
     source = spec.source
     if source is None:
         return None
+    template = effective(base, source.spark)
     scheduled = None
     if source.run.cron is not None:
-        runs = SourceRuns(**source.run.cron.model_dump(), spark=source.spark)
         scheduled = Scheduled(
-            spec=runs,
+            spec=source.run.cron,
+            template=template,
             shown=shown_in(status, SourceView.kind.schedule_field),
             runs=runs_of(SourceView.kind, jobs),
-            objection=objection(source.spark),
+            objection=objection(template),
         )
     apps = [app for app in shared.apps if app.kind == INGEST]
     forgetting = next((job for job in jobs if job.kind == INGEST and job.slot == FORGET), None)
@@ -137,20 +145,23 @@ def source_view(
     shown = [each for each in status.get("conditions") or [] if each["type"] == SourceView.kind.shown]
     changes = facts is not None and not is_made_alike(facts.active, spec)
     filling = filled_from_source(facts, spec) if facts is not None else ""
-    filler = next((job for job in known if filling and job.slot == slot_to_fill(source, filling)), None)
+    filler = next(
+        (job for job in known if filling and job.slot == slot_to_fill(source, template, filling)), None
+    )
     if facts is not None and changes:
         followed = _kept_feeding(facts, known)
     else:
-        followed = _following(facts, source, known) if source.run.is_continuous else None
-    kept = {slot_of(source), *(job.slot for job in (filler, followed) if job is not None)}
+        followed = _following(facts, source, template, known) if source.run.is_continuous else None
+    kept = {slot_of(source, template), *(job.slot for job in (filler, followed) if job is not None)}
     return SourceView(
         **_shared(shared),
         no_secret=shared.no_secret,
-        objection=objection(source.spark),
+        objection=objection(template),
         apps=tuple(app for app in apps if forgetting is None or app.job_id != forgetting.job_id),
         forgetting=forgetting,
         forget_apps=tuple(app for app in apps if forgetting and app.job_id == forgetting.job_id),
         request=None,
+        template=template,
         job=followed,
         last=max(
             (job for job in known if job.state is JobState.DONE), key=lambda j: j.finished_ms, default=None
@@ -169,10 +180,13 @@ def source_view(
 
 
 def _following(
-    facts: CollectionFacts | None, source: CollectionSource, known: Sequence[JobRecord]
+    facts: CollectionFacts | None,
+    source: CollectionSource,
+    template: SparkTemplate,
+    known: Sequence[JobRecord],
 ) -> JobRecord | None:
     """Returns the job that follows the source. One that filled a rendition goes on if that took over."""
-    found = [job for job in known if is_of(job.slot, source)]
+    found = [job for job in known if is_of(job.slot, source, template)]
     return _latest(found if facts is None else _of_held(facts, found))
 
 
@@ -205,31 +219,32 @@ def _as_wanted(condition: Json) -> WantedCondition | None:
 
 
 def template_of(
-    spec: StorageCollectionSpec, job: JobRecord
+    spec: StorageCollectionSpec, base: SparkTemplate, job: JobRecord
 ) -> tuple[SparkTemplate, Mapping[str, Any]] | None:
     """Returns the template and the work order of a job, or None if the spec no longer requests it."""
     if job.kind == HYDRATE:
-        template = spec.hydration.spark
-        return None if template is None else (template, hydration.work_order(job))
+        own = spec.hydration.spark
+        return None if own is None else (effective(base, own), hydration.work_order(job))
     if job.kind == INGEST:
         if spec.source is None:
             return None
-        template = spec.source.spark
-        own = {"source": _block_of(spec.source, job), "partitions": cores(template.executor)}
-        return template, {**ingestion.work_order(job), **own}
+        template = effective(base, spec.source.spark)
+        block = _block_of(spec.source, template, job)
+        parts = cores(template.executor)
+        return template, {**ingestion.work_order(job), "source": block, "partitions": parts}
     request, schedule = asked_for(spec)[job.kind]
     asked = request if time_of(job.slot) is None else schedule
     order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}
-    return None if asked is None else (asked.spark, order)
+    return None if asked is None else (effective(base, asked.spark), order)
 
 
-def _block_of(source: CollectionSource, job: JobRecord) -> Mapping[str, Any]:
+def _block_of(source: CollectionSource, template: SparkTemplate, job: JobRecord) -> Mapping[str, Any]:
     """Returns the source that a job reads.
 
     A later attempt of a scheduled run takes the source as it is now: the positions say how far it is. A job
     that feeds the current rendition, until one of another format takes over, keeps what it has.
     """
-    keeps = is_continuous(job.slot) and not is_of(job.slot, source)
+    keeps = is_continuous(job.slot) and not is_of(job.slot, source, template)
     block: Mapping[str, Any] = job.spec["source"] if keeps else source.block
     return block
 
@@ -244,12 +259,13 @@ def secrets_of(spec: StorageCollectionSpec) -> tuple[SecretRef, ...]:
         return ()
 
 
-def files_of(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SecretFiles, ...]:
+def files_of(spec: StorageCollectionSpec, base: SparkTemplate, job: JobRecord) -> tuple[SecretFiles, ...]:
     """Returns the Secrets whose keys the pods of a job get as files, each once."""
     found: dict[str, SecretFiles] = {}
     if spec.source is None or job.kind != INGEST:
         return ()
-    for each in parse(_block_of(spec.source, job)).secrets:
+    template = effective(base, spec.source.spark)
+    for each in parse(_block_of(spec.source, template, job)).secrets:
         other = found.get(each.name, SecretFiles(each.name, (), shared=False))
         keys = tuple(dict.fromkeys((*other.keys, *each.keys)))
         found[each.name] = SecretFiles(each.name, keys, shared=other.shared or each.shared)

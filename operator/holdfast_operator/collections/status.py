@@ -302,9 +302,9 @@ def collection_conditions(
 ) -> tuple[WantedCondition, ...]:
     """Returns the conditions for the size and the time of a collection, and for suspect renditions."""
     conditions = []
-    if spec.max_bytes is not None:
+    if (most := spec.most_bytes) is not None:
         text = f"all renditions hold {facts.bytes} bytes, spec.maxBytes is {spec.max_bytes}"
-        if facts.bytes > spec.max_bytes:
+        if facts.bytes > most:
             text += ": raise it, or shorten spec.retention"
             conditions.append(
                 WantedCondition(ConditionType.OVER_MAX_BYTES, "True", Reason.OVER_MAX_BYTES, text)

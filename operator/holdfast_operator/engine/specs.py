@@ -6,7 +6,7 @@ Invariants
 - In an object that is being deleted, unknown fields are ignored.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -20,12 +20,21 @@ _UNKNOWN = "extra_forbidden"
 
 def parse_spec(model: type[S], body: Json) -> tuple[S | None, str]:
     """Returns the spec and an empty problem, or None and the first problem with its path."""
+    return _parse(model, body, body.get("spec", {}), "spec")
+
+
+def parse_part(model: type[S], body: Json, field: str) -> tuple[S | None, str]:
+    """Returns one field of the spec as `parse_spec` does. An absent field is empty."""
+    return _parse(model, body, body.get("spec", {}).get(field, {}), f"spec.{field}")
+
+
+def _parse(model: type[S], body: Json, found: Any, place: str) -> tuple[S | None, str]:
     deleting = body["metadata"].get("deletionTimestamp")
     try:
-        return model.model_validate(body.get("spec", {}), extra="ignore" if deleting else "forbid"), ""
+        return model.model_validate(found, extra="ignore" if deleting else "forbid"), ""
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(["spec", *(str(part) for part in first["loc"])])
+        path = ".".join([place, *(str(part) for part in first["loc"])])
         if first["type"] == _UNKNOWN:
             return None, f"{path}: unknown to this operator, because the CRD is newer; upgrade the operator"
         # The operator's own validators have their own messages.

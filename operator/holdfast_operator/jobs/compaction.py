@@ -16,7 +16,7 @@ from holdfast_operator.sparkapps.sizing import tasks
 
 
 def _start(seen: RequestedView, order: Order) -> StartJob:
-    count = tasks(seen.stored, order.task.spark.executor)
+    count = tasks(seen.stored, order.template.executor)
     return StartJob(seen.collection_id, COMPACT, order.slot, {}, count)
 
 

@@ -262,7 +262,7 @@ def _late(app: AppState, template: SparkTemplate, now: datetime) -> str | None:
     start, whole = template.start_deadline_seconds, template.attempt_deadline_seconds
     age, waits = (now - app.created).total_seconds(), app.phase is AppPhase.PENDING
     if waits and age > start and (whole is None or start <= whole):
-        return f"its driver did not start within {start} s (startDeadlineSeconds){_because(app)}"
+        return f"its driver did not start within {start} s (startDeadline){_because(app)}"
     if whole is not None and age > whole:
         return overran(whole) + (f"; its driver did not start{_because(app)}" if waits else "")
     return None

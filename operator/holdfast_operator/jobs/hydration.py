@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, assert_never
 from holdfast.collections import JobRecord, JobState, Recipe, RenditionState, needs_spark
 from holdfast.collections.hydration import HYDRATE
 from holdfast.persist import StoredSize
+from holdfast_operator.api.base import byte_count
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import CollectionHydration, HydrationJobStatus, RenditionPhase
 from holdfast_operator.api.spark import SparkTemplate
@@ -52,6 +53,8 @@ class HydrationsView(SparkView):
     jobs: tuple[JobRecord, ...] = ()
     here: str | None = None
     """The rendition that this process is filling."""
+    template: SparkTemplate | None = None
+    """The template of the jobs. None if the spec asks for none."""
 
     @property
     def running(self) -> tuple[JobRecord, ...]:
@@ -102,7 +105,7 @@ class Filled(Protocol):
 def is_large(stored: StoredSize, spec: CollectionHydration) -> bool:
     """Returns whether there is too much to copy for one process."""
     if spec.minimum_bytes is not None:
-        return stored.size_bytes >= spec.minimum_bytes
+        return stored.size_bytes >= byte_count(spec.minimum_bytes)
     return needs_spark(stored)
 
 
@@ -111,9 +114,7 @@ def is_sparks(job: JobRecord) -> bool:
     return job.by == SPARK
 
 
-def plan(
-    seen: HydrationsView | None, rendition: Filled, spec: CollectionHydration, *, large: bool
-) -> Decision | Shown | None:
+def plan(seen: HydrationsView | None, rendition: Filled, *, large: bool) -> Decision | Shown | None:
     """Returns the next step for the Spark job that fills a rendition, or what to show.
 
     Returns None if the operator's own process fills the rendition. `large` is the result of `is_large`.
@@ -122,14 +123,14 @@ def plan(
         return None
     job = seen.of(rendition.id)
     if job is not None and is_sparks(job) and job.state is not JobState.FAILED:
-        alone = spec.spark is None and application_of(seen, job) is None
+        alone = seen.template is None and application_of(seen, job) is None
         if alone and job.state is JobState.RUNNING:
             return failed(job, _UNWANTED, stopped=True)
-        course = plan_job(seen, job, spec.spark or SparkTemplate())
-    elif spec.spark is None or not large or seen.here == rendition.id:
+        course = plan_job(seen, job, seen.template or SparkTemplate())
+    elif seen.template is None or not large or seen.here == rendition.id:
         return None
     else:
-        course = _plan_next(seen, rendition, spec.spark, job)
+        course = _plan_next(seen, rendition, seen.template, job)
     return course if isinstance(course, Decision) else _report(rendition, course)
 
 

@@ -5,8 +5,8 @@ Invariants
   but it is never given up: the next attempt follows after 5 seconds to 5 minutes. An attempt that ran for
   long starts this count anew.
 - In mode Scheduled, each run is a job of its own (`scheduled`), which reads up to the end of the source.
-- The slot of a job contains a digest of the source. So if the source changes, its job is stopped and another
-  one starts. Attempts that overlap do no harm: the commits decide.
+- The slot of a job contains a digest of the source and of the effective template. So if either changes, its
+  job is stopped and another one starts. Attempts that overlap do no harm: the commits decide.
 - These jobs don't count against the limits of concurrent jobs, because one that follows a source never ends.
 - The condition stays as it is while a new attempt may still fail like the one before it. So a source that
   fails again and again posts one Event, not one for each attempt.
@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Final
 from holdfast.collections import JobRecord, JobState
 from holdfast.ingest.opened import left_in_source
 from holdfast.ingest.spec import parse
-from holdfast_operator.api.cron import CronSchedule
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.rendition import HydrationJobStatus
 from holdfast_operator.api.source import CollectionSource, SourceScheduleStatus
@@ -54,8 +53,8 @@ from holdfast_operator.sparkapps.sizing import cores
 
 FORGET: Final = "forget:"
 """The slot of the job that deletes what a source keeps. No `requestId` can contain a colon."""
-_FORGET_S: Final = 120
-"""Seconds within which that job must start, and end. It has one attempt."""
+_FORGET: Final = "120s"
+"""The time within which that job must start, and end. It has one attempt."""
 _CONTINUOUS: Final = "continuous:"
 """Prefix of the slots of jobs that follow a source. No `requestId` can start with it."""
 _SUPERSEDED: Final = "spec.source has changed"
@@ -72,12 +71,6 @@ _KEPT: Final = 10
 """Records of jobs of earlier sources to keep. Older ones go together when there are twice as many."""
 _NEVER: Final = 1 << 30
 """More attempts than anybody sees."""
-
-
-class SourceRuns(CronSchedule):
-    """The runs of mode Scheduled, with the template of their jobs."""
-
-    spark: SparkTemplate
 
 
 def _start(seen: "SourceView", order: Order) -> StartJob:
@@ -130,20 +123,20 @@ class SourceView(RequestedView):
     """The condition SourceStalled in the current status."""
 
 
-def slot_of(source: CollectionSource) -> str:
-    """Returns the slot of the job that follows a source in mode Continuous."""
-    told = json.dumps([source.block, source.spark.model_dump(mode="json")], sort_keys=True)
+def slot_of(source: CollectionSource, template: SparkTemplate) -> str:
+    """Returns the slot of the job that follows a source in mode Continuous, with this effective template."""
+    told = json.dumps([source.block, template.model_dump(mode="json")], sort_keys=True)
     return _CONTINUOUS + hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
-def slot_to_fill(source: CollectionSource, rendition_id: str) -> str:
+def slot_to_fill(source: CollectionSource, template: SparkTemplate, rendition_id: str) -> str:
     """Returns the slot of the job that fills a rendition, and feeds the collection afterwards."""
-    return f"{slot_of(source)}:{rendition_id}"
+    return f"{slot_of(source, template)}:{rendition_id}"
 
 
-def is_of(slot: str, source: CollectionSource) -> bool:
-    """Returns whether a slot belongs to a job that follows this source."""
-    own = slot_of(source)
+def is_of(slot: str, source: CollectionSource, template: SparkTemplate) -> bool:
+    """Returns whether a slot belongs to a job that follows this source with this effective template."""
+    own = slot_of(source, template)
     return slot == own or slot.startswith(f"{own}:")
 
 
@@ -204,8 +197,8 @@ def plan_forget(seen: SourceView) -> Decision | Settle | None:
         return StartJob(seen.collection_id, INGEST, FORGET, order, 1, limited=False)
     if job.state is not JobState.RUNNING:
         return None
-    limits = {"start_deadline_seconds": _FORGET_S, "attempt_deadline_seconds": _FORGET_S}
-    course = plan_job(seen, job, seen.source.spark.model_copy(update=limits))
+    limits = {"start_deadline": _FORGET, "attempt_deadline": _FORGET}
+    course = plan_job(seen, job, seen.template.model_copy(update=limits))
     if isinstance(course, LaunchAttempt):
         return replace(course, limited=False)
     if isinstance(course, Decision):
@@ -248,14 +241,14 @@ def _plan_follower(seen: SourceView) -> Decision | RequestedReport:
     if seen.job is None:
         hindered = hindrance(seen)
         if hindered is None:
-            return _started(seen, slot_of(seen.source), once=False)
+            return _started(seen, slot_of(seen.source, seen.template), once=False)
         return RequestedReport(_of_course(seen, None, hindered), asks_again=True)
     job = seen.job
     if job.finished_ms - job.started_ms >= _LONG_MS:
         job = replace(job, failures=min(job.failures, 1))
     if job.error in _NO_FAILURES:
         job = replace(job, failures=0)
-    template = seen.source.spark.model_copy(update={"max_attempts": _NEVER})
+    template = seen.template.model_copy(update={"max_attempts": _NEVER})
     course = plan_job(seen, job, template)
     if isinstance(course, Decision):
         return course
@@ -289,7 +282,7 @@ def _plan_change(seen: SourceView) -> Decision | RequestedReport:
 
 def _plan_filler(seen: SourceView) -> Decision | RequestedReport:
     if seen.filler is None and hindrance(seen) is None:
-        slot = slot_to_fill(seen.source, seen.filling)
+        slot = slot_to_fill(seen.source, seen.template, seen.filling)
         return _started(seen, slot, once=False, rendition=seen.filling)
     report = _plan_follower(replace(seen, job=seen.filler))
     if isinstance(report, Decision) or report.condition is None:
@@ -333,7 +326,7 @@ def _started(seen: SourceView, slot: str, *, once: bool, rendition: str = "") ->
     spec = {"source": seen.source.block, "once": once}
     if rendition:
         spec["rendition"] = rendition
-    return StartJob(seen.collection_id, INGEST, slot, spec, cores(seen.source.spark.executor))
+    return StartJob(seen.collection_id, INGEST, slot, spec, cores(seen.template.executor))
 
 
 def _condition(status: Any, reason: Reason, message: str) -> WantedCondition:

@@ -18,9 +18,11 @@ from pydantic import BaseModel
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.errors import BadInput
-from holdfast_operator.api.collection import JobRequest, SparkTask
+from holdfast_operator.api.base import ApiModel
+from holdfast_operator.api.collection import JobRequest
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.health import WantedCondition
 from holdfast_operator.engine.status_writer import timestamp
@@ -49,7 +51,9 @@ class Order:
     """One requested job, and the condition that shows it."""
 
     slot: str
-    task: SparkTask
+    task: ApiModel
+    """The request or the schedule."""
+    template: SparkTemplate
     shown: ConditionType
     again: str
     """What to do, or what happens next, if the job was given up."""
@@ -102,6 +106,8 @@ class RequestedView(SparkView):
     kind: ClassVar[RequestedKind]
     request: Any
     """The requested `SparkTask` with its `requestId`, or None."""
+    template: SparkTemplate
+    """The template of the requested job, or of the job that feeds the collection."""
     job: JobRecord | None = None
     last: JobRecord | None = None
     """The last committed job."""
@@ -166,7 +172,7 @@ def plan(seen: RequestedView) -> Decision | RequestedReport:
     if request is None:
         return RequestedReport(fields=job_fields(seen))
     again = f"fix the cause and set a new spec.{kind.noun}.requestId"
-    order = Order(request.request_id, request, kind.shown, again)
+    order = Order(request.request_id, request, seen.template, kind.shown, again)
     report = _plan_order(_beside(seen, seen.job), order, seen.job)
     return report if isinstance(report, Decision) else replace(report, fields=job_fields(seen))
 
@@ -203,7 +209,7 @@ def _plan_run(seen: RequestedView, asked: Scheduled[Any], found: Turn) -> Decisi
     kind = seen.kind
     job, again = asked.latest, f"the next one is due at {timestamp(found.upcoming)}"
     if found.due is not None and not _is_at_work(seen, job):
-        order = Order(slot_of(found.due), asked.spec, kind.scheduled, again)
+        order = Order(slot_of(found.due), asked.spec, asked.template, kind.scheduled, again)
         return _plan_order(_beside(seen, None), order, None)
     over = job is None or job.state is JobState.DONE
     if over and asked.spec.suspend:
@@ -211,7 +217,8 @@ def _plan_run(seen: RequestedView, asked: Scheduled[Any], found: Turn) -> Decisi
         return condition_report(kind.scheduled, "Unknown", Reason.SUSPENDED, text)
     if job is None:
         return condition_report(kind.scheduled, "Unknown", kind.awaited, f"the first run: {again}")
-    return _plan_order(_beside(seen, job), Order(job.slot, asked.spec, kind.scheduled, again), job)
+    order = Order(job.slot, asked.spec, asked.template, kind.scheduled, again)
+    return _plan_order(_beside(seen, job), order, job)
 
 
 def _is_at_work(seen: RequestedView, job: JobRecord | None) -> bool:
@@ -232,7 +239,7 @@ def _beside(seen: RequestedView, job: JobRecord | None) -> RequestedView:
 
 def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Decision | RequestedReport:
     if job is not None:
-        course = plan_job(seen, job, order.task.spark)
+        course = plan_job(seen, job, order.template)
         return course if isinstance(course, Decision) else _shown(seen.kind, order, job, course)
     hindered = hindrance(seen)
     if hindered is None:

@@ -25,8 +25,10 @@ from pydantic import ValidationError
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.errors import BadInput
+from holdfast_operator.api.base import seconds
 from holdfast_operator.api.cron import MACROS, CronSchedule, ScheduleStatus
 from holdfast_operator.api.names import Reason
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status_writer import timestamp
 from holdfast_operator.jobs.steps import ForgetRuns
@@ -138,6 +140,7 @@ class Scheduled(Generic[S]):
     """A schedule, its status and the records of its runs."""
 
     spec: S
+    template: SparkTemplate
     shown: ScheduleStatus = field(default_factory=ScheduleStatus)
     """The current status."""
     runs: tuple[JobRecord, ...] = ()
@@ -203,8 +206,8 @@ def turn(asked: Scheduled[Any], now: datetime) -> Turn:
         before = first - timedelta(microseconds=1)
         due = times.latest(before if last is None else max(before, last), now)
     deadline = timedelta.max
-    if spec.starting_deadline_seconds is not None:
-        deadline = timedelta(seconds=spec.starting_deadline_seconds)
+    if spec.starting_deadline is not None:
+        deadline = timedelta(seconds=seconds(spec.starting_deadline))
     if due is not None and now - due > deadline:
         due = None
     following = times.first(over)

@@ -56,7 +56,7 @@ def _start(seen: "SnapshotView", order: Order) -> StartJob | RequestedReport:
             "set another spec.snapshot.asOf and a new requestId",
         )
     spec = {"as_of": as_of, **task.place}
-    count = tasks(seen.stored, task.spark.executor)
+    count = tasks(seen.stored, order.template.executor)
     return StartJob(seen.collection_id, SNAPSHOT, order.slot, spec, count)
 
 

@@ -79,7 +79,7 @@ class Launch:
 
 INGEST: Final = "ingest"
 """The kind of jobs that read a source. They don't count against the limits of concurrent jobs."""
-ATTEMPT_DEADLINE: Final = "attemptDeadlineSeconds"
+ATTEMPT_DEADLINE: Final = "attemptDeadline"
 
 
 def overran(seconds: int) -> str:

@@ -18,7 +18,7 @@ from holdfast_operator.sparkapps.objects import (
     pod_template,
     program,
 )
-from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead
+from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead, spark_memory
 
 APACHE_APPLICATIONS: Final = ResourceType("spark.apache.org", "v1", "sparkapplications")
 
@@ -121,10 +121,10 @@ def _settings(launch: Launch) -> dict[str, str]:
         "spark.kubernetes.container.image.pullPolicy": template.image_pull_policy,
         "spark.kubernetes.authenticate.driver.serviceAccountName": template.service_account,
         "spark.driver.cores": str(template.driver.cores),
-        "spark.driver.memory": template.driver.memory,
+        "spark.driver.memory": spark_memory(template.driver.memory),
         "spark.executor.instances": str(template.executor.instances),
         "spark.executor.cores": str(template.executor.cores),
-        "spark.executor.memory": template.executor.memory,
+        "spark.executor.memory": spark_memory(template.executor.memory),
         **{name: told for name, told in overheads.items() if told is not None},
     }
 

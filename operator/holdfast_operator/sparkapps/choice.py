@@ -17,6 +17,7 @@ from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, 
 from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
 from holdfast_operator.sparkapps.job import JobAdapter
 from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
+from holdfast_operator.sparkapps.limits import TemplateLimits
 
 
 class AdapterName(StrEnum):
@@ -45,13 +46,19 @@ _SWITCHED_OFF: Final = (
 class AdapterChoice(SparkAdapter):
     """Combines several adapters. The first one that the cluster serves launches."""
 
-    def __init__(self, adapters: Sequence[SparkAdapter]) -> None:
+    def __init__(self, adapters: Sequence[SparkAdapter], limits: TemplateLimits) -> None:
         """Combines adapters with different names, in order of preference."""
+        self._limits = limits
         self._adapters = {each.name: each for each in adapters}
         self._served: set[str] = set()
 
     def objection(self, template: SparkTemplate) -> str | None:
-        """Returns the objection of the adapter that would launch it. None while that adapter is unknown."""
+        """Returns why it is not allowed, or else the objection of the adapter that would launch it.
+
+        While that adapter is unknown, it has no objection.
+        """
+        if (refused := self._limits.objection(template)) is not None:
+            return refused
         return None if (chosen := self._chosen()) is None else chosen.objection(template)
 
     async def launch(self, launch: Launch) -> None:
@@ -101,9 +108,9 @@ class AdapterChoice(SparkAdapter):
         return next(served, None)
 
 
-def adapter(kube: Kube, name: AdapterName) -> SparkAdapter:
+def adapter(kube: Kube, name: AdapterName, limits: TemplateLimits) -> SparkAdapter:
     """Returns the adapter of a setting."""
-    return AdapterChoice([kind(kube) for kind in _KINDS[name]])
+    return AdapterChoice([kind(kube) for kind in _KINDS[name]], limits)
 
 
 def watched(name: AdapterName) -> tuple[ResourceType, ...]:

@@ -17,15 +17,14 @@ from holdfast_operator.sparkapps.objects import (
     ObjectAdapter,
     application_name,
     in_a_line,
-    labels_of,
     metadata_of,
-    pod_security,
+    pod_fields,
+    pod_metadata,
     program,
     secret_environment,
     secret_mounts,
     secret_volumes,
     selector,
-    tolerations,
 )
 from holdfast_operator.sparkapps.sizing import one_pod_heap, one_pod_memory
 
@@ -119,7 +118,7 @@ def job(launch: Launch) -> Json:
                     }
                 ]
             },
-            "template": {"metadata": {"labels": labels_of(launch)}, "spec": _pod(launch)},
+            "template": {"metadata": pod_metadata(launch), "spec": _pod(launch)},
         },
     }
 
@@ -150,7 +149,7 @@ def _pod(launch: Launch) -> Json:
     settings = {**template.spark_conf, "spark.driver.host": _ALONE}
     memory = f"{one_pod_memory(template)}Mi"
     environment = secret_environment(launch)
-    volumes = template.volumes
+    volumes = template.pod.volumes
     if not any(each.mount_path.rstrip("/") == _TMP for each in volumes):
         volumes = (*volumes, SparkVolume(name="holdfast-tmp", mount_path=_TMP))
     cpu = template.spark_conf.get("spark.kubernetes.driver.request.cores", str(cores))
@@ -160,9 +159,8 @@ def _pod(launch: Launch) -> Json:
         # The pod doesn't use the API server.
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": pod_security(template),
-        **({"nodeSelector": dict(template.node_selector)} if template.node_selector else {}),
-        **({"tolerations": tolerations(template)} if template.tolerations else {}),
+        **pod_fields(template),
+        **({"nodeSelector": dict(template.pod.node_selector)} if template.pod.node_selector else {}),
         "containers": [
             {
                 "name": _CONTAINER,

@@ -15,13 +15,13 @@ from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
     Json,
     ObjectAdapter,
-    labels_of,
     metadata_of,
+    pod_metadata,
     pod_settings,
     pod_template,
     program,
 )
-from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead
+from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead, spark_memory
 
 SPARK_APPLICATIONS: Final = ResourceType("sparkoperator.k8s.io", "v1beta2", "sparkapplications")
 
@@ -84,18 +84,18 @@ def application(launch: Launch) -> Json:
             "sparkConf": {**template.spark_conf, **pod_settings(template)},
             "driver": {
                 "cores": template.driver.cores,
-                "memory": template.driver.memory,
+                "memory": spark_memory(template.driver.memory),
                 **_overhead(driver_overhead(template)),
                 "serviceAccount": template.service_account,
-                "labels": labels_of(launch),
+                "labels": pod_metadata(launch)["labels"],
                 "template": pod_template(launch, "driver"),
             },
             "executor": {
                 "instances": template.executor.instances,
                 "cores": template.executor.cores,
-                "memory": template.executor.memory,
+                "memory": spark_memory(template.executor.memory),
                 **_overhead(executor_overhead(template)),
-                "labels": labels_of(launch),
+                "labels": pod_metadata(launch)["labels"],
                 "template": pod_template(launch, "executor"),
             },
         },

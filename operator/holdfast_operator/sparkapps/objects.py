@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from holdfast.ingest.credentials import FOLDER
+from holdfast_operator.api.base import ApiModel
 from holdfast_operator.api.names import (
     API_VERSION,
     LABEL_ATTEMPT,
@@ -185,7 +186,8 @@ def metadata_of(launch: Launch) -> Json:
     return {
         "name": application_name(launch.owner, launch.job_kind, launch.job_id, launch.attempt),
         "namespace": launch.owner.namespace,
-        "labels": labels_of(launch),
+        "labels": {**launch.template.metadata.labels, **labels_of(launch)},
+        **_annotated(launch.template.metadata.annotations),
         "ownerReferences": [
             {
                 "apiVersion": API_VERSION,
@@ -245,11 +247,46 @@ def _volume_name(index: int) -> str:
     return f"holdfast-secret-{index}"
 
 
-def pod_security(template: SparkTemplate) -> Json:
+def pod_metadata(launch: Launch) -> Json:
+    """Returns the metadata of pods."""
+    pod = launch.template.pod
+    return {"labels": {**pod.labels, **labels_of(launch)}, **_annotated(pod.annotations)}
+
+
+def pod_fields(template: SparkTemplate) -> Json:
+    """Returns the fields of a pod's spec that say where it runs, as whom, and how its image is pulled."""
+    pod = template.pod
+    fields: Json = {"securityContext": _pod_security(template)}
+    if pod.tolerations:
+        fields["tolerations"] = [_dumped(each) for each in pod.tolerations]
+    if pod.affinity:
+        fields["affinity"] = dict(pod.affinity)
+    if pod.scheduler_name is not None:
+        fields["schedulerName"] = pod.scheduler_name
+    if pod.priority_class_name is not None:
+        fields["priorityClassName"] = pod.priority_class_name
+    if pod.image_pull_secrets:
+        fields["imagePullSecrets"] = [{"name": each.name} for each in pod.image_pull_secrets]
+    return fields
+
+
+def _pod_security(template: SparkTemplate) -> Json:
     """Returns the security context of pods. With a claim, they can write to files of other users there."""
-    if not any(each.claim_name for each in template.volumes):
-        return POD_SECURITY
-    return {**POD_SECURITY, "fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+    pod = template.pod
+    own = _dumped(pod.security_context)
+    if not pod.security_context.supplemental_groups:
+        own.pop("supplementalGroups", None)
+    group = {"fsGroup": _GROUP} if any(each.claim_name for each in pod.volumes) else {}
+    security = {**group, **own, **POD_SECURITY}
+    return security | {"fsGroupChangePolicy": "OnRootMismatch"} if "fsGroup" in security else security
+
+
+def _annotated(annotations: Mapping[str, str]) -> Json:
+    return {"annotations": dict(annotations)} if annotations else {}
+
+
+def _dumped(model: ApiModel) -> Json:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def pod_template(launch: Launch, role: str) -> Json:
@@ -260,29 +297,22 @@ def pod_template(launch: Launch, role: str) -> Json:
     if files:
         container["volumeMounts"] = secret_mounts(files)
     return {
-        "metadata": {"labels": labels_of(launch)},
+        "metadata": pod_metadata(launch),
         "spec": {
-            "securityContext": pod_security(template),
-            **({"tolerations": tolerations(template)} if template.tolerations else {}),
+            **pod_fields(template),
             **({"volumes": secret_volumes(files)} if files else {}),
             "containers": [container | secret_environment(launch)],
         },
     }
 
 
-def tolerations(template: SparkTemplate) -> list[Json]:
-    """Returns the tolerations of pods, as in their spec."""
-    dumped = (each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in template.tolerations)
-    return list(dumped)
-
-
 def pod_settings(template: SparkTemplate) -> dict[str, str]:
     """Returns nodes and volumes as Spark settings. A Spark operator needs no webhook for these."""
     settings = {
-        f"spark.kubernetes.node.selector.{name}": value for name, value in template.node_selector.items()
+        f"spark.kubernetes.node.selector.{name}": value for name, value in template.pod.node_selector.items()
     }
     for role in ("driver", "executor"):
-        for volume in template.volumes:
+        for volume in template.pod.volumes:
             kind = "emptyDir" if volume.claim_name is None else "persistentVolumeClaim"
             stem = f"spark.kubernetes.{role}.volumes.{kind}.{volume.name}"
             settings[f"{stem}.mount.path"] = volume.mount_path

@@ -9,14 +9,13 @@ from typing import Final
 
 from holdfast.persist import StoredSize
 from holdfast.spark.options import tasks_worth
-from holdfast_operator.api.spark import SparkExecutors, SparkTemplate
+from holdfast_operator.api.spark import SparkExecutors, SparkTemplate, mib
 
 _MOST_TASKS: Final = 256
 
 _PYTHON_MIB: Final = 640
 _LEAST_JVM_MIB: Final = 384
 _JVM_SHARE: Final = 10
-_KIB: Final = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
 _OVERHEADS: Final = ("memoryOverhead", "memoryOverheadFactor", "minMemoryOverhead", "pyspark.memory")
 _OVERHEAD_OF_ALL: Final = "spark.kubernetes.memoryOverheadFactor"
 
@@ -41,6 +40,11 @@ def cores(executors: SparkExecutors) -> int:
     return executors.instances * executors.cores
 
 
+def spark_memory(memory: str) -> str:
+    """Returns an amount of memory in Spark's notation."""
+    return f"{mib(memory)}m"
+
+
 def driver_overhead(template: SparkTemplate) -> str | None:
     """Returns the memory of the driver's pod in addition to its heap, or None if the settings set it.
 
@@ -62,24 +66,24 @@ def executor_overhead(template: SparkTemplate) -> str | None:
 
 def one_pod_heap(template: SparkTemplate) -> int:
     """Returns the MiB of heap if driver and executor are one JVM: the sum of both."""
-    return _mib(template.driver.memory) + _mib(template.executor.memory)
+    return mib(template.driver.memory) + mib(template.executor.memory)
 
 
 def one_pod_memory(template: SparkTemplate) -> int:
     """Returns the MiB of a pod in which driver and executor are one JVM: the sum of their separate pods."""
     driver, executor = template.driver, template.executor
     beside = (
-        _beside(driver.memory, 1) if driver.memory_overhead is None else _mib(driver.memory_overhead),
+        _beside(driver.memory, 1) if driver.memory_overhead is None else mib(driver.memory_overhead),
         _beside(executor.memory, executor.cores)
         if executor.memory_overhead is None
-        else _mib(executor.memory_overhead),
+        else mib(executor.memory_overhead),
     )
     return one_pod_heap(template) + sum(beside)
 
 
 def _overhead(template: SparkTemplate, role: str, given: str | None, heap: str, processes: int) -> str | None:
     if given is not None:
-        return given
+        return spark_memory(given)
     told = {_OVERHEAD_OF_ALL, *(f"spark.{role}.{name}" for name in _OVERHEADS)}
     if told & template.spark_conf.keys():
         return None
@@ -88,14 +92,7 @@ def _overhead(template: SparkTemplate, role: str, given: str | None, heap: str, 
 
 def _beside(heap: str, processes: int) -> int:
     """Returns the MiB in addition to a heap: Spark's overhead for the JVM, plus the Python processes."""
-    return max(_LEAST_JVM_MIB, _mib(heap) // _JVM_SHARE) + processes * _PYTHON_MIB
-
-
-def _mib(memory: str) -> int:
-    """Returns an amount in MiB, as Spark reads it. An amount without a unit is in MiB."""
-    if memory.isdigit():
-        return int(memory)
-    return int(memory[:-1]) * _KIB[memory[-1]] >> 10
+    return max(_LEAST_JVM_MIB, mib(heap) // _JVM_SHARE) + processes * _PYTHON_MIB
 
 
 def _ceil(number: int, of: int) -> int:

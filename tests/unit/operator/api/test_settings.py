@@ -88,6 +88,9 @@ NOT_OF_ITS_PODS = (
     "spark.kubernetes.kerberos.tokenSecret.name",
     "spark.kubernetes.executor.volumes.hostPath.x.options.path",
     "spark.kubernetes.driver.volumes.nfs.x.options.server",
+    # Labels and annotations of pods, which the administrator limits, are in spec.spark.pod.
+    *("spark.kubernetes.driver.label.team", "spark.kubernetes.executor.annotation.example.com/x"),
+    *("spark.kubernetes.driver.service.label.team", "spark.kubernetes.executor.decommissionLabel"),
     # What is none, or more than one.
     *("spark.a", "spark.sql", "hive.metastore.uris", " spark.sql.x", "spark.sql.x y", "spark.sql.x\ny"),
     *("spark.sqlx.a", "spark.kubernetes.driver.request.cores.x", "Spark.sql.x", "x.spark.sql.x"),
@@ -126,10 +129,28 @@ def test_no_setting_of_spark_takes_values_of_who_submits_a_job(value: str) -> No
     )
 
 
-@pytest.mark.parametrize("field", ["image", "serviceAccount"])
-def test_no_field_that_becomes_a_setting_of_spark_takes_values_of_who_submits_a_job(field: str) -> None:
-    spark = {field: "${env:PGPASSWORD}"}
-    spec = COLLECTION | {"snapshot": {"requestId": "a", "destination": "file:///x", "spark": spark}}
+OF_THE_SUBMITTER = "${env:PGPASSWORD}"
+
+
+@pytest.mark.parametrize(
+    ("field", "spark"),
+    [
+        ("image", {"image": OF_THE_SUBMITTER}),
+        ("serviceAccount", {"serviceAccount": OF_THE_SUBMITTER}),
+        ("nodeSelector", {"pod": {"nodeSelector": {"disk": OF_THE_SUBMITTER}}}),
+        ("nodeSelector", {"pod": {"nodeSelector": {OF_THE_SUBMITTER: "ssd"}}}),
+        ("labels", {"pod": {"labels": {"yunikorn.apache.org/queue": OF_THE_SUBMITTER}}}),
+        ("mountPath", {"pod": {"volumes": [{"name": "a", "mountPath": f"/{OF_THE_SUBMITTER}"}]}}),
+        (
+            "claimName",
+            {"pod": {"volumes": [{"name": "a", "mountPath": "/a", "claimName": OF_THE_SUBMITTER}]}},
+        ),
+    ],
+)
+def test_no_field_that_becomes_a_setting_of_spark_takes_values_of_who_submits_a_job(
+    field: str, spark: dict[str, Any]
+) -> None:
+    spec = COLLECTION | {"spark": spark}
     found, problem = parse_spec(StorageCollectionSpec, {"metadata": {}, "spec": spec})
     assert found is None
     assert field in problem
@@ -163,8 +184,6 @@ def test_no_option_of_a_jvm_is_a_setting_of_spark() -> None:
         ("spark.kubernetes.driver.request.cores", "200m"),
         ("spark.kubernetes.executor.volumes.emptyDir.spark-local-dir-1.mount.path", "/tmp"),
         ("spark.kubernetes.node.selector.topology.kubernetes.io/zone", "a"),
-        ("spark.kubernetes.driver.label.team", "a"),
-        ("spark.kubernetes.executor.annotation.example.com/x", "a"),
         ("spark.kubernetes.executor.limit.cores", "2"),
         ("spark.kubernetes.container.image.pullSecrets", "registry"),
         ("spark.kubernetes.executor.volumes.persistentVolumeClaim.data.options.claimName", "OnDemand"),

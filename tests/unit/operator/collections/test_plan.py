@@ -11,6 +11,7 @@ from holdfast.errors import CLOSED
 from holdfast.persist import Schema
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.collections.facts import (
     CatalogState,
     CollectionFacts,
@@ -112,6 +113,7 @@ def test_a_collection_of_an_observed_catalog_is_shown_and_not_changed() -> None:
     asked = spec(snapshot=request)
     snapshot = SnapshotView(
         request=asked.snapshot,
+        template=SparkTemplate(),
         reachable=True,
         collection_id="c1",
         since=5,
@@ -367,8 +369,9 @@ def test_attempts_of_spark_are_ended_before_a_collection_goes_whatever_becomes_o
     kind: type[RequestedView], gone: CollectionView
 ) -> None:
     job = JobRecord("j1", "c1", kind.kind.job, "1", 3, JobState.RUNNING, by="spark")
-    of_both = {"reachable": True, "request": None, "collection_id": "c1", "since": 5, "upper": 90}
-    asked = kind(**{name: of_both[name] for name in of_both if name in kind.__dataclass_fields__})
+    asked = kind(
+        reachable=True, request=None, template=SparkTemplate(), collection_id="c1", since=5, upper=90
+    )
     app = AppState("app-3", "uid-3", "j1", 3, AppPhase.PENDING, "", asked.now, kind.kind.job)
     ended = FailAttempt(kind.kind.job, "j1", 3, "the StorageCollection is being deleted", stopped=True)
     # Without an application too: its operator ended before the launch.
@@ -384,7 +387,9 @@ def test_attempts_of_spark_are_ended_before_a_collection_goes_whatever_becomes_o
 def test_retain_ends_no_attempts_of_others() -> None:
     job = JobRecord("j1", "c1", "compact", "1", 3, JobState.RUNNING)
     of_spark = replace(job, by="spark")
-    asked = CompactionView(reachable=True, request=None, collection_id="c1", running=(job,))
+    asked = CompactionView(
+        reachable=True, request=None, template=SparkTemplate(), collection_id="c1", running=(job,)
+    )
     assert decided(replace(DELETING, asked=(asked,))) == Release()
     asked = replace(asked, running=(of_spark,))
     # Never made by this resource, and otherwise than it asks for.

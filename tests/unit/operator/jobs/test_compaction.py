@@ -11,6 +11,7 @@ from holdfast.persist import StoredSize
 from holdfast_operator.api.collection import CompactionRequest, CompactionSchedule, StorageCollectionSpec
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.collections.spark_work import waits_for
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.requested import RequestedReport, jobs_of, plan, plan_scheduled
@@ -34,6 +35,7 @@ RESULT = {
 }
 ASKED = CompactionView(
     request=CompactionRequest.model_validate({"requestId": "one"}),
+    template=SparkTemplate(),
     reachable=True,
     collection_id="c1",
     now=NOW,
@@ -124,7 +126,7 @@ def test_one_that_waits_says_for_what_and_one_that_runs_does_not_wait() -> None:
 def test_a_schedule_asks_for_compactions_and_the_records_of_snapshots_are_none_of_them() -> None:
     spec = CompactionSchedule.model_validate({"schedule": "@daily"})
     shown = ScheduleStatus(next_schedule_time=NOW)
-    seen = replace(ASKED, request=None, scheduled=Scheduled(spec=spec, shown=shown))
+    seen = replace(ASKED, request=None, scheduled=Scheduled(spec=spec, template=SparkTemplate(), shown=shown))
     assert plan_scheduled(seen) == StartJob("c1", "compact", "schedule:2026-01-02T00:00:00Z", {}, 1)
     report = plan_scheduled(replace(seen, now=NOW - timedelta(hours=1)))
     assert isinstance(report, RequestedReport)

@@ -16,6 +16,7 @@ from holdfast.persist import Schema, StoredSize
 from holdfast.spark.jobs.spec import HydrateSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
+from holdfast_operator.api.spark import effective
 from holdfast_operator.collections import plan as collection
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, RenditionFacts
 from holdfast_operator.collections.status import phase_of
@@ -39,7 +40,7 @@ R1 = RenditionFacts("r1", 2, 5, UPPER, 12, LARGE, hash_columns=("id",))
 NEW = RenditionFacts(
     "spec-2", shards=4, state=RenditionState.HYDRATING, hash_columns=("id",), held_from=CLOSED
 )
-TEMPLATE = {"startDeadlineSeconds": 60, "maxAttempts": 3}
+TEMPLATE = {"startDeadline": "60s", "maxAttempts": 3}
 ORDER = {"collection": COLLECTION, "rendition": "spec-2"}
 START = StartJob(COLLECTION, "hydrate", "spec-2", ORDER, 1)
 RETRY = RetryJob(COLLECTION, JOB, 1)
@@ -118,10 +119,13 @@ def decided(
 ) -> Decision:
     """Decided after the status shows what is there."""
     there = there or facts(R1, NEW)
+    asked = asked or spec()
+    own = asked.hydration.spark
+    hydrations = replace(hydrations, template=None if own is None else effective(own))
     shown = {each.id: phase_of(there, each).value for each in there.renditions}
     given: dict[str, Any] = {
         "name": "flights",
-        "spec": asked or spec(),
+        "spec": asked,
         "catalog": CatalogState.OPEN,
         "catalog_open": True,
         "item_id": "u1",

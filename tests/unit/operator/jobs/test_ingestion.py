@@ -17,6 +17,7 @@ from holdfast.spark.jobs.spec import IngestJobSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.source import CollectionSource
+from holdfast_operator.api.spark import SparkTemplate, effective
 from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.collections.renditions import made_of
 from holdfast_operator.collections.spark_work import files_of, may_have_driver, source_view, template_of
@@ -63,6 +64,11 @@ def spec(block: dict[str, Any] = TOPIC, **fields: Any) -> StorageCollectionSpec:
     )
 
 
+def slot_for(asked: StorageCollectionSpec) -> str:
+    assert asked.source is not None
+    return slot_of(asked.source, effective(asked.spark, asked.source.spark))
+
+
 def record(slot: str, state: JobState = JobState.RUNNING, attempt: int = 1, **fields: Any) -> JobRecord:
     given_fields = {"by": "spark", "started_ms": NOW_MS - 60_000, "failures": attempt - 1, **fields}
     id_ = job_id(COLLECTION, "ingest", slot)
@@ -91,7 +97,15 @@ def view(
         collection_id=COLLECTION, reachable=True, apps=apps, launched=launched, now=NOW, **fields
     )
     found = source_view(
-        shared, asked, status or {}, jobs, lambda _: None, fed=fed, restoring=restoring, facts=facts
+        shared,
+        asked,
+        asked.spark,
+        status or {},
+        jobs,
+        lambda _: None,
+        fed=fed,
+        restoring=restoring,
+        facts=facts,
     )
     assert found is not None
     return found
@@ -116,7 +130,7 @@ def test_the_work_order_is_a_spec_that_the_job_takes() -> None:
     assert isinstance(start, StartJob)
     assert (start.kind, start.tasks, start.limited) == ("ingest", 6, False)
     job = record(start.slot, spec=start.spec)
-    found = template_of(asked, job)
+    found = template_of(asked, SparkTemplate(), job)
     assert found is not None
     (text,) = arguments({"url": "file:///data"}, COLLECTION, job, found[1])
     parsed = IngestJobSpec.from_json(text)
@@ -128,7 +142,7 @@ def test_the_work_order_is_a_spec_that_the_job_takes() -> None:
 def test_a_job_follows_the_source_and_is_never_given_up() -> None:
     asked = spec()
     assert asked.source is not None
-    slot = slot_of(asked.source)
+    slot = slot_for(asked)
     job = record(slot)
     launch = plan(view(asked, job))
     assert launch == LaunchAttempt(COLLECTION, job, 1, limited=False)
@@ -226,7 +240,7 @@ def test_another_format_is_read_beside_the_one_that_feeds_the_collection() -> No
     before, asked = spec(PLAIN), spec(TOPIC)
     assert before.source is not None
     assert asked.source is not None
-    old = record(slot_of(before.source), spec={"source": before.source.block, "once": False})
+    old = record(slot_for(before), spec={"source": before.source.block, "once": False})
     running = (app(old, AppPhase.RUNNING),)
     # Until the rendition is there, the old job goes on.
     report = plan(view(asked, old, apps=running, facts=known(R1)))
@@ -241,7 +255,7 @@ def test_another_format_is_read_beside_the_one_that_feeds_the_collection() -> No
     assert stalled_condition(report) == ("False", Reason.INGESTION_RUNNING)
     # Each job has its own source, also when it is tried again.
     for job, spec_of in ((old, before), (new, asked)):
-        found = template_of(asked, job)
+        found = template_of(asked, SparkTemplate(), job)
         assert found is not None
         assert spec_of.source is not None
         assert found[1]["source"] == spec_of.source.block
@@ -269,8 +283,8 @@ def test_a_change_that_is_undone_ends_its_job_and_is_no_obstacle_later() -> None
     before, asked = spec(PLAIN), spec(TOPIC)
     assert before.source is not None
     assert asked.source is not None
-    old = record(slot_of(before.source), spec={"source": before.source.block, "once": False})
-    slot = slot_to_fill(asked.source, "spec-2")
+    old = record(slot_for(before), spec={"source": before.source.block, "once": False})
+    slot = slot_to_fill(asked.source, SparkTemplate(), "spec-2")
     new = record(slot, spec={"source": asked.source.block, "once": False, "rendition": "spec-2"})
     aborted = replace(SPEC_2, state=RenditionState.ABORTED)
     both = (app(old, AppPhase.RUNNING), replace(app(new, AppPhase.RUNNING), name="app-2"))
@@ -313,11 +327,11 @@ def test_the_secrets_of_a_source_are_files_of_its_job_only() -> None:
     registry = {"url": "http://r", "secretRef": {"name": "kafka"}}
     asked = spec({**SASL, "format": {"avro": {"registry": registry}}})
     assert asked.source is not None
-    job = record(slot_of(asked.source))
-    (found,) = files_of(asked, job)
+    job = record(slot_for(asked))
+    (found,) = files_of(asked, SparkTemplate(), job)
     assert (found.name, found.shared) == ("kafka", True)
     assert found.keys == ("username", "password", "ca.crt", "tls.crt", "tls.key", "keyPassword")
-    assert files_of(asked, replace(job, kind="snapshot")) == ()
+    assert files_of(asked, SparkTemplate(), replace(job, kind="snapshot")) == ()
     # The work order names the Secret, and has nothing of it.
     assert asked.source.block["kafka"]["secretRef"] == {"name": "kafka"}
 
@@ -325,7 +339,7 @@ def test_the_secrets_of_a_source_are_files_of_its_job_only() -> None:
 def test_an_attempt_that_ran_for_long_is_followed_soon() -> None:
     asked = spec()
     assert asked.source is not None
-    slot = slot_of(asked.source)
+    slot = slot_for(asked)
     fields: dict[str, Any] = {"failures": 9, "error": "x", "finished_ms": NOW_MS - 6_000}
     short = record(slot, JobState.FAILED, 9, **fields)
     assert isinstance(plan(view(asked, short)), RequestedReport)
@@ -337,7 +351,7 @@ def test_a_job_that_was_suspended_after_failures_goes_on_soon() -> None:
     asked = spec()
     assert asked.source is not None
     fields: dict[str, Any] = {"failures": 7, "error": "spec.source.run.suspend is true"}
-    job = record(slot_of(asked.source), JobState.FAILED, 8, finished_ms=NOW_MS - 1_000, **fields)
+    job = record(slot_for(asked), JobState.FAILED, 8, finished_ms=NOW_MS - 1_000, **fields)
     assert stalled_condition(plan(view(asked, job))) == ("Unknown", Reason.INGESTION_RETRYING)
     later = replace(job, finished_ms=NOW_MS - 6_000)
     assert isinstance(plan(view(asked, later)), RetryJob)
@@ -346,7 +360,7 @@ def test_a_job_that_was_suspended_after_failures_goes_on_soon() -> None:
 def test_a_new_attempt_changes_the_condition_only_when_it_has_run_for_a_while() -> None:
     asked = spec()
     assert asked.source is not None
-    job = record(slot_of(asked.source), attempt=3)
+    job = record(slot_for(asked), attempt=3)
     shown = {
         "type": "SourceStalled",
         "status": "True",
@@ -367,7 +381,7 @@ def test_a_new_attempt_changes_the_condition_only_when_it_has_run_for_a_while() 
 def test_another_source_stops_the_job_and_starts_another() -> None:
     before, after = spec(), spec(run={"interval": "2s"})
     assert before.source is not None
-    job = record(slot_of(before.source))
+    job = record(slot_for(before))
     stop = plan(view(after, job, apps=(app(job, AppPhase.RUNNING),)))
     assert isinstance(stop, FailAttempt)
     assert (stop.attempt, stop.stopped, stop.app is not None) == (1, True, True)
@@ -384,7 +398,7 @@ def test_suspended_or_not_made_for_it_no_job_runs(fields: dict[str, Any], reason
     asked = spec(**fields)
     assert asked.source is not None
     fed = reason is not None
-    job = record(slot_of(asked.source))
+    job = record(slot_for(asked))
     stop = plan(view(asked, job, apps=(app(job, AppPhase.RUNNING),), fed=fed))
     assert isinstance(stop, FailAttempt)
     assert stop.stopped
@@ -415,7 +429,7 @@ def test_a_scheduled_run_reads_up_to_the_end() -> None:
     assert condition is not None
     assert (condition.type, condition.status) == (ConditionType.SCHEDULED_INGESTION_COMPLETED, "True")
     assert "4 messages" in condition.message
-    follower = record(slot_of(asked.source) if asked.source else "")
+    follower = record(slot_for(asked) if asked.source else "")
     assert isinstance(plan(view(asked, follower)), FailAttempt), "the job of mode Continuous ends"
 
 
@@ -425,7 +439,7 @@ def test_a_source_forgets_a_collection_before_it_is_dropped() -> None:
     assert isinstance(start, StartJob)
     assert (start.slot, start.spec["forget"], start.limited) == ("forget:", True, False)
     job = record("forget:", spec=start.spec)
-    found = template_of(asked, job)
+    found = template_of(asked, SparkTemplate(), job)
     assert found is not None
     (text,) = arguments({"url": "file:///data"}, COLLECTION, job, found[1])
     assert IngestJobSpec.from_json(text).forget
@@ -462,7 +476,7 @@ def test_no_two_attempts_are_wanted_at_once(
 ) -> None:
     asked = spec()
     assert asked.source is not None
-    job = record(slot_of(asked.source), state, attempt, finished_ms=NOW_MS - 400_000, error="x")
+    job = record(slot_for(asked), state, attempt, finished_ms=NOW_MS - 400_000, error="x")
     apps = () if phase is None else (app(job, phase, age=400),)
     step = plan(view(asked, job, apps=apps))
     if isinstance(step, StartJob | RetryJob | LaunchAttempt):

@@ -1,6 +1,7 @@
 """Which run of a schedule is due: each time at most once, and only the latest of the missed ones."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import process_time
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from holdfast.collections import JobRecord, JobState
 from holdfast.errors import BadInput
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.jobs.scheduled import (
     Scheduled,
     Timetable,
@@ -217,6 +219,7 @@ def scheduled(
 ) -> Scheduled[CronSchedule]:
     return Scheduled(
         spec=CronSchedule.model_validate({"schedule": "@hourly", **spec}),
+        template=SparkTemplate(),
         shown=ScheduleStatus(next_schedule_time=upcoming, missed_runs=missed),
         runs=tuple(map(record, begun)),
     )
@@ -243,11 +246,11 @@ def told(found: Turn) -> tuple[datetime | None, datetime | None, int, float]:
         (scheduled((at("11-23T10:00"),), at("11-23T10:00")), ("12:00", "12:00", 1, 1800)),
         # None later than its deadline.
         (
-            scheduled(upcoming=at("11-23T12:00"), startingDeadlineSeconds=1801),
+            scheduled(upcoming=at("11-23T12:00"), startingDeadline="1801s"),
             ("12:00", "12:00", 0, 1.001),
         ),
-        (scheduled(upcoming=at("11-23T12:00"), startingDeadlineSeconds=1799), (None, "13:00", 1, 1800)),
-        (scheduled(upcoming=at("11-23T10:00"), startingDeadlineSeconds=60), (None, "13:00", 3, 1800)),
+        (scheduled(upcoming=at("11-23T12:00"), startingDeadline="1799s"), (None, "13:00", 1, 1800)),
+        (scheduled(upcoming=at("11-23T10:00"), startingDeadline="1m"), (None, "13:00", 3, 1800)),
         # The clock went back: what is on record doesn't come again.
         (scheduled((at("11-23T13:00"),), at("11-23T14:00")), (None, "14:00", 0, 5400)),
         (scheduled((at("11-23T13:00"),), at("11-23T13:00")), (None, "14:00", 0, 5400)),
@@ -324,9 +327,14 @@ def test_over_outages_and_clocks_no_time_runs_twice_and_of_the_missed_only_the_l
     now, begun, shown = at("10-24T20:00"), list[datetime](), ScheduleStatus()
     for minutes, able, written, lost in steps:
         now += timedelta(minutes=minutes)
-        spec = {"schedule": line, "timeZone": "Europe/Berlin", "startingDeadlineSeconds": deadline}
+        spec = {
+            "schedule": line,
+            "timeZone": "Europe/Berlin",
+            "startingDeadline": deadline and f"{deadline}s",
+        }
         asked = Scheduled(
             spec=CronSchedule.model_validate(spec),
+            template=SparkTemplate(),
             shown=ScheduleStatus() if lost else shown,
             runs=tuple(map(record, begun)),
         )
@@ -338,7 +346,7 @@ def test_over_outages_and_clocks_no_time_runs_twice_and_of_the_missed_only_the_l
             assert not begun or found.due > begun[-1]
             assert list(table.until(found.due, now)) == []
             begun.append(found.due)
-            again = turn(Scheduled(spec=asked.spec, shown=asked.shown, runs=tuple(map(record, begun))), now)
+            again = turn(replace(asked, runs=tuple(map(record, begun))), now)
             assert again.due is None
             found = again
         assert found.look_after > 0 or found.due is not None
@@ -355,7 +363,10 @@ def test_every_time_runs_or_is_counted_as_missed(line: str, steps: list[int]) ->
         now += timedelta(minutes=minutes)
         for _ in range(2):
             spec = CronSchedule.model_validate({"schedule": line})
-            found = turn(Scheduled(spec=spec, shown=shown, runs=tuple(map(record, begun))), now)
+            asked = Scheduled(
+                spec=spec, template=SparkTemplate(), shown=shown, runs=tuple(map(record, begun))
+            )
+            found = turn(asked, now)
             shown = found.shown
             begun += [found.due] if found.due is not None else []
     assert shown.next_schedule_time is not None

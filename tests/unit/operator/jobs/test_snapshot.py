@@ -16,6 +16,7 @@ from holdfast.tables.iceberg.target import IcebergTarget
 from holdfast_operator.api.collection import SnapshotRequest, SnapshotSchedule
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.jobs.course import arguments, backoff
 from holdfast_operator.jobs.requested import RequestedReport, plan, plan_scheduled
 from holdfast_operator.jobs.scheduled import Scheduled
@@ -27,15 +28,22 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 JOB = "7a0c2f3e-0000-5000-8000-000000000001"
 
 
+TEMPLATE: dict[str, Any] = {"startDeadline": "60s", "maxAttempts": 3}
+
+
 def request(**fields: Any) -> SnapshotRequest:
     return SnapshotRequest.model_validate(
         {
             "requestId": "one",
             "destination": "file:///out",
-            "spark": {"startDeadlineSeconds": 60, "maxAttempts": 3},
+            "spark": TEMPLATE,
             **fields,
         }
     )
+
+
+def template(**fields: Any) -> SparkTemplate:
+    return SparkTemplate.model_validate(fields)
 
 
 def record(state: JobState, attempt: int = 1, **fields: Any) -> JobRecord:
@@ -52,6 +60,7 @@ def app(
 
 ASKED = SnapshotView(
     request=request(),
+    template=SparkTemplate.model_validate(TEMPLATE),
     reachable=True,
     collection_id="c1",
     since=10,
@@ -85,8 +94,7 @@ def test_a_job_starts_at_a_fixed_time(as_of: int | None, expected: int) -> None:
 
 
 def test_tasks_follow_from_what_is_stored() -> None:
-    asked = request(spark={"executor": {"instances": 3}})
-    large = replace(ASKED, request=asked, stored=StoredSize(5_000_000, 10))
+    large = replace(ASKED, template=template(executor={"instances": 3}), stored=StoredSize(5_000_000, 10))
     step = plan(large)
     assert isinstance(step, StartJob)
     assert step.tasks == 6
@@ -180,7 +188,7 @@ def test_why_a_driver_does_not_start_is_told_while_it_waits_and_when_it_is_given
     why = "ErrImagePull: no such image"
     step = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, age=61, message=why),)))
     assert isinstance(step, FailAttempt)
-    assert step.error == f"its driver did not start within 60 s (startDeadlineSeconds): {why}"
+    assert step.error == f"its driver did not start within 60 s (startDeadline): {why}"
     report = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, message=why),)))
     assert isinstance(report, RequestedReport)
     assert report.condition is not None
@@ -189,20 +197,20 @@ def test_why_a_driver_does_not_start_is_told_while_it_waits_and_when_it_is_given
 
 @pytest.mark.parametrize("phase", [AppPhase.RUNNING, AppPhase.UNCLEAR])
 def test_an_attempt_that_does_not_end_is_cancelled_where_the_template_says_when(phase: AppPhase) -> None:
-    spark = {"attemptDeadlineSeconds": 3600}
+    spark = template(attemptDeadline="1h")
     late = app(phase, age=3601)
-    step = plan(replace(RUNNING, request=request(spark=spark), apps=(late,)))
+    step = plan(replace(RUNNING, template=spark, apps=(late,)))
     assert isinstance(step, FailAttempt)
-    assert (step.app, step.error) == (late, "it did not end within 3600 s (attemptDeadlineSeconds)")
+    assert (step.app, step.error) == (late, "it did not end within 3600 s (attemptDeadline)")
     for seen in (
-        replace(RUNNING, request=request(spark=spark), apps=(app(phase, age=3599),)),
+        replace(RUNNING, template=spark, apps=(app(phase, age=3599),)),
         replace(RUNNING, apps=(app(phase, age=10**6),)),
     ):
         assert told(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
 
 
-WAITS = "its driver did not start within {} s (startDeadlineSeconds): no node"
-ENDS = "it did not end within {} s (attemptDeadlineSeconds)"
+WAITS = "its driver did not start within {} s (startDeadline): no node"
+ENDS = "it did not end within {} s (attemptDeadline)"
 
 
 @pytest.mark.parametrize(
@@ -222,9 +230,9 @@ ENDS = "it did not end within {} s (attemptDeadlineSeconds)"
 def test_an_attempt_that_waits_for_its_driver_has_both_deadlines(
     start: int, whole: int | None, age: int, told: str | None
 ) -> None:
-    spark = {"startDeadlineSeconds": start, "attemptDeadlineSeconds": whole}
+    spark = template(startDeadline=f"{start}s", attemptDeadline=whole and f"{whole}s")
     late = app(AppPhase.PENDING, age=age, message="no node")
-    step = plan(replace(RUNNING, request=request(spark=spark), apps=(late,)))
+    step = plan(replace(RUNNING, template=spark, apps=(late,)))
     if told is None:
         assert isinstance(step, RequestedReport)
     else:
@@ -232,8 +240,8 @@ def test_an_attempt_that_waits_for_its_driver_has_both_deadlines(
 
 
 def test_one_whose_driver_runs_has_no_deadline_to_start() -> None:
-    spark = {"startDeadlineSeconds": 60, "attemptDeadlineSeconds": 300}
-    runs = replace(RUNNING, request=request(spark=spark), apps=(app(AppPhase.RUNNING, age=299),))
+    spark = template(startDeadline="1m", attemptDeadline="5m")
+    runs = replace(RUNNING, template=spark, apps=(app(AppPhase.RUNNING, age=299),))
     assert told(runs) == ("Unknown", Reason.SNAPSHOT_RUNNING)
     step = plan(replace(runs, apps=(app(AppPhase.RUNNING, age=301),)))
     assert isinstance(step, FailAttempt)
@@ -362,9 +370,10 @@ def nightly(
     *runs: JobRecord, upcoming: datetime | None = NOW, objection: str | None = None, **fields: Any
 ) -> Scheduled[SnapshotSchedule]:
     """A schedule whose time is NOW."""
-    spec = {"schedule": "0 0 * * *", "destination": "file:///out", "spark": {"maxAttempts": 3}, **fields}
+    spec = {"schedule": "0 0 * * *", "destination": "file:///out", **fields}
     return Scheduled(
         spec=SnapshotSchedule.model_validate(spec),
+        template=template(maxAttempts=3),
         shown=ScheduleStatus(next_schedule_time=upcoming),
         runs=runs,
         objection=objection,

@@ -298,14 +298,14 @@ def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
     with pytest.raises(BadInput, match="already"):
         snapshot_request(body, None, None, "one", NOW)
     # The first one beside a schedule is written as the schedule's are.
-    body["spec"] |= {"snapshotSchedule": {"destination": "file:///s", "spark": {"sparkVersion": "4.3.0"}}}
+    body["spec"] |= {"snapshotSchedule": {"destination": "file:///s", "spark": {"maxAttempts": 5}}}
     assert snapshot_request(body, None, None, "two", NOW)["destination"] == "file:///b/x"
     del body["spec"]["snapshot"]
     assert snapshot_request(body, None, None, "two", NOW) == {
         "requestId": "two",
         "destination": "file:///s",
         "asOf": None,
-        "spark": {"sparkVersion": "4.3.0"},
+        "spark": {"maxAttempts": 5},
     }
     table = {"catalog": "shop", "table": "sales.orders", "properties": {"type": "rest"}}
     body["spec"] |= {"snapshot": {"requestId": "one", "iceberg": table}}
@@ -325,8 +325,8 @@ def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
 def test_a_compaction_is_asked_for_once_by_a_name_and_told_in_a_line() -> None:
     body = thing("StorageCollection", "a")
     assert compaction_request(body, None, NOW) == {"requestId": "manual-20260102-030405-000"}
-    body["spec"]["compactionSchedule"] = {"schedule": "@daily", "spark": {"sparkVersion": "4.3.0"}}
-    assert compaction_request(body, "one", NOW) == {"requestId": "one", "spark": {"sparkVersion": "4.3.0"}}
+    body["spec"]["compactionSchedule"] = {"schedule": "@daily", "spark": {"maxAttempts": 5}}
+    assert compaction_request(body, "one", NOW) == {"requestId": "one", "spark": {"maxAttempts": 5}}
     # A merge patch leaves the template of the last one.
     body["spec"]["compaction"] = {"requestId": "one", "spark": {}}
     assert compaction_request(body, "two", NOW) == {"requestId": "two"}

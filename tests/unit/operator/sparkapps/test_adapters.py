@@ -12,7 +12,7 @@ from kubernetes.client import ApiClient
 
 from holdfast_operator import container
 from holdfast_operator.api.names import Kind
-from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.api.spark import SparkPod, SparkTemplate
 from holdfast_operator.engine.kube import Forbidden, Kube, KubeError, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps import apache, job, kubeflow
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch, NotInstalled, SecretFiles
@@ -20,6 +20,7 @@ from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapte
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 from holdfast_operator.sparkapps.job import JOBS, PODS, JobAdapter
 from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
+from holdfast_operator.sparkapps.limits import TemplateLimits
 from holdfast_operator.sparkapps.objects import ObjectAdapter, application_name
 
 Json = dict[str, Any]
@@ -59,6 +60,16 @@ def containers(body: Json) -> list[Json]:
     if body["kind"] == "Job":
         return list(spec["template"]["spec"]["containers"])
     return [pod["containers"][0] for pod in pods(body)]
+
+
+def pod_templates(body: Json) -> list[Json]:
+    """The templates of pods: of driver and executor, or the one of both."""
+    spec = body["spec"]
+    if body["kind"] == "Job":
+        return [spec["template"]]
+    if "driverSpec" in spec:
+        return [spec[role]["podTemplateSpec"] for role in ("driverSpec", "executorSpec")]
+    return [spec[role]["template"] for role in ("driver", "executor")]
 
 
 def pods(body: Json) -> list[Json]:
@@ -172,21 +183,16 @@ def overheads(**template: Any) -> tuple[Any, Any]:
 def test_pods_have_room_for_the_python_process_of_each_core() -> None:
     """Each takes up to 600 MiB outside of the JVM, which has 384 MiB or a tenth of the heap."""
     assert overheads() == ("1024m", "1024m")
-    assert overheads(executor={"cores": 4, "memory": "2g"}) == ("1024m", f"{384 + 4 * 640}m")
-    assert overheads(executor={"cores": 2, "memory": "8g"}, driver={"memory": "10g"}) == (
+    assert overheads(executor={"cores": 4, "memory": "2Gi"}) == ("1024m", f"{384 + 4 * 640}m")
+    assert overheads(executor={"cores": 2, "memory": "8Gi"}, driver={"memory": "10Gi"}) == (
         f"{1024 + 640}m",
         f"{819 + 2 * 640}m",
-    )
-    # Spark takes a number for MiB.
-    assert overheads(driver={"memory": "10240"}, executor={"memory": "4194304k"}) == (
-        "1664m",
-        f"{409 + 640}m",
     )
 
 
 def test_what_the_template_says_of_memory_stays() -> None:
-    told = {"cores": 4, "memoryOverhead": "3g"}
-    assert overheads(executor=told, driver={"memoryOverhead": "700m"}) == ("700m", "3g")
+    told = {"cores": 4, "memoryOverhead": "3Gi"}
+    assert overheads(executor=told, driver={"memoryOverhead": "700Mi"}) == ("700m", "3072m")
     assert overheads(sparkConf={"spark.executor.memoryOverhead": "2g"}) == ("1024m", None)
     assert overheads(sparkConf={"spark.driver.memoryOverheadFactor": "0.9"}) == (None, "1024m")
     assert overheads(sparkConf={"spark.kubernetes.memoryOverheadFactor": "0.9"}) == (None, None)
@@ -197,11 +203,11 @@ def test_a_template_becomes_settings_for_apaches_operator_and_wins_over_its_own_
     launch = with_template(
         image="registry/spark:1",
         sparkConf={"spark.executor.instances": "99", "spark.sql.a": "b", "spark.driver.memoryOverhead": "9g"},
-        executor={"instances": 3, "cores": 2, "memory": "4g"},
+        executor={"instances": 3, "cores": 2, "memory": "4Gi"},
     )
     settings = apache.application(launch)["spec"]["sparkConf"]
     assert settings["spark.executor.instances"] == "3"
-    assert (settings["spark.executor.cores"], settings["spark.executor.memory"]) == ("2", "4g")
+    assert (settings["spark.executor.cores"], settings["spark.executor.memory"]) == ("2", "4096m")
     assert settings["spark.kubernetes.container.image"] == "registry/spark:1"
     assert settings["spark.kubernetes.authenticate.driver.serviceAccountName"] == "holdfast-spark"
     assert (settings["spark.sql.a"], settings["spark.driver.memoryOverhead"]) == ("b", "9g")
@@ -209,10 +215,10 @@ def test_a_template_becomes_settings_for_apaches_operator_and_wins_over_its_own_
 
 def test_the_pod_of_a_plain_job_is_driver_and_executor_in_one() -> None:
     launch = with_template(
-        driver={"memory": "1g"},
-        executor={"cores": 4, "memory": "2g", "memoryOverhead": "3g"},
+        driver={"memory": "1Gi"},
+        executor={"cores": 4, "memory": "2Gi", "memoryOverhead": "3Gi"},
         sparkConf={"spark.sql.a": "b", "spark.driver.memory": "9g", "spark.driver.host": "there"},
-        attemptDeadlineSeconds=7200,
+        attemptDeadline="2h",
     )
     spec = job.job(launch)["spec"]
     (pod_container,) = containers(job.job(launch))
@@ -235,13 +241,15 @@ def test_the_pod_of_a_plain_job_is_driver_and_executor_in_one() -> None:
 
 
 PLACED = with_template(
-    nodeSelector={"disk": "fast"},
-    tolerations=[{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
-    volumes=[
-        {"name": "out", "mountPath": "/out", "claimName": "snapshots"},
-        {"name": "scratch", "mountPath": "/tmp", "sizeLimit": "20Gi"},
-        {"name": "in", "mountPath": "/in", "claimName": "feeds", "readOnly": True},
-    ],
+    pod={
+        "nodeSelector": {"disk": "fast"},
+        "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+        "volumes": [
+            {"name": "out", "mountPath": "/out", "claimName": "snapshots"},
+            {"name": "scratch", "mountPath": "/tmp", "sizeLimit": "20Gi"},
+            {"name": "in", "mountPath": "/in", "claimName": "feeds", "readOnly": True},
+        ],
+    }
 )
 TOLERATED = [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}]
 
@@ -288,6 +296,62 @@ def test_nodes_and_volumes_are_those_of_the_pod_of_a_plain_job() -> None:
     plain = job.job(LAUNCH)["spec"]["template"]["spec"]
     assert plain["volumes"] == [{"name": "holdfast-tmp", "emptyDir": {}}]
     assert not {"nodeSelector", "tolerations"} & plain.keys()
+
+
+POD = {
+    "labels": {"yunikorn.apache.org/queue": "root.night"},
+    "annotations": {"scheduling.volcano.sh/queue-name": "night"},
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
+                ]
+            }
+        }
+    },
+    "schedulerName": "volcano",
+    "priorityClassName": "batch",
+    "imagePullSecrets": [{"name": "registry"}],
+    "securityContext": {"runAsUser": 1000, "runAsGroup": 1001, "fsGroup": 1002, "supplementalGroups": [7]},
+}
+QUEUED = with_template(
+    pod=POD,
+    metadata={
+        "labels": {"kueue.x-k8s.io/queue-name": "night"},
+        "annotations": {"yunikorn.apache.org/queue": "a"},
+    },
+)
+
+
+@each_adapter
+def test_pods_and_applications_have_what_the_pod_template_says(each: ObjectAdapter) -> None:
+    body, plain = each.body(QUEUED), each.body(LAUNCH)
+    assert body["metadata"]["labels"] == {
+        **plain["metadata"]["labels"],
+        "kueue.x-k8s.io/queue-name": "night",
+    }
+    assert body["metadata"]["annotations"] == {"yunikorn.apache.org/queue": "a"}
+    assert "annotations" not in plain["metadata"]
+    templates = pod_templates(body)
+    for template, before in zip(templates, pod_templates(plain), strict=True):
+        assert template["metadata"]["labels"] == {**before["metadata"]["labels"], **POD["labels"]}
+        assert template["metadata"]["annotations"] == POD["annotations"]
+        spec, context = template["spec"], template["spec"]["securityContext"]
+        for name in ("affinity", "schedulerName", "priorityClassName", "imagePullSecrets"):
+            assert spec[name] == POD[name]
+            assert name not in before["spec"]
+        assert {name: context[name] for name in POD["securityContext"]} == POD["securityContext"]
+        assert {**context, **before["spec"]["securityContext"]} == context
+
+
+@each_adapter
+def test_labels_of_the_operator_win(each: ObjectAdapter) -> None:
+    """The API server refuses these names, but an object may have them from before."""
+    own = SparkPod.model_construct(**SparkPod().__dict__ | {"labels": {"holdfast.dev/attempt": "9"}})
+    body = each.body(replace(LAUNCH, template=SparkTemplate().model_copy(update={"pod": own})))
+    for template in pod_templates(body):
+        assert template["metadata"]["labels"]["holdfast.dev/attempt"] == "2"
 
 
 @pytest.mark.spark
@@ -486,7 +550,7 @@ def observe(chosen: Any) -> tuple[AppState, ...]:
 
 
 def test_a_plain_job_that_its_deadline_ended_says_which_and_not_how_its_pod_died() -> None:
-    template = LAUNCH.template.model_copy(update={"attempt_deadline_seconds": 60})
+    template = LAUNCH.template.model_copy(update={"attempt_deadline": "1m"})
     kube = Serving(JOBS, job.PODS)
     asyncio.run(JobAdapter(kube).launch(replace(LAUNCH, template=template)))
     (made,) = kube.there[JOBS.path("ns")]
@@ -498,7 +562,7 @@ def test_a_plain_job_that_its_deadline_ended_says_which_and_not_how_its_pod_died
         made["status"] = {"failed": 1, "conditions": conditions}
         told += [(app.phase, app.message) for app in observe(JobAdapter(kube))]
     assert told == [
-        (AppPhase.FAILED, "it did not end within 60 s (attemptDeadlineSeconds)"),
+        (AppPhase.FAILED, "it did not end within 60 s (attemptDeadline)"),
         (AppPhase.FAILED, "its driver ended with exit code 143, Error"),
     ]
 
@@ -516,7 +580,7 @@ def test_a_plain_job_that_its_deadline_ended_says_which_and_not_how_its_pod_died
 def test_the_first_that_is_served_launches(
     served: tuple[ResourceType, ...], name: str, expected: str
 ) -> None:
-    chosen = adapter(Serving(*served), AdapterName(name))
+    chosen = adapter(Serving(*served), AdapterName(name), TemplateLimits())
     assert observe(chosen) == ()
     asyncio.run(chosen.launch(LAUNCH))
     assert [app.via for app in observe(chosen)] == [expected]
@@ -532,14 +596,14 @@ def test_what_is_asked_for_and_not_there_is_told(refusal: Callable[[str], KubeEr
         ("job", "batch/v1"),
     ):
         with pytest.raises(NotInstalled, match=words):
-            observe(adapter(kube, AdapterName(name)))
+            observe(adapter(kube, AdapterName(name), TemplateLimits()))
     with pytest.raises(NotInstalled, match=r"sparkoperator.*spark\.apache.*batch/v1"):
-        observe(adapter(kube, AdapterName.AUTO))
+        observe(adapter(kube, AdapterName.AUTO, TemplateLimits()))
 
 
 def test_what_runs_is_counted_over_all_adapters_and_objects() -> None:
     kube = Serving(SPARK_APPLICATIONS, JOBS)
-    chosen = adapter(kube, AdapterName.AUTO)
+    chosen = adapter(kube, AdapterName.AUTO, TemplateLimits())
     observe(chosen)
     other = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "other")
     asyncio.run(chosen.launch(LAUNCH))
@@ -551,7 +615,7 @@ def test_what_runs_is_counted_over_all_adapters_and_objects() -> None:
 
 
 def test_switched_off_nothing_is_asked_of_the_cluster() -> None:
-    chosen = adapter(Serving(), AdapterName.NONE)
+    chosen = adapter(Serving(), AdapterName.NONE, TemplateLimits())
     with pytest.raises(NotInstalled, match="are disabled"):
         observe(chosen)
     with pytest.raises(NotInstalled, match="are disabled"):
@@ -562,7 +626,7 @@ def test_switched_off_nothing_is_asked_of_the_cluster() -> None:
 def test_an_attempt_stays_with_the_adapter_that_launched_it() -> None:
     """Also when a Spark operator is installed while a plain Job runs."""
     kube = Serving(JOBS, PODS)
-    chosen = adapter(kube, AdapterName.AUTO)
+    chosen = adapter(kube, AdapterName.AUTO, TemplateLimits())
     observe(chosen)
     asyncio.run(chosen.launch(LAUNCH))
     kube.there[SPARK_APPLICATIONS.path("ns")] = []
@@ -577,7 +641,7 @@ def test_an_attempt_stays_with_the_adapter_that_launched_it() -> None:
 def test_an_adapter_that_goes_away_leaves_everything_undecided() -> None:
     """Its applications may run: that others are served is no reason to take them for gone."""
     kube = Serving(SPARK_APPLICATIONS, JOBS)
-    chosen = adapter(kube, AdapterName.AUTO)
+    chosen = adapter(kube, AdapterName.AUTO, TemplateLimits())
     observe(chosen)
     del kube.there[SPARK_APPLICATIONS.path("ns")]
     with pytest.raises(NotInstalled, match="Kubeflow"):
@@ -586,7 +650,7 @@ def test_an_adapter_that_goes_away_leaves_everything_undecided() -> None:
 
 def test_what_a_pod_says_explains_a_job_that_waits() -> None:
     kube = Serving(JOBS, PODS)
-    chosen = adapter(kube, AdapterName.JOB)
+    chosen = adapter(kube, AdapterName.JOB, TemplateLimits())
     observe(chosen)
     asyncio.run(chosen.launch(LAUNCH))
     (made,) = kube.there[JOBS.path("ns")]
