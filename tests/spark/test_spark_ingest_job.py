@@ -138,7 +138,9 @@ def test_both_feed_one_collection_at_the_same_time(
     spec = fed(source)
     done: list[IngestStep] = []
     other = threading.Thread(
-        target=ingest_source, args=(url, spec.collection, source), kwargs={"once": True, "told": done.append}
+        target=ingest_source,
+        args=(url, spec.collection, source),
+        kwargs={"once": True, "on_step": done.append},
     )
     other.start()
     ingest.run(spec, say=lambda _: None, spark=spark)

@@ -9,7 +9,7 @@ Invariants
   order of a run without `-n`.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
@@ -41,6 +41,20 @@ class Spread(LoadScopeScheduling):  # type: ignore[misc] # xdist comes without t
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        # Units that are done would be handed out again. They have no tests, so the process would wait for ever.
+        workload = self.assigned_work[node]
+        for name in [name for name, tests in workload.items() if all(tests.values())]:
+            del workload[name]
+        crashed: str | None = super().remove_node(node)
+        return crashed
+
+    def _reschedule(self, node: Any) -> None:
+        super()._reschedule(node)
+        # A process begins a test only when it knows the next one, or that there is none.
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
 
     def _assign_work_unit(self, node: object) -> None:
         longest = min(self.workqueue, key=lambda name: rank(name, len(self.workqueue[name])))

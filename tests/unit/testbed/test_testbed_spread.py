@@ -40,6 +40,36 @@ def test_the_longest_pieces_are_begun_first_and_short_files_fill_the_end() -> No
     ]
 
 
+def test_a_run_goes_on_after_a_process_that_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "tests" / "unit"
+    folder.mkdir(parents=True)
+    # The first unit is done when the process ends.
+    (folder / "test_a.py").write_text("def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n")
+    ends = "import os, pathlib\ndef test_it():\n    file = pathlib.Path(os.environ['LOG'])\n"
+    ends += "    if not file.exists():\n        file.touch()\n        os._exit(1)\n"
+    (folder / "test_b.py").write_text(ends)
+    for name in "cdef":
+        (folder / f"test_{name}.py").write_text("def test_it(): pass\n")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-n", "1", "-p", "testbed.pytest_plugin"),
+            *("-p", "no:cacheprovider", "--rootdir", tmp_path, "tests"),
+        ],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(TESTS),
+            "LOG": str(tmp_path / "log"),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "1 failed, 8 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_every_test_is_done_once_with_those_of_its_piece(tmp_path: Path) -> None:
     names = ["spark/test_a", "spark/test_b", *(f"unit/test_{name}" for name in "cdefg")]
     for name in names:

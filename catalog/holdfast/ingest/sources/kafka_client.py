@@ -2,6 +2,10 @@
 
 Librdkafka connects and retries by itself, and only reports at some time that it did not succeed. So each
 request has a time limit. The error that ends it shows the last reason that a connection gave.
+
+Librdkafka ends the process if a client is destroyed by one of its own threads. Such a thread runs Python when
+it completes a future, and may then collect garbage. So a client is part of no cycle: what it calls does not
+refer to it. `close` destroys it at once.
 """
 
 # ruff: noqa: SLF001 - the names of librdkafka's own errors begin with an underscore
@@ -81,6 +85,18 @@ class UnknownTopic(Exception):
     """The broker doesn't know the topic or the partition."""
 
 
+class _LastError:
+    """The last error that a connection had."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+
+    def note(self, error: KafkaError) -> None:
+        # The error of a connection says more than that all are gone, which follows it.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self.error is None:
+            self.error = error
+
+
 class KafkaClient:
     """Two clients of librdkafka: `admin` asks, and `consumer` reads and commits."""
 
@@ -89,7 +105,7 @@ class KafkaClient:
         self._waits = waits
         self._protocol = spec.security.get("security.protocol", "PLAINTEXT")
         self.patience_s = OPEN_S
-        self._last_error: KafkaError | None = None
+        self._last = _LastError()
         self._retired: deque[AdminClient] = deque(maxlen=16)
         for name, file in spec.security.items():
             if name.endswith(".location") and not Path(file).exists():
@@ -101,7 +117,7 @@ class KafkaClient:
             "socket.timeout.ms": 10_000,
             # What it would log is in the errors, and stderr belongs to the command.
             "log_level": 0,
-            "error_cb": self._note,
+            "error_cb": self._last.note,
             **({} if spec.secret is None else _of_secret(spec.secret)),
             **spec.security,
         }
@@ -128,14 +144,11 @@ class KafkaClient:
                 f"source.kafka can't be used: {one_line(error.args[0])}", hint="correct source.kafka.security"
             ) from None
 
-    def _note(self, error: KafkaError) -> None:
-        # The error of a connection says more than that all are gone, which follows it.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:
-            self._last_error = error
-
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, once."""
         self.consumer.close()
+        self._retired.clear()
+        del self.admin
 
     def asked(self, what: str, ask: Callable[[], Sequence["Future[_T]"]]) -> list[_T]:
         """The results of requests, which are repeated while a broker is gone."""
@@ -150,13 +163,13 @@ class KafkaClient:
             try:
                 return future.result(timeout=POLL_S)
             except FutureTimeout:
-                # This calls `_note`.
+                # This calls `_LastError.note`.
                 self.admin.poll(0)
                 self._check_rejected(what)
 
     def _check_rejected(self, what: str) -> None:
         """During the first contact, don't wait for a broker that rejects the credentials."""
-        error = self._last_error
+        error = self._last.error
         if self.patience_s == OPEN_S and error is not None and _is_rejected(error):
             raise self.failure(what, error)
 
@@ -214,7 +227,7 @@ class KafkaClient:
         """The error that says most about a failure, and what it says. None: nothing came in time."""
         if error is None or is_passing(error):
             # The last one that a connection had says more than that the time is over.
-            error = self._last_error or error
+            error = self._last.error or error
         if error is None:
             return None, "it does not respond"
         if error.code() == KafkaError._ALL_BROKERS_DOWN:

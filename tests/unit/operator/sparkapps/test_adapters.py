@@ -450,7 +450,7 @@ def test_a_history_of_more_than_ten_states_is_read_in_the_order_of_its_numbers()
 
 
 NO_POD = (
-    f"its pod can't be made; kubectl describe job {application_name(OWNER, 'snapshot', JOB, 2)} tells why, "
+    f"its pod can't be made; kubectl describe job {application_name(OWNER, 'snapshot', JOB, 2)} shows why, "
     "such as a ServiceAccount that isn't there"
 )
 
