@@ -43,7 +43,7 @@ class Spread(LoadScopeScheduling):  # type: ignore[misc] # xdist comes without t
         return unit(nodeid)
 
     def remove_node(self, node: Any) -> str | None:
-        # Units that are done would be handed out again. They have no tests, so the process would wait for ever.
+        # Units that are done would be handed out again. A process that gets no test from one waits for ever.
         workload = self.assigned_work[node]
         for name in [name for name, tests in workload.items() if all(tests.values())]:
             del workload[name]
