@@ -27,7 +27,7 @@ from holdfast.persist.rows.consolidate import consolidate_updates, negated
 from holdfast.persist.rows.evolution import fitted
 from holdfast.persist.rows.fold import shown_row
 from holdfast.persist.rows.key_filter import among, marked
-from holdfast.persist.rows.schema import DIFF, TIME
+from holdfast.persist.rows.schema import TIME
 from holdfast.persist.rows.stored import logical_rows
 from holdfast.polars_forks import polars_works
 from holdfast.tables.filters import ChosenBy, Where, evaluated, filter_of
@@ -187,7 +187,7 @@ class SetValues(Change):
         return _Replaced(None if self.where is None else ChosenBy(self.where), self._made)
 
     def _made(self, existing: pa.Table, schema: Schema) -> pa.Table:
-        check_counts(existing[DIFF].to_numpy())
+        check_counts(existing)
         rows = existing = logical_rows(existing, schema)
         seen = existing.select([name for name in schema.names if not is_alias(name)])
         for name, value in self.values.items():
@@ -239,7 +239,7 @@ class Merge(Change):
             elif self.matched == "update" and not others and part.names == now.names:
                 pieces.append(rows.filter(is_there))
             elif self.matched == "update":
-                check_counts(existing[DIFF].to_numpy())
+                check_counts(existing)
                 _check_unique(table, existing.select(keys.column_names), "a merge of some columns")
                 pieces.append(_overlaid(existing, rows, keys))
             if self.missing == "insert":

@@ -105,8 +105,8 @@ def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
     if are_ones(contents[DIFF]):
         yield rows
         return
+    check_counts(contents)
     counts = contents[DIFF].to_numpy()
-    check_counts(counts)
     for start in range(0, len(counts), _PIECE_ROWS):
         block = counts[start : start + _PIECE_ROWS]
         if block.max() > _MANY:
@@ -117,12 +117,17 @@ def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
         yield from (rows.take(pa.array(places + start)) for places in copies)
 
 
-def check_counts(counts: np.ndarray) -> None:
-    """Raise `BadInput` if a count is negative."""
+def check_counts(contents: pa.Table | pa.RecordBatch) -> None:
+    """Raise `BadInput` if a count is negative. The contents may have only some columns."""
+    counts = contents.column(DIFF).to_numpy()
     if (counts < 0).any():
+        index = int((counts < 0).argmax())
+        row = shown_row([name for name in contents.schema.names if name not in (TIME, DIFF)], contents, index)
         raise BadInput(
-            f"{int((counts < 0).sum())} rows have negative counts: a writer removed rows that did not exist",
-            hint="read the rows with their counts to find them (--diff)",
+            f"the count of a row is {counts[index]}{f' ({row})' if row else ''}: a writer removed it without"
+            " its being there",
+            hint="append such rows, or delete their keys. Table.counts() and --diff show"
+            " the counts of all rows",
         )
 
 

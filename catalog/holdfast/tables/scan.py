@@ -100,8 +100,8 @@ def count(table: OpenTable, time: int | None, where: Where | None) -> int:
             if are_ones(batch.column(DIFF)):
                 total += batch.num_rows
                 continue
+            check_counts(batch)
             counts = batch.column(DIFF).to_numpy()
-            check_counts(counts)
             total += _total(counts)
     finally:
         end()

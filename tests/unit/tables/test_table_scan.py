@@ -576,7 +576,7 @@ def test_a_scan_ends_with_its_table_and_cannot_be_read_after_its_end(orders: Tab
 def test_negative_counts_are_refused_and_only_where_they_are_chosen(orders: Table) -> None:
     orders.append([{"id": 9, "note": None, "_diff": -1}])
     for scan in (orders.scan(), orders.scan(where=FIELD("id") > 5)):
-        with pytest.raises(BadInput, match="1 rows have negative counts"):
+        with pytest.raises(BadInput, match=r"the count of a row is -1 \(id=9, note=None\)"):
             scan.read_all()
     assert orders.scan(where=FIELD("id") < 5).read_all().num_rows == 3
     assert busy(orders) == 0
@@ -676,7 +676,7 @@ def test_count_and_len_count_the_rows(orders: Table) -> None:
     with pytest.raises(BadInput, match="too many"):
         len(orders)
     orders.append([{"id": 9, "note": None, "_diff": -1}])
-    with pytest.raises(BadInput, match="negative counts"):
+    with pytest.raises(BadInput, match="the count of a row is -"):
         orders.count()
     assert busy(orders) == 0
     with holdfast.table(orders.client, "empty", columns={"id": "int64"}) as empty:
