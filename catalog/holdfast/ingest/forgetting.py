@@ -31,6 +31,11 @@ class FilesChange:
     forgets: Collection[str] = ()
     forgotten: Binding = NOTHING
 
+    @property
+    def has_back(self) -> bool:
+        """Whether a file is listed again."""
+        return len(self.ended) > len(self.forgets)
+
 
 class Unlisted:
     """What is missing and what is forgotten, as the remap has it. `after_ms` is 0 if nothing is forgotten.

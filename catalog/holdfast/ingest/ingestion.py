@@ -398,7 +398,7 @@ class Ingestion:
                 raise
             return IngestStep(StepOutcome.LOST, self._upper)
         # Another instance may read what waits. An empty step would take its place.
-        if not chosen and (found or not self._is_progress_due(at)):
+        if not chosen and (found or not (self._is_progress_due(at) or self._has_back())):
             return IngestStep(StepOutcome.IDLE, self._upper, waits=self._whole.waits if self._whole else "")
         work = _Work()
         self._read(work, chosen, at, self._spec.max_bytes if self._whole is None else _NO_LIMIT)
@@ -428,6 +428,11 @@ class Ingestion:
         if not isinstance(self._source, Files) or self.rendition.state is RenditionState.HYDRATING:
             return None
         return self._unlisted.change(self._source.listed, self._bound, self._client.now_ms())
+
+    def _has_back(self) -> bool:
+        """Whether a file is listed again that was missing. If that is not kept, it is soon forgotten."""
+        change = self._listed()
+        return change is not None and change.has_back
 
     def _ends_beyond(self, work: _Work, probed: Iterable[Range]) -> dict[str, Binding]:
         """The ends of the bound partitions that have more than is bound after this step."""

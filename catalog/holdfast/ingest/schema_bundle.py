@@ -39,4 +39,8 @@ def unbundled(text: str) -> tuple[str, Sequence[Referenced]]:
     # A schema that is an object has a type.
     if not isinstance(found, dict) or found.keys() != {_SCHEMA, _REFERENCES}:
         return text, ()
-    return found[_SCHEMA], [Referenced(**each) for each in found[_REFERENCES]]
+    try:
+        return found[_SCHEMA], [Referenced(**each) for each in found[_REFERENCES]]
+    except TypeError:
+        # It is what a registry returns for a schema with references, whose texts are not in it.
+        return text, ()

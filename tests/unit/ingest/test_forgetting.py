@@ -1,6 +1,7 @@
 """Files that are no longer listed are forgotten after a while: one row that counts them replaces bindings."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,63 @@ def test_the_default_is_30_days() -> None:
     assert spec.forget_after_s == 30 * 86400  # type: ignore[union-attr]
     with pytest.raises(BadInput, match=r"source\.files\.forgetAfter is 'soon', expected a duration"):
         parse({"files": {"path": "/x", "forgetAfter": "soon"}, "format": {"json": {}}})
+
+
+def test_a_file_that_is_listed_again_is_kept_without_a_new_file(
+    client: PersistClient, tmp_path: Path
+) -> None:
+    for number in range(2):
+        put(tmp_path, f"{number}.json", number)
+    fed(client, tmp_path, **LONG)
+    (tmp_path / "0.json").rename(tmp_path / ".0")
+    fed(client, tmp_path, **LONG)
+    assert missing(client) == {"0.json"}
+    (tmp_path / ".0").rename(tmp_path / "0.json")
+    # A process that ends before any progress is due.
+    source = Folder(tmp_path, "*", Waits(), whole=False, on_changed="error")
+    block = {"path": str(tmp_path), **LONG}
+    ingestion = pipeline(client, source, "", generator=None, files=block, run={"progressInterval": "1h"})
+    ingestion.step()
+    ingestion.close()
+    assert missing(client) == set()
+
+
+def test_files_that_are_forgotten_need_the_order_that_forgot_them(
+    client: PersistClient, tmp_path: Path
+) -> None:
+    def step(*, lexical: bool) -> None:
+        source = Folder(tmp_path, "*", Waits(), whole=False, on_changed="error", lexical=lexical)
+        block = {"path": str(tmp_path), **SHORT, **({"order": "Lexical"} if lexical else {})}
+        run = {"progressInterval": "1ms"}
+        ingestion = pipeline(client, source, "", generator=None, files=block, run=run)
+        for _ in range(2):
+            ingestion.step()
+            time.sleep(0.01)
+        ingestion.close()
+
+    for number in range(4):
+        put(tmp_path, f"{number}.json", number)
+        step(lexical=True)
+    assert "forgotten" in bound(client)
+    with pytest.raises(
+        SourceStalled, match=r"read with order Lexical, and those up to [012]\.json are forgotten"
+    ):
+        step(lexical=False)
+    step(lexical=True)
+    assert ids(client) == [0, 1, 2, 3]
+
+
+def test_an_earlier_file_that_a_listing_missed_is_read_with_the_later_one(tmp_path: Path) -> None:
+    for number in range(4):
+        put(tmp_path, f"{number}.json", number)
+
+    class Missing(Folder):
+        looks = 0
+
+        def _names(self) -> Iterator[str]:
+            self.looks += 1
+            return (each for each in super()._names() if self.looks > 1 or each != "1.json")
+
+    source = Missing(tmp_path, "*", Waits(), whole=False, on_changed="error", lexical=True)
+    (tmp_path / "3.json").rename(tmp_path / ".3")
+    assert [each.partition for each in source.probe({})] == ["0.json", "1.json", "2.json"]

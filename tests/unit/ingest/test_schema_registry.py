@@ -770,3 +770,8 @@ def test_tls_needs_an_authority_that_is_trusted(stores: Stores, topic: Topic, tm
         assert time.monotonic() - began < 0.4
         fed(stores.open(), topic, "", format={"avro": trusting})
     assert ids(stores.open()) == [1, 2]
+
+
+def test_what_a_registry_returns_for_a_schema_is_no_bundle() -> None:
+    text = json.dumps({"schema": '"string"', "references": [{"name": "a", "subject": "b", "version": 1}]})
+    assert unbundled(text) == (text, ())

@@ -100,6 +100,12 @@ class Files(ABC):
         """Return the files that are not bound, by time of change and name, or by name if they are lexical."""
         if self._lexical:
             return self._next(bound)
+        if self.passed:
+            raise SourceStalled(
+                f"files in {self.name} were read with order Lexical, and those up to {self.passed} are"
+                " forgotten: without that order they would be read again",
+                hint="set order: Lexical in source.files again",
+            )
         new: list[tuple[int, Range]] = []
         listed = set()
         for count, file in enumerate(self._listing()):
@@ -126,7 +132,13 @@ class Files(ABC):
     def _next(self, bound: Mapping[str, Binding]) -> Sequence[Range]:
         """The first files after the last one that is bound."""
         last = max(bound, default="")
-        found = [self._range(each) for each in itertools.islice(self._following(last, bound), MOST_LISTED)]
+        files = list(itertools.islice(self._following(last, bound), MOST_LISTED))
+        if files:
+            # A listing may have a file, and not an earlier one that was put in after that part was listed.
+            # The next listing has both.
+            again = itertools.islice(self._following(last, bound), MOST_LISTED)
+            files = [each for each in again if each.name <= files[-1].name]
+        found = [self._range(each) for each in files]
         self.listed = [last] if bound else []
         self._show(found or bound)
         return found

@@ -12,7 +12,6 @@ kept.
 """
 
 import operator
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,6 +19,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from holdfast.errors import CorruptBlob, Determinate, Indeterminate
+from holdfast.forks import ForkLock
 from holdfast.persist.parts.part_store import read_inline, within
 from holdfast.persist.parts.runs import At, Run
 from holdfast.persist.parts.verified import KnownPart, known_part, rows_of_groups, small_rows
@@ -61,7 +61,7 @@ class _Contents(NamedTuple):
     rows: pa.Table
 
 
-_lock: Final = threading.Lock()
+_lock: Final = ForkLock()
 _inline: Final["WeakKeyDictionary[Machine, _Inline]"] = WeakKeyDictionary()
 _contents: Final["WeakKeyDictionary[Machine, _Contents]"] = WeakKeyDictionary()
 

@@ -14,9 +14,9 @@ process, those that were used last. They were verified when they were read, and 
 So to look up a few keys again decodes nothing again.
 """
 
-import threading
+import weakref
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob, Determinate
+from holdfast.forks import ForkLock
 from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.rows.groups import GroupBounds, bounds_through
 from holdfast.persist.rows.part import UNREADABLE, check_footer, read_error
@@ -48,38 +49,57 @@ _MOST_ROWS: Final = 16 * 1024
 _LEAST_BYTES: Final = 16 * 1024
 _WHOLE: Final = -1
 
-_lock: Final = threading.Lock()
+_lock: Final = ForkLock()
 _kept: "WeakKeyDictionary[Machine, OrderedDict[str, KnownPart]]" = WeakKeyDictionary()
 
 
 class _KeptRows:
     """The decoded rows of the parts and row groups that were used last. Thread-safe.
 
-    They are found by the identity of a known part, which no other one has while it is here too.
+    Those of a known part end with it.
     """
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[int, int], tuple[KnownPart, pa.RecordBatch | None]] = OrderedDict()
+        self._found: OrderedDict[tuple[int, int], pa.RecordBatch | None] = OrderedDict()
+        self._groups: dict[int, tuple[weakref.ref[KnownPart], set[int]]] = {}
+        # Parts that have ended. An object can end at any time, also while this thread has the lock.
+        self._ended: deque[weakref.ref[KnownPart]] = deque()
         self._bytes = 0
 
     def get(self, known: "KnownPart", group: int = _WHOLE) -> tuple[bool, pa.RecordBatch | None]:
         """Whether a part or row group is here, and its rows, or None for one whose rows are not kept."""
         place = id(known), group
         with _lock:
+            self._drop_ended()
             if place not in self._found:
                 return False, None
             self._found.move_to_end(place)
-            return True, self._found[place][1]
+            return True, self._found[place]
 
     def put(self, known: "KnownPart", rows: pa.RecordBatch | None, group: int = _WHOLE) -> None:
         place = id(known), group
         with _lock:
+            self._drop_ended()
             if place in self._found:
                 return
-            self._found[place] = known, rows
+            self._found[place] = rows
+            if id(known) not in self._groups:
+                self._groups[id(known)] = weakref.ref(known, self._ended.append), set()
+            self._groups[id(known)][1].add(group)
             self._bytes += _counted(rows)
             while self._bytes > _ALL_ROWS_BYTES:
-                self._bytes -= _counted(self._found.popitem(last=False)[1][1])
+                (part, group), rows = self._found.popitem(last=False)
+                self._bytes -= _counted(rows)
+                self._groups[part][1].discard(group)
+
+    def _drop_ended(self) -> None:
+        while self._ended:
+            ended = self._ended.popleft()
+            part = next(part for part, (known, _) in self._groups.items() if known is ended)
+            for group in self._groups.pop(part)[1]:
+                # A fork may have been in the middle of `put`.
+                if (part, group) in self._found:
+                    self._bytes -= _counted(self._found.pop((part, group)))
 
 
 def _counted(rows: pa.RecordBatch | None) -> int:
@@ -89,7 +109,7 @@ def _counted(rows: pa.RecordBatch | None) -> int:
 _rows: Final = _KeptRows()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class KnownPart:
     """What a process remembers of a part that it has verified."""
 

@@ -1,10 +1,15 @@
 """The decoded rows of small parts are kept after they were verified, within a bound."""
 
+import gc
+import os
+import signal
+from types import ModuleType
+
 import pytest
 
 from holdfast.errors import CorruptBlob
 from holdfast.persist import PersistClient
-from holdfast.persist.parts import verified
+from holdfast.persist.parts import picked, verified
 from holdfast.persist.rows.row_filter import RowFilter
 from holdfast.tables.filters import filter_of
 from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
@@ -62,4 +67,30 @@ def test_rows_that_a_dictionary_made_small_are_not_kept(kept: verified._KeptRows
     client.writer(SHARD, SCHEMA, purpose="t").compare_and_append(wide, 0, 1)
     for _ in range(2):
         assert len(looked_up(client, 0)) == 1
-    assert [found for _, found in kept._found.values()] == [None]
+    assert list(kept._found.values()) == [None]
+
+
+def test_kept_rows_end_with_their_client(kept: verified._KeptRows) -> None:
+    client = Stores().open(inline_max_bytes=0)
+    client.writer(SHARD, SCHEMA, purpose="t").compare_and_append(rows(*range(100)), 0, 1)
+    assert len(looked_up(client, 0)) == 1
+    assert kept._bytes > 0
+    client.close()
+    del client
+    gc.collect()
+    kept._drop_ended()
+    assert (kept._bytes, len(kept._found), kept._groups) == (0, 0, {})
+
+
+@pytest.mark.parametrize("module", [verified, picked])
+def test_a_forked_child_reads_though_a_thread_of_its_parent_held_the_lock(module: ModuleType) -> None:
+    client = Stores().open(inline_max_bytes=0)
+    client.writer(SHARD, SCHEMA, purpose="t").compare_and_append(rows(*range(100)), 0, 1)
+    assert len(looked_up(client, 0)) == 1
+    with module._lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(10)
+            with module._lock:
+                os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
