@@ -32,9 +32,18 @@ http.server.ThreadingHTTPServer(("", 8000), Answer).serve_forever()
 """
 
 ASKS_A_SERVICE = """
-import urllib.request
-with urllib.request.urlopen("http://serves:80", timeout=30) as answer:
-    print(answer.read().decode())
+import time, urllib.request
+deadline = time.monotonic() + 60
+while True:
+    # The node gets the rules of the service a moment after the pod behind it is ready.
+    try:
+        with urllib.request.urlopen("http://serves:80", timeout=30) as answer:
+            print(answer.read().decode())
+        break
+    except OSError:
+        if time.monotonic() > deadline:
+            raise
+        time.sleep(0.2)
 """
 
 SENDS_LINES = """
