@@ -43,6 +43,7 @@ run=({python} -m holdfast_operator "$@")
 test "${{1-}}" = run || exec "${{run[@]}}"
 log=$(mktemp "$HOME/operator-XXXXXX")
 "${{run[@]}}" --listen=127.0.0.1:0 >"$log" 2>&1 </dev/null &
+echo $! >"$HOME/operator-pid"
 for _ in {{1..1200}}; do
   ! grep -q "health and metrics on" "$log" || exit 0
   kill -0 $! 2>/dev/null || break
@@ -51,6 +52,20 @@ done
 cat "$log"
 exit 1
 """
+
+_STOPPER: Final = """#!/bin/bash
+# Ends an operator and waits for its end, as Ctrl-C does in a reader's terminal.
+pid=$(cat "$HOME/operator-pid")
+kill "$pid"
+for _ in {1..600}; do
+  state=$(ps -o state= -p "$pid")
+  [[ -n $state && $state != Z* ]] || exit 0
+  sleep 0.1
+done
+exit 1
+"""
+_REMOVES: Final = "rm -r /tmp/holdfast"
+"""A page removes the operator's folder. Its text says to stop the operator first."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,8 @@ class PagesCluster:
         with contextlib.ExitStack() as stack:
             objects = stack.enter_context(Objects(self.plane, name))
             own_folder = {f"{_VOLUME}/{OWN}/": f"{self.places[_VOLUME]}/{name}/"}
-            places = {**self.places, **own_folder}
+            stops = {_REMOVES: f"stop-operator && rm -r {folder}/tmp/holdfast"}
+            places = {**self.places, **own_folder, **stops}
             run = stack.enter_context(PageRun(folder, environment=environment, places=places))
             stack.callback(_remove_ours, objects)
             samples = shutil.copytree(docpages.ROOT / "crds", folder / "crds")
@@ -109,6 +125,9 @@ def serving(minio: Minio, postgres: PostgresServer, folder: Path) -> Iterator[Pa
     starter = tools / "holdfast-operator"
     starter.write_text(_STARTER.format(python=sys.executable))
     starter.chmod(0o755)
+    stopper = tools / "stop-operator"
+    stopper.write_text(_STOPPER)
+    stopper.chmod(0o755)
     with ControlPlane.start() as plane, postgres.database() as database, contextlib.ExitStack() as stack:
         helm.run("install", "holdfast-crds", CHARTS / "holdfast-crds", cluster=plane)
         names = {namespace(page) for page in docpages.on(docpages.Where.CLUSTER)} - {OWN}
