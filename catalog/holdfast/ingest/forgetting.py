@@ -31,11 +31,6 @@ class FilesChange:
     forgets: Collection[str] = ()
     forgotten: Binding = NOTHING
 
-    @property
-    def has_back(self) -> bool:
-        """Whether a file is listed again."""
-        return len(self.ended) > len(self.forgets)
-
 
 class Unlisted:
     """What is missing and what is forgotten, as the remap has it. `after_ms` is 0 if nothing is forgotten.
@@ -57,6 +52,10 @@ class Unlisted:
         self._since = {name: since for since, name in missing}
         self._listed = set(bound) - self._since.keys()
         self.forgotten = forgotten(rows)
+
+    def has_back(self, listed: Collection[str]) -> bool:
+        """Whether a file is listed that was missing."""
+        return bool(self._after_ms) and not self._since.keys().isdisjoint(listed)
 
     def change(self, listed: Collection[str], bound: Mapping[str, Binding], now_ms: int) -> FilesChange:
         """Return what a listing changes. `listed` are the bound files that it has."""

@@ -13,7 +13,7 @@ all at one time. So the commit is the reclocking:
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
@@ -425,14 +425,19 @@ class Ingestion:
 
     def _listed(self) -> FilesChange | None:
         """What the last listing changes of what is missing and forgotten."""
+        listed = self._listing()
+        return None if listed is None else self._unlisted.change(listed, self._bound, self._client.now_ms())
+
+    def _listing(self) -> Collection[str] | None:
+        """The bound files that the last listing has. None if this rendition decides nothing about files."""
         if not isinstance(self._source, Files) or self.rendition.state is RenditionState.HYDRATING:
             return None
-        return self._unlisted.change(self._source.listed, self._bound, self._client.now_ms())
+        return self._source.listed
 
     def _has_back(self) -> bool:
         """Whether a file is listed again that was missing. If that is not kept, it is soon forgotten."""
-        change = self._listed()
-        return change is not None and change.has_back
+        listed = self._listing()
+        return listed is not None and self._unlisted.has_back(listed)
 
     def _ends_beyond(self, work: _Work, probed: Iterable[Range]) -> dict[str, Binding]:
         """The ends of the bound partitions that have more than is bound after this step."""

@@ -1,6 +1,6 @@
 """The changes of a slot in one stream, which stays open between steps (START_REPLICATION).
 
-Whoever peeks at a slot makes the server decode its log again, from the oldest transaction that is still open.
+A peek at a slot makes the server decode its log again, from the oldest transaction that is still open.
 In a stream the server decodes each part of the log once.
 
 - A stream has the messages that a peek returns: the same session settings make the same text.

@@ -63,7 +63,7 @@ class _KeptRows:
         self._found: OrderedDict[tuple[int, int], pa.RecordBatch | None] = OrderedDict()
         self._groups: dict[int, tuple[weakref.ref[KnownPart], set[int]]] = {}
         # Parts that have ended. An object can end at any time, also while this thread has the lock.
-        self._ended: deque[weakref.ref[KnownPart]] = deque()
+        self._ended: deque[int] = deque()
         self._bytes = 0
 
     def get(self, known: "KnownPart", group: int = _WHOLE) -> tuple[bool, pa.RecordBatch | None]:
@@ -83,19 +83,19 @@ class _KeptRows:
             if place in self._found:
                 return
             self._found[place] = rows
-            if id(known) not in self._groups:
-                self._groups[id(known)] = weakref.ref(known, self._ended.append), set()
-            self._groups[id(known)][1].add(group)
+            part = id(known)
+            if part not in self._groups:
+                self._groups[part] = weakref.ref(known, lambda _: self._ended.append(part)), set()
+            self._groups[part][1].add(group)
             self._bytes += _counted(rows)
             while self._bytes > _ALL_ROWS_BYTES:
-                (part, group), rows = self._found.popitem(last=False)
+                (oldest, group), rows = self._found.popitem(last=False)
                 self._bytes -= _counted(rows)
-                self._groups[part][1].discard(group)
+                self._groups[oldest][1].discard(group)
 
     def _drop_ended(self) -> None:
         while self._ended:
-            ended = self._ended.popleft()
-            part = next(part for part, (known, _) in self._groups.items() if known is ended)
+            part = self._ended.popleft()
             for group in self._groups.pop(part)[1]:
                 # A fork may have been in the middle of `put`.
                 if (part, group) in self._found:

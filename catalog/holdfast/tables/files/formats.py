@@ -147,8 +147,9 @@ def _csv_rows(again: Again) -> "Iterator[_csv.Reader]":
         yield csv.reader(text)
 
 
-def _csv_line(again: Again, row: int) -> str:
-    """The line of a row of CSV, counted from 0. A row that spans lines is named by its last line."""
+def _csv_line(again: Again, before: int, row: int) -> str:
+    """The place of a row of CSV, counted from 0 after `before` others: the last line of it."""
+    row += before
     with _csv_rows(again) as rows:
         next(rows)
         # Arrow counts no empty lines either, except in a file with one column.
@@ -168,10 +169,10 @@ def _from_csv(stream: pa.NativeFile, again: Again, schema: Schema) -> Iterator[p
     texts: Iterator[pa.RecordBatch] | None = None
     before = 0
     for index, batch in enumerate(opened):
-        place = partial(_later_line, again, before)
+        place = partial(_csv_line, again, before)
         infinite = _infinite(batch)
         if infinite and texts is None:
-            as_text = dict.fromkeys(_floats(schema), pa.string())
+            as_text = dict.fromkeys(_floats(schema.arrow), pa.string())
             texts = islice(_open_csv(again(), types | as_text, schema), index, None)
         if texts is not None:
             _check_infinite(infinite, next(texts), schema, place)
@@ -198,14 +199,13 @@ def _open_csv(
     )
 
 
-def _floats(schema: Schema) -> list[str]:
-    return [field.name for field in schema.arrow if pa.types.is_floating(field.type)]
+def _floats(schema: pa.Schema) -> list[str]:
+    return [field.name for field in schema if pa.types.is_floating(field.type)]
 
 
 def _infinite(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """Which values are infinite, for each column that has one."""
-    names = (field.name for field in batch.schema if pa.types.is_floating(field.type))
-    found = {name: pc.is_inf(batch.column(name)) for name in names}
+    found = {name: pc.is_inf(batch.column(name)) for name in _floats(batch.schema)}
     return {name: each for name, each in found.items() if pc.any(each).as_py()}
 
 
@@ -222,10 +222,6 @@ def _check_infinite(
                 f"column {name!r}: {shown(column[row].as_py())} in {place(row)} is too large for {type_}",
                 hint="write Infinity or -Infinity if the value is infinite",
             )
-
-
-def _later_line(again: Again, before: int, row: int) -> str:
-    return _csv_line(again, before + row)
 
 
 def _typed(table: pa.Table, schema: Schema, place: _Place) -> pa.Table:
@@ -307,7 +303,7 @@ class _ChangedError(Exception):
     """A whole number is none of the values of a float."""
 
 
-def _read(read: Callable[[Any], Any], name: str, value: Any, row: int, place: _Place, meant: str = "") -> Any:
+def _read(read: Callable[[Any], Any], name: str, value: Any, row: int, place: _Place) -> Any:
     if value is None:
         return None
     try:
@@ -319,7 +315,7 @@ def _read(read: Callable[[Any], Any], name: str, value: Any, row: int, place: _P
         ) from None
     except (ValueError, TypeError, InvalidOperation, OverflowError):
         raise BadInput(
-            f"column {name!r}: {shown(value)} in {place(row)} is not a valid {meant or _meant(read)}",
+            f"column {name!r}: {shown(value)} in {place(row)} is not a valid {_meant(read)}",
             hint=_CORRECT,
         ) from None
 
