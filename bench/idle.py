@@ -75,7 +75,10 @@ def resident() -> int:
 
 
 def idle(place: dict[str, str], count: int) -> None:
-    """Feed so many collections until nothing is new. Idle once there is a line, and print what it cost."""
+    """Feed so many collections until nothing is new. Idle once there is a line, and print what it cost.
+
+    Closes them once there is another line.
+    """
     metrics = StoreMetrics()
     with opened(place, metrics) as client, StorageController(client) as controller, ExitStack() as stack:
         lock = threading.Lock()
@@ -111,6 +114,8 @@ def idle(place: dict[str, str], count: int) -> None:
             ),
             flush=True,
         )
+        # To close the pipelines writes to their shards too. That is not counted.
+        sys.stdin.readline()
 
 
 def some(feeds: list[Ingestion], until: float) -> tuple[int, int]:
@@ -192,6 +197,7 @@ def measured(
             tell(fleet)
             cost = read(fleet)
             marks.append((time.monotonic(), counters()))
+            tell(fleet)
             tell(user)
             reader.join()
     (t0, c0), (t1, c1), (t2, c2) = marks
