@@ -22,8 +22,17 @@ def cut(text: str, most: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return `text` on one line, with control characters escaped, so that a terminal shows them."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    """Return `text` on one line, so that a terminal shows it.
+
+    Control characters are escaped. So are bytes in the name of a file that are not UTF-8.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    # Python has a surrogate in the place of a byte that is not UTF-8.
+    is_byte = "\udc80" <= character <= "\udcff"
+    return f"\\x{ord(character) - 0xDC00:02x}" if is_byte else repr(character)[1:-1]
 
 
 def without_passwords(text: str) -> str:

@@ -19,7 +19,7 @@ from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import note
 from holdfast.errors import CLOSED, BadInput
 from holdfast.extras import needs
-from holdfast.text import naming
+from holdfast.text import naming, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def ingest(location: LocationUrls, spec_file: Path, rendition: str, anew: bool, 
         # The garbage collector runs often while messages come. It need not look at all that was imported.
         gc.freeze()
         total = IngestTotal()
-        note(f"feeding {name} from {ingestion.source_name}")
+        note(f"feeding {name} from {one_line(ingestion.source_name)}")
 
         def on_step(step: "IngestStep") -> None:
             total.add(step)

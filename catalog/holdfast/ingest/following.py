@@ -22,6 +22,7 @@ from holdfast.ingest.source import Binding, LastMessage, Range
 from holdfast.persist import PersistClient
 from holdfast.persist.handles.read import Listen, ReadHandle, Updates
 from holdfast.persist.rows.schema import DIFF, TIME
+from holdfast.text import one_line
 
 NOTHING: Final = Binding(0)
 _PURPOSE: Final = "following"
@@ -211,16 +212,16 @@ def differing(target: FollowTarget, bound: Mapping[str, Binding]) -> str:
     for partition, theirs in target.bound.items():
         mine = bound.get(partition)
         if mine is None or mine.position != theirs.position:
-            return f"partition {partition} can't be read up to {theirs.position}"
+            return f"partition {one_line(partition)} can't be read up to {theirs.position}"
         if mine.total != theirs.total:
             return (
-                f"partition {partition} has {mine.total:,} messages up to {theirs.position - 1}, and had"
-                f" {theirs.total:,}"
+                f"partition {one_line(partition)} has {mine.total:,} messages up to {theirs.position - 1},"
+                f" and had {theirs.total:,}"
             )
         if target.next and (mine.rows, mine.checksum) != (theirs.rows, theirs.checksum):
             return (
-                f"partition {partition} has other messages before {theirs.position} than when they were"
-                f" bound: {mine.rows:,} with checksum {mine.checksum}, instead of {theirs.rows:,} with"
+                f"partition {one_line(partition)} has other messages before {theirs.position} than when they"
+                f" were bound: {mine.rows:,} with checksum {mine.checksum}, instead of {theirs.rows:,} with"
                 f" checksum {theirs.checksum}"
             )
     return ""

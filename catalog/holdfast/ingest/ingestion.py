@@ -71,6 +71,7 @@ from holdfast.ingest.waits import Waits
 from holdfast.ingest.whole import Transactions, WholeTransactions
 from holdfast.persist import Schema, Upload
 from holdfast.persist.rows.schema import DIFF, TIME
+from holdfast.text import one_line
 
 PURPOSE: Final = "ingestion"
 _FIRST: Final = (-2, "", 0)
@@ -346,14 +347,15 @@ class Ingestion:
         last = last_messages(rows)
         if others := fed_from(rows) - {self._source.name}:
             raise SourceStalled(
-                f"collection {self.info.name} was fed from {min(others)}, not from {self._source.name}",
+                f"collection {self.info.name} was fed from {one_line(min(others))}, not from"
+                f" {one_line(self._source.name)}",
                 hint="feed it from the same source, or hand it over to a new rendition",
             )
         for row in (each for each in rows if each["source"] not in BESIDE):
             if row["partition"] in bound or row[DIFF] != 1:
                 raise SourceStalled(
                     f"the bindings of collection {self.info.name} contradict each other for partition"
-                    f" {row['partition']}",
+                    f" {one_line(row['partition'])}",
                     hint="run 'holdfast persist verify', and hand the collection over to a new rendition",
                 )
             bound[row["partition"]] = replace(binding_of(row), last=last.get(row["partition"]))
@@ -584,7 +586,7 @@ class Ingestion:
             )
         return SourceStalled(
             f"rendition {self._id} of collection {self.info.name} can't get the same messages as the one"
-            f" before it: {why} ({self._source.name})",
+            f" before it: {why} ({one_line(self._source.name)})",
             hint=hint,
         )
 
@@ -780,7 +782,7 @@ class Ingestion:
     def _check_limit(self, bad: Sequence[dict[str, Any]], standing: int) -> None:
         if bad and standing > self._spec.error_limit:
             first = bad[0]
-            next_ = f"{first['partition']}:{first['position']}: {first['reason']}"
+            next_ = f"{one_line(first['partition'])}:{first['position']}: {first['reason']}"
             raise too_many_errors(self.info.name, self._spec.error_limit, next_)
 
     def _summed(self, bound: Mapping[str, Binding]) -> dict[str, Binding]:
@@ -873,7 +875,7 @@ FormatOf = Callable[[Schema, SchemaTexts], Format]
 
 
 def _gone(wanted: Range) -> str:
-    return f"messages {wanted.begin} to {wanted.end - 1} of partition {wanted.partition} are gone"
+    return f"messages {wanted.begin} to {wanted.end - 1} of partition {one_line(wanted.partition)} are gone"
 
 
 def _at(time_: int, updates: pa.Table | None) -> pa.Table | None:

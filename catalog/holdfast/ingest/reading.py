@@ -23,6 +23,7 @@ from holdfast.ingest.source import Binding, Piece, Range, Source
 from holdfast.ingest.spec import IngestSpec, PostgresSpec
 from holdfast.ingest.standing import MESSAGE_KEY, RAW_BYTES, SETTLES, mark
 from holdfast.persist import Schema, Upload
+from holdfast.text import one_line
 
 TIMESTAMP: Final = ORDER[0]
 CREATED: Final = "created"
@@ -155,7 +156,7 @@ class RangeReader:
             try:
                 self._decode(piece, wanted, work)
             except TooManyBad as error:
-                first = f"{wanted.partition}: {error.reason}"
+                first = f"{one_line(wanted.partition)}: {error.reason}"
                 raise too_many_errors(self._collection, self._spec.error_limit, first) from None
             if piece.unfinished:
                 continue

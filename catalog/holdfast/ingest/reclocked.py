@@ -48,6 +48,7 @@ from holdfast.ingest.standing import RAW_BYTES
 from holdfast.persist.handles.read import ReadHandle, Updates
 from holdfast.persist.rows.row_hash import row_hash
 from holdfast.persist.rows.schema import DIFF, TIME
+from holdfast.text import one_line
 
 _NO_POSITION: Final = (1 << 63) - 1
 _KEEP_S: Final = 5.0
@@ -557,7 +558,7 @@ class ReclockedIngestion(Ingestion):
             added = [row for diff, row in changed if diff > 0]
             if added and sum(counts.values()) > self._spec.error_limit:
                 first = added[0]
-                next_ = f"{first['partition']}:{first['position']}: {first['reason']}"
+                next_ = f"{one_line(first['partition'])}:{first['position']}: {first['reason']}"
                 raise too_many_errors(self.info.name, self._spec.error_limit, next_)
         standing = [{**rows[each], DIFF: number} for each, number in counts.items() if number]
         return standing, pa.Table.from_pylist(updates, ERRORS_SCHEMA.arrow_updates)

@@ -13,6 +13,7 @@ from holdfast.errors import AsOfTooEarly, ShardFinalized, SourceStalled
 from holdfast.ingest.following import bindings, continues, forgotten, newest_rows
 from holdfast.ingest.source import Binding
 from holdfast.persist import PersistClient
+from holdfast.text import one_line
 
 _PURPOSE = "restored ingestion"
 
@@ -46,7 +47,7 @@ def given_up(
             if (lost := theirs_forgot.position - mine_only) > 0:
                 raise SourceStalled(
                     f"rendition {each.id} of collection {info.name} had {lost:,} files that are no longer"
-                    f" listed and that rendition {rendition.id} does not have ({source})",
+                    f" listed and that rendition {rendition.id} does not have ({one_line(source)})",
                     hint="to go on without them, feed it with --anew",
                 )
             for partition, theirs in theirs_bound.items():

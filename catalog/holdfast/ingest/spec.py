@@ -58,6 +58,7 @@ S3_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOK
 _SECRET: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PLAINTEXT: Final = "PLAINTEXT"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 _SIZE: Final = re.compile(r"(\d+)(Ki|Mi|Gi|)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS_BYTES: Final = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -609,6 +610,8 @@ class _Block:
             raise BadInput(
                 f"{self.where}.{name} must be text" + ("" if value is None else f", not {_kind(value)}")
             )
+        if _NO_TEXT.search(value):
+            raise BadInput(f"{self.where}.{name} has a NUL, or a character that UTF-8 does not have")
         return value
 
     def optional(self, name: str) -> str:

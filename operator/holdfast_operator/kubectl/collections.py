@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from holdfast.errors import BadInput
+from holdfast.text import one_line
 from holdfast_operator.api.names import Kind
 from holdfast_operator.kubectl import names
 from holdfast_operator.kubectl.cluster import Cluster
@@ -255,7 +256,7 @@ def source_lines(body: Json, now: datetime) -> list[str]:
     kind = next(each for each in ("kafka", "files", "postgres", "collection", "generator") if each in spec)
     names = ("topic", "path", "table", "name")
     name = next((spec[kind][each] for each in names if each in spec[kind]), "")
-    lines = [f"SOURCE    {kind} {name}".rstrip()]
+    lines = [f"SOURCE    {kind} {one_line(name)}".rstrip()]
     if job := told.get("job"):
         application = f", {job['application']}" if "application" in job else ""
         lines.append(f"JOB       attempt {job['attempt']}, {job['state']}{application}")
@@ -268,7 +269,7 @@ def source_lines(body: Json, now: datetime) -> list[str]:
         lines.append("COMPLETE  nothing has been read yet")
     shown = (condition(body, type_) for type_ in _OF_SOURCE)
     lines += [f"{each['type']}: {each['status']}, {each['message']}" for each in shown if each is not None]
-    partitions = told.get("partitions", ())
+    partitions = [{**each, "partition": one_line(each["partition"])} for each in told.get("partitions", ())]
     if partitions:
         wide = max(len("PARTITION"), *(len(each["partition"]) for each in partitions))
         lines += ["", f"{'PARTITION'.ljust(wide)}  POSITION"]

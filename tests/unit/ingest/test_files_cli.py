@@ -1,6 +1,7 @@
 """Files that feed a collection, as people see it on the command line."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,35 @@ def test_the_consensus_store_may_be_apart(place: Place) -> None:
     holdfast.ingest_source(blobs, "x", block, columns={"id": "int64"}, key="id", once=True, **stores)
     with holdfast.table(blobs, "x", mode="read", **stores) as table:
         assert table.count() == 1
+
+
+def test_the_terminal_shows_odd_names_escaped(place: Place) -> None:
+    name = "a\n\tb\x1b[31m\x9b.jsonl"
+    place.file(name, '{"id": 1}\nbad\n')
+    os.mkfifo(place.folder / "c\x1b[32m")
+    for source in ({}, {"onError": {"collect": {"limit": 0}}}):
+        result = place.fed(f"odd{len(source)}", {"id": "int64", "n": "int64?"}, format={"json": {}}, **source)
+        assert result.exit_code == (1 if source else 0)
+        assert f"left out in file://{place.folder}: c\\x1b[32m (a named pipe)" in result.stderr.splitlines()
+        if source:
+            assert "the next one is a\\n\\tb\\x1b[31m\\x9b.jsonl: " in result.stderr
+        assert str_without_lines(result.stderr).isprintable()
+    for kept in ("offsets", "errors"):
+        shown = place.out("collection", kept, "odd0")
+        assert "a\\n\\tb\\x1b[31m\\x9b.jsonl" in shown
+        assert str_without_lines(shown).isprintable()
+        assert [
+            each["partition"]
+            for each in json_lines(place.out("collection", kept, "odd0", "--format", "json"))
+        ] == [name]
+
+
+def str_without_lines(text: str) -> str:
+    return text.replace("\n", "")
+
+
+def test_the_terminal_shows_bytes_that_are_no_text_escaped(place: Place) -> None:
+    (place.folder / os.fsdecode(b"\x1b\xe9.jsonl")).touch()
+    result = place.fed("odd", {"id": "int64"}, format={"json": {}})
+    assert result.exit_code == 1
+    assert "the name of file \\x1b\\xe9.jsonl is not text in UTF-8, so it can't be bound\n" in result.stderr

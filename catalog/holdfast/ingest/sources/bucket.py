@@ -1,5 +1,8 @@
 """Objects below a prefix of an S3 bucket. The identity of an object is its ETag.
 
+A key that ends with "/" stands for a folder, and is left out. One with contents is shown once. Any other key
+is the name of a file, with whatever characters it has.
+
 An object appears whole, so it needs no other name while it is written. Credentials come from the Secret that
 the spec names, or else from the environment, as for a location in S3. The source needs the rights
 s3:ListBucket and s3:GetObject.
@@ -10,11 +13,12 @@ from collections.abc import Container, Iterator
 from holdfast.errors import SourceChanged
 from holdfast.ingest.credentials import SecretRef
 from holdfast.ingest.source import Range
-from holdfast.ingest.sources.files import MAX_FILE_BYTES, Files, FoundFile
+from holdfast.ingest.sources.files import MAX_FILE_BYTES, Files, FoundFile, LeftOut
 from holdfast.ingest.waits import Waits
 from holdfast.persist.stores.s3_errors import FAILURES, cause, code, failed, passing
 from holdfast.persist.stores.s3_place import S3Place
 from holdfast.persist.stores.s3_session import ANSWER_S, S3Session, patiently, read_body
+from holdfast.text import one_line
 
 
 class Bucket(Files):
@@ -52,12 +56,12 @@ class Bucket(Files):
             if each.name > last:
                 self._is_checked = True
                 yield each
-            else:
-                self._check_not_late(each.name, last, bound)
+            elif self._is_late(each.name, bound):
+                raise self._late(each.name, last)
         self._is_checked = True
 
     def _listed_after(self, name: str) -> Iterator[FoundFile]:
-        base = self._session.base
+        base, left_out = self._session.base, LeftOut()
         after = base + name if name else ""
         while True:
             try:
@@ -67,15 +71,21 @@ class Bucket(Files):
             found = page.get("Contents", [])
             for each in found:
                 name = each["Key"].removeprefix(base)
-                if name and not name.endswith("/") and self._is_wanted(name):
+                if not name or not self._is_wanted(name):
+                    continue
+                if not name.endswith("/"):
                     modified = int(each["LastModified"].timestamp() * 1000)
                     yield FoundFile(name, each["ETag"].strip('"'), each["Size"], modified)
+                elif each["Size"]:
+                    # An empty one is what programs put there to show a folder.
+                    left_out.add(name, "a key that ends with /")
             if not page.get("IsTruncated") or not found:
+                self._note(left_out)
                 return
             after = found[-1]["Key"]
 
     def _contents(self, wanted: Range) -> bytes:
-        where = f"object {wanted.partition} in {self.name}"
+        where = f"object {one_line(wanted.partition)} in {self.name}"
 
         def get() -> bytes:
             answer = self._session.client.get_object(

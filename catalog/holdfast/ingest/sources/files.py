@@ -29,6 +29,7 @@ from holdfast.errors import BadInput, SourceChanged, SourceStalled
 from holdfast.ingest.formats.decoded import stripped
 from holdfast.ingest.source import MESSAGES, Binding, Piece, Range
 from holdfast.ingest.waits import Waits
+from holdfast.text import one_line
 
 MAX_FILE_BYTES: Final = 1 << 30
 """A file must fit into memory, because all its rows get one time."""
@@ -48,6 +49,19 @@ class FoundFile:
     identity: str
     size_bytes: int
     modified: int
+
+
+class LeftOut:
+    """What a listing leaves out because it is no file: how much that is, and the first name."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: tuple[str, str] = ("", "")
+
+    def add(self, name: str, kind: str) -> None:
+        """Add a name, and in words what it leads to."""
+        self.first = min(self.first, (name, kind)) if self.count else (name, kind)
+        self.count += 1
 
 
 class Files(ABC):
@@ -89,7 +103,7 @@ class Files(ABC):
     def _following(self, last: str, bound: Container[str]) -> Iterator[FoundFile]:
         """Return the first `MOST_LISTED` files or more after the last one, in the order of their names.
 
-        Calls `_check_not_late` for those before it that it finds after `passed`.
+        Raises `_late` for those before it that it finds after `passed` and that were not read.
         """
 
     @abstractmethod
@@ -102,8 +116,8 @@ class Files(ABC):
             return self._next(bound)
         if self.passed:
             raise SourceStalled(
-                f"files in {self.name} were read with order Lexical, and those up to {self.passed} are"
-                " forgotten: without that order they would be read again",
+                f"files in {one_line(self.name)} were read with order Lexical, and those up to"
+                f" {one_line(self.passed)} are forgotten: without that order they would be read again",
                 hint="set order: Lexical in source.files again",
             )
         new: list[tuple[int, Range]] = []
@@ -111,7 +125,8 @@ class Files(ABC):
         for count, file in enumerate(self._listing()):
             if count >= MOST_LISTED:
                 raise SourceStalled(
-                    f"{self.name} has more than {MOST_LISTED:,} files that match pattern '{self._pattern}'",
+                    f"{one_line(self.name)} has more than {MOST_LISTED:,} files that match pattern"
+                    f" '{one_line(self._pattern)}'",
                     hint="move away what was read; or set order: Lexical in source.files, if each new file"
                     " has a later name than all before it",
                 )
@@ -147,23 +162,39 @@ class Files(ABC):
         size = file.size_bytes
         if size > MAX_FILE_BYTES:
             raise BadInput(
-                f"file {file.name} in {self.name} has {size:,} bytes, more than {MAX_FILE_BYTES:,}",
+                f"{self._called(file.name)} has {size:,} bytes, more than {MAX_FILE_BYTES:,}",
                 hint="split it into smaller files: all rows of a file become visible at one time",
             )
         return Range(file.name, 0, size, file.identity, whole=True, size_bytes=size)
 
     def _show(self, known: Collection[object]) -> None:
         if not known:
-            self._waits.show(f"no file in {self.name} matches pattern '{self._pattern}' yet")
-
-    def _check_not_late(self, name: str, last: str, bound: Container[str]) -> None:
-        """Raise `SourceStalled` for a file before the last one that was not read."""
-        if name > self.passed and name not in bound and self._is_wanted(name):
-            raise SourceStalled(
-                f"file {name} in {self.name} was not read, and its name comes before {last}, which was read:"
-                " with order Lexical, each new file needs a later name than all before it",
-                hint="give it a later name, or move it away",
+            self._waits.show(
+                f"no file in {one_line(self.name)} matches pattern '{one_line(self._pattern)}' yet"
             )
+
+    def _is_late(self, name: str, bound: Container[str]) -> bool:
+        """Whether a name before the last one is that of a file that was not read, if there is one."""
+        return name > self.passed and name not in bound and self._is_wanted(name)
+
+    def _late(self, name: str, last: str) -> SourceStalled:
+        """The error for a file before the last one that was not read."""
+        return SourceStalled(
+            f"{self._called(name)} was not read, and its name comes before {one_line(last)}, which was read:"
+            " with order Lexical, each new file needs a later name than all before it",
+            hint="give it a later name, or move it away",
+        )
+
+    def _called(self, name: str) -> str:
+        """How messages call a file."""
+        return f"file {one_line(name)} in {one_line(self.name)}"
+
+    def _note(self, left_out: LeftOut) -> None:
+        """Show once what a listing leaves out."""
+        if left_out.count:
+            name, kind = left_out.first
+            more = f" and {left_out.count - 1:,} more" if left_out.count > 1 else ""
+            self._waits.note(f"left out in {one_line(self.name)}: {one_line(name)} ({kind}){more}")
 
     def _is_wanted(self, name: str) -> bool:
         *folders, last = name.split("/")
@@ -176,7 +207,7 @@ class Files(ABC):
             return
         contents = self._contents(wanted)
         if len(contents) != wanted.end:
-            raise SourceChanged(f"file {wanted.partition} in {self.name} is being written")
+            raise SourceChanged(f"{self._called(wanted.partition)} is being written")
         contents = contents.removeprefix(codecs.BOM_UTF8)
         if self._whole:
             yield Piece(_whole(contents), wanted.end)
@@ -239,3 +270,14 @@ def _messages(positions: pa.Array, values: pa.Array) -> pa.RecordBatch:
     count = len(positions)
     columns = [positions, pa.nulls(count, pa.int64()), pa.nulls(count, pa.binary()), values]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def check_utf8(path: str, what: str) -> None:
+    """Raise `SourceStalled` for a path that no binding can have. To pass over it would lose it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise SourceStalled(
+            f"the name of {what} {one_line(path)} is not text in UTF-8, so it can't be bound",
+            hint="rename it, or move it away; the other files wait until then",
+        ) from None

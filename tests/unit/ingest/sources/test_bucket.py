@@ -13,6 +13,7 @@ from holdfast.collections import StorageController
 from holdfast.collections.snapshots.manifest import verify_snapshot
 from holdfast.errors import BadInput, Determinate, SourceChanged, SourceStalled, StoreUnreachable
 from holdfast.ingest import ingest_source
+from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.source import Binding, Piece
 from holdfast.ingest.sources import files
 from holdfast.ingest.sources.bucket import Bucket
@@ -205,3 +206,81 @@ def test_lexical_objects_are_listed_after_the_last_one(
     objects.put("3.json", b'{"id": 3}')
     with pytest.raises(SourceStalled, match=r"file 3.json in s3://.* comes before 4.json, which was read"):
         objects.fed(tmp_path, order="Lexical")
+
+
+ODD = [
+    "100%.json",
+    "%41+b c.json",
+    "new\nline.json",
+    "tab\t.json",
+    "\x1b[31m.json",
+    "\u00fc\U0001f600.json",
+    "a?b=c&d#e.json",
+    "quote'\"<&;,.json",
+    "back\\slash.json",
+    "sub/a b/c+d.json",
+]
+
+
+@pytest.mark.parametrize("order", ["Modified", "Lexical"])
+def test_a_key_with_any_characters_is_a_name(objects: Objects, tmp_path: Path, order: str) -> None:
+    schema = Schema.of({"id": "int64"}, {"name": "string?"})
+    for number, name in enumerate(ODD):
+        objects.put(name, f'{{"id": {number}}}\nbad\n'.encode())
+    block = {
+        "files": {"path": objects.place.url, "order": order},
+        "format": {"json": {}},
+        "include": {"partition": "name"},
+    }
+
+    def feed() -> dict[str, int]:
+        ingest_source(f"file://{tmp_path}/store", "orders", block, schema=schema, once=True)
+        with holdfast.table(f"file://{tmp_path}/store", "orders") as table:
+            return {row["name"]: row["id"] for row in table.read().to_pylist()}
+
+    found = {name: number for number, name in enumerate(ODD)}
+    # Once more, after a listing that begins with an odd name.
+    assert feed() == feed() == found
+    with PersistClient.open(f"file://{tmp_path}/store") as client:
+        for kept in (offsets, errors):
+            bound = kept(StorageController(client), "orders")[1]["partition"].to_pylist()
+            assert sorted(bound) == sorted(ODD)
+    last = f"{max(ODD)}\n2"
+    objects.put(last, b'{"id": 99}')
+    assert feed() == {**found, last: 99}
+
+
+@pytest.mark.parametrize("lexical", [False, True])
+def test_a_key_that_ends_with_a_slash_is_no_file(objects: Objects, lexical: bool) -> None:
+    objects.put("", b"")
+    objects.put("a/", b"")
+    objects.put("a/inner", b"x")
+    objects.put("b/", b"contents")
+    objects.put("empty", b"")
+    said: list[str] = []
+    source = Bucket(objects.place, "*", Waits(said.append), whole=False, on_changed="error", lexical=lexical)
+    for _ in range(2):
+        found = {each.partition: each.end for each in source.probe({})}
+        assert found == {"a/inner": 1, "empty": 0}
+    assert said == [f"left out in {objects.place.url}: b/ (a key that ends with /)"]
+    if lexical:
+        # One that sorts before the last object is not late.
+        assert not objects.source(lexical=True).probe({"a/inner": Binding(1), "empty": Binding(0)})
+
+
+@pytest.mark.parametrize("lexical", [False, True])
+def test_an_empty_object_is_bound_once_and_has_no_rows(
+    objects: Objects, tmp_path: Path, lexical: bool
+) -> None:
+    order = {"order": "Lexical"} if lexical else {}
+    objects.put("a", b"")
+    objects.put("b", b'{"id":1}')
+    for _ in range(2):
+        assert objects.fed(tmp_path, **order) == {(1, None): 1}
+    with PersistClient.open(f"file://{tmp_path}/store") as client:
+        bound = offsets(StorageController(client), "orders")[1].to_pylist()
+        assert {each["partition"]: (each["position"], each["total"]) for each in bound} == {
+            "a": (0, 0),
+            "b": (8, 1),
+        }
+        assert errors(StorageController(client), "orders")[1].num_rows == 0

@@ -2,10 +2,14 @@
 
 import json
 import os
+import re
+import socket
+import tempfile
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +18,14 @@ import pytest
 import holdfast
 from holdfast.collections import StorageController
 from holdfast.errors import BadInput, SourceChanged, SourceStalled
-from holdfast.ingest import ingest_source
-from holdfast.ingest.kept import offsets
+from holdfast.ingest import ingest_source, parse
+from holdfast.ingest.kept import errors, offsets
 from holdfast.ingest.source import Binding, Piece, Range
 from holdfast.ingest.sources import files
 from holdfast.ingest.sources import folder as folders
 from holdfast.ingest.sources.folder import Folder
 from holdfast.ingest.waits import Waits
-from holdfast.persist import Schema
+from holdfast.persist import PersistClient, Schema
 from unit.collections.stores import Stores
 from unit.ingest.pipelines import created, pipeline, rows
 
@@ -185,36 +189,211 @@ def test_a_missing_folder_is_one_clear_line(tmp_path: Path) -> None:
         fed(tmp_path)
 
 
-def test_a_folder_that_can_not_be_read_is_not_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def as_nobody() -> Iterator[Path]:
+    """A new folder, and a block that runs as nobody if the tests run as root: permissions don't bind root."""
+    root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:
+        if root:
+            os.chown(name, 65534, -1)
+            os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            if root:
+                os.seteuid(0)
+
+
+@pytest.mark.parametrize("lexical", [False, True])
+@pytest.mark.parametrize(("mode", "unread"), [(0o000, "closed"), (0o444, "closed/file")])
+def test_a_folder_that_can_not_be_read_is_not_passed_over(lexical: bool, mode: int, unread: str) -> None:
+    """Its names can't be listed, or they can, and the files can't be looked at."""
+    with as_nobody() as path:
+        closed = path / "closed"
+        closed.mkdir()
+        (closed / "file").touch()
+        (path / "link.json").symlink_to(closed / "file")
+        closed.chmod(mode)
+        with pytest.raises(SourceStalled, match=rf"can't read {path}/({unread}|link\.json): Permission"):
+            names(folder(path, lexical=lexical))
+        # A link into it is no broken link, and what nobody asked for stops nobody.
+        if mode == 0o444:
+            with pytest.raises(SourceStalled, match=rf"can't read {path}/link\.json: Permission denied"):
+                names(folder(path, pattern="*.json", lexical=lexical))
+            assert names(folder(path, pattern="*.csv", lexical=lexical)) == []
+        closed.chmod(0o755)
+        assert names(folder(path, lexical=lexical)) == ["closed/file", "link.json"]
+
+
+def test_a_file_that_can_not_be_read_stalls_the_source() -> None:
+    with as_nobody() as path:
+        (path / "file").touch(mode=0o000)
+        source = folder(path)
+        (wanted,) = source.probe({})
+        with pytest.raises(SourceStalled, match=rf"can't read {path}/file: Permission denied") as stalled:
+            list(source.read(wanted))
+        assert "the other files wait" in str(stalled.value.hint)
+
+
+# What is no file
+
+
+@pytest.mark.parametrize("lexical", [False, True])
+def test_what_leads_to_no_file_is_left_out_and_shown_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lexical: bool
 ) -> None:
-    (tmp_path / "closed").mkdir()
-    scandir = os.scandir
+    path = tmp_path / "in"
+    (path / "sub").mkdir(parents=True)
+    monkeypatch.chdir(path)
+    (tmp_path / "elsewhere").write_text("x")
+    for name in ("b.json", "sub/d.json"):
+        Path(name).write_text("x")
+    for before in ("a", "c", "sub/e"):
+        Path(f"{before}-broken.json").symlink_to("nothing")
+        Path(f"{before}-loop.json").symlink_to(path / f"{before}-loop.json")
+        Path(f"{before}-folders.json").symlink_to(path)
+        os.mkfifo(f"{before}-pipe.json")
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"{before}-socket.json")
+    Path("d-link.json").symlink_to(tmp_path / "elsewhere")
+    Path("other.csv").symlink_to("nothing")
+    said: list[str] = []
+    source = Folder(path, "*.json", Waits(said.append), whole=False, on_changed="error", lexical=lexical)
+    bound = {"b.json": Binding(1, next(folder(path)._found(["b.json"])).identity)}
+    for _ in range(2):
+        assert sorted(names(source, bound)) == ["d-link.json", "sub/d.json"]
+    left = [f"left out in file://{path}: a-broken.json (a broken link) and 14 more"]
+    assert said == left
+    for each in path.rglob("*-*.json"):
+        if each.name not in ("a-pipe.json", "d-link.json"):
+            each.unlink()
+    for _ in range(2):
+        assert sorted(names(source, bound)) == ["d-link.json", "sub/d.json"]
+    assert said == [*left, f"left out in file://{path}: a-pipe.json (a named pipe)"]
 
-    def refused(path: str) -> Any:
-        # Root may read every folder.
-        if str(path).endswith("closed"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refused)
-    with pytest.raises(holdfast.SourceStalled, match=r"can't read .*closed: Permission denied"):
-        names(folder(tmp_path))
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda path: path.symlink_to(path), "a broken link"),
+        (lambda path: path.symlink_to(path.parent), "a link to a folder"),
+        (lambda path: path.symlink_to("/dev/null"), "a device"),
+        (os.mkfifo, "a named pipe"),
+    ],
+)
+def test_what_is_left_out_is_named(tmp_path: Path, make: Callable[[Path], None], kind: str) -> None:
+    make(tmp_path / "a")
+    said: list[str] = []
+    assert not Folder(tmp_path, "*", Waits(said.append), whole=False, on_changed="error").probe({})
+    assert said[0] == f"left out in file://{tmp_path}: a ({kind})"
 
 
-def test_a_file_that_can_not_be_read_stalls_the_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lexical", [False, True])
+def test_a_file_that_is_gone_after_it_was_listed_is_left_out(tmp_path: Path, lexical: bool) -> None:
+    class Vanishing(Folder):
+        def _names(self) -> Iterator[str]:
+            for name in super()._names():
+                if name != "c":
+                    (tmp_path / name).unlink()
+                yield name
+
+    said: list[str] = []
+    source = Vanishing(tmp_path, "*", Waits(said.append), whole=False, on_changed="error", lexical=lexical)
+    for name in ("a", "c", "d"):
+        (tmp_path / name).write_text("x")
+    # "a" is before the last one that is bound.
+    assert names(source, {"b": Binding(1)}) == ["c"]
+    assert said == []
+
+
+def test_a_source_folder_that_is_a_loop_of_links_is_bad_input(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.symlink_to(path)
+    with pytest.raises(BadInput, match=r"source folder .*/in doesn't exist or is not a folder"):
+        fed(tmp_path)
+
+
+def test_a_file_that_something_else_replaced_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+
+    def serve() -> None:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(file))
+
+    for replace in (lambda: os.mkfifo(file), serve, file.mkdir, lambda: file.symlink_to(file)):
+        file.write_text("x")
+        source = folder(tmp_path)
+        (wanted,) = source.probe({})
+        file.unlink()
+        replace()
+        with pytest.raises(SourceChanged, match=r"file file in .* is (being written|gone)"):
+            list(source.read(wanted))
+        assert names(source) == []
+        if file.is_dir():
+            file.rmdir()
+        else:
+            file.unlink()
+
+
+# Odd names
+
+
+ODD = ["new\nline", "tab\tx", "\x1b[31mred", "\x07", "a b+c%41", "\u202eleft", "\U0001f600", "back\\n"]
+
+
+@pytest.mark.parametrize("order", ["Modified", "Lexical"])
+def test_any_name_in_utf8_is_kept_as_it_is(tmp_path: Path, order: str) -> None:
+    into = tmp_path / "in"
+    into.mkdir()
+    for number, name in enumerate(ODD):
+        (into / name).write_text(f'{{"id": {number}}}\nbad\n')
+    block = {
+        "files": {"path": str(into), "order": order},
+        "format": {"json": {}},
+        "include": {"partition": "name"},
+    }
+    for _ in range(2):
+        ingest_source(f"file://{tmp_path}/store", "orders", block, schema=SCHEMA, once=True)
+    with PersistClient.open(f"file://{tmp_path}/store") as client:
+        controller = StorageController(client)
+        for kept in (offsets, errors):
+            assert sorted(kept(controller, "orders")[1]["partition"].to_pylist()) == sorted(ODD)
+    with holdfast.table(f"file://{tmp_path}/store", "orders") as table:
+        assert {row["name"]: row["id"] for row in table.read().to_pylist()} == {
+            name: number for number, name in enumerate(ODD)
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"new\nline\xff", r"new\nline\xff"),
+        (b"\x1b[31m\xc3\xa9\xe9", r"\x1b[31mé\xe9"),
+    ],
+)
+@pytest.mark.parametrize("lexical", [False, True])
+def test_messages_escape_what_a_terminal_would_obey(
+    tmp_path: Path, name: bytes, shown: str, lexical: bool
 ) -> None:
-    (tmp_path / "file").write_text("x")
-    source = folder(tmp_path)
-    (wanted,) = source.probe({})
+    (tmp_path / os.fsdecode(name)).touch()
+    with pytest.raises(SourceStalled, match=re.escape(f"the name of file {shown} is not text in UTF-8")):
+        names(folder(tmp_path, lexical=lexical))
+    if lexical:
+        # Also if it is before the last one that was read.
+        with pytest.raises(SourceStalled, match=re.escape(f"the name of file {shown} is not text in UTF-8")):
+            names(folder(tmp_path, lexical=lexical), {"\U0001f600": Binding(0)})
 
-    def refused(self: Path, mode: str) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "open", refused)
-    with pytest.raises(holdfast.SourceStalled, match=r"can't read .*file: Permission denied"):
-        list(source.read(wanted))
+def test_a_late_name_is_shown_on_one_line(tmp_path: Path) -> None:
+    (tmp_path / "new\nline").touch()
+    with pytest.raises(SourceStalled, match=r"file new\\nline in .* its name comes before z\\x1b\[31m,"):
+        names(folder(tmp_path, lexical=True), {"z\x1b[31m": Binding(0)})
+
+
+def test_a_path_that_no_folder_can_have_is_refused() -> None:
+    for path in ("a\0b", os.fsdecode(b"\xff"), "\ud800"):
+        with pytest.raises(BadInput, match=r"source\.files\.path has a NUL, or a character that UTF-8 does"):
+            parse({"files": {"path": path}, "format": {"json": {}}})
 
 
 # The order of names

@@ -58,3 +58,15 @@ def test_a_collection_that_is_far_behind_is_lagging(end: int, late_ms: int, stat
     found = lagging(of, progress(("0", end), complete_before=NOW_MS - late_ms))
     assert found[0] == status
     assert text in found[1]
+
+
+def test_the_plugin_shows_odd_names_escaped() -> None:
+    odd = SourceProgress(NOW_MS, (("a\n\x1b[31m", 30),), 42, 0, ())
+    source = {**FOLDER, "files": {"path": "/in\x1b[32m"}}
+    body: dict[str, Any] = {
+        "spec": {"source": source},
+        "status": {"source": source_fields(view(spec(FOLDER)), odd, {})["source"]},
+    }
+    lines = source_lines(body, NOW)
+    assert lines[0] == "SOURCE    files /in\\x1b[32m"
+    assert lines[-2:] == ["PARTITION    POSITION", "a\\n\\x1b[31m  30"]
