@@ -1,10 +1,11 @@
 """The ingestion job: executors read, one driver commits, and the result is that of `holdfast ingest`."""
 
 import json
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from holdfast.collections import CollectionSpec, JobState, StorageController
 from holdfast.errors import BadInput, Fenced, SourceStalled
 from holdfast.ingest import IngestStep, StepOutcome, ingest_source
 from holdfast.ingest.kept import errors, offsets, schemas
-from holdfast.persist import Schema
+from holdfast.ingest.reading import Order, RangeWork
+from holdfast.persist import PersistClient, Schema, Upload
 from holdfast.persist.ids import BLOB_NAME
 from holdfast.persist.rows.schema import DIFF
 from holdfast.spark.jobs import ingest
@@ -129,6 +131,106 @@ def test_its_steps_are_those_of_one_process_byte_for_byte(
         "updates": sum(step.updates for step in steps),
         "errors": FILES,
     }
+
+
+def pair(
+    spark: SparkSession, controller: StorageController, url: str, fed: Fed
+) -> Callable[[dict[str, Any]], tuple[list[list[pa.Table]], list[list[pa.Table]]]]:
+    """Feeds two collections from one source: one in this process, the other with Spark. Returns what each has
+    after each of its steps."""
+    alone, other = created(controller), created(controller)
+
+    def feed(source: dict[str, Any]) -> tuple[list[list[pa.Table]], list[list[pa.Table]]]:
+        steps: list[IngestStep] = []
+        ingest_source(url, alone, source, once=True, on_step=steps.append)
+        here = [step.upper for step in steps if step.outcome is StepOutcome.COMMITTED]
+        said: list[str] = []
+        ingest.run(fed(source, other, uuid.uuid4().hex), say=said.append, spark=spark)
+        there = [int(each.rsplit(" ", 1)[1]) for each in said if "complete before" in each]
+        return (
+            [contents(controller, alone, upper - 1) for upper in here],
+            [contents(controller, other, upper - 1) for upper in there],
+        )
+
+    return feed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("order", ["Modified", "Lexical"])
+def test_files_are_read_in_order_and_forgotten_as_in_one_process(
+    spark: SparkSession, controller: StorageController, url: str, folder: Path, fed: Fed, order: str
+) -> None:
+    files = {"path": str(folder), "order": order, "forgetAfter": "1ms"}
+    source, feed = block(folder, files=files), pair(spark, controller, url, fed)
+    (folder / "1-broken.jsonl").symlink_to("nothing")
+    os.mkfifo(folder / "9-pipe.jsonl")
+    forgotten = []
+    for more in range(4):
+        if more:
+            # Those of the last round are missing since this one, and are forgotten in the next one.
+            file(folder, more - 1).unlink()
+            line = json.dumps({"id": 5000 + more, "name": "new"})
+            (folder / f"6-{more}.jsonl").write_text(f"{line}\n")
+        here, there = feed(source)
+        assert len(here) == len(there) == (1 if more else FILES // 2)
+        for mine, other in zip(here, there, strict=True):
+            for ours, theirs in zip(mine, other, strict=True):
+                assert theirs.equals(ours)
+        output, bound, bad = here[-1]
+
+        assert (sum(output[DIFF].to_pylist()), bad.num_rows) == (FILES * 499 + more, FILES)
+        forgotten += [
+            (each["position"], each["total"]) for each in bound.to_pylist() if each["source"] == "forgotten"
+        ]
+    # With order Lexical they are missing as soon as a later one is bound.
+    assert forgotten == (
+        [(1, 500), (3, 1500), (5, 2500), (6, 3000)] if order == "Lexical" else [(1, 500), (2, 1000)]
+    )
+
+
+@pytest.mark.long
+def test_a_lexical_file_that_changes_keeps_the_later_ones_waiting_on_spark(
+    spark: SparkSession,
+    controller: StorageController,
+    url: str,
+    folder: Path,
+    fed: Fed,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = block(folder, files={"path": str(folder), "order": "Lexical"}, batch={"maxRows": 1_000_000})
+    spec = fed(source)
+    read: list[list[str]] = []
+
+    discarded: list[int] = []
+    discard = PersistClient.discard
+
+    def noted(client: PersistClient, uploads: Iterable[Upload]) -> None:
+        some = list(uploads)
+        discarded.append(len(some))
+        discard(client, some)
+
+    class Changing(ingest.SparkRunner):
+        def read(self, order: Order, *given: Any) -> list[RangeWork]:
+            if not read:
+                with file(folder, 1).open("a") as more:
+                    more.write('{"id": 7, "name": "more"}\n')
+            done = super().read(order, *given)
+            read.append([each.partition for each in done])
+            return done
+
+    monkeypatch.setattr(ingest, "SparkRunner", Changing)
+    monkeypatch.setattr(PersistClient, "discard", noted)
+    ingest.run(spec, say=lambda _: None, spark=spark)
+    # A step has a task for each of 4 files. What was read after the one that had changed is not used.
+    names_ = [f"{number}.jsonl" for number in range(FILES)]
+    assert read == [names_[:1], names_[1:5], names_[5:]]
+    alone = created(controller)
+    ingest_source(url, alone, source, once=True)
+    for here, there in zip(latest(controller, alone), latest(controller, spec.collection), strict=True):
+        assert here.num_rows
+        assert there.equals(here)
+    # Two more files were uploaded. These uploads are deleted, from two shards each.
+    assert sum(discarded) == 4
 
 
 def test_both_feed_one_collection_at_the_same_time(
