@@ -21,7 +21,7 @@ from holdfast.collections.conditions import Condition, condition, mask_of, may_h
 from holdfast.errors import BadInput
 from holdfast.persist.checks import check_columns
 from holdfast.persist.rows.casts import shown
-from holdfast.persist.rows.row_filter import ColumnBounds, PartBounds, RowFilter
+from holdfast.persist.rows.row_filter import ColumnBounds, ConditionFailed, PartBounds, RowFilter
 from holdfast.persist.rows.schema import Column, Schema
 from holdfast.persist.rows.stored import logical_array, logical_rows
 
@@ -40,6 +40,10 @@ class ChosenBy:
 
 
 _FORM: Final = 'such as pc.field("id") == 3, or [("id", ">=", 10), ("name", "in", ["a", "b"])]'
+_NO_VALUE: Final = (
+    "the condition has no value for one of the rows; replace what it can't use, such as"
+    ' pc.if_else(pc.field("n") == 0, pc.scalar(None), pc.field("n"))'
+)
 _MASK: Final = "mask"
 _PLACE: Final = "FieldPath("
 _RANDOM: Final = "random("
@@ -127,7 +131,14 @@ class _ExpressionFilter:
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
         there = [name for name in self.schema.names if name in rows.schema.names]
         seen = logical_rows(pa.Table.from_batches([rows]).select(there), self.schema)
-        found = _evaluated(self._expression, seen).combine_chunks()
+        try:
+            found = _evaluated(self._expression, seen).combine_chunks()
+        except pa.ArrowMemoryError:
+            raise
+        except pa.ArrowException as error:
+            # It is a value of a row: whether the expression fits the columns was found out before.
+            failed = BadInput(f"where: {str(error).splitlines()[0]}", hint=_NO_VALUE)
+            raise ConditionFailed(failed) from None
         # A condition may be of the type of null. Each step would copy the mask.
         mask = found if pa.types.is_boolean(found.type) else found.cast(pa.bool_())
         return mask.fill_null(False) if mask.null_count else mask

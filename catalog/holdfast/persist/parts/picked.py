@@ -31,7 +31,7 @@ from holdfast.persist.rows.key_filter import KeyFilter, ascends
 from holdfast.persist.rows.merge import consolidate_chunk
 from holdfast.persist.rows.order import EVERYTHING, numbers
 from holdfast.persist.rows.part import UNREADABLE
-from holdfast.persist.rows.row_filter import RowFilter
+from holdfast.persist.rows.row_filter import ConditionFailed, RowFilter
 from holdfast.persist.rows.schema import Schema
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Part
@@ -88,7 +88,7 @@ def picked(
     few = few or not isinstance(row_filter, KeyFilter) or row_filter.keys > _FEW_ROWS
     try:
         found = _chosen(machine, schema, parts, as_of, row_filter, few, between)
-    except (*UNREADABLE, CorruptBlob, Determinate, Indeterminate):
+    except (*UNREADABLE, CorruptBlob, ConditionFailed, Determinate, Indeterminate):
         return None
     if found is None:
         return None

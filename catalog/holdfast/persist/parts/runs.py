@@ -13,13 +13,15 @@ Invariants:
 - One batch per run is in memory, the buffers that it is read through, and what a store keeps of an open
   object. A batch has a run's share of `BUFFER_BYTES`, or `_LEAST_COLUMN_BYTES` per column, but at most its
   share of `_WIDE_BYTES`. A batch of large values has at most `_WIDE_VALUES_BYTES`. If a single row is larger,
-  the batch is that row. The buffers are the pages of a row group that exceeds a batch, or one page of each
-  column. A row group that is one batch is read as a whole, without buffers afterwards.
+  the batch is that row. Values with a dictionary are measured first (`holdfast.persist.parts.dictionaries`).
+  The buffers are the pages of a row group that exceeds a batch, or one page of each column, and what has a
+  dictionary. A row group that is one batch is read as a whole, without buffers afterwards.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Final, Protocol, TypeAlias
 
@@ -29,6 +31,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
+from holdfast.persist.parts.dictionaries import (
+    coded_bytes,
+    columns_with_dictionary,
+    decoded,
+    decoded_bytes,
+    decoded_pieces,
+)
 from holdfast.persist.parts.part_store import PartGone, read_inline, within
 from holdfast.persist.parts.row_groups import Sizes, least_width, sizes, sizes_of, times_and_diff
 from holdfast.persist.parts.verified import KnownPart, forget, known_part, open_known, small_rows
@@ -67,6 +76,9 @@ _LEAST_PAGE_ROWS: Final = 1024
 # With less of each column, threads cost more than they save.
 _THREADS_COLUMN_BYTES: Final = 2 * 1024
 _READ_BYTES: Final = 1024 * 1024
+# The footer's sizes are about right unless a dictionary hides what rows take.
+_MUCH_LARGER: Final = 2
+_CODED: Final = "columns with a dictionary"
 
 Run: TypeAlias = Sequence[Part]
 
@@ -335,18 +347,25 @@ class _Reader:
         """
         key = str(part.blob_key)
         try:
-            metadata = None if known is None else known.metadata
-            with pq.ParquetFile(file, metadata=metadata, pre_buffer=False) as parquet:
-                check_footer(parquet.metadata, own, key=key)
+            metadata = pq.read_metadata(file) if known is None else known.metadata
+            check_footer(metadata, own, key=key)
+            opened = partial(
+                pq.ParquetFile,
+                file,
+                metadata=metadata,
+                read_dictionary=self._coded(metadata, known, own),
+                pre_buffer=False,
+            )
+            with opened() as parquet:
                 if groups is None:
                     groups = self._met(bounds_through(self.schema, own, parquet.metadata))
                 if self.machine.config.audit_pushdown:
                     others = [i for i in range(parquet.metadata.num_row_groups) if i not in groups]
-                    self._audit(file, parquet, part, own, known, others)
+                    self._audit(opened, parquet, part, own, known, others)
                 while groups and given >= (skipped := parquet.metadata.row_group(groups[0]).num_rows):
                     given -= skipped
                     del groups[0]
-                for read in self._decode(file, parquet, part, own, known, groups, held):
+                for read in self._decode(opened, parquet, part, own, known, groups, held):
                     if given < read.count:
                         yield read.after(given)
                     given = max(0, given - read.count)
@@ -368,7 +387,7 @@ class _Reader:
 
     def _audit(
         self,
-        file: pa.NativeFile,
+        opened: Callable[..., pq.ParquetFile],
         parquet: pq.ParquetFile,
         part: Part,
         own: Schema,
@@ -376,14 +395,14 @@ class _Reader:
         skipped: Sequence[int],
     ) -> None:
         for group in skipped:
-            reads = self._decode(file, parquet, part, own, known, [group], Buffered())
+            reads = self._decode(opened, parquet, part, own, known, [group], Buffered())
             if found := sum(self._see(read, part).num_rows for read in reads):
                 what = f"no wanted row in row group {group}"
                 raise CorruptBlob(str(part.blob_key), what, f"{found}")
 
     def _decode(
         self,
-        file: pa.NativeFile,
+        opened: Callable[..., pq.ParquetFile],
         parquet: pq.ParquetFile,
         part: Part,
         own: Schema,
@@ -395,7 +414,7 @@ class _Reader:
         was = own.narrowed(self.seen.names) if self.is_narrow else own
         names = was.arrow_updates.names
         if known is None:
-            first, found = [], sizes(parquet.metadata, file.size(), groups)
+            first, found = [], sizes(parquet.metadata, part.size_bytes, groups)
         else:
             first, found = self._first_names(known, own, was, groups), sizes_of(known, names, groups)
         for span in self._spans(found, groups):
@@ -406,27 +425,41 @@ class _Reader:
                 continue
             source = parquet
             if span.is_buffered:
-                source = buffered = buffered or pq.ParquetFile(
-                    file, metadata=parquet.metadata, buffer_size=_COLUMN_BUFFER, pre_buffer=False
-                )
+                source = buffered = buffered or opened(buffer_size=_COLUMN_BUFFER)
             threads = self.threads and span.raw_bytes >= _THREADS_COLUMN_BYTES * len(was.columns)
             # A condition may raise an error for a row that is not there at these times.
-            if first and span.batch_rows == span.rows and TIME not in columns.schema.names:
-                yield self._chosen_first(source, columns, span, first, threads)
+            is_one = span.batch_rows == span.rows and TIME not in columns.schema.names
+            some = self._chosen_first(source, columns, span, first, threads) if first and is_one else None
+            if some is not None:
+                yield some
                 continue
             left = span.rows
             batches = source.iter_batches(
                 span.batch_rows, row_groups=span.groups, columns=columns.read, use_threads=threads
             )
-            for batch in batches:
-                left -= batch.num_rows
+            for coded in batches:
+                left -= coded.num_rows
                 held.size = span.held_bytes
                 if not left:
                     # Free the reader's buffers before the last batch is used.
                     held.size = 0
                     batches.close()
-                rows = upgraded(columns.rows(batch, batch.num_rows), was, self.seen)
-                yield _Read(rows, rows.num_rows)
+                buffers, held.size = held.size, held.size + coded_bytes(coded)
+                for batch in decoded_pieces(coded, self._share):
+                    rows = upgraded(columns.rows(batch, batch.num_rows), was, self.seen)
+                    yield _Read(rows, rows.num_rows)
+                held.size = buffers
+
+    def _coded(self, metadata: pq.FileMetaData, known: KnownPart | None, own: Schema) -> list[str]:
+        """The columns that are read with their dictionaries, because they may be much larger without."""
+        names = frozenset(self.seen.names)
+        if known is None:
+            return columns_with_dictionary(metadata, own, names)
+        derived = known.bounds.derived
+        if (_CODED, names) not in derived:
+            derived[_CODED, names] = columns_with_dictionary(metadata, own, names)
+        found: list[str] = derived[_CODED, names]
+        return found
 
     def _columns(self, known: KnownPart | None, part: Part, was: Schema, groups: Sequence[int]) -> "_Columns":
         """Which columns to read of some row groups. The footer may make times and diffs unnecessary."""
@@ -463,15 +496,24 @@ class _Reader:
         span: "_Span",
         first: Sequence[str],
         threads: bool,
-    ) -> "_Read":
-        """Read the columns `first`, and the others only of row groups that have chosen rows."""
+    ) -> "_Read | None":
+        """Read the columns `first`, and the others only of row groups that have chosen rows.
+
+        None if they are too large to be in memory all at once.
+        """
         assert self.row_filter is not None
 
-        def read(groups: Sequence[int], names: Sequence[str]) -> pa.RecordBatch:
+        def read(groups: Sequence[int], names: Sequence[str]) -> pa.RecordBatch | None:
             batches = source.iter_batches(span.rows, row_groups=groups, columns=names, use_threads=threads)
-            return pa.concat_batches(list(batches))
+            coded = list(batches)
+            size, rows = sum(map(decoded_bytes, coded)), sum(batch.num_rows for batch in coded)
+            if size > _MUCH_LARGER * self._share(size // max(1, rows)):
+                return None
+            return pa.concat_batches(list(map(decoded, coded)))
 
         seen = read(span.groups, first)
+        if seen is None:
+            return None
         mask = self.row_filter.mask(seen)
         groups, places, start = [], [], 0
         for group in span.groups:
@@ -489,6 +531,8 @@ class _Reader:
         arrays = {name: seen.column(name) for name in first}
         if others:
             rest = read(groups, others)
+            if rest is None:
+                return None
             arrays |= {name: rest.column(name) for name in others}
         found = pa.RecordBatch.from_pydict(arrays).filter(mask)
         return _Read(columns.rows(found, found.num_rows), span.rows, is_chosen=True)

@@ -10,10 +10,10 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -36,7 +36,7 @@ from holdfast.persist.rows.consolidate import Source, consolidate_at
 from holdfast.persist.rows.evolution import lowered, newest, upgraded_range
 from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.order import EVERYTHING, Key, KeyRange, RowKey
-from holdfast.persist.rows.row_filter import RowFilter
+from holdfast.persist.rows.row_filter import ConditionFailed, RowFilter, chosen
 from holdfast.persist.rows.schema import DIFF, Schema
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Part, ShardState, live_keys
@@ -83,6 +83,16 @@ class SnapshotPart:
 
 def _limit(value: Any) -> Key | None:
     return None if value is None else ((True, value),)
+
+
+class _Narrow(NamedTuple):
+    """A planned read of some columns, which merges no rows or few of them: the one or the other.
+
+    Rows that need no sum are in the total order. The others come with the key at which another read goes on.
+    """
+
+    direct: Iterator[pa.Table] | None = None
+    unsummed: Iterator[tuple[pa.Table, Key | None]] | None = None
 
 
 class Snapshot:
@@ -156,11 +166,14 @@ class Snapshot:
         """
         if (few := self._picked(few=False)) is not None:
             return few
-        streams = self._wanted != EVERYTHING or self._after is not None or self._filter is not None
-        if streams or self._is_direct():
-            empty = self._project(self.schema.arrow_diff.empty_table())
-            return pa.Table.from_batches(self, empty.schema)
+        empty = self._project(self.schema.arrow_diff.empty_table()).schema
         state = self._readable()
+        if self._wanted != EVERYTHING or self._after is not None or self._filter is not None:
+            return pa.Table.from_batches(self._streamed(state, None), empty)
+        # What is gone is gone for the plan only: everything is read below, on a newer version.
+        with suppress(PartGone), self._pins.pin(state):
+            if (narrow := self._narrow(state)) is not None:
+                return pa.Table.from_batches(self._streamed(state, narrow), empty)
         runs = [run for batch in state.batches for run in batch.runs]
         with naming_shard(self._machine.shard_id):
             if (few := inline_contents(self._machine, state.schema, runs, self.as_of)) is not None:
@@ -201,27 +214,33 @@ class Snapshot:
         if self._columns is not None and (few := self._picked(few=True)) is not None:
             yield from self._batches(few)
             return
-        state = self._readable()
+        yield from self._streamed(self._readable(), None)
+
+    def _streamed(self, state: ShardState, narrow: "_Narrow | None") -> Iterator[pa.RecordBatch]:
+        """Yield the batches. `narrow` is what `_narrow` has planned on the version, if it was asked."""
         left, last = self._wanted, None
         # How many rows direct reads have yielded, counted with their copies: the first ones of the contents.
         copies = 0
+        # Whether the filter chooses rows of the contents, and not of the updates that they are the sums of.
+        is_late = False
         while True:
             try:
                 with self._pins.pin(state):
-                    is_first = last is None and left == self._wanted
-                    rest = self._direct(state) if is_first else None
-                    is_direct, skip = rest is not None, copies
-                    if is_first and not is_direct and not copies and (some := self._unsummed(state)):
-                        for rows, before in some:
+                    is_first = last is None and left == self._wanted and not is_late
+                    if is_first and narrow is None:
+                        narrow = self._narrow(state, begun=copies > 0)
+                    if narrow is not None and narrow.unsummed is not None:
+                        for rows, before in narrow.unsummed:
                             yield from self._batches(rows)
                             if before is not None:
                                 left = replace(self._wanted, lower=before)
                             self._pins.beat()
                         return
-                    for rows in self._merged(state, left) if rest is None else rest:
-                        wanted, skip = after_copies(rows, skip)
+                    direct_rows, skip = None if narrow is None else narrow.direct, copies
+                    for rows in direct_rows or self._merged(state, left, None if is_late else self._filter):
+                        wanted, skip = after_copies(self._chosen(rows) if is_late else rows, skip)
                         yield from self._batches(wanted)
-                        if is_direct:
+                        if direct_rows is not None:
                             copies += copies_of(wanted)
                         else:
                             chunk, copies = rows.to_batches()[-1], skip
@@ -230,7 +249,20 @@ class Snapshot:
                 return
             except PartGone as gone:
                 state = self._replanned(state, gone)
-                left = left if last is None else left.beyond(last.key())
+            except ConditionFailed:
+                # Perhaps for a row that was removed. All rows are summed now, and the rest are there.
+                is_late = True
+            narrow = None
+            left = left if last is None else left.beyond(last.key())
+
+    def _chosen(self, rows: pa.Table) -> pa.Table:
+        """The rows of contents that the filter chooses. Raises its error if one of them has none."""
+        assert self._filter is not None
+        try:
+            found = [chosen(each, self.schema, self._filter) for each in rows.to_batches()]
+        except ConditionFailed as failed:
+            raise failed.error from None
+        return pa.Table.from_batches(found, rows.schema)
 
     def _batches(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         for batch in self._project(rows).to_batches(max_chunksize=BATCH_ROWS):
@@ -269,36 +301,28 @@ class Snapshot:
             except PartGone as gone:
                 state = self._replanned(state, gone)
 
-    def _is_direct(self) -> bool:
-        state = self._readable()
-        try:
-            with self._pins.pin(state):
-                return self._direct(state) is not None or self._unsummed(state) is not None
-        except PartGone:
-            return False
+    def _narrow(self, state: ShardState, *, begun: bool = False) -> "_Narrow | None":
+        """Plan a read that merges no rows, or few of them, if only some columns of all rows are needed.
 
-    def _direct(self, state: ShardState) -> Iterator[pa.Table] | None:
-        """The rows without a merge, if only some columns are needed and no row needs a sum."""
-        found = self._narrow(direct, state)
-        if found is None:
-            return None
-        schema, batches = found
-        return (self._lower_narrow(schema, pa.Table.from_batches([each])) for each in batches)
-
-    def _unsummed(self, state: ShardState) -> Iterator[tuple[pa.Table, Key | None]] | None:
-        """The rows with a merge of few of them, if only some columns are needed."""
-        found = self._narrow(unsummed, state)
-        if found is None:
-            return None
-        schema, tables = found
-        return ((self._lower_narrow(schema, rows), before) for rows, before in tables)
-
-    def _narrow(
-        self, read: Callable[..., tuple[Schema, Iterator[_T]] | None], state: ShardState
-    ) -> tuple[Schema, Iterator[_T]] | None:
-        """What `direct` or `unsummed` reads, if only some columns of all rows at one time are needed."""
+        The parts of the version must be pinned, also while the plan is read. If some rows have been yielded
+        (`begun`), only a plan in the total order can go on after them. Raises `PartGone` and `CorruptBlob`.
+        """
         if self._columns is None or self._after is not None or self._wanted != EVERYTHING:
             return None
+        if (found := self._planned(direct, state)) is not None:
+            schema, batches = found
+            return _Narrow(
+                direct=(self._lower_narrow(schema, pa.Table.from_batches([each])) for each in batches)
+            )
+        if begun or (some := self._planned(unsummed, state)) is None:
+            return None
+        schema, tables = some
+        return _Narrow(unsummed=((self._lower_narrow(schema, rows), before) for rows, before in tables))
+
+    def _planned(
+        self, read: Callable[..., tuple[Schema, Iterator[_T]] | None], state: ShardState
+    ) -> tuple[Schema, Iterator[_T]] | None:
+        """What `direct` or `unsummed` reads."""
         return read(
             self._machine,
             state.schema,
@@ -314,7 +338,9 @@ class Snapshot:
         where = f"a part of {self._machine.shard_id}"
         return lowered(rows, schema, self.schema.narrowed(schema.names), where=where)
 
-    def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
+    def _merged(
+        self, state: ShardState, wanted: KeyRange, row_filter: RowFilter | None
+    ) -> Iterator[pa.Table]:
         runs = [run for batch in state.batches for run in batch.runs]
         wanted = upgraded_range(wanted, self.schema, state.schema)
         view = At(self.as_of, 0 if self._after is None else self._after + 1)
@@ -326,7 +352,7 @@ class Snapshot:
             runs,
             view,
             wanted,
-            row_filter=self._filter,
+            row_filter=row_filter,
             buffer_bytes=buffer_bytes,
             between=beat,
         ):

@@ -28,7 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob, Determinate
-from holdfast.forks import ForkLock
+from holdfast.forks import ForkLock, fork_count
+from holdfast.persist.parts.dictionaries import columns_with_dictionary, decoded, decoded_bytes
 from holdfast.persist.parts.part_store import PartGone
 from holdfast.persist.rows.groups import GroupBounds, bounds_through
 from holdfast.persist.rows.part import UNREADABLE, check_footer, read_error
@@ -56,10 +57,14 @@ _kept: "WeakKeyDictionary[Machine, OrderedDict[str, KnownPart]]" = WeakKeyDictio
 class _KeptRows:
     """The decoded rows of the parts and row groups that were used last. Thread-safe.
 
-    Those of a known part end with it.
+    Those of a known part end with it. A forked child has none: the known parts belong to its parent.
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._forks = fork_count()
         self._found: OrderedDict[tuple[int, int], pa.RecordBatch | None] = OrderedDict()
         self._groups: dict[int, tuple[weakref.ref[KnownPart], set[int]]] = {}
         # Parts that have ended. An object can end at any time, also while this thread has the lock.
@@ -94,12 +99,13 @@ class _KeptRows:
                 self._groups[oldest][1].discard(group)
 
     def _drop_ended(self) -> None:
+        if self._forks != fork_count():
+            # Perhaps in the middle of `put` in another thread of the parent.
+            self._begin()
         while self._ended:
             part = self._ended.popleft()
             for group in self._groups.pop(part)[1]:
-                # A fork may have been in the middle of `put`.
-                if (part, group) in self._found:
-                    self._bytes -= _counted(self._found.pop((part, group)))
+                self._bytes -= _counted(self._found.pop((part, group)))
 
 
 def _counted(rows: pa.RecordBatch | None) -> int:
@@ -164,13 +170,16 @@ def small_rows(machine: Machine, known: KnownPart) -> pa.RecordBatch | None:
     sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
     if metadata.num_rows > _MOST_ROWS or sum(sizes) > _ROWS_BYTES:
         return None
+    own = machine.schema_of(known.part)
+    coded = columns_with_dictionary(metadata, own, own.names)
     with (
         open_known(machine, known) as file,
-        pq.ParquetFile(file, metadata=metadata, pre_buffer=False) as parquet,
+        pq.ParquetFile(file, metadata=metadata, read_dictionary=coded, pre_buffer=False) as parquet,
     ):
-        table = parquet.read(use_threads=False).replace_schema_metadata()
+        batches = parquet.read(use_threads=False).replace_schema_metadata().to_batches()
     # A dictionary may have hidden how large they are.
-    rows = pa.concat_batches(table.to_batches()) if 0 < table.nbytes <= _ROWS_BYTES else None
+    is_small = 0 < sum(map(decoded_bytes, batches)) <= _ROWS_BYTES
+    rows = pa.concat_batches(list(map(decoded, batches))) if is_small else None
     _rows.put(known, rows)
     return rows
 

@@ -66,6 +66,18 @@ class PartBounds:
         return found
 
 
+class ConditionFailed(Exception):
+    """A condition can't be evaluated for one of some rows. `error` is the error if that row is wanted.
+
+    The updates that a read sees may contain rows that were removed later. So a read that gets this evaluates
+    the condition again, for the rows that are left when all updates are summed.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class RowFilter(Protocol):
     """Chooses rows by their values. `schema` is the schema in which it sees rows."""
 
@@ -78,7 +90,10 @@ class RowFilter(Protocol):
         """The columns of the schema that it needs to see."""
 
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
-        """For each row, which has at least the columns that it needs, whether it is chosen."""
+        """For each row, which has at least the columns that it needs, whether it is chosen.
+
+        Raises `ConditionFailed` if there is no answer for one of the rows, such as after a division by zero.
+        """
 
     def groups(self, bounds: PartBounds) -> Sequence[int]:
         """The row groups that can have chosen rows, ascending."""

@@ -124,6 +124,19 @@ def test_it_goes_on_after_its_parts_were_replaced(
     assert reads[0]
 
 
+def test_what_was_removed_is_read_once(reads: list[bool]) -> None:
+    client = Stores().open(**SMALL, inline_max_bytes=0)
+    writer = client.writer(SHARD, WIDE, purpose="t")
+    given: list[Row] = [(key, "a", "x", key, 0, 1) for key in range(40)]
+    writer.compare_and_append(updates(given), 0, 1)
+    writer.compare_and_append(updates([(*row[:4], 1, -1) for row in given[:3]]), 1, 2)
+    snapshot = client.reader(SHARD, purpose="t").snapshot(1, columns=["v"])
+    assert snapshot.to_table().num_rows == 37
+    assert reads == [True]
+    assert sum(rows.num_rows for rows in snapshot.filtered(filter_of([("v", "=", "x")], WIDE))) == 37
+    assert reads == [True] * 2
+
+
 def test_what_needs_more_memory_is_merged(reads: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     client = Stores().open(**SMALL, inline_max_bytes=0)
     writer = client.writer(SHARD, WIDE, purpose="t")
