@@ -1,7 +1,9 @@
 """DuckDB, which the extra `sql` installs: its import, and its errors as errors of Holdfast."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import BadInput, HoldfastError
@@ -12,6 +14,17 @@ if TYPE_CHECKING:
 
 _EARLIEST: Final = 2
 _INTERRUPTED: Final = "Query interrupted"
+_MOST: Final = 10
+_SIMILAR: Final = 0.7
+_NO_TABLE: Final = re.compile(r"Table with name (.+) does not exist")
+_NO_COLUMN: Final = re.compile(r'does not have a column named "(.+)"')
+_SAID: Final = {
+    "Did you mean ": "did you mean ",
+    "Candidate bindings: ": "similar columns: ",
+    "Candidate tables: ": "the tables of the query: ",
+    "Either add it ": "either add it ",
+}
+"""How the second line of an error of DuckDB begins if it says what to do, and how a hint begins then."""
 
 
 def import_duckdb(what: str) -> "types.ModuleType":
@@ -30,19 +43,18 @@ def import_duckdb(what: str) -> "types.ModuleType":
 
 
 @contextmanager
-def telling(missing: str = "") -> Iterator[None]:
+def telling(tables: Sequence[str] = (), columns: Sequence[str] = ()) -> Iterator[None]:
     """Raise errors of DuckDB as `BadInput` if the query is wrong, and else as `HoldfastError`.
 
-    If Ctrl-C interrupts the query, raise `KeyboardInterrupt`, as Python does. `missing` is the hint for a
-    query that names something that isn't there.
+    If Ctrl-C interrupts the query, raise `KeyboardInterrupt`, as Python does. `tables` are the names of the
+    tables of the location, and `columns` those of the columns of the query's tables, for hints.
     """
     import duckdb
 
     try:
         yield
     except (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError) as error:
-        hint = missing if isinstance(error, duckdb.CatalogException) else ""
-        raise BadInput(f"sql: {first_line(error)}", hint=hint) from None
+        raise BadInput(f"sql: {first_line(error)}", hint=_hint(str(error), tables, columns)) from None
     except duckdb.InterruptException:
         raise KeyboardInterrupt from None
     except RuntimeError as error:
@@ -53,6 +65,28 @@ def telling(missing: str = "") -> Iterator[None]:
         raise HoldfastError(f"DuckDB can't run this query: {first_line(error)}") from None
 
 
+def _hint(text: str, tables: Sequence[str], columns: Sequence[str]) -> str:
+    """What an error of DuckDB suggests in its second line, or names that are similar to an unknown one."""
+    first, _, rest = text.partition("\n")
+    second = rest.partition("\n")[0]
+    if unknown := _NO_TABLE.search(first):
+        guess = f"did you mean {similar}? " if (similar := _similar(unknown[1], tables)) else ""
+        shown = f"{', '.join(tables[:_MOST])}{', ...' if len(tables) > _MOST else ''}" or "there are none"
+        return f"{guess}the tables are: {shown}"
+    if unknown := _NO_COLUMN.search(first):
+        return f"did you mean {similar}?" if (similar := _similar(unknown[1], columns)) else ""
+    for said, instead in _SAID.items():
+        if second.startswith(said):
+            return f"{instead}{second.removeprefix(said)}"
+    return ""
+
+
+def _similar(name: str, names: Sequence[str]) -> str:
+    by_lower = {each.lower(): each for each in names}
+    found = get_close_matches(name.lower(), by_lower, cutoff=_SIMILAR)
+    return " or ".join(by_lower[each] for each in found)
+
+
 def first_line(error: Exception) -> str:
-    """The first line of an error's text: the others show the query."""
-    return str(error).partition("\n")[0]
+    """The first line of an error's text: the others show the query, and suggest something."""
+    return str(error).partition("\n")[0].replace("Values list ", "table ")

@@ -1,6 +1,9 @@
 """SQL over the tables of a location, run by DuckDB. Needs the extra `sql`.
 
-- A query is one SELECT. DuckDB parses it, and shows which tables it names, so only these are opened.
+- A query is one SELECT, or EXPLAIN of one. DuckDB parses it, and shows which tables it names, so only these
+  are opened.
+- A query about the tables themselves (SHOW TABLES, DESCRIBE, `information_schema`) reads none. It sees empty
+  tables with their columns, from the records. So it must not read rows as well.
 - The tables that a query names are read as of one look at all of them. `as_of('orders', '2026-01-01')` in a
   query reads a table at another time. It is a macro that reads what was registered for its two constants.
 - DuckDB passes only the text of an error of a scan. The data set keeps the error, which is raised instead.
@@ -10,6 +13,7 @@
 import hashlib
 import json
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,8 +46,22 @@ if TYPE_CHECKING:
     from holdfast.tables.dataset import TableDataset
 
 _AS_OF: Final = "as_of"
-_FORM: Final = "as_of takes the name of a table and a time, as in as_of('orders', '2026-01-01')"
+_FORM: Final = (
+    "as_of takes the name of a table and a time, as in as_of('orders', '2026-01-01')"
+    " or as_of('orders', TIMESTAMP '2026-01-01 12:00:00')"
+)
 _BATCH_ROWS: Final = 65_536
+_SCHEMAS: Final = frozenset({"information_schema", "pg_catalog"})
+_LISTS: Final = re.compile(
+    r"(duckdb|pragma)_(tables|columns|constraints|table_info|show)|sqlite_(master|schema)|pg_(tables|class|attribute)"
+)
+"""What lists tables, besides the schemas that do."""
+_EXPLAIN: Final = re.compile(r"(\s*explain(?:\s+analyze)?)(?:\s*\([^()]*\))?", re.IGNORECASE)
+"""How an EXPLAIN begins, without and with its options. A SELECT may also be in parentheses."""
+_MOMENT: Final = re.compile(r"(date|timestamp)[a-z_ ]*", re.IGNORECASE)
+# The tables are empty only here.
+_SIZES: Final = """CREATE TEMP MACRO duckdb_tables() AS TABLE
+    SELECT * REPLACE (NULL::BIGINT AS estimated_size) FROM system.main.duckdb_tables()"""
 _MACRO: Final = f"""CREATE TEMP MACRO {_AS_OF}(name, "time") AS TABLE
     FROM query_table('holdfast_' || md5(name || chr(1) || "time"))"""
 
@@ -66,6 +84,19 @@ class _Named(NamedTuple):
         return self.name if self.time is None else f"{_AS_OF}('{self.name}', '{self.time}')"
 
 
+class _Parsed(NamedTuple):
+    """What a query is about.
+
+    `names` and `times` are tables that it reads, `described` those of which it shows the columns, and `lists`
+    says whether it asks which tables there are.
+    """
+
+    names: list[_Named]
+    times: list[_Named]
+    described: list[_Named]
+    lists: bool
+
+
 class SqlResult:
     """The rows of a query. Each read runs it again, at the same times, so the rows are the same.
 
@@ -79,13 +110,15 @@ class SqlResult:
         query: str,
         parameters: object,
         rows: "Mapping[_Named, TableDataset]",
-        hint: str,
+        declared: Sequence[CollectionInfo],
+        tables: Sequence[str],
         close: Callable[[], None],
     ) -> None:
         self._query = query
         self._parameters = parameters
         self._rows = dict(rows)
-        self._hint = hint
+        self._declared = declared
+        self._tables = tables
         self._close = close
         self._closed = False
         self._owner = OwnerProcess()
@@ -156,6 +189,8 @@ class SqlResult:
             for name, rows in self._rows.items():
                 connection.register(name.view, rows)
             connection.execute(_MACRO)
+            if self._declared:
+                _declare(connection, self._declared)
             relation = connection.sql(self._query, params=self._parameters)
             _check_types(relation)
             yield relation
@@ -173,7 +208,7 @@ class SqlResult:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        with telling(self._hint):
+        with telling(self._tables, [name for rows in self._rows.values() for name in rows.schema.names]):
             try:
                 yield
             except Exception as error:
@@ -208,10 +243,14 @@ def sql(
 ) -> SqlResult:
     """Run a SELECT of DuckDB's SQL on the tables of a location, by their names. Needs extra `sql`.
 
+    `SHOW TABLES`, `DESCRIBE orders`, `EXPLAIN SELECT ...` and queries of `information_schema` work too. They
+    read no rows.
+
     Each table is read at its own latest complete time, and all of these times come from one look, so a write
     of several tables is seen as a whole or not at all. With `as_of`, all tables are read at that time. In
-    the query, `as_of('orders', '2026-01-01T12:00')` reads one table at another time. With `or_earlier`, a
-    table that is not complete at such a time is read at its latest complete time before it.
+    the query, `as_of('orders', '2026-01-01T12:00')` reads one table at another time, which may also be a
+    literal such as `TIMESTAMP '2026-01-01 12:00:00'`, in UTC. With `or_earlier`, a table that is not complete
+    at such a time is read at its latest complete time before it.
 
     A sum of whole numbers is a decimal without fraction, decimal128(38, 0), because it may be greater than an
     int64. Cast it for another type: `sum(count)::BIGINT`.
@@ -231,7 +270,7 @@ def sql(
     if not isinstance(query, str):
         raise BadInput(f"query must be text, not {shown(query)}")
     time = None if as_of is None else milliseconds(as_of)
-    names, times = _named(query)
+    parsed = _parsed(query)
     controller, leave = enter(url, "read", consensus=consensus)
     opened: dict[str, OpenTable] = {}
 
@@ -242,8 +281,16 @@ def sql(
 
     try:
         infos = {info.name: info for info in controller.list_collections()}
-        wanted = _by_name(names, infos)
-        wanted += [(each, _required(each.name, infos)) for each in times]
+        wanted = _by_name(parsed.names, infos)
+        wanted += [(each, _required(each.name, infos)) for each in parsed.times]
+        declared = [info for _, info in _by_name(parsed.described, infos)]
+        if parsed.lists:
+            declared = [info for _, info in _by_name([_Named(name) for name in infos], infos)]
+        if declared and wanted:
+            raise BadInput(
+                "sql: the query reads tables, and also asks which tables or columns there are",
+                hint="use two queries",
+            )
         for _, info in wanted:
             # Hold before the look: what it finds stays readable.
             opened.setdefault(info.collection_id, _held(controller, info))
@@ -257,8 +304,7 @@ def sql(
             )
             for each, info in wanted
         }
-        tables = ", ".join(sorted(infos)[:10]) or "there are none"
-        result = SqlResult(query, parameters, rows, f"the tables are: {tables}", close)
+        result = SqlResult(query, parameters, rows, declared, sorted(infos), close)
         result.schema  # noqa: B018 - so that a wrong query is refused here
         return result
     except BaseException:
@@ -275,50 +321,112 @@ def _connected() -> "duckdb.DuckDBPyConnection":
     return connection
 
 
-def _named(query: str) -> tuple[list[_Named], list[_Named]]:
-    """The tables that a query may name, and those that it names with times. Raises `BadInput`."""
+def _parsed(query: str) -> _Parsed:
+    """What a query is about. Raises `BadInput`."""
     import duckdb
 
     with closing(_connected()) as connection, telling():
         statements = connection.extract_statements(query)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        found = None
+        if len(statements) == 1 and statements[0].type == duckdb.StatementType.SELECT:
+            found = _serialized(connection, query)
+        elif len(statements) == 1 and statements[0].type == duckdb.StatementType.EXPLAIN:
+            found = _explained(connection, statements[0].query)
+        if found is None:
             raise BadInput(
                 "sql: the query is not one SELECT",
                 hint="to change tables, use 'holdfast write', or the methods of holdfast.Table",
             )
-        text = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
-    parsed = json.loads(text)
-    if parsed["error"]:
-        raise BadInput(f"sql: {parsed['error_message']}")
-    names: dict[_Named, None] = {}
-    times: dict[_Named, None] = {}
-    for node in _nodes(parsed):
-        match node:
-            case {"type": "BASE_TABLE", "table_name": str(name)}:
-                names[_Named(name)] = None
-            case {"type": "TABLE_FUNCTION", "function": {"function_name": str(name), "arguments": given}}:
-                if name.lower() == _AS_OF:
-                    times[_Named(*_constants(given))] = None
-    return list(names), list(times)
+        if found["error"]:
+            raise BadInput(f"sql: {found['error_message']}")
+        names: dict[_Named, None] = {}
+        times: dict[_Named, None] = {}
+        described: dict[_Named, None] = {}
+        lists = False
+        for node, is_described in _nodes(found):
+            match node:
+                case {"type": "BASE_TABLE", "schema_name": str(schema), "table_name": str(name)}:
+                    if schema.lower() in _SCHEMAS or _LISTS.fullmatch(name.lower()):
+                        lists = True
+                    else:
+                        (described if is_described else names)[_Named(name)] = None
+                case {"type": "TABLE_FUNCTION", "function": {"function_name": str(name), "arguments": given}}:
+                    if name.lower() == _AS_OF:
+                        times[_Named(*_constants(connection, given))] = None
+                    elif _LISTS.fullmatch(name.lower()):
+                        lists = True
+                    elif name.lower() in ("query", "query_table"):
+                        raise BadInput(f"sql: {name} can't be used", hint="write the tables into the query")
+                case {"type": "SHOW_REF", "query": None}:
+                    lists = True
+    return _Parsed(list(names), list(times), list(described), lists)
 
 
-def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
-    waiting = [parsed]
+def _serialized(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
+    """A SELECT as a tree of JSON, or an object with its error."""
+    return json.loads(connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0])
+
+
+def _explained(connection: "duckdb.DuckDBPyConnection", query: str) -> Any:
+    """The SELECT that an EXPLAIN is about, like `_serialized`. None if it isn't about one."""
+    begun = _EXPLAIN.match(query)
+    for start in () if begun is None else (begun.end(1), begun.end()):
+        found = _serialized(connection, query[start:])
+        if not found["error"]:
+            return found
+    return None
+
+
+def _nodes(parsed: Any) -> Iterator[tuple[dict[str, Any], bool]]:
+    """All nodes of a tree, each with whether it is in a DESCRIBE."""
+    waiting = [(parsed, False)]
     while waiting:
         match waiting.pop():
-            case dict() as node:
-                yield node
-                waiting += reversed(node.values())
-            case list() as nodes:
-                waiting += reversed(nodes)
+            case dict() as node, is_described:
+                yield node, is_described
+                is_described = is_described or node.get("show_type") == "DESCRIBE"
+                waiting += [(each, is_described) for each in reversed(node.values())]
+            case list() as nodes, is_described:
+                waiting += [(each, is_described) for each in reversed(nodes)]
 
 
-def _constants(given: Sequence[Any]) -> list[str]:
+def _declare(connection: "duckdb.DuckDBPyConnection", tables: Sequence[CollectionInfo]) -> None:
+    """Make empty tables in DuckDB, so that it can show their names and columns."""
+    connection.execute(_SIZES)
+    for info in tables:
+        schema = info.schema
+        relation = connection.from_arrow(schema.arrow.empty_table())
+        columns = [
+            f"{_quoted(field.name)} {type_}{'' if field.nullable else ' NOT NULL'}"
+            for field, type_ in zip(schema.arrow, relation.types, strict=True)
+        ]
+        # A key of DuckDB can't be null.
+        if schema.key and not any(column.nullable for column in schema.key):
+            columns.append(f"PRIMARY KEY ({', '.join(map(_quoted, schema.key_names))})")
+        connection.execute(f"CREATE TABLE {_quoted(info.name)} ({', '.join(columns)})")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _constants(connection: "duckdb.DuckDBPyConnection", given: Sequence[Any]) -> list[str]:
+    """The texts of two constants: of a moment, the text to which DuckDB converts it."""
     found = []
     for each in given:
         match each:
             case {"name": "", "expression": {"literal": {"kind": "STRING" | "INTEGER", "text": str(text)}}}:
                 found.append(text)
+            case {
+                "name": "",
+                "expression": {
+                    "type": "OPERATOR_CAST",
+                    "child": {"literal": {"kind": "STRING", "text": str(text)}},
+                    "type_expr": {"type_name": str(type_)},
+                },
+            } if _MOMENT.fullmatch(type_):
+                made = connection.execute(f"SELECT CAST(? AS {type_})::VARCHAR", [text])
+                found.append(made.fetchall()[0][0])
     if len(found) != 2 or len(given) != 2:
         raise BadInput("sql: as_of needs two constants", hint=_FORM)
     return found

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.collections import StorageController
+from holdfast.collections import CollectionReader, StorageController
 from holdfast.collections.frontiers import uppers_together
 from holdfast.errors import AsOfNotYetAvailable, BadInput, CorruptBlob, HoldfastError, UsedAfterFork
 from holdfast.persist import PersistClient, PersistConfig
@@ -274,6 +274,13 @@ def test_a_relation_keeps_the_hold_the_time_and_the_columns_of_its_table(
     ("query", "error"),
     [
         ("selec", "sql: Parser Error: syntax error"),
+        ("EXPLAIN CREATE TABLE x AS SELECT 1", "sql: the query is not one SELECT"),
+        ("EXPLAIN ANALYZE COPY orders TO '/proc/x'", "sql: the query is not one SELECT"),
+        ("SELECT * FROM query_table('orders')", "sql: query_table can't be used"),
+        ("SELECT * FROM orders, information_schema.tables", "sql: the query reads tables, and also asks"),
+        ("SELECT * FROM (DESCRIBE orders), orders", "sql: the query reads tables, and also asks"),
+        ("SELECT * FROM as_of('orders', TIMESTAMP 'soon')", "sql: Conversion Error: invalid timestamp"),
+        ("SELECT * FROM as_of('orders', 'soon'::VARCHAR)", "sql: as_of needs two constants"),
         ("SELECT * FROM nothing", "sql: Catalog Error: Table with name nothing does not exist!"),
         ("SELECT x FROM orders", "sql: Binder Error"),
         ("SELECT 1; SELECT 2", "sql: the query is not one SELECT"),
@@ -297,6 +304,100 @@ def test_a_wrong_query_is_refused_in_one_line(
         values(client, query)
     assert str(refused.value).startswith(error)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ("SELECT * FROM oders", "did you mean orders? the tables are: Order Lines, orders"),
+        ("DESCRIBE x", "the tables are: Order Lines, orders"),
+        ("SELECT nn FROM orders", 'similar columns: "n"'),
+        ("SELECT orders.idd FROM orders", "did you mean id?"),
+        ("SELECT lenght('a') FROM orders", 'did you mean "length"?'),
+        ("SELECT x.id FROM orders", 'the tables of the query: "orders"'),
+    ],
+)
+def test_the_hint_of_a_wrong_name_shows_similar_ones(
+    tables: tuple[PersistClient, Table, Table], query: str, hint: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        values(tables[0], query)
+    assert (refused.value.hint, "\n" in str(refused.value)) == (hint, False)
+
+
+def test_a_query_shows_which_tables_and_columns_there_are(
+    tables: tuple[PersistClient, Table, Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, orders, _ = tables
+    orders.append([{"id": 1}])
+    types = {"at": "timestamp_utc", "price": "decimal128(9,2)?", "place": "struct<x: float64>?"}
+    holdfast.table(client, "more", columns=types).close()
+    # No table is opened.
+    monkeypatch.setattr(CollectionReader, "__init__", None)
+    assert values(client, "SHOW TABLES") == [("Order Lines",), ("more",), ("orders",)]
+    assert [row[2:5] for row in values(client, "DESCRIBE")] == [
+        ("Order Lines", ["id", "n"], ["BIGINT", "BIGINT"]),
+        ("more", [*types], ["TIMESTAMP WITH TIME ZONE", "DECIMAL(9,2)", "STRUCT(x DOUBLE)"]),
+        ("orders", ["id", "n"], ["BIGINT", "BIGINT"]),
+    ]
+    columns = [("id", "BIGINT", "NO", "PRI"), ("n", "BIGINT", "YES", None)]
+    for described in ("DESCRIBE orders", 'DESCRIBE "order lines"', "SELECT * FROM (DESCRIBE orders)"):
+        assert [row[:4] for row in values(client, described)] == columns
+    assert values(client, "SELECT column_name FROM (DESCRIBE SELECT n + 1 AS x FROM orders)") == [("x",)]
+    listed = "SELECT table_name, {} FROM {} ORDER BY ALL"
+    assert values(client, listed.format("table_type", "information_schema.tables")) == [
+        (name, "BASE TABLE") for name in ("Order Lines", "more", "orders")
+    ]
+    nullable = values(client, listed.format("column_name, is_nullable", "information_schema.columns"))
+    assert nullable[:2] == [("Order Lines", "id", "NO"), ("Order Lines", "n", "YES")]
+    # The tables of DuckDB are empty, so it doesn't know how large ours are.
+    assert {row[1] for row in values(client, listed.format("estimated_size", "duckdb_tables()"))} == {None}
+    with holdfast.sql(client, "SHOW TABLES") as result:
+        assert result.times == {}
+    with holdfast.table(client, "MORE", columns=types), pytest.raises(BadInput, match="are the same name"):
+        values(client, "SHOW TABLES")
+
+
+def test_an_explanation_reads_no_rows_and_a_summary_does(
+    tables: tuple[PersistClient, Table, Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, orders, _ = tables
+    first = orders.append([{"id": 1, "n": 5}, {"id": 2}])
+    ((_, low, high, *_),) = values(client, "SELECT * FROM (SUMMARIZE orders) WHERE column_name = 'id'")
+    assert (low, high) == ("BIGINT", "1")
+    assert values(client, "EXPLAIN ANALYZE SELECT * FROM orders")[0][0] == "analyzed_plan"
+    monkeypatch.setattr(TableDataset, "_rows", None)
+    for query in (
+        "EXPLAIN SELECT * FROM orders WHERE id > 1",
+        "/* why */ explain (format json) (SELECT n FROM orders)",
+        f"EXPLAIN SELECT * FROM as_of('orders', {first})",
+    ):
+        ((what, plan),) = values(client, query)
+        assert what == "physical_plan"
+        assert "PYTHON_ARROW_SCAN" in plan
+    assert values(client, "EXPLAIN SELECT n FROM orders WHERE id = $id", parameters={"id": 1})
+
+
+def test_a_time_may_be_a_literal_of_sql(tables: tuple[PersistClient, Table, Table]) -> None:
+    client, orders, _ = tables
+    first = orders.append([{"id": 1}])
+    orders.append([{"id": 2}])
+    moment = dt.datetime.fromtimestamp(first / 1000, dt.UTC)
+    there = moment.astimezone(dt.timezone(dt.timedelta(hours=5))).isoformat(" ")
+    text = moment.replace(tzinfo=None).isoformat(" ")
+    for literal in (
+        f"TIMESTAMP '{text}'",
+        f"'{text}'::TIMESTAMP",
+        f"CAST('{text}' AS TIMESTAMP_NS)",
+        f"TIMESTAMPTZ '{text}'",
+        f"TIMESTAMPTZ '{there}'",
+        f"TIMESTAMP WITH TIME ZONE '{there}'",
+    ):
+        with holdfast.sql(client, f"SELECT id FROM as_of('orders', {literal})") as result:
+            assert list(result.times.values()) == [first]
+            assert result.read().to_pylist() == [{"id": 1}]
+    with holdfast.sql(client, "SELECT * FROM as_of('orders', DATE '1970-01-02')") as result:
+        assert result.times == {"as_of('orders', '1970-01-02')": 86_400_000}
 
 
 def test_names_that_differ_only_in_their_case(tables: tuple[PersistClient, Table, Table]) -> None:

@@ -1,6 +1,7 @@
 """`holdfast collection sql`: run a query on the collections of a location."""
 
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -9,6 +10,8 @@ from holdfast.cli.files import text_argument
 from holdfast.cli.location import LocationUrls
 from holdfast.cli.progress import note
 from holdfast.cli.rows.text import FORMATS
+
+_PLAN: Final = ["explain_key", "explain_value"]
 
 
 @click.command(short_help="Run a query on the collections of a location.")
@@ -41,6 +44,7 @@ def sql(
     holdfast sql "select item, sum(count) from orders group by item"
     holdfast sql "select * from as_of('orders', '2026-01-01T12:00') except select * from orders"
     holdfast sql @report.sql --output report.parquet
+    holdfast sql "show tables"
 
     QUERY is the text of the query, @FILE, or - for standard input. Each collection is read at its own latest
     time, and a write of several collections is seen as a whole or not at all. The times are shown on stderr.
@@ -49,10 +53,15 @@ def sql(
     query = text_argument(query, "the query")
     from holdfast.cli.rows.show import show_rows
     from holdfast.tables.queries import sql
-    from holdfast.text import with_date
+    from holdfast.text import one_line, with_date
 
     with location.open_to_look() as client, sql(client, query, as_of=as_of, or_earlier=or_earlier) as result:
         for name, at in result.times.items():
             note(f"{name} {'is empty' if at is None else f'as of {with_date(at)}'}")
         with result.scan() as rows:
+            if output is None and form in (None, "table") and rows.schema.names == _PLAN:
+                # A plan is a drawing of many lines, which a table would show as one.
+                for plan in rows.read_all()[_PLAN[1]].to_pylist():
+                    click.echo("".join(f"{one_line(line)}\n" for line in str(plan).splitlines()), nl=False)
+                return
             show_rows(rows, rows.schema, form, output, limit=limit, diff=True)

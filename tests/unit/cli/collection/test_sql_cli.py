@@ -45,6 +45,14 @@ def test_rows_in_every_format_and_the_times_on_stderr(url: str, tmp_path: Path) 
     file = tmp_path / "report.parquet"
     assert sql(url, f"@{tmp_path / 'report.sql'}", "--output", str(file)).exit_code == 0
     assert pq.read_table(file).to_pylist() == [{"n": "a", "total": 3}, {"n": "b", "total": 4}]
+    assert [line.split()[0] for line in sql(url, "describe orders").stdout.splitlines()] == [
+        *("column_name", "id", "n"),
+    ]
+    # A plan is shown as it is drawn.
+    plan = sql(url, "explain select id from orders where id > 7")
+    assert "orders as of" in plan.stderr
+    assert len(plan.stdout.splitlines()) > 3
+    assert "\\n" not in plan.stdout
     empty = sql(url, "SELECT * FROM none")
     assert (empty.stdout, empty.stderr, empty.exit_code) == ("id\n", "none is empty\n", 0)
 
